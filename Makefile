@@ -1,0 +1,49 @@
+# Everything a person or CI does here is one verb; `make help` lists them.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PORT ?= 8000
+BIN := .venv/bin
+
+.PHONY: help setup setup-dev agents run test check bench demo migrations format lock
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## .venv and what running needs; nothing when nothing changed
+	@scripts/setup base
+
+setup-dev: ## setup, and what tests and checks need
+	@scripts/setup dev
+
+agents: ## published coding agents, for the tests that run them
+	@scripts/setup agents
+
+run: setup ## serve on http://127.0.0.1:$(PORT), with a demo on the first start
+	@$(BIN)/python manage.py migrate --verbosity 0
+	@$(BIN)/python manage.py create_demo
+	@exec $(BIN)/python manage.py serve --port $(PORT)
+
+test: setup-dev ## the whole test suite; ARGS="tests/house -x" for a part
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup-dev ## format, lint, types, imports, migrations, API schema
+	@scripts/check
+
+bench: setup-dev ## the benchmarks: each figure beside its floor
+	@$(BIN)/python -m bench
+
+demo: setup ## the restart story, in the terminal
+	@$(BIN)/python manage.py demo
+
+migrations: setup-dev ## write missing migrations
+	@$(BIN)/python manage.py makemigrations
+
+format: setup-dev ## format and fix what can be fixed, and write docs/openapi.yaml
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/python manage.py spectacular --validate --file docs/openapi.yaml
+
+lock: setup-dev ## pin all requirements anew, with hashes
+	@scripts/lock

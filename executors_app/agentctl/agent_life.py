@@ -1,0 +1,257 @@
+"""The life of the agent: none, starting, alive, exited or failed; at most one at a time.
+
+A launch is known by its ``launch_id`` for ever: given again it gets its first result while that
+agent lives, and is never started twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from executors_app.agentctl.drivers import Driver, Host, Started, StartFailed, StartRequest
+from executors_app.agentctl.journal import Journal
+from executors_app.agentctl.memory import Memory, Token, fingerprint
+from executors_app.agentctl.permissions import Permissions
+from executors_app.agentctl.protocol import AgentReport, AgentState, Code, Kind
+from executors_app.agentctl.refusals import Refused, invalid
+from executors_app.agentctl.seat import Seat
+from executors_app.agentctl.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+Create = Callable[[Host, Mapping[str, str]], Driver]
+_SLACK: Final = 5.0
+"""Seconds beyond the handshake's own limit before a driver is given up."""
+
+
+@dataclass(slots=True)
+class _Agent:
+    """One launch, from its beginning to the end of its process."""
+
+    launch_id: str
+    seat: Seat
+    driver: Driver
+    since: str
+    launching: asyncio.Task[dict[str, Any]] | None = None
+    started: Started | None = None
+    stop_asked: bool = False
+    gone: bool = False
+    exit_code: int | None = None
+
+
+class AgentLife:
+    """Starts, stops and buries the agent; ``drivers`` are the factories by protocol name."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        memory: Memory,
+        token: Token,
+        turns: Turns,
+        permissions: Permissions,
+        drivers: Mapping[str, Create],
+        marker: Mapping[str, str],
+    ):
+        self._journal, self._memory, self._token = journal, memory, token
+        self._turns, self._permissions = turns, permissions
+        self._drivers, self._marker = drivers, marker
+        self._agent: _Agent | None = None
+        self._state = AgentState.NONE
+
+    # -- reports -----------------------------------------------------------------------------
+
+    @property
+    def state(self) -> AgentState:
+        """What ``GET /status`` says."""
+        return AgentState.WORKING if self._state == AgentState.IDLE and self._turns.active else self._state
+
+    @property
+    def started(self) -> Started | None:
+        """What the present or last agent told at its start."""
+        return self._agent.started if self._agent else None
+
+    @property
+    def is_running(self) -> bool:
+        """An agent process lives, or is on its way."""
+        return self._state in (AgentState.STARTING, AgentState.IDLE)
+
+    def driver(self) -> Driver:
+        """The driver of the live agent; Refused if none is there."""
+        if self._agent is None or self._state != AgentState.IDLE:
+            raise Refused(Code.NOT_RUNNING, "no agent is running", state=self.state)
+        return self._agent.driver
+
+    def report(self) -> AgentReport:
+        """``agent`` of ``GET /status``."""
+        agent = self._agent
+        return {
+            "state": self.state,
+            "pid": agent.driver.pid if agent and not agent.gone else None,
+            "started_at": agent.since if agent else None,
+            "session_fingerprint": self._token.fingerprint,
+            "active_turn": self._turns.active,
+            "exit_code": agent.exit_code if agent else None,
+            "launch_id": agent.launch_id if agent else None,
+        }
+
+    # -- start -------------------------------------------------------------------------------
+
+    async def start(self, request: StartRequest) -> dict[str, Any]:
+        """Start or resume the agent; the answer of ``POST /agent/start``. Raises Refused, StartFailed."""
+        agent = self._agent
+        if agent is not None and self.is_running:
+            if agent.launch_id != request.launch_id:
+                raise Refused(Code.ALREADY_RUNNING, "another launch is running", launch_id=agent.launch_id)
+        else:
+            self._refuse_repetition(request.launch_id)
+            agent = self._begin(request)
+        assert agent.launching is not None  # noqa: S101  (set by _begin)
+        # Whoever asked may go away; the launch goes on and its result is kept.
+        return await asyncio.shield(agent.launching)
+
+    def _refuse_repetition(self, launch_id: str) -> None:
+        earlier = self._memory.recall("launch", launch_id)
+        if earlier is None:
+            return
+        if failed := earlier.get("failed"):
+            raise StartFailed(**failed)
+        raise Refused(Code.LAUNCH_ENDED, "the agent of this launch has ended", launch_id=launch_id)
+
+    def _begin(self, request: StartRequest) -> _Agent:
+        create = self._drivers.get(request.driver)
+        if create is None:
+            raise invalid("there is no such driver", driver=request.driver, known=sorted(self._drivers))
+        auto_approve = request.permission_mode == "auto_approve"
+        seat = Seat(self._journal, self._token, self._turns, self._permissions, auto_approve=auto_approve)
+        agent = _Agent(request.launch_id, seat, create(seat, self._marker), datetime.now(UTC).isoformat())
+        seat.on_gone = lambda exit_code: self._gone(agent, exit_code)
+        self._journal.append(Kind.AGENT_STARTING, launch_id=request.launch_id, strategy=request.strategy)
+        self._agent, self._state = agent, AgentState.STARTING
+        agent.launching = asyncio.create_task(self._launch(agent, request), name=f"launch {request.launch_id}")
+        return agent
+
+    async def _launch(self, agent: _Agent, request: StartRequest) -> dict[str, Any]:
+        try:
+            started = await self._handshake(agent, request)
+        except StartFailed as error:
+            self._failed(agent, error)
+            raise
+        self._succeeded(agent, started)
+        answer = _answer(request.launch_id, started)
+        await self._journal.durable(self._journal.last_seq)
+        self._remember(request.launch_id, {"answer": answer})
+        return answer
+
+    async def _handshake(self, agent: _Agent, request: StartRequest) -> Started:
+        try:
+            async with asyncio.timeout(request.timeout + _SLACK):
+                started = await agent.driver.start(request)
+                if started.resume_token != self._token.value:
+                    await agent.seat.keep_token(started.resume_token)
+                return started
+        except StartFailed:
+            raise
+        except TimeoutError:
+            failure = StartFailed(Code.START_TIMEOUT, "the agent did not get ready in time")
+        except asyncio.CancelledError:
+            if not agent.stop_asked:
+                raise
+            failure = StartFailed(Code.AGENT_EXITED, "the agent was stopped while it started")
+        except Exception:
+            logger.exception("the driver broke in a start")
+            failure = StartFailed(Code.INTERNAL_ERROR, "the driver broke")
+        with contextlib.suppress(Exception):
+            await agent.driver.stop(0)
+        raise failure
+
+    def _succeeded(self, agent: _Agent, started: Started) -> None:
+        agent.started = started
+        self._journal.append(
+            Kind.AGENT_STARTED,
+            launch_id=agent.launch_id,
+            pid=agent.driver.pid,
+            started_at=agent.since,
+            agent=dict(started.agent),
+            capabilities=dict(started.capabilities),
+        )
+        self._journal.append(
+            Kind(f"session.{started.outcome}"),
+            launch_id=agent.launch_id,
+            fingerprint=fingerprint(started.resume_token),
+            replayed=started.replayed,
+            replayed_user_texts=list(started.replayed_user_texts),
+        )
+        self._state = AgentState.IDLE
+        if agent.gone:  # between its last answer and now
+            self._bury(agent)
+
+    def _failed(self, agent: _Agent, error: StartFailed) -> None:
+        self._state = AgentState.FAILED
+        agent.gone = True
+        failed = {
+            "code": str(error.code),
+            "message": error.message,
+            "permanent": error.permanent,
+            "token_valid": error.token_valid,
+        }
+        self._journal.append(Kind.AGENT_FAILED, launch_id=agent.launch_id, **failed)
+        self._permissions.cancel_all("agent_gone")
+        self._remember(agent.launch_id, {"failed": failed})
+
+    def _remember(self, launch_id: str, result: dict[str, Any]) -> None:
+        try:
+            self._memory.keep("launch", launch_id, result)
+        except OSError as error:
+            logger.error("could not remember a launch on the disk: %s", error.strerror)
+
+    # -- end ---------------------------------------------------------------------------------
+
+    async def stop(self, grace: float) -> dict[str, Any]:
+        """End the agent's whole process tree; ``stopped`` is False if none was there."""
+        agent = self._agent
+        if agent is None or not self.is_running:
+            return {"stopped": False, "exit_code": agent.exit_code if agent else None}
+        agent.stop_asked = True
+        if self._state == AgentState.STARTING and agent.launching is not None:
+            agent.launching.cancel()
+            await asyncio.wait([agent.launching])
+        else:
+            self._gone(agent, await agent.driver.stop(grace))
+        return {"stopped": True, "exit_code": agent.exit_code}
+
+    def _gone(self, agent: _Agent, exit_code: int | None) -> None:
+        if agent.gone:
+            return
+        agent.gone, agent.exit_code = True, exit_code
+        if self._state != AgentState.STARTING:
+            self._bury(agent)
+
+    def _bury(self, agent: _Agent) -> None:
+        self._state = AgentState.EXITED
+        self._permissions.cancel_all("stopped" if agent.stop_asked else "agent_gone")
+        self._journal.append(
+            Kind.AGENT_EXITED,
+            exit_code=agent.exit_code,
+            expected=agent.stop_asked,
+            message_id=self._turns.broken_by_exit(),
+        )
+
+
+def _answer(launch_id: str, started: Started) -> dict[str, Any]:
+    return {
+        "launch_id": launch_id,
+        "outcome": started.outcome,
+        "resume_token": started.resume_token,
+        "replayed": started.replayed,
+        "replayed_user_texts": list(started.replayed_user_texts),
+        "agent": dict(started.agent),
+        "capabilities": dict(started.capabilities),
+        "timings": dict(started.timings),
+    }

@@ -1,0 +1,121 @@
+"""Who gets past the door: the right Host, no browser, the token; and one shape for every error."""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from executors_app.agentctl.drivers import StartFailed
+from executors_app.agentctl.protocol import Code
+from executors_app.agentctl.refusals import Refused
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+OPEN_PATHS: Final = frozenset({"/health"})
+
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  (compared with, not bound to)
+_CODES: Final = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.TOO_LARGE, 500: Code.INTERNAL_ERROR}
+
+
+def json_answer(body: Any, status: int = 200) -> web.Response:
+    """An answer as JSON, never cached."""
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return web.Response(body=orjson.dumps(body), status=status, headers=headers, content_type="application/json")
+
+
+def error_answer(status: int, code: str, message: str, details: Any = None, **more: Any) -> web.Response:
+    """The one shape of an error."""
+    return json_answer({"code": code, "message": message, "details": details or {}, **more}, status)
+
+
+class Door:
+    """The middlewares of one server that listens on ``host:port`` and knows ``token``.
+
+    ``on_contact`` is called for each request that had the token.
+    """
+
+    def __init__(self, token: str, host: str, port: int, on_contact: Callable[[], None]):
+        self._token = token.encode()
+        self._any_address = host in _WILDCARDS
+        bracketed = f"[{host}]" if ":" in host else host
+        self._hosts = {f"{name}:{port}".lower() for name in ("127.0.0.1", "localhost", "[::1]", bracketed)}
+        self._on_contact = on_contact
+
+    def middlewares(self) -> list[Any]:
+        """Outermost first."""
+
+        @web.middleware
+        async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
+            self._check(request)
+            return await handler(request)
+
+        return [errors, door]
+
+    def _check(self, request: web.Request) -> None:
+        hosts = request.headers.getall("Host", [])
+        if len(hosts) != 1 or not self.is_our_host(hosts[0]):
+            raise Refused(Code.FORBIDDEN_HOST, "this is not the host that was asked for")
+        if "Origin" in request.headers:
+            raise Refused(Code.FORBIDDEN_ORIGIN, "browsers are not served")
+        if request.path not in OPEN_PATHS:
+            self._authenticate(request)
+            self._on_contact()
+
+    def is_our_host(self, header: str) -> bool:
+        """Whether a Host header names this server: a page's own name that points here does not."""
+        if header.lower() in self._hosts:
+            return True
+        return self._any_address and _is_address(header)
+
+    def _authenticate(self, request: web.Request) -> None:
+        given = request.headers.getall("Authorization", [])
+        scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        same = hmac.compare_digest(token.strip().encode("utf-8", "surrogateescape"), self._token)
+        if scheme.lower() != "bearer" or not same:
+            raise Refused(Code.NOT_AUTHENTICATED, "the bearer token is missing or wrong")
+
+
+def _is_address(header: str) -> bool:
+    name = header.partition("]")[0].removeprefix("[") if header.startswith("[") else header.partition(":")[0]
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+@web.middleware
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn whatever goes wrong into the one shape of an error."""
+    try:
+        return await handler(request)
+    except Exception as error:
+        answer = _answer_to(error)
+        if answer.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            logger.exception("%s %s failed", request.method, request.path)
+        return answer
+
+
+def _answer_to(error: Exception) -> web.Response:
+    match error:
+        case Refused():
+            return error_answer(error.status, error.code, error.message, error.details)
+        case StartFailed():
+            more = {"permanent": error.permanent, "token_valid": error.token_valid}
+            return error_answer(502, str(error.code), error.message, more, **more)
+        case web.HTTPException():
+            answer = error_answer(error.status, _CODES.get(error.status, Code.VALIDATION_ERROR), error.reason)
+            answer.headers.extend({"Allow": error.headers["Allow"]} if "Allow" in error.headers else {})
+            return answer
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG):
+            return error_answer(503, Code.JOURNAL_FULL, "the disk is full")
+    return error_answer(500, Code.INTERNAL_ERROR, "agentctl broke; its log says how")

@@ -1,0 +1,280 @@
+"""The driver for agents that speak ACP, the Agent Client Protocol, version 1."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from executors_app.agentctl.agent_process import AgentProcess, SpawnFailed
+from executors_app.agentctl.drivers import Driver, Host, Started, StartFailed, StartRequest, TurnFailed
+from executors_app.agentctl.drivers import acp_opening as opening
+from executors_app.agentctl.drivers.acp_updates import Replay, journal_line, permission_request
+from executors_app.agentctl.drivers.acp_wire import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    AgentGone,
+    RpcError,
+    Wire,
+    encode,
+)
+from executors_app.agentctl.log_valve import LogValve
+from executors_app.agentctl.pipes import PipeStuck
+from executors_app.agentctl.protocol import Code, Kind
+
+_SILENT_AGENT: Final = 1.0
+"""Seconds an agent may live on after the end of its output."""
+_STOP_GRACE: Final = 2.0
+_FAILED_GRACE: Final = 0.5
+_LAST_LINES: Final = 5.0
+"""Seconds that a stop waits for the journal to take in the agent's last lines."""
+
+
+def create(host: Host, marker: Mapping[str, str]) -> Driver:
+    """A driver for one agent process after the other; ``marker`` goes into their environment."""
+    return AcpDriver(host, marker)
+
+
+@dataclass(slots=True)
+class _Turn:
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class _Agent:
+    """One agent process and what is said with it."""
+
+    process: AgentProcess
+    wire: Wire
+    gone: asyncio.Event
+    burial: asyncio.Task[None] | None = None
+
+
+class AcpDriver:
+    """See ``Driver``."""
+
+    def __init__(self, host: Host, marker: Mapping[str, str]):
+        self._host, self._marker = host, marker
+        self._agent: _Agent | None = None
+        self._peer: opening.Peer | None = None
+        self._conversation_id: str | None = None
+        self._replay: Replay | None = None
+        self._turn: _Turn | None = None
+        self._step = "its first answer"
+        self._strange = LogValve(host.record, "notifications", level="debug")
+
+    @property
+    def pid(self) -> int | None:
+        """The agent's pid while its process lives."""
+        alive = self._agent is not None and self._agent.process.running
+        return self._agent.process.pid if self._agent and alive else None
+
+    # -- start
+
+    async def start(self, request: StartRequest) -> Started:
+        """Spawn, shake hands, open or restore the conversation; StartFailed leaves no process."""
+        if self.pid is not None:
+            raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
+        self._agent, self._conversation_id, self._replay, self._turn = None, None, None, None
+        try:
+            async with asyncio.timeout(request.timeout):
+                return await self._start(request)
+        except StartFailed:
+            await self.stop(_FAILED_GRACE)
+            raise
+        except (TimeoutError, SpawnFailed, AgentGone, PipeStuck, RpcError) as error:
+            exit_code = await self.stop(_FAILED_GRACE)
+            raise self._start_failed(error, request, exit_code) from error
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    async def _start(self, request: StartRequest) -> Started:
+        timings: dict[str, float] = {}
+        with _timed(timings, "spawn"):
+            agent = self._agent = await self._spawn(request)
+        with _timed(timings, "initialize"):
+            self._step = "initialize"
+            peer = self._peer = await opening.initialize(agent.wire)
+        replays: list[Replay] = []
+        with _timed(timings, "session"):
+            self._step = "its conversation"
+            self._conversation_id = request.resume_token if request.strategy == "native" else None
+            opened = await opening.open_conversation(agent.wire, request, peer, lambda to: self._replay_to(to, replays))
+            self._conversation_id = opened.conversation_id
+            await self._host.keep_token(opened.conversation_id)
+        await self._choose_model(agent.wire, opened, request.model)
+        replay = replays[-1] if replays else Replay()
+        return Started(
+            outcome=opened.outcome,
+            resume_token=opened.conversation_id,
+            agent=peer.agent,
+            capabilities=peer.capabilities,
+            replayed=replay.messages,
+            replayed_user_texts=replay.user_texts,
+            timings=timings,
+        )
+
+    async def _spawn(self, request: StartRequest) -> _Agent:
+        record = self._host.record
+        process = await AgentProcess.spawn(request.argv, request.env, request.cwd, self._marker, record)
+        wire = Wire(
+            process,
+            on_notification=self._notified,
+            on_request=self._asked,
+            room=self._host.room,
+            record=record,
+        )
+        agent = _Agent(process, wire, asyncio.Event())
+        wire.begin()
+        agent.burial = asyncio.create_task(self._bury(agent), name="agent's burial")
+        return agent
+
+    def _replay_to(self, replay: Replay | None, replays: list[Replay]) -> None:
+        self._replay = replay
+        if replay is not None:
+            replays.append(replay)
+
+    async def _choose_model(self, wire: Wire, opened: opening.Opened, model: str | None) -> None:
+        """Best effort: a conversation with another model is better than none."""
+        if not model:
+            return
+        try:
+            taken = await opening.choose_model(wire, opened, model)
+            reason = "the agent does not offer it"
+        except RpcError as error:
+            taken, reason = False, error.text
+        if not taken:
+            self._host.record(Kind.LOG, level="warning", text=f"model {model} was not selected: {reason}", data={})
+
+    def _start_failed(self, error: Exception, request: StartRequest, exit_code: int | None) -> StartFailed:
+        match error:
+            case SpawnFailed():
+                return StartFailed(Code.SPAWN_FAILED, str(error), permanent=error.permanent)
+            case RpcError():
+                return opening.refused(error)
+            case AgentGone():
+                words = self._agent.process.last_words() if self._agent else ""
+                told = f"the agent ended with code {exit_code} before {self._step} was there"
+                return StartFailed(Code.AGENT_EXITED, f"{told}: {words[-1000:]}" if words else told)
+        return StartFailed(Code.START_TIMEOUT, f"{self._step} did not come within {request.timeout:g} s")
+
+    # -- turns
+
+    async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
+        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); TurnFailed."""
+        agent = self._agent
+        if agent is None or agent.gone.is_set() or self._conversation_id is None:
+            raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
+        params = {"sessionId": self._conversation_id, "prompt": self._blocks(text, attachments)}
+        turn = self._turn = _Turn()
+        try:
+            answer = await agent.wire.call("session/prompt", params, sent=delivered)
+        except RpcError as error:
+            if turn.cancelled:
+                return "cancelled"
+            code = Code.AUTH_REQUIRED if error.code == opening.AUTH_REQUIRED else "agent_error"
+            raise TurnFailed(code, error.text) from error
+        except PipeStuck as error:
+            # The prompt was cut off. It must never be completed, and this agent takes no other.
+            await agent.process.stop(0)
+            raise TurnFailed("agent_stuck", str(error)) from error
+        except AgentGone as error:
+            await agent.gone.wait()
+            told = f"the agent ended with code {agent.process.exit_code} in the middle of a turn"
+            raise TurnFailed(Code.AGENT_EXITED, told) from error
+        finally:
+            self._turn = None
+        return self._stop_reason(answer)
+
+    def _blocks(self, text: str, attachments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The prompt's content; attachments are content blocks of ACP."""
+        taken = {"text", "resource_link", *(self._peer.prompt_kinds if self._peer else ())}
+        for attachment in attachments:
+            if attachment.get("type") not in taken:
+                raise TurnFailed("attachment_unsupported", f"the agent takes no {attachment.get('type')} in a prompt")
+        return [{"type": "text", "text": text}, *map(dict, attachments)]
+
+    def _stop_reason(self, answer: Any) -> str:
+        told = answer if isinstance(answer, dict) else {}
+        if isinstance(told.get("usage"), dict):
+            self._host.record(Kind.USAGE, usage=told["usage"])
+        reason = told.get("stopReason")
+        return reason if isinstance(reason, str) and reason else "end_turn"
+
+    async def cancel(self) -> None:
+        """Ask the agent to end the active turn; whatever error it answers then is a cancel."""
+        if self._turn is None or self._agent is None or self._conversation_id is None:
+            return
+        self._turn.cancelled = True
+        with contextlib.suppress(AgentGone, PipeStuck):
+            await self._agent.wire.notify("session/cancel", {"sessionId": self._conversation_id})
+
+    # -- what the agent says and asks
+
+    def _notified(self, method: str, params: Any) -> None:
+        update = params.get("update") if isinstance(params, dict) else None
+        if method != "session/update" or not isinstance(update, dict):
+            self._strange.put(
+                f"the agent sent {method}".encode(), params=encode(params)[:500].decode("utf-8", "replace")
+            )
+        elif params.get("sessionId") not in (None, self._conversation_id) and self._conversation_id is not None:
+            data = {"params": params}
+            self._host.record(Kind.LOG, level="info", text="the agent sent news of another conversation", data=data)
+        elif self._replay is not None:
+            self._replay.add(update)
+        else:
+            kind, body = journal_line(update)
+            self._host.record(kind, **body)
+
+    async def _asked(self, method: str, params: Any) -> Any:
+        if method != "session/request_permission":
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
+        try:
+            question = permission_request(params)
+        except ValueError as error:
+            raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
+        option_id = await self._host.ask_permission(question)
+        if option_id is None:
+            return {"outcome": {"outcome": "cancelled"}}
+        return {"outcome": {"outcome": "selected", "optionId": option_id}}
+
+    # -- the end
+
+    async def stop(self, grace: float) -> int | None:
+        """End the whole process tree (TERM, after ``grace`` seconds KILL); returns the exit code."""
+        agent = self._agent
+        if agent is None:
+            return None
+        exit_code = await agent.process.stop(grace)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_LINES):
+                await agent.gone.wait()
+        await agent.wire.close()
+        await agent.gone.wait()
+        return exit_code
+
+    async def _bury(self, agent: _Agent) -> None:
+        """When all of the agent's output is read, see to it that it is dead, and tell."""
+        await agent.wire.closed.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SILENT_AGENT):
+                await agent.process.wait()
+        exit_code = await agent.process.stop(_STOP_GRACE)
+        await agent.process.close()
+        if left := agent.process.left:
+            text = "some of the agent's processes could not be ended"
+            self._host.record(Kind.LOG, level="error", text=text, data={"pids": left})
+        agent.gone.set()
+        self._host.agent_gone(exit_code)
+        await agent.wire.close()
+
+
+@contextlib.contextmanager
+def _timed(timings: dict[str, float], step: str) -> Iterator[None]:
+    begin = time.monotonic()
+    yield
+    timings[step] = round((time.monotonic() - begin) * 1000, 1)

@@ -1,0 +1,236 @@
+"""The guard of one agent: a process of its own, which ends the agent's whole tree.
+
+Run from its source as ``python -I -S GUARD CONTROL_FD STATUS_FD ARGV...`` in a session of its own,
+with the agent's stdin, stdout, stderr, environment and working directory. It is the subreaper of
+all that the agent starts, so nothing escapes it by a double fork; and it only ever signals its own
+unreaped children, so it cannot hit a stranger.
+
+Control pipe, read: ``stop SECONDS`` sends TERM, and KILL after so many seconds. Its end, which the
+death of agentctl brings about too, means KILL at once.
+Status pipe, written, one line each: ``spawned PID`` or ``failed ERRNO``; ``exited CODE`` (negative:
+the signal) as soon as the agent has ended; ``left PID`` for each process that may not be killed.
+The guard ends when nothing of the tree is left. Standard library alone, no import of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+RECHECK = 0.05
+"""Seconds between two looks while a tree is being ended: new orphans come without a signal."""
+
+
+def prctl(option: int, value: int) -> None:
+    """Set an option of this process."""
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def children_of(pid: int) -> list[int]:
+    """The pids of the children of a process, zombies included."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  (pathlib costs 10 ms of start)
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:  # noqa: PTH123
+                found.extend(int(child) for child in file.read().split())
+    except OSError:
+        return found
+    if found or os.path.exists(f"/proc/{pid}/task/{pid}/children"):  # noqa: PTH110
+        return found
+    return _children_by_scan(pid)
+
+
+def _children_by_scan(pid: int) -> list[int]:
+    """The same on a kernel without CONFIG_PROC_CHILDREN."""
+    found = []
+    for entry in os.listdir("/proc"):  # noqa: PTH208
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", errors="replace") as file:  # noqa: PTH123
+                if int(file.read().rsplit(")", 1)[1].split()[1]) == pid:
+                    found.append(int(entry))
+    return found
+
+
+class Guard:
+    """Starts the agent, waits for its end or the order to end it, and ends all of its tree."""
+
+    def __init__(self, control: int, status: int, argv: list[str]):
+        self.control, self.status, self.argv = control, status, argv
+        self.agent = 0
+        self.exited = False
+        self.kill_at: float | None = None
+        self.untouchable: set[int] = set()
+
+    def run(self) -> None:
+        """From the agent's birth to the end of its last descendant."""
+        self.prepare()
+        if not self.spawn():
+            return
+        while not self.exited:
+            self.wait()
+            self.reap()
+            if self.kill_at is not None and time.monotonic() >= self.kill_at:
+                break
+        self.end_tree()
+
+    def prepare(self) -> None:
+        """Become the subreaper and let no signal but KILL end this process."""
+        for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208
+            with contextlib.suppress(OSError):
+                os.set_inheritable(int(descriptor), int(descriptor) < 3)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        for number in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: self.soft_stop(2))
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.wakeup, write_end = os.pipe()
+        os.set_blocking(self.wakeup, False)
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+
+    def spawn(self) -> bool:
+        """Start the agent; False, and told, if it cannot be executed."""
+        failure, failure_write = os.pipe()
+        self.agent = os.fork()
+        if self.agent == 0:
+            self.become_agent(failure_write)
+        os.close(failure_write)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):  # the ends of the agent's pipes must be the agent's alone
+            os.dup2(null, descriptor)
+        errno = os.read(failure, 16)
+        self.tell(f"failed {errno.decode()}" if errno else f"spawned {self.agent}")
+        if errno:
+            os.waitpid(self.agent, 0)
+        return not errno
+
+    def become_agent(self, failure_write: int) -> None:
+        """In the child: a session of its own, dead when the guard is, signals as a program expects them."""
+        try:
+            guard = os.getppid()
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            for number in (
+                signal.SIGHUP,
+                signal.SIGINT,
+                signal.SIGTERM,
+                signal.SIGCHLD,
+                signal.SIGPIPE,
+                signal.SIGXFSZ,
+            ):
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, [])
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == guard:
+                os.execvp(self.argv[0], self.argv)  # noqa: S606
+        except OSError as error:
+            os.write(failure_write, str(error.errno).encode())
+        finally:
+            os._exit(127)
+
+    def wait(self) -> None:
+        """Until a child ends, an order comes, or the grace is over."""
+        timeout = None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
+        watched = [self.wakeup, self.control] if self.control >= 0 else [self.wakeup]
+        readable, _, _ = select.select(watched, [], [], timeout)
+        if self.wakeup in readable:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.wakeup, 4096)
+        if self.control in readable:
+            self.obey(os.read(self.control, 4096))
+
+    def obey(self, order: bytes) -> None:
+        """Carry out what agentctl wrote; nothing at all means that it is gone."""
+        if not order:
+            self.control = -1
+            self.kill_at = time.monotonic()
+            return
+        for line in order.splitlines():
+            word, _, seconds = line.partition(b" ")
+            if word == b"stop":
+                self.soft_stop(float(seconds))
+
+    def soft_stop(self, grace: float) -> None:
+        """TERM, once, to the agent's group and to what was handed to us; an earlier end stands."""
+        first, kill_at = self.kill_at is None, time.monotonic() + grace
+        self.kill_at = kill_at if self.kill_at is None else min(self.kill_at, kill_at)
+        if not first or grace <= 0 or not self.agent or self.exited:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.agent, signal.SIGTERM)
+        for pid in children_of(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(pid) != self.agent:
+                    os.kill(pid, signal.SIGTERM)
+
+    def reap(self) -> None:
+        """Take in what has ended; the agent's corpse is kept, for it reserves its process group."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            if ended.si_pid == self.agent:
+                self.exited = True
+                return
+            os.waitpid(ended.si_pid, 0)
+
+    def end_tree(self) -> None:
+        """KILL until there is no child left; each death hands its children to us."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.agent, signal.SIGKILL)
+        if self.exited:
+            self.take_in(*os.waitpid(self.agent, 0))
+        while True:
+            self.kill_children()
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid:
+                self.take_in(pid, status)
+            elif (left := children_of(os.getpid())) and self.untouchable.issuperset(left):
+                return
+            else:
+                self.doze()
+
+    def doze(self) -> None:
+        """A moment, or until a child ends."""
+        select.select([self.wakeup], [], [], RECHECK)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wakeup, 4096)
+
+    def kill_children(self) -> None:
+        """KILL every child; one that belongs to another user is told of, once."""
+        for pid in children_of(os.getpid()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            except PermissionError:
+                if pid not in self.untouchable:
+                    self.untouchable.add(pid)
+                    self.tell(f"left {pid}")
+
+    def take_in(self, pid: int, status: int) -> None:
+        """A child was reaped; the agent's exit code is told."""
+        if pid == self.agent:
+            self.tell(f"exited {os.waitstatus_to_exitcode(status)}")
+
+    def tell(self, line: str) -> None:
+        """Write a status line; agentctl may be gone."""
+        with contextlib.suppress(OSError):
+            os.write(self.status, line.encode() + b"\n")
+
+
+if __name__ == "__main__":
+    Guard(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]).run()

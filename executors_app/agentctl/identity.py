@@ -1,0 +1,207 @@
+"""Who a process is, known by more than its pid, and how it is signalled without hitting a stranger.
+
+Linux, standard library alone. Nothing here signals a process whose start time, kernel boot and
+pid namespace do not all fit (design 5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import select
+import signal as signals
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app.agentctl.protocol import MARKER
+
+_MACHINE_ID_FILES: Final = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process, for ever: a pid alone comes back soon."""
+
+    pid: int
+    start_time: int
+    """Clock ticks after the kernel's boot: field 22 of ``/proc/PID/stat``."""
+    boot_id: str
+    """The kernel's."""
+    pid_namespace: str
+    """``pid:[...]``; empty where it cannot be read."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ProcessIdentity:
+        """Back from ``to_json``; ValueError for anything else."""
+        try:
+            found = cls(data["pid"], data["start_time"], data["boot_id"], data["pid_namespace"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a process identity: {data!r}") from error
+        texts = isinstance(found.boot_id, str) and isinstance(found.pid_namespace, str)
+        if not texts or type(found.pid) is not int or type(found.start_time) is not int or found.pid < 1:
+            raise ValueError(f"not a process identity: {data!r}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """The fields of ``/proc/PID/stat`` that matter here."""
+
+    state: str
+    parent: int
+    session: int
+    start_time: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether only the corpse is left: a zombie runs no more."""
+        return self.state in ("Z", "X", "x")
+
+
+def stat(pid: int) -> ProcessStat | None:
+    """Read ``/proc/PID/stat``; None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    # the name in parentheses may itself hold spaces and parentheses
+    fields = text[text.rindex(")") + 2 :].split()
+    return ProcessStat(fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def of(pid: int) -> ProcessIdentity | None:
+    """The identity of a process of our own pid namespace; None if there is none."""
+    found = stat(pid)
+    if found is None:
+        return None
+    return ProcessIdentity(pid, found.start_time, kernel_boot_id(), _pid_namespace())
+
+
+def of_self() -> ProcessIdentity:
+    """The identity of this process."""
+    found = of(os.getpid())
+    if found is None:
+        raise OSError("/proc does not show this process")
+    return found
+
+
+def is_alive(identity: ProcessIdentity) -> bool:
+    """Whether exactly this process still runs; a zombie is dead."""
+    if not _is_here(identity):
+        return False
+    found = stat(identity.pid)
+    return found is not None and found.start_time == identity.start_time and not found.ended
+
+
+def signal(identity: ProcessIdentity, sig: int) -> bool:
+    """Signal exactly this process; False if it is dead. PermissionError if it may not be signalled."""
+    with _opened(identity) as descriptor:
+        if descriptor is None:
+            return False
+        try:
+            signals.pidfd_send_signal(descriptor, sig)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def kernel_boot_id() -> str:
+    """The kernel's boot id: another one after each boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def host_id() -> str:
+    """The place where pids mean what they mean here: machine, kernel boot and pid namespace (rule 2)."""
+    parts = (_machine_id(), kernel_boot_id(), _pid_namespace())
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def marked(marker_value: str, name: str = MARKER) -> list[ProcessIdentity]:
+    """All live processes but this one whose environment began with ``name=marker_value``."""
+    wanted = f"{name}={marker_value}".encode()
+    found = (of(pid) for pid in pids() if pid != os.getpid() and wanted in environment(pid))
+    return [identity for identity in found if identity and is_alive(identity)]
+
+
+def pids() -> list[int]:
+    """The pids of all processes that can be seen."""
+    return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+
+
+def environment(pid: int) -> frozenset[bytes]:
+    """The ``NAME=VALUE`` entries a process was started with; none if they cannot be read."""
+    try:
+        return frozenset(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")) - {b""}
+    except OSError:
+        return frozenset()
+
+
+def end_all(identities: Iterable[ProcessIdentity], deadline: float) -> list[ProcessIdentity]:
+    """SIGKILL all of them, wait at most ``deadline`` seconds, return those that still live. Blocks."""
+    until = time.monotonic() + deadline
+    with contextlib.ExitStack() as stack:
+        opened = [(identity, stack.enter_context(_opened(identity))) for identity in identities]
+        waiting = {fd: identity for identity, fd in opened if fd is not None}
+        for descriptor in waiting:
+            # one that may not be signalled is among the survivors
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signals.pidfd_send_signal(descriptor, signals.SIGKILL)
+        _wait_for_ends(waiting, until)
+        return list(waiting.values())
+
+
+def _wait_for_ends(waiting: dict[int, ProcessIdentity], until: float) -> None:
+    poll = select.poll()
+    for descriptor in waiting:
+        poll.register(descriptor, select.POLLIN)
+    while waiting:
+        left = until - time.monotonic()
+        for descriptor, _ in poll.poll(max(0.0, left) * 1000):
+            poll.unregister(descriptor)
+            del waiting[descriptor]
+        if left <= 0:
+            return
+
+
+@contextlib.contextmanager
+def _opened(identity: ProcessIdentity) -> Iterator[int | None]:
+    """A pidfd of exactly this live process, or None.
+
+    First the descriptor, then the look at the start time: if that fits, the descriptor is right.
+    """
+    try:
+        descriptor = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        yield None
+        return
+    try:
+        yield descriptor if is_alive(identity) else None
+    finally:
+        os.close(descriptor)
+
+
+def _is_here(identity: ProcessIdentity) -> bool:
+    return identity.boot_id == kernel_boot_id() and identity.pid_namespace == _pid_namespace()
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _machine_id() -> str:
+    for name in _MACHINE_ID_FILES:
+        with contextlib.suppress(OSError):
+            if text := Path(name).read_text().strip():
+                return text
+    return ""

@@ -1,0 +1,65 @@
+"""Lets a few lines a second of a noisy source into the journal, and counts the others."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+TEXT_LIMIT: Final = 2000
+"""Characters of one line that are kept."""
+_TAIL_LINES: Final = 20
+
+
+class LogValve:
+    """Records lines of one source as ``log``, at a bounded rate; what is left out is said."""
+
+    def __init__(
+        self,
+        record: Callable[..., Any],
+        source: str,
+        *,
+        level: str = "info",
+        burst: int = 20,
+        per_second: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._record, self._source, self._level = record, source, level
+        self._burst, self._per_second, self._clock = burst, per_second, clock
+        self._allowed, self._asked_at = float(burst), clock()
+        self._left_out = self._left_out_bytes = 0
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+
+    def put(self, line: bytes, **data: Any) -> None:
+        """Record a line, or count it."""
+        text = line[: 4 * TEXT_LIMIT].decode("utf-8", "replace").strip()[:TEXT_LIMIT]
+        if not text:
+            return
+        self._tail.append(text)
+        if self._may():
+            self.flush()
+            self._record("log", level=self._level, text=text, data={"source": self._source, **data})
+        else:
+            self._left_out += 1
+            self._left_out_bytes += len(line)
+
+    def flush(self) -> None:
+        """Say how much was left out, if anything was."""
+        if self._left_out:
+            text = f"{self._left_out} more lines of {self._source} ({self._left_out_bytes} bytes) were left out"
+            self._left_out = self._left_out_bytes = 0
+            self._record("log", level=self._level, text=text, data={"source": self._source})
+
+    def tail(self) -> str:
+        """The last lines, recorded or not."""
+        return "\n".join(self._tail)
+
+    def _may(self) -> bool:
+        now = self._clock()
+        self._allowed = min(self._burst, self._allowed + (now - self._asked_at) * self._per_second)
+        self._asked_at = now
+        if self._allowed < 1:
+            return False
+        self._allowed -= 1
+        return True

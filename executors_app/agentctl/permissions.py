@@ -1,0 +1,123 @@
+"""Permissions the agent waits for: open until answered, cancelled, or the agent goes (design 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from executors_app.agentctl.journal import Journal
+from executors_app.agentctl.memory import Memory
+from executors_app.agentctl.protocol import Code, Kind
+from executors_app.agentctl.refusals import Refused, invalid
+
+
+@dataclass(slots=True)
+class _Open:
+    body: dict[str, Any]
+    decided: asyncio.Future[str | None]
+    """The option; None when it was cancelled."""
+    chosen: str | None = None
+    """The first answer, from the moment it came in."""
+
+
+class Permissions:
+    """The open permissions of one agent and the answers of all time."""
+
+    def __init__(self, journal: Journal, memory: Memory):
+        self._journal, self._memory = journal, memory
+        self._open: dict[str, _Open] = {}
+
+    def pending(self) -> list[dict[str, Any]]:
+        """The bodies of ``permission.requested`` that nobody has answered."""
+        return [each.body for each in self._open.values() if each.chosen is None]
+
+    async def ask(
+        self, request: Mapping[str, Any], message_id: str | None, *, auto_approve: bool, refuse: bool = False
+    ) -> str | None:
+        """Hold a permission open; the chosen option, or None when it was cancelled.
+
+        With ``auto_approve`` the first option that allows is taken, with ``refuse`` it is cancelled at once.
+        """
+        options = list(request.get("options") or ())
+        body = {
+            "permission_id": str(uuid.uuid4()),
+            "message_id": message_id,
+            "tool_call": request.get("tool_call") or {},
+            "options": options,
+        }
+        self._journal.append(Kind.PERMISSION_REQUESTED, **body)
+        if refuse:
+            cancelled = {"permission_id": body["permission_id"], "reason": "turn_cancelled"}
+            self._journal.append(Kind.PERMISSION_CANCELLED, **cancelled)
+            return None
+        if auto_approve and (option := _first_allowing(options)) is not None:
+            self._journal.append(Kind.PERMISSION_RESOLVED, permission_id=body["permission_id"], option_id=option)
+            return option
+        return await self._held_open(_Open(body, asyncio.get_running_loop().create_future()))
+
+    async def _held_open(self, permission: _Open) -> str | None:
+        permission_id = permission.body["permission_id"]
+        self._open[permission_id] = permission
+        try:
+            return await permission.decided
+        except asyncio.CancelledError:
+            self._cancel(permission, "agent_gone")
+            raise
+        finally:
+            self._open.pop(permission_id, None)
+
+    async def answer(self, permission_id: str, option_id: str) -> dict[str, Any]:
+        """Give the agent its answer, once, after it is on the disk; the same answer again gets the first result."""
+        permission = self._open.get(permission_id)
+        if permission is None:
+            return self._earlier(permission_id, option_id)
+        if option_id not in {option.get("option_id") for option in permission.body["options"]}:
+            raise invalid("there is no such option", option_id=option_id)
+        if permission.chosen not in (None, option_id):
+            raise _already_answered(permission.chosen)
+        result = {"option_id": option_id}
+        if permission.chosen is None:
+            permission.chosen = option_id
+            seq = self._journal.append(Kind.PERMISSION_RESOLVED, permission_id=permission_id, option_id=option_id)
+            await self._journal.durable(seq)
+            self._memory.keep("answer", permission_id, result)
+            if not permission.decided.done():
+                permission.decided.set_result(option_id)
+        else:
+            await self._journal.durable(self._journal.last_seq)
+        return result
+
+    def _earlier(self, permission_id: str, option_id: str) -> dict[str, Any]:
+        earlier: dict[str, Any] | None = self._memory.recall("answer", permission_id)
+        if earlier is None:
+            raise Refused(Code.NOT_FOUND, "there is no such permission")
+        if earlier["option_id"] != option_id:
+            raise _already_answered(earlier["option_id"])
+        return earlier
+
+    def cancel_all(self, reason: str) -> None:
+        """Cancel what is open: ``turn_cancelled``, ``agent_gone`` or ``stopped``."""
+        for permission in list(self._open.values()):
+            self._cancel(permission, reason)
+
+    def _cancel(self, permission: _Open, reason: str) -> None:
+        if permission.chosen is not None:
+            return  # the answer is on its way to the disk, and then to the agent
+        permission_id = permission.body["permission_id"]
+        if self._open.pop(permission_id, None) is None:
+            return
+        self._journal.append(Kind.PERMISSION_CANCELLED, permission_id=permission_id, reason=reason)
+        if not permission.decided.done():
+            permission.decided.set_result(None)
+
+
+def _first_allowing(options: list[Mapping[str, Any]]) -> str | None:
+    allowing = (option for option in options if str(option.get("kind", "")).startswith("allow"))
+    return next((str(option["option_id"]) for option in allowing if "option_id" in option), None)
+
+
+def _already_answered(option_id: str | None) -> Refused:
+    return Refused(Code.ALREADY_ANSWERED, "the permission was answered otherwise", option_id=option_id)

@@ -1,0 +1,175 @@
+"""The wire between the control plane and agentctl: names, codes and shapes (interfaces 6).
+
+Standard library alone: both sides import this module, and agentctl runs without Django.
+
+A journal line is ``{"seq", "epoch", "ts", "kind", ...}``: ``seq`` rises by one from 1 in an
+epoch, ``ts`` is seconds since 1970. What each kind adds:
+
+===================== ===========================================================================
+agent.starting        launch_id, strategy
+agent.started         launch_id, pid, started_at, agent {name, version}, capabilities {...}
+agent.exited          exit_code, expected (asked for by a stop), message_id of the turn it broke or null
+agent.failed          launch_id, code, message, permanent, token_valid
+session.created       launch_id, fingerprint; also session.resumed and session.loaded, with
+                      replayed (messages), replayed_user_texts (the last ones, cut)
+session.identified    fingerprint, last_message_uuid (the token itself never enters the journal)
+prompt.accepted       message_id, text, prompt_kind ("user", "continue", "wait"); fsynced before delivery
+prompt.delivered      message_id
+message.user          text: what the agent attributes to the user and is not a prompt of ours
+message.agent         text (a chunk); also message.thought
+tool.call             tool_call_id, title, tool_kind, status, content, locations, raw_input
+tool.update           tool_call_id and whatever of the above changed
+plan                  entries
+permission.requested  permission_id, message_id, tool_call {...}, options [{option_id, name, kind}]
+permission.resolved   permission_id, option_id
+permission.cancelled  permission_id, reason ("turn_cancelled", "agent_gone", "stopped")
+turn.completed        message_id, stop_reason; also turn.cancelled, and turn.failed with code, message
+usage                 the agent's own figures
+workspace.snapshot    ref, commit
+log                   level, text, data
+===================== ===========================================================================
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final, TypedDict
+
+PROTOCOL_VERSION: Final = 1
+"""Two adjacent versions understand each other (rule 24)."""
+
+GENERATION_HEADER: Final = "X-Kandev-Generation"
+MARKER: Final = "KANDEV_EXECUTION_ID"
+"""The environment variable that marks every process of an execution (design 5)."""
+
+CLOSE_STALE_GENERATION: Final = 4409
+"""WebSocket close code of an event stream whose generation is older than one seen."""
+
+
+class Kind(StrEnum):
+    """The kinds of journal lines."""
+
+    AGENT_STARTING = "agent.starting"
+    AGENT_STARTED = "agent.started"
+    AGENT_EXITED = "agent.exited"
+    AGENT_FAILED = "agent.failed"
+    SESSION_CREATED = "session.created"
+    SESSION_RESUMED = "session.resumed"
+    SESSION_LOADED = "session.loaded"
+    SESSION_IDENTIFIED = "session.identified"
+    PROMPT_ACCEPTED = "prompt.accepted"
+    PROMPT_DELIVERED = "prompt.delivered"
+    MESSAGE_USER = "message.user"
+    MESSAGE_AGENT = "message.agent"
+    MESSAGE_THOUGHT = "message.thought"
+    TOOL_CALL = "tool.call"
+    TOOL_UPDATE = "tool.update"
+    PLAN = "plan"
+    PERMISSION_REQUESTED = "permission.requested"
+    PERMISSION_RESOLVED = "permission.resolved"
+    PERMISSION_CANCELLED = "permission.cancelled"
+    TURN_COMPLETED = "turn.completed"
+    TURN_CANCELLED = "turn.cancelled"
+    TURN_FAILED = "turn.failed"
+    USAGE = "usage"
+    WORKSPACE_SNAPSHOT = "workspace.snapshot"
+    AGENTCTL_ABANDONED = "agentctl.abandoned"
+    LOG = "log"
+
+
+DURABLE_KINDS: Final = frozenset(
+    {
+        Kind.PROMPT_ACCEPTED,
+        Kind.PERMISSION_RESOLVED,
+        Kind.TURN_COMPLETED,
+        Kind.TURN_CANCELLED,
+        Kind.TURN_FAILED,
+        Kind.SESSION_IDENTIFIED,
+    }
+)
+"""Lines somebody waits for until they are on the disk; the others ride on the same batches."""
+
+
+class AgentState(StrEnum):
+    """``agent.state`` of ``GET /status``."""
+
+    NONE = "none"
+    STARTING = "starting"
+    IDLE = "idle"
+    WORKING = "working"
+    EXITED = "exited"
+    FAILED = "failed"
+
+
+ALIVE_AGENT_STATES: Final = frozenset({AgentState.STARTING, AgentState.IDLE, AgentState.WORKING})
+
+
+class Code(StrEnum):
+    """``code`` of an error answer ``{"code", "message", "details"}``."""
+
+    VALIDATION_ERROR = "validation_error"
+    NOT_AUTHENTICATED = "not_authenticated"
+    FORBIDDEN_HOST = "forbidden_host"
+    FORBIDDEN_ORIGIN = "forbidden_origin"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    STALE_GENERATION = "stale_generation"
+    BUSY = "busy"
+    NOT_RUNNING = "not_running"
+    ALREADY_RUNNING = "already_running"
+    ALREADY_ANSWERED = "already_answered"
+    TOO_LARGE = "too_large"
+    JOURNAL_FULL = "journal_full"
+    INTERNAL_ERROR = "internal_error"
+    # of a failed start:
+    SPAWN_FAILED = "spawn_failed"
+    AGENT_EXITED = "agent_exited"
+    HANDSHAKE_FAILED = "handshake_failed"
+    START_TIMEOUT = "start_timeout"
+    AUTH_REQUIRED = "auth_required"
+    TOKEN_REJECTED = "token_rejected"  # noqa: S105  (a code, no secret)
+    RESUME_UNSUPPORTED = "resume_unsupported"
+    LAUNCH_ENDED = "launch_ended"
+
+
+class Turn(TypedDict):
+    """``agent.active_turn`` of ``GET /status``."""
+
+    message_id: str
+    since: str
+
+
+class AgentReport(TypedDict):
+    """``agent`` of ``GET /status``."""
+
+    state: str
+    pid: int | None
+    started_at: str | None
+    session_fingerprint: str | None
+    active_turn: Turn | None
+    exit_code: int | None
+    launch_id: str | None
+
+
+class JournalReport(TypedDict):
+    """``journal`` of ``GET /status``."""
+
+    epoch: str
+    first_seq: int
+    last_seq: int
+
+
+class Status(TypedDict):
+    """The answer of ``GET /status``; ``pending_permissions`` are permission.requested bodies."""
+
+    status: str
+    version: int
+    boot_id: str
+    capabilities: dict[str, Any]
+    session_id: str
+    execution_id: str
+    generation: int
+    agent: AgentReport
+    journal: JournalReport
+    pending_permissions: list[dict[str, Any]]
+    workspace: dict[str, Any]

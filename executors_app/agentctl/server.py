@@ -1,0 +1,118 @@
+"""The HTTP face of agentctl (interfaces 6): each handler checks, calls the sidecar once, and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from executors_app.agentctl.bodies import (
+    flag,
+    generation_of,
+    identifier,
+    objects,
+    read_object,
+    seconds,
+    start_request,
+    text,
+)
+from executors_app.agentctl.door import Door, json_answer
+from executors_app.agentctl.event_stream import EventStreams
+from executors_app.agentctl.sidecar import Sidecar
+from executors_app.agentctl.workspace.files import list_directory, read_content
+
+BODY_LIMIT: Final = 16 << 20
+_GRACE: Final = 5.0
+
+Command = Callable[[web.Request, dict[str, Any]], Awaitable[Any]]
+Report = Callable[[], Any]
+
+
+def build_app(sidecar: Sidecar, streams: EventStreams, token: str, host: str, port: int) -> web.Application:
+    """The application of one agentctl that listens on ``host:port``."""
+
+    def on_contact() -> None:
+        sidecar.last_contact = time.monotonic()
+
+    door = Door(token, host, port, on_contact)
+    app = web.Application(middlewares=door.middlewares(), client_max_size=BODY_LIMIT)
+    app.add_routes(_Api(sidecar, streams).routes())
+    return app
+
+
+class _Api:
+    def __init__(self, sidecar: Sidecar, streams: EventStreams):
+        self._sidecar, self._streams = sidecar, streams
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every endpoint there is."""
+        sidecar = self._sidecar
+        return [
+            web.get("/health", self._report(sidecar.health)),
+            web.get("/capabilities", self._report(sidecar.capabilities)),
+            web.get("/status", self._report(sidecar.status)),
+            web.get("/agent/session", self._report(sidecar.session)),
+            web.post("/agent/start", self._command(self._start)),
+            web.post("/agent/stop", self._command(self._stop)),
+            web.post("/prompt", self._command(self._prompt, status=202)),
+            web.post("/cancel", self._command(self._cancel)),
+            web.post("/permissions/{id}", self._command(self._answer)),
+            web.post("/shutdown", self._command(self._shutdown)),
+            web.get("/events", self._streams.serve, allow_head=False),
+            web.get("/files", self._files(list_directory)),
+            web.get("/files/content", self._files(read_content)),
+        ]
+
+    # -- the three kinds of endpoints --------------------------------------------------------
+
+    def _report(self, report: Report) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            return json_answer(report())
+
+        return handle
+
+    def _command(self, command: Command, status: int = 200) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            generation = generation_of(request)
+            body = await read_object(request)
+            # After the body has come: nothing may overtake between this check and the command.
+            self._sidecar.fence.admit(generation)
+            return json_answer(await command(request, body), status)
+
+        return handle
+
+    def _files(self, look: Callable[..., dict[str, Any]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            workspace = self._sidecar.execution.workspace
+            return json_answer(await asyncio.to_thread(look, workspace, request.query.get("path", "")))
+
+        return handle
+
+    # -- commands ----------------------------------------------------------------------------
+
+    async def _start(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.start(start_request(body, self._sidecar.execution.workspace))
+
+    async def _stop(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.stop(seconds(body, "grace", _GRACE), identifier(body, "intent_id", ""))
+
+    async def _prompt(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.prompt(
+            identifier(body, "message_id"),
+            text(body, "text"),
+            objects(body, "attachments"),
+            identifier(body, "prompt_kind", "user"),
+        )
+
+    async def _cancel(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.cancel(identifier(body, "message_id"))
+
+    async def _answer(self, request: web.Request, body: dict[str, Any]) -> Any:
+        permission_id = request.match_info["id"]
+        return await self._sidecar.answer(permission_id, text(body, "option_id"))
+
+    async def _shutdown(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.shutdown(flag(body, "stop_agent", default=False), identifier(body, "intent_id", ""))

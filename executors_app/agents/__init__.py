@@ -1,0 +1,35 @@
+"""The contract of an agent type: one declarative file of this package is one kind of agent.
+
+A module defines ``AGENT_TYPE``; ``executors_app.plugins`` finds it. Nothing else is edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class AgentType:
+    """What is known of one kind of agent; every claim is checked against the running agent."""
+
+    name: str
+    title: str
+    driver: str = "acp"
+    argv: Sequence[str] = ()
+    """Empty: the profile names the command (staff only)."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    supports_session_resume: bool = True
+    """May restore its own conversation; the probe of the running agent can only narrow it."""
+    supports_workspace_only: bool = True
+    history_context_injection: bool = False
+    prefer_load: bool = True
+    """``session/load`` before ``session/resume``, because what it replays can be verified."""
+    replays_on_load: bool = True
+    """Known to replay the conversation: a load without user messages is then a contradiction."""
+    gone_patterns: Sequence[str] = ()
+    """Regular expressions over error texts that say the conversation itself is gone."""
+    errs_about_gone: bool = False
+    """Known to say *gone* when it is not: twice, 90 s apart, before the token is set aside."""
+    needs: Sequence[str] = ()
+    """Executables that must be on PATH."""

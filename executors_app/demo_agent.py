@@ -1,0 +1,346 @@
+"""A small agent that needs no key and no network: ``python -m executors_app.demo_agent``.
+
+It speaks ACP version 1 (JSON-RPC, one message a line, over stdin and stdout) and is deterministic.
+A prompt is read line by line:
+
+``work N``              works N seconds, saying a numbered tick about every 0.1 s
+``remember WORD``       keeps a word; ``what was the word?`` gets it back from the conversation
+``tool``                makes a tool call
+``ask``, ``ask after N``   asks for permission, after N seconds of work
+``write FILE TEXT``     writes a file in the working directory
+``fail``                ends the turn with an error
+
+Anything else is answered in a friendly way. Conversations live as JSONL files in
+``$KANDEV_DEMO_AGENT_HOME`` or ``~/.kandev-demo-agent``; all that is said is first appended to
+``<conversation>.said`` there. Standard library alone, so that the file also runs on its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+NAME: Final = "kandev-demo-agent"
+VERSION: Final = "1.0"
+TICK: Final = 0.1
+"""Seconds between two ticks of ``work``."""
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_WORD: Final = re.compile(r"\bremember\s+(?:the word\s+)?([^\s.,;:!?\"']+)", re.IGNORECASE)
+
+
+class RpcError(Exception):
+    """An error answer of JSON-RPC."""
+
+    def __init__(self, code: int, message: str):
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+class Cancelled(Exception):
+    """The turn was cancelled."""
+
+
+class Conversation:
+    """One conversation: a JSONL file of ``{"role", "text"}`` and a log of all that was said."""
+
+    def __init__(self, home: Path, conversation_id: str, cwd: str):
+        self.id, self.cwd = conversation_id, cwd
+        self._path = home / f"{conversation_id}.jsonl"
+        self._said = home / f"{conversation_id}.said"
+
+    @classmethod
+    def create(cls, home: Path, cwd: str) -> Conversation:
+        """Begin a new, empty conversation on the disk."""
+        conversation = cls(home, f"demo-{uuid.uuid4().hex}", cwd)
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        conversation._path.touch()
+        return conversation
+
+    @classmethod
+    def load(cls, home: Path, conversation_id: object, cwd: str) -> Conversation:
+        """Find a conversation again; RpcError -32002 if there is none."""
+        known = isinstance(conversation_id, str) and _ID.fullmatch(conversation_id)
+        if not known or not (home / f"{conversation_id}.jsonl").exists():
+            raise RpcError(-32002, f"Resource not found: conversation {conversation_id} is gone")
+        return cls(home, str(conversation_id), cwd)
+
+    def entries(self) -> Iterator[tuple[str, str]]:
+        """Role and text of all that is kept; a line torn by a kill is left out."""
+        for line in self._path.read_bytes().splitlines():
+            try:
+                entry = json.loads(line)
+                yield entry["role"], entry["text"]
+            except (ValueError, KeyError, TypeError):
+                continue
+
+    def keep(self, role: str, text: str, *, sync: bool = True) -> None:
+        """Append one entry; with ``sync`` it is on the disk before this returns."""
+        line = json.dumps({"role": role, "text": text}).encode() + b"\n"
+        with self._path.open("a+b") as file:
+            if file.tell() and not self._ends_with_newline(file.tell()):
+                line = b"\n" + line
+            file.write(line)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+
+    def truncate(self) -> None:
+        """Forget all of it."""
+        self._path.write_bytes(b"")
+
+    def log_said(self, text: str) -> None:
+        """Append to the log of all that was said, before it is said."""
+        with self._said.open("ab") as file:
+            file.write(text.encode())
+
+    def word(self) -> str | None:
+        """The last word that the user asked to remember."""
+        words = [word for role, text in self.entries() if role == "user" for word in _WORD.findall(text)]
+        return words[-1] if words else None
+
+    def _ends_with_newline(self, size: int) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(size - 1)
+            return file.read(1) == b"\n"
+
+
+class Turn:
+    """One prompt being answered; its methods say things to the client."""
+
+    def __init__(self, agent: DemoAgent, conversation: Conversation):
+        self.agent, self.conversation = agent, conversation
+        self.cancelled = threading.Event()
+
+    def say(self, text: str) -> None:
+        """Say a piece of text: kept, logged, then sent."""
+        self.conversation.keep("agent", text, sync=False)
+        self.conversation.log_said(text)
+        self.update("agent_message_chunk", content={"type": "text", "text": text})
+
+    def update(self, update: str, **body: Any) -> None:
+        """Send a ``session/update``."""
+        self.agent.notify_update(self.conversation.id, {"sessionUpdate": update, **body})
+
+    def rest(self, seconds: float) -> None:
+        """Wait; raises Cancelled as soon as the turn is cancelled."""
+        if self.cancelled.wait(max(seconds, 0)):
+            raise Cancelled
+
+    def work(self, seconds: float) -> None:
+        """Say numbered ticks for so many seconds."""
+        start = time.monotonic()
+        for number in range(1, max(1, round(seconds / TICK)) + 1):
+            self.rest(start + number * TICK - time.monotonic())
+            self.say(f"tick {number}\n")
+
+    def tool(self, title: str, kind: str, run: Callable[[], str], **body: Any) -> None:
+        """Make a tool call around ``run``, which returns what the tool has to say."""
+        call_id = f"call-{uuid.uuid4().hex[:12]}"
+        self.update("tool_call", toolCallId=call_id, title=title, kind=kind, status="in_progress", **body)
+        try:
+            text, status = run(), "completed"
+        except OSError as error:
+            text, status = str(error), "failed"
+        content = [{"type": "content", "content": {"type": "text", "text": text}}]
+        self.update("tool_call_update", toolCallId=call_id, status=status, content=content)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file in the conversation's working directory, as a tool call."""
+        path = Path(self.conversation.cwd, name)
+
+        def run() -> str:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+            return f"wrote {name}"
+
+        body = {"locations": [{"path": str(path)}], "rawInput": {"file": name, "text": text}}
+        self.tool(f"Write {name}", "edit", run, **body)
+
+    def ask(self) -> None:
+        """Ask for permission and say which option was chosen."""
+        call = {"toolCallId": f"call-{uuid.uuid4().hex[:12]}", "title": "Do something careful", "kind": "execute"}
+        options = [
+            {"optionId": "allow", "name": "Allow once", "kind": "allow_once"},
+            {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
+        ]
+        params = {"sessionId": self.conversation.id, "toolCall": {**call, "status": "pending"}, "options": options}
+        outcome = self.agent.call("session/request_permission", params, self.cancelled).get("outcome") or {}
+        if outcome.get("outcome") != "selected":
+            raise Cancelled
+        self.say(f"The answer was {outcome.get('optionId')}.\n")
+
+
+class DemoAgent:
+    """The agent: reads requests in the main thread, answers a prompt in a thread of its own."""
+
+    def __init__(self, home: Path):
+        self.home = home
+        self.conversations: dict[str, Conversation] = {}
+        self.turns: dict[str, Turn] = {}
+        self._out = threading.Lock()
+        self._calls: dict[int, tuple[threading.Event, dict[str, Any]]] = {}
+        self._next_id = 0
+
+    # -- the wire
+
+    def run(self) -> None:
+        """Serve until stdin ends."""
+        for line in sys.stdin.buffer:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(message, dict):
+                self.receive(message)
+        for turn in list(self.turns.values()):
+            turn.cancelled.set()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Write one message as one line."""
+        self.send_raw(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    def send_raw(self, data: bytes) -> None:
+        """Write bytes as they are; nobody else's get in between."""
+        with self._out:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
+    def notify_update(self, conversation_id: str, update: dict[str, Any]) -> None:
+        """Send a ``session/update``."""
+        self.send({"method": "session/update", "params": {"sessionId": conversation_id, "update": update}})
+
+    def call(self, method: str, params: dict[str, Any], cancelled: threading.Event) -> dict[str, Any]:
+        """Ask the client and wait for its result; Cancelled if the turn ends first."""
+        self._next_id += 1
+        call_id, answered = self._next_id, threading.Event()
+        answer: dict[str, Any] = {}
+        self._calls[call_id] = (answered, answer)
+        self.send({"id": call_id, "method": method, "params": params})
+        while not answered.wait(0.05):
+            if cancelled.is_set():
+                raise Cancelled
+        return answer.get("result") or {}
+
+    def receive(self, message: dict[str, Any]) -> None:
+        """Handle one message of the client."""
+        if "method" not in message:
+            if call := self._calls.pop(message.get("id", 0), None):
+                call[1].update(message)
+                call[0].set()
+        elif message["method"] == "session/prompt":
+            threading.Thread(target=self._answer, args=(message,)).start()
+        else:
+            self._answer(message)
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        try:
+            result = self.handle(message["method"], message.get("params") or {})
+        except RpcError as error:
+            reply: dict[str, Any] = {"error": {"code": error.code, "message": error.message}}
+        else:
+            reply = {"result": result}
+        if "id" in message:
+            self.send({"id": message["id"], **reply})
+
+    # -- the methods
+
+    def handle(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+        """Answer one request or notification; RpcError is the error answer."""
+        match method:
+            case "initialize":
+                return self.initialize()
+            case "session/new":
+                conversation = Conversation.create(self.home, str(params.get("cwd")))
+                self.conversations[conversation.id] = conversation
+                return {"sessionId": conversation.id}
+            case "session/load":
+                return self.load(params)
+            case "session/prompt":
+                return self.prompt(params)
+            case "session/cancel":
+                if turn := self.turns.get(str(params.get("sessionId"))):
+                    turn.cancelled.set()
+                return None
+        raise RpcError(-32601, f"Method not found: {method}")
+
+    def initialize(self) -> dict[str, Any]:
+        """Tell what this agent can do."""
+        return {
+            "protocolVersion": 1,
+            "agentCapabilities": {"loadSession": True, "promptCapabilities": {}},
+            "agentInfo": {"name": NAME, "version": VERSION},
+            "authMethods": [],
+        }
+
+    def load(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Take an old conversation up again: all of it is replayed before the answer."""
+        conversation = Conversation.load(self.home, params.get("sessionId"), str(params.get("cwd")))
+        for role, text in conversation.entries():
+            update = f"{role}_message_chunk"
+            self.notify_update(conversation.id, {"sessionUpdate": update, "content": {"type": "text", "text": text}})
+        self.conversations[conversation.id] = conversation
+        return {}
+
+    def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Run one turn; the user's text is on the disk before the first word of the answer."""
+        conversation = self.conversations.get(str(params.get("sessionId")))
+        if conversation is None:
+            raise RpcError(-32002, f"Resource not found: conversation {params.get('sessionId')} is not open")
+        text = "\n".join(block["text"] for block in params.get("prompt", ()) if block.get("type") == "text")
+        conversation.keep("user", text)
+        turn = self.turns[conversation.id] = Turn(self, conversation)
+        try:
+            self.answer(turn, text)
+        except Cancelled:
+            return {"stopReason": "cancelled"}
+        finally:
+            self.turns.pop(conversation.id, None)
+        return {"stopReason": "end_turn"}
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Do what the prompt says, line by line."""
+        others = [line for line in text.splitlines() if line.strip() and not self._follow(turn, line.strip())]
+        if others:
+            turn.say(f"Hello from the demo agent. You said: {' '.join(others)}\n")
+
+    def _follow(self, turn: Turn, line: str) -> bool:
+        """Carry out one line; False if it is no instruction."""
+        if found := re.fullmatch(r"(work|ask after) (\d+(?:\.\d+)?)", line):
+            turn.work(float(found[2]))
+            if found[1] == "ask after":
+                turn.ask()
+        elif found := re.fullmatch(r"remember (\S+)", line):
+            turn.say(f"I will remember {found[1]}.\n")
+        elif re.fullmatch(r"what was the word\??", line, re.IGNORECASE):
+            word = turn.conversation.word()
+            turn.say(f"The word was {word}.\n" if word else "I do not know.\n")
+        elif found := re.fullmatch(r"write (\S+) (.+)", line):
+            turn.write(found[1], found[2])
+            turn.say(f"I wrote {found[1]}.\n")
+        elif line == "tool":
+            turn.tool("Look around", "read", lambda: "all is well")
+            turn.say("The tool is done.\n")
+        elif line == "ask":
+            turn.ask()
+        elif line == "fail":
+            raise RpcError(-32603, "The demo agent was told to fail")
+        else:
+            return False
+        return True
+
+
+def default_home() -> Path:
+    """Where conversations are kept unless told otherwise."""
+    return Path(os.environ.get("KANDEV_DEMO_AGENT_HOME") or Path.home() / ".kandev-demo-agent")
+
+
+if __name__ == "__main__":
+    DemoAgent(default_home()).run()

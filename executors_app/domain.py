@@ -1,0 +1,114 @@
+"""Plain facts about places where agents run; no I/O, no Django."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class ExecutorStatus(StrEnum):
+    """``executors_running.status``."""
+
+    STARTING = "starting"
+    READY = "ready"
+    ERROR = "error"
+    STOPPED = "stopped"
+
+
+class Observed(StrEnum):
+    """What a look at an execution came to; *unknown* is not *dead* (promise 6)."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+class WorkspaceState(StrEnum):
+    """Whether the worktree of an execution can be had."""
+
+    PRESENT = "present"
+    REBUILDABLE = "rebuildable"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionFacts:
+    """One ``executors_running`` row, as the runtimes and the client need it."""
+
+    id: str
+    session_id: str
+    task_id: str
+    runtime: str
+    host_id: str
+    agentctl_url: str
+    auth_token: str = field(repr=False)
+    status: str
+    generation: int
+    pid: int | None = None
+    container_id: str = ""
+    repository_path: str = ""
+    base_branch: str = ""
+    workspace_path: str = ""
+    worktree_path: str = ""
+    worktree_branch: str = ""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """The runtime's own: for local_standalone the process identity of agentctl."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What was seen of one execution at one moment (design 7, step 2)."""
+
+    observed: Observed
+    reason: str = ""
+    """Why it is dead or unknown: ``process_gone``, ``timeout``, ``other_host``, ``refused`` ..."""
+    report: Mapping[str, Any] | None = None
+    """The answer of ``GET /status`` (``protocol.Status``) of an alive one."""
+    url: str = ""
+    """Where it answered; may differ from the row's after a half-done launch."""
+    pid: int | None = None
+    workspace: WorkspaceState = WorkspaceState.PRESENT
+    workspace_reason: str = ""
+    """For a workspace that is gone: the precise reason, as shown to people."""
+    leftovers: int = 0
+    """Marked processes of a dead agentctl that still live."""
+    seen_at: datetime | None = None
+    state: Mapping[str, Any] | None = None
+    """The runtime's own facts where they are better than the row's."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """What a runtime needs to make an execution; everything in it follows from the rows."""
+
+    execution_id: str
+    session_id: str
+    task_id: str
+    repository_path: str
+    base_branch: str
+    auth_token: str = field(repr=False)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """``Executor.config``."""
+    worktree_path: str = ""
+    worktree_branch: str = ""
+    """Empty at the first launch: the runtime chooses them from the ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A live agentctl and its workspace."""
+
+    url: str
+    pid: int | None
+    boot_id: str
+    workspace_path: str
+    worktree_id: str
+    worktree_path: str
+    worktree_branch: str
+    found: bool = False
+    """An earlier, half-done launch was found again."""
+    container_id: str = ""
+    state: Mapping[str, Any] = field(default_factory=dict)

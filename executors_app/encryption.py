@@ -1,0 +1,246 @@
+"""Secrets at rest: AES-256-GCM model fields whose keys follow from Django's secret keys (rule 7).
+
+The first of ``SECRET_KEY, *SECRET_KEY_FALLBACKS`` encrypts, all of them decrypt; ``reencrypt``
+moves a table to the first. The empty text stays empty in the database, so that ``filter(field="")``
+and ``exclude(field="")`` work; no other value can be looked up.
+
+A value that no key opens spoils no listing: it stays closed until somebody reads the attribute,
+which raises SecretUnreadable, and a save of the row writes it back as it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django import forms
+from django.conf import settings
+from django.core.exceptions import FieldError, ValidationError
+from django.db import models
+from django.db.models.functions import Cast
+from django.db.models.lookups import Exact, IsNull
+from django.db.models.query_utils import DeferredAttribute
+
+from executors_app.errors import ExecutorError
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+PREFIX: Final = "v1:"
+_NONCE_BYTES: Final = 12
+
+
+class SecretUnreadable(ExecutorError):
+    """A stored secret was encrypted under a key that is not among the present ones."""
+
+    code = "secret_unreadable"
+    permanent = True
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A stored value that no present key opens; never shows it."""
+
+    stored: str
+
+    def __repr__(self) -> str:
+        return "<unreadable secret>"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+@lru_cache(maxsize=8)
+def _ciphers(secrets: tuple[str, ...]) -> tuple[AESGCM, ...]:
+    def derive(secret: str) -> bytes:
+        return HKDF(SHA256(), 32, salt=b"kandev", info=b"encrypted model fields, v1").derive(secret.encode())
+
+    return tuple(AESGCM(derive(secret)) for secret in secrets)
+
+
+def _present_ciphers() -> tuple[AESGCM, ...]:
+    return _ciphers((str(settings.SECRET_KEY), *map(str, settings.SECRET_KEY_FALLBACKS)))
+
+
+def encrypt(text: str) -> str:
+    """Encrypt under the first key; the empty text stays empty."""
+    if not text:
+        return ""
+    nonce = os.urandom(_NONCE_BYTES)
+    sealed = nonce + _present_ciphers()[0].encrypt(nonce, text.encode(), None)
+    return PREFIX + base64.urlsafe_b64encode(sealed).decode("ascii")
+
+
+def decrypt(stored: str) -> str:
+    """Decrypt under whichever key fits; raises SecretUnreadable if none does."""
+    return _open(stored, _present_ciphers())
+
+
+def _open(stored: str, ciphers: tuple[AESGCM, ...]) -> str:
+    if not stored:
+        return ""
+    if not stored.startswith(PREFIX):
+        raise SecretUnreadable("The stored value is not an encrypted one.")
+    try:
+        sealed = base64.b64decode(stored[len(PREFIX) :].encode(), altchars=b"-_", validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise SecretUnreadable("The stored value is damaged.") from error
+    for cipher in ciphers:
+        try:
+            return cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None).decode()
+        except (InvalidTag, ValueError):
+            continue
+    raise SecretUnreadable
+
+
+class _SecretAttribute(DeferredAttribute):
+    """Reads an attribute as usual, but refuses a closed value, naming field and row."""
+
+    def __get__(self, instance: Any, cls: Any = None) -> Any:
+        value = super().__get__(instance, cls)
+        if isinstance(value, Closed):
+            where = f"{instance._meta.label}.{self.field.attname}"
+            raise SecretUnreadable(
+                f"{where} of row {instance.pk} cannot be decrypted: its key is neither SECRET_KEY nor a fallback.",
+                field=where,
+                row=str(instance.pk),
+            )
+        return value
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        # without a setter Python would read the instance's dictionary and never ask us
+        instance.__dict__[self.field.attname] = value
+
+
+class _ExactEmpty(Exact):  # type: ignore[type-arg,unused-ignore]
+    """The one equality that encrypted values allow: with the empty text."""
+
+    def get_prep_lookup(self) -> Any:
+        if self.rhs != "":
+            raise FieldError("An encrypted field can be compared with the empty text only.")
+        return ""
+
+
+class _EncryptedField(models.TextField):  # type: ignore[type-arg,unused-ignore]
+    """What both encrypted fields share; subclasses say how a value becomes text and back."""
+
+    descriptor_class = _SecretAttribute
+
+    def to_plain_text(self, value: Any) -> str:
+        """The text that is encrypted."""
+        raise NotImplementedError
+
+    def of_plain_text(self, text: str) -> Any:
+        """The value of a decrypted text."""
+        raise NotImplementedError
+
+    def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
+        """Decrypt, or keep a closed value closed."""
+        if value is None:
+            return None
+        try:
+            return self.of_plain_text(decrypt(value))
+        except SecretUnreadable:
+            return Closed(value)
+
+    def get_prep_value(self, value: Any) -> Any:
+        """Encrypt for the database; a closed value goes back as it came."""
+        if value is None or hasattr(value, "resolve_expression"):
+            return value
+        return value.stored if isinstance(value, Closed) else encrypt(self.to_plain_text(value))
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        """Read past the refusing attribute: a save of other fields must not fail or lose the value."""
+        held = model_instance.__dict__.get(self.attname)
+        return held if isinstance(held, Closed) else super().pre_save(model_instance, add)
+
+    def get_lookup(self, lookup_name: str) -> Any:
+        """Allow only what ciphertexts can answer."""
+        allowed: dict[str, Any] = {"exact": _ExactEmpty, "isnull": IsNull}
+        return allowed.get(lookup_name)
+
+
+class EncryptedTextField(_EncryptedField):
+    """A text that is encrypted at rest."""
+
+    def to_plain_text(self, value: Any) -> str:
+        """The text itself."""
+        return str(value)
+
+    def of_plain_text(self, text: str) -> str:
+        """The text itself."""
+        return text
+
+
+class EncryptedJSONField(_EncryptedField):
+    """A JSON value that is encrypted at rest, with its keys."""
+
+    if TYPE_CHECKING:
+        _pyi_private_set_type: Any
+        _pyi_private_get_type: Any
+
+    def to_plain_text(self, value: Any) -> str:
+        """Compact JSON."""
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    def of_plain_text(self, text: str) -> Any:
+        """The JSON value; an empty column is the field's default."""
+        return json.loads(text) if text else self.get_default()
+
+    def to_python(self, value: Any) -> Any:
+        """Accept JSON text, as fixtures and forms bring it."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValidationError("Enter a valid JSON value.") from error
+
+    def value_to_string(self, obj: models.Model) -> str:
+        """JSON text for the serializers."""
+        return self.to_plain_text(self.value_from_object(obj))
+
+    def formfield(self, **kwargs: Any) -> Any:
+        """A JSON form field."""
+        return models.Field.formfield(self, **{"form_class": forms.JSONField, **kwargs})
+
+
+def reencrypt(model: type[models.Model]) -> tuple[int, int]:
+    """Bring every encrypted value of a table under the first key; returns (rewritten, unreadable).
+
+    Each value is rewritten only if it is still the one that was read, so writers may go on.
+    """
+    counts = [_reencrypt_field(model, field) for field in model._meta.fields if isinstance(field, _EncryptedField)]
+    return sum(done for done, _ in counts), sum(closed for _, closed in counts)
+
+
+def _reencrypt_field(model: type[models.Model], field: _EncryptedField) -> tuple[int, int]:
+    rows = model._base_manager.annotate(stored_text=Cast(field.attname, models.TextField()))
+    rewritten = unreadable = 0
+    for pk, stored in list(rows.exclude(stored_text="").values_list("pk", "stored_text")):
+        if _opens(stored, _present_ciphers()[:1]):
+            continue
+        try:
+            value = field.of_plain_text(decrypt(stored))
+        except SecretUnreadable:
+            unreadable += 1
+            continue
+        rewritten += rows.filter(pk=pk, stored_text=stored).update(**{field.attname: value})
+    return rewritten, unreadable
+
+
+def _opens(stored: str, ciphers: tuple[AESGCM, ...]) -> bool:
+    try:
+        _open(stored, ciphers)
+    except SecretUnreadable:
+        return False
+    return True

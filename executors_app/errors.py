@@ -1,0 +1,79 @@
+"""Errors of the places where agents run: one root, a stable code, and whether trying again can help."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class ExecutorError(Exception):
+    """Something about a place where agents run went wrong."""
+
+    code: ClassVar[str] = "executor_error"
+    permanent: ClassVar[bool] = False
+    """True where the same call can never succeed as things stand."""
+
+    def __init__(self, message: str = "", **details: Any):
+        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+        self.details = details
+
+    @property
+    def message(self) -> str:
+        """The sentence for people."""
+        return str(self)
+
+
+class AgentctlUnreachable(ExecutorError):
+    """The session's agentctl does not answer."""
+
+    code = "agentctl_unreachable"
+
+
+class AgentctlForeign(ExecutorError):
+    """Something answered that is not this session's agentctl."""
+
+    code = "agentctl_foreign"
+
+
+class AgentctlRefused(ExecutorError):
+    """The session's agentctl refused the call."""
+
+    code = "agentctl_refused"
+
+    def __init__(self, message: str = "", *, status: int, refusal: str, **details: Any):
+        super().__init__(message, **details)
+        self.status = status
+        """HTTP status."""
+        self.refusal = refusal
+        """``code`` of agentctl's own answer (``protocol.Code``)."""
+
+
+class StaleGeneration(AgentctlRefused):
+    """Another supervisor has taken this execution over."""
+
+    code = "stale_generation"
+
+
+class RuntimeUnavailable(ExecutorError):
+    """The place where this session runs cannot be used now."""
+
+    code = "runtime_unavailable"
+
+
+class LaunchFailed(ExecutorError):
+    """The session's agentctl could not be started."""
+
+    code = "launch_failed"
+
+
+class WorkspaceGone(ExecutorError):
+    """The session's worktree is gone and cannot be rebuilt."""
+
+    code = "worktree_missing"
+    permanent = True
+
+
+class RepositoryUnusable(ExecutorError):
+    """The repository cannot be used."""
+
+    code = "repository_unusable"
+    permanent = True

@@ -1,0 +1,104 @@
+"""Our own git calls: no hooks, no fsmonitor, nothing of our environment, always a time limit (rule 38)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, Final
+
+from executors_app.errors import RepositoryUnusable
+
+GUARDS: Final = (
+    *("-c", f"core.hooksPath={os.devnull}"),
+    *("-c", "core.fsmonitor=false"),
+    *("-c", "gc.auto=0"),
+    *("-c", "maintenance.auto=false"),
+    *("-c", "submodule.recurse=false"),
+)
+
+
+class GitFailed(RepositoryUnusable):
+    """git could not do what was asked of it."""
+
+    permanent: ClassVar[bool] = False
+
+
+def git(directory: Path, *arguments: str, timeout: float = 60.0, hold: Sequence[int] = ()) -> str:
+    """Run git in ``directory`` and return its output without the last line end.
+
+    ``hold`` are file descriptors (locks) that git keeps open as long as it lives, so that a lock
+    outlasts a caller that dies first. Raises GitFailed with git's own words.
+    """
+    argv = [_executable(), "-C", str(directory), *GUARDS, *arguments]
+    try:
+        done = subprocess.run(
+            argv,
+            env=_environment() | {"GIT_CEILING_DIRECTORIES": str(directory.absolute().parent)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+            pass_fds=tuple(hold),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise GitFailed(f"git {_verb(arguments)} did not end within {timeout:g} s in {directory}.") from error
+    except OSError as error:
+        raise GitFailed(f"git could not be started in {directory}: {error}") from error
+    if done.returncode:
+        words = done.stderr.decode("utf-8", "replace").strip()[-1000:]
+        raise GitFailed(f"git {_verb(arguments)} failed in {directory}: {words}", exit_code=done.returncode)
+    return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+
+
+def _verb(arguments: Sequence[str]) -> str:
+    """What was asked of git, without the options before it."""
+    return next((word for word in arguments if word.replace("-", "").isalpha() and word[0] != "-"), "")
+
+
+def common_directory(repository: Path) -> Path:
+    """Where a repository keeps what its worktrees share; raises RepositoryUnusable if it is none."""
+    if not repository.is_dir():
+        raise RepositoryUnusable(f"The repository {repository} does not exist.")
+    try:
+        return Path(git(repository, "rev-parse", "--path-format=absolute", "--git-common-dir"))
+    except GitFailed as error:
+        if "exit_code" not in error.details:
+            raise
+        raise RepositoryUnusable(f"{repository} is not a usable git repository: {error.message}") from error
+
+
+def commit_of(repository: Path, revision: str) -> str | None:
+    """The commit that a branch, tag or id names; None if it names none."""
+    if not revision or revision.startswith("-"):
+        return None
+    try:
+        return git(repository, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    except GitFailed as error:
+        if error.details.get("exit_code") is None:
+            raise
+        return None
+
+
+@cache
+def _executable() -> str:
+    found = shutil.which("git")
+    if found is None:
+        raise RepositoryUnusable("git is not on PATH.")
+    return found
+
+
+@cache
+def _environment() -> dict[str, str]:
+    """Built, not inherited: no ``GIT_*`` of ours may turn git to another repository, nor a directory above."""
+    search = [str(Path(_executable()).parent), "/usr/local/bin", "/usr/bin", "/bin"]
+    return {
+        "PATH": os.pathsep.join(dict.fromkeys(search)),
+        "HOME": str(Path.home()),
+        "LC_ALL": "C",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+    }

@@ -1,0 +1,100 @@
+"""The processes of executions on this machine, found and ended by proof: marker, start time, kernel boot.
+
+agentctl itself carries the marker too; it is told from what it started by its command line.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.identity import ProcessIdentity
+from executors_app.agentctl.protocol import MARKER
+
+_MARK: Final = f"{MARKER}=".encode()
+AGENTCTL_MODULE: Final = "executors_app.agentctl"
+
+
+@dataclass(slots=True)
+class Processes:
+    """What lives of one execution."""
+
+    agentctl: list[ProcessIdentity] = field(default_factory=list)
+    others: list[ProcessIdentity] = field(default_factory=list)
+    """The agent, its guard, shells: leftovers once agentctl is dead."""
+
+
+def look_around() -> dict[str, Processes]:
+    """All marked live processes by execution id, in one pass over the machine; missing ids have none."""
+    found: defaultdict[str, Processes] = defaultdict(Processes)
+    for pid in identity.pids():
+        marks = [entry for entry in identity.environment(pid) if entry.startswith(_MARK)]
+        who = identity.of(pid) if marks else None
+        if who is None or not identity.is_alive(who):
+            continue
+        execution_id = marks[0].removeprefix(_MARK).decode("utf-8", "replace")
+        processes = found[execution_id]
+        (processes.agentctl if is_agentctl(pid, execution_id) else processes.others).append(who)
+    return found
+
+
+def look_at(execution_id: str) -> Processes:
+    """What lives of one execution."""
+    return look_around().get(execution_id) or Processes()
+
+
+def is_agentctl(pid: int, execution_id: str) -> bool:
+    """Whether a process was started as the agentctl of this execution."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return False
+    named = [after for word, after in pairwise(words) if word == "--execution-id"]
+    return AGENTCTL_MODULE in words and named == [execution_id]
+
+
+def recorded(state: Mapping[str, Any]) -> ProcessIdentity | None:
+    """The identity of agentctl as the row's ``state`` keeps it, if it does."""
+    try:
+        return ProcessIdentity.from_json(state["process"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def end_gently(who: ProcessIdentity, grace: float) -> bool:
+    """TERM, and KILL after ``grace`` seconds; True when the process is gone. Blocks."""
+    if identity.signal(who, signal.SIGTERM) and not _gone_within(who, grace):
+        return not identity.end_all([who], 5)
+    return True
+
+
+def end_others(execution_id: str) -> int:
+    """KILL what is left of an execution whose agentctl is gone; returns how many ended. Blocks.
+
+    Looks again until two looks find nothing, as the killed may have forked meanwhile; touches
+    nothing as soon as an agentctl lives.
+    """
+    ended = empty = 0
+    for _ in range(20):
+        processes = look_at(execution_id)
+        if processes.agentctl or empty == 2:
+            break
+        empty = 0 if processes.others else empty + 1
+        ended += len(processes.others) - len(identity.end_all(processes.others, 5))
+    return ended
+
+
+def _gone_within(who: ProcessIdentity, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while identity.is_alive(who):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,188 @@
+"""Who runs (AgentProfile), where (Executor), and what claims to run there now (ExecutorRunning)."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.core.exceptions import ValidationError
+from django.db import models
+
+from executors_app import plugins
+from executors_app.domain import ExecutionFacts, ExecutorStatus
+from executors_app.encryption import EncryptedJSONField, EncryptedTextField
+
+
+class AgentProfile(models.Model):
+    """How a team runs an agent; without a team it is shared by all."""
+
+    class PermissionMode(models.TextChoices):
+        """What happens to the permissions that the agent asks for."""
+
+        ASK = "ask", "Ask"
+        AUTO_APPROVE = "auto_approve", "Approve automatically"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=200)
+    team = models.ForeignKey(
+        "auth.Group", null=True, blank=True, on_delete=models.CASCADE, related_name="agent_profiles"
+    )
+    agent_type = models.CharField(max_length=64)
+    command = models.JSONField(default=list, blank=True)
+    """argv as a list of strings; empty: the agent type's."""
+    args = models.JSONField(default=list, blank=True)
+    """Appended to the command."""
+    env = EncryptedJSONField(default=dict, blank=True)
+    model = models.CharField(max_length=200, blank=True)
+    mcp_servers = EncryptedJSONField(default=list, blank=True)
+    permission_mode = models.CharField(max_length=16, choices=PermissionMode.choices, default=PermissionMode.ASK)
+    supports_session_resume = models.BooleanField(null=True, blank=True, default=None)
+    """None: what the agent type says."""
+    history_context_injection = models.BooleanField(null=True, blank=True, default=None)
+    """None: what the agent type says."""
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        db_table = "agent_profiles"
+        ordering = ("name", "id")
+
+    def __str__(self) -> str:
+        return self.name
+
+    def argv(self) -> list[str]:
+        """The command line of this profile's agent: its own command or the type's, then its arguments."""
+        return [*(self.command or plugins.agent_type(self.agent_type).argv), *self.args]
+
+    def clean(self) -> None:
+        """Refuse unknown agent types and arguments that are no list of strings."""
+        try:
+            plugins.agent_type(self.agent_type)
+        except plugins.UnknownPlugin as error:
+            raise ValidationError({"agent_type": error.message}) from error
+        for name in ("command", "args"):
+            value = getattr(self, name)
+            if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+                raise ValidationError({name: "A list of strings is wanted."})
+
+
+class Executor(models.Model):
+    """A place where sessions can run: a runtime and its settings."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=200, unique=True)
+    runtime = models.CharField(max_length=64)
+    config = models.JSONField(default=dict, blank=True)
+    max_live = models.PositiveIntegerField(null=True, blank=True)
+    """How many sessions may live here at once; None: a default that follows from the memory."""
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        db_table = "executors"
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def trusted_agents_only(self) -> bool:
+        """Agents here share the machine with the control plane."""
+        return not plugins.runtime(self.runtime).isolated
+
+    def clean(self) -> None:
+        """Refuse unknown runtimes and settings that the runtime refuses."""
+        try:
+            plugins.runtime(self.runtime).check_config(self.config)
+        except plugins.UnknownPlugin as error:
+            raise ValidationError({"runtime": error.message}) from error
+        except ValueError as error:
+            raise ValidationError({"config": str(error)}) from error
+
+
+class ExecutorRunning(models.Model):
+    """The one row of a session's execution, kept over every restart: all that is needed to find it again."""
+
+    class Status(models.TextChoices):
+        """``domain.ExecutorStatus`` for the database."""
+
+        STARTING = ExecutorStatus.STARTING.value, "Starting"
+        READY = ExecutorStatus.READY.value, "Ready"
+        ERROR = ExecutorStatus.ERROR.value, "Error"
+        STOPPED = ExecutorStatus.STOPPED.value, "Stopped"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    session = models.ForeignKey("sessions_app.TaskSession", on_delete=models.CASCADE, related_name="executions")
+    task = models.ForeignKey("sessions_app.Task", on_delete=models.CASCADE, related_name="+")
+    executor = models.ForeignKey(Executor, null=True, blank=True, on_delete=models.SET_NULL, related_name="executions")
+    runtime = models.CharField(max_length=64)
+    host_id = models.CharField(max_length=200, blank=True)
+    """Machine, kernel boot and pid namespace that a local execution lives on (rule 2)."""
+    agentctl_url = models.CharField(max_length=500, blank=True)
+    agentctl_port = models.PositiveIntegerField(null=True, blank=True)
+    container_id = models.CharField(max_length=128, blank=True)
+    pid = models.PositiveIntegerField(null=True, blank=True)
+    status = models.CharField(max_length=16, choices=Status.choices, default=Status.STARTING)
+    status_reason = models.CharField(max_length=64, blank=True)
+    """Why it has its status, for example ``idle``."""
+    supports_session_resume = models.BooleanField(null=True, blank=True, default=None)
+    """What the probe of the running agent found; None: not yet known."""
+    supports_workspace_only = models.BooleanField(default=True)
+    auth_token = EncryptedTextField(blank=True, default="")
+    """What agentctl wants as bearer."""
+    resume_token = EncryptedTextField(blank=True, default="")
+    """The agent's own conversation id; a credential."""
+    rejected_resume_token = EncryptedTextField(blank=True, default="")
+    """Set aside, never deleted: can be tried again."""
+    last_message_uuid = models.CharField(max_length=200, blank=True)
+    workspace_path = models.CharField(max_length=4096, blank=True)
+    worktree_id = models.CharField(max_length=64, blank=True)
+    worktree_path = models.CharField(max_length=4096, blank=True)
+    worktree_branch = models.CharField(max_length=255, blank=True)
+    last_seen_at = models.DateTimeField(null=True, blank=True)
+    error_code = models.CharField(max_length=64, blank=True)
+    error_message = models.TextField(blank=True)
+    owner = models.CharField(max_length=200, blank=True)
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    generation = models.BigIntegerField(default=0)
+    boot_id = models.CharField(max_length=64, blank=True)
+    """Of the agentctl process that was seen last."""
+    journal_epoch = models.CharField(max_length=64, blank=True)
+    journal_seq = models.BigIntegerField(default=0)
+    """The last journal line that is in the session's log."""
+    state = models.JSONField(default=dict, blank=True)
+    """The runtime's own; for local_standalone the process identity of agentctl."""
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    objects = models.Manager["ExecutorRunning"]()
+
+    class Meta:
+        db_table = "executors_running"
+        indexes = (
+            models.Index(fields=("status",), name="executors_running_status"),
+            models.Index(fields=("lease_expires_at",), name="executors_running_lease"),
+        )
+        ordering = ("created_at", "id")
+
+    def __str__(self) -> str:
+        return f"execution {self.pk} ({self.status})"
+
+    def facts(self, repository_path: str, base_branch: str) -> ExecutionFacts:
+        """The row as the runtimes and the client need it; raises SecretUnreadable."""
+        return ExecutionFacts(
+            id=str(self.pk),
+            session_id=str(self.session_id),
+            task_id=str(self.task_id),
+            runtime=self.runtime,
+            host_id=self.host_id,
+            agentctl_url=self.agentctl_url,
+            auth_token=self.auth_token,
+            status=self.status,
+            generation=self.generation,
+            pid=self.pid,
+            container_id=self.container_id,
+            repository_path=repository_path,
+            base_branch=base_branch,
+            workspace_path=self.workspace_path,
+            worktree_path=self.worktree_path,
+            worktree_branch=self.worktree_branch,
+            state=dict(self.state),
+        )

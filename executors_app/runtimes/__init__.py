@@ -1,0 +1,53 @@
+"""The contract of a runtime: one file of this package is one kind of place where agents run.
+
+A module defines ``RUNTIME``, an object with this shape; ``executors_app.plugins`` finds it.
+Every verb may be called again after a crash anywhere: places follow from the ids (rule 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
+
+
+class Runtime(Protocol):
+    """One kind of place where agents run."""
+
+    name: str
+    isolated: bool
+    """False: agents share the machine with the control plane (*trusted agents only*)."""
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        """Refuse a bad ``Executor.config`` with ValueError, one clear sentence."""
+        ...
+
+    async def launch(self, spec: LaunchSpec) -> Launched:
+        """Make the workspace and start agentctl, or find what a half-done launch has left.
+
+        Raises WorkspaceGone, RepositoryUnusable, LaunchFailed, RuntimeUnavailable.
+        """
+        ...
+
+    async def observe(
+        self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
+    ) -> dict[str, Observation]:
+        """Look at many executions at once, bounded; by id. Writes nothing, and one bad row spoils no other."""
+        ...
+
+    async def end(self, execution: ExecutionFacts) -> bool:
+        """End a silent agentctl by process or container, on ownership proof; True when nothing is left."""
+        ...
+
+    async def end_leftovers(self, execution: ExecutionFacts) -> int:
+        """End marked processes that outlived their agentctl, on proof (rule 25); returns how many."""
+        ...
+
+    def resume_token(self, execution: ExecutionFacts) -> str | None:
+        """The agent's conversation id that a dead agentctl has left on disk, if the runtime can read it."""
+        ...
+
+    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """What a dead agentctl's journal holds behind ``after`` of ``epoch``; empty if out of reach."""
+        ...

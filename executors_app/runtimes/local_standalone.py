@@ -1,0 +1,225 @@
+"""Sessions on the control plane's own machine: a worktree, and a detached agentctl that survives us.
+
+Agents share the machine with the control plane: *trusted agents only*. Everything is found again
+by the execution id: the state directory, its ready file, and the marker in each process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from django.conf import settings
+
+from executors_app import local_launch, local_processes, worktrees
+from executors_app.agentctl import identity, journal_files
+from executors_app.bulk_status import StatusTarget, observe_statuses
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed, WorkspaceState
+from executors_app.errors import AgentctlForeign, ExecutorError, LaunchFailed, RepositoryUnusable
+from executors_app.git import GitFailed
+from executors_app.local_processes import Processes
+from executors_app.state_directory import StateDirectory, state_directory
+from executors_app.worktrees import Worktree
+
+_GRACE: Final = 10.0
+
+
+class LocalStandalone:
+    """The runtime; keeps nothing in memory."""
+
+    name = "local_standalone"
+    isolated = False
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        """There is nothing to set."""
+        if config:
+            raise ValueError(f"{self.name} has no settings, but got {', '.join(sorted(map(str, config)))}.")
+
+    async def launch(self, spec: LaunchSpec) -> Launched:
+        """Make the worktree and start agentctl, or find both; the state names agentctl's process."""
+        worktree = _worktree(spec.session_id, spec.worktree_path, spec.worktree_branch)
+        if not spec.repository_path:
+            raise RepositoryUnusable("The task names no repository.")
+        await asyncio.to_thread(
+            worktrees.make,
+            Path(spec.repository_path),
+            spec.base_branch,
+            worktree,
+            existed=bool(spec.worktree_path),
+        )
+        try:
+            agentctl = await local_launch.find_or_start(_places(spec.execution_id), spec, worktree.path)
+        except OSError as error:
+            raise LaunchFailed(f"agentctl could not be started: {error}") from error
+        return Launched(
+            url=agentctl.url,
+            pid=agentctl.process.pid,
+            boot_id=agentctl.boot_id,
+            workspace_path=str(worktree.path),
+            worktree_id=spec.session_id,
+            worktree_path=str(worktree.path),
+            worktree_branch=worktree.branch,
+            found=agentctl.found,
+            state={"process": agentctl.process.to_json()},
+        )
+
+    async def observe(
+        self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
+    ) -> dict[str, Observation]:
+        """Ask all at once; only about those that gave no good answer the machine is asked too."""
+        here = identity.host_id()
+        seen = {one.id: _unknown("other_host") for one in executions if not _is_here(one, here)}
+        ours = [one for one in executions if one.id not in seen]
+        targets = [StatusTarget(one.id, one.agentctl_url, one.auth_token) for one in ours]
+        answers = await observe_statuses(targets, timeout, concurrency)
+        silent: list[ExecutionFacts] = []
+        now = datetime.now(UTC)
+        for one in ours:
+            answer = answers[one.id]
+            if isinstance(answer, ExecutorError):
+                silent.append(one)
+            else:
+                seen[one.id] = Observation(
+                    Observed.ALIVE, report=answer, url=one.agentctl_url, pid=one.pid, seen_at=now
+                )
+        if silent:
+            found = await asyncio.to_thread(local_processes.look_around)
+            bound = asyncio.Semaphore(concurrency)
+
+            async def look(one: ExecutionFacts) -> None:
+                async with bound:
+                    seen[one.id] = await self._look_closer(one, found.get(one.id), answers[one.id], timeout)
+
+            await asyncio.gather(*map(look, silent))
+        return seen
+
+    async def end(self, execution: ExecutionFacts) -> bool:
+        """TERM, then KILL agentctl, then whatever it has left; only processes proven to be its own."""
+        if not _is_here(execution, identity.host_id()):
+            return False
+        return await asyncio.to_thread(_end, execution)
+
+    async def end_leftovers(self, execution: ExecutionFacts) -> int:
+        """KILL what outlived agentctl; nothing while an agentctl of this execution lives."""
+        if not _is_here(execution, identity.host_id()) or _process_lives(execution):
+            return 0
+        return await asyncio.to_thread(local_processes.end_others, execution.id)
+
+    def resume_token(self, execution: ExecutionFacts) -> str | None:
+        """From what agentctl has kept in its state directory."""
+        try:
+            kept = orjson.loads(_places(execution.id).resume_token_file.read_bytes())
+        except (OSError, ValueError):
+            return None
+        token = kept.get("resume_token") if isinstance(kept, dict) else None
+        return token if isinstance(token, str) and token else None
+
+    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """From the journal's files; lines of earlier epochs first, each names its own."""
+        directory = journal_files.journal_directory(_places(execution.id).path)
+        try:
+            return list(journal_files.read_lines(directory, after, epoch or None))
+        except OSError:
+            return []
+
+    async def _look_closer(
+        self, one: ExecutionFacts, found: Processes | None, answer: Any, timeout: float
+    ) -> Observation:
+        """One that gave no good answer at the row's address: elsewhere, silent, or dead?"""
+        processes = found or Processes()
+        ready = local_launch.read_ready(_places(one.id))
+        if ready is not None and ready.url != one.agentctl_url:
+            target = StatusTarget(one.id, ready.url, one.auth_token)
+            second = (await observe_statuses([target], timeout, 1))[one.id]
+            if not isinstance(second, ExecutorError):
+                return _alive_elsewhere(ready, second)
+            answer = second if processes.agentctl else answer
+        if processes.agentctl or not _is_proven_dead(one, answer):
+            return _unknown(_why(answer))
+        state, reason = await asyncio.to_thread(_workspace, one)
+        return Observation(
+            Observed.DEAD,
+            "process_gone",
+            workspace=state,
+            workspace_reason=reason,
+            leftovers=len(processes.others),
+            seen_at=datetime.now(UTC),
+        )
+
+
+RUNTIME: Final = LocalStandalone()
+
+
+def _places(execution_id: str) -> StateDirectory:
+    return state_directory(Path(settings.KANDEV_DATA_DIR), execution_id)
+
+
+def _worktree(session_id: str, path: str, branch: str) -> Worktree:
+    """As the row has it; what it lacks follows from the session's id."""
+    place = worktrees.place_of(Path(settings.KANDEV_DATA_DIR), session_id)
+    return Worktree(Path(path) if path else place.path, branch or place.branch)
+
+
+def _is_here(execution: ExecutionFacts, here: str) -> bool:
+    """This machine, kernel boot and pid namespace (rule 2), or a row of before the machine's last boot."""
+    if execution.host_id in {"", here}:
+        return True
+    return local_launch.has_ended_with_its_host(_places(execution.id), execution)
+
+
+def _process_lives(execution: ExecutionFacts) -> bool:
+    who = local_processes.recorded(execution.state)
+    return who is not None and identity.is_alive(who) and local_processes.is_agentctl(who.pid, execution.id)
+
+
+def _is_proven_dead(execution: ExecutionFacts, answer: Any) -> bool:
+    """The recorded process is gone; without a record: nothing listens there (a timeout proves nothing)."""
+    if local_processes.recorded(execution.state) is not None:
+        return not _process_lives(execution)
+    return isinstance(answer, ExecutorError) and answer.details.get("reason") in {"refused", "bad_url"}
+
+
+def _unknown(reason: str) -> Observation:
+    return Observation(Observed.UNKNOWN, reason, seen_at=datetime.now(UTC))
+
+
+def _why(answer: Any) -> str:
+    """The reason of a bad answer, for an agentctl whose process lives."""
+    if isinstance(answer, AgentctlForeign):
+        return "foreign"
+    return str(answer.details.get("reason", answer.code)) if isinstance(answer, ExecutorError) else "no_answer"
+
+
+def _alive_elsewhere(ready: local_launch.Ready, report: Mapping[str, Any]) -> Observation:
+    """A half-done launch: the row does not yet know where it is."""
+    who = identity.of(ready.pid)
+    state = {"process": who.to_json()} if who else None
+    alive = Observation(Observed.ALIVE, report=report, url=ready.url, pid=ready.pid, seen_at=datetime.now(UTC))
+    return replace(alive, state=state)
+
+
+def _workspace(one: ExecutionFacts) -> tuple[WorkspaceState, str]:
+    if not one.worktree_path:
+        return WorkspaceState.REBUILDABLE, ""
+    worktree = _worktree(one.session_id, one.worktree_path, one.worktree_branch)
+    if not one.repository_path and not worktree.path.exists():
+        return WorkspaceState.GONE, f"The worktree {worktree.path} was deleted, and its repository is not known."
+    try:
+        return worktrees.state(Path(one.repository_path), worktree)
+    except GitFailed:
+        # no answer is no proof of a loss: the launch will say what is wrong
+        return WorkspaceState.REBUILDABLE, ""
+
+
+def _end(execution: ExecutionFacts) -> bool:
+    processes = local_processes.look_at(execution.id)
+    for who in processes.agentctl:
+        local_processes.end_gently(who, _GRACE)
+    local_processes.end_others(execution.id)
+    left = local_processes.look_at(execution.id)
+    return not left.agentctl and not left.others

@@ -1,0 +1,59 @@
+"""The places of one execution's agentctl, all of which follow from the execution id (rule 4)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class StateDirectory:
+    """``<data>/agentctl/<execution id>/``; nobody but its owner can look inside."""
+
+    path: Path
+
+    @property
+    def token_file(self) -> Path:
+        """What agentctl wants as bearer."""
+        return self.path / "token"
+
+    @property
+    def ready_file(self) -> Path:
+        """``{"url", "pid", "boot_id", "started_at"}``, there once agentctl listens."""
+        return self.path / "ready.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by agentctl as long as it lives."""
+        return self.path / "lock"
+
+    @property
+    def resume_token_file(self) -> Path:
+        """What agentctl keeps of its agent's conversation: ``{"resume_token", "last_message_uuid"}``."""
+        return self.path / "token.json"
+
+    @property
+    def log_file(self) -> Path:
+        """Standard output and error of agentctl."""
+        return self.path / "agentctl.log"
+
+    def make(self) -> None:
+        """Make the directory and close it to others."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path.chmod(0o700)
+
+    def write_token(self, token: str) -> None:
+        """Write the token, 0600, so that a reader finds it whole or not at all."""
+        draft = self.token_file.with_name(f".token.{os.getpid()}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(self.token_file)
+
+
+def state_directory(data_directory: Path, execution_id: str) -> StateDirectory:
+    """Where the agentctl of an execution keeps its things."""
+    return StateDirectory(data_directory / "agentctl" / execution_id)

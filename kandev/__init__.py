@@ -1,0 +1,1 @@
+"""The project: environment, settings, URLs and the ASGI entry point."""

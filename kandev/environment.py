@@ -1,0 +1,182 @@
+"""The only reader of the control plane's environment (interfaces 1).
+
+Every ``KANDEV_*`` name is a field of `Environment`, typed and with its default. A secret may
+also come from a file named by ``NAME_FILE``. Whatever is wrong ends in one clear line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+
+from executors_app import crash_points
+from executors_app.agentctl import child_environment
+
+T = TypeVar("T")
+
+PREFIX: Final = "KANDEV_"
+FOREIGN_PREFIXES: Final = ("KANDEV_SERVICE_", "KANDEV_PORT")
+"""Set by cluster service discovery for a service called *kandev* (rule 43)."""
+
+PROCESS_MARKERS: Final = child_environment.MARKERS
+"""Put by us into the processes of an execution, from which somebody may call a command."""
+
+TEST_SWITCHES: Final = frozenset({"KANDEV_REQUIRE_SERVICES"})
+"""Read by the test suite, before there are settings."""
+
+
+class BadEnvironment(ImproperlyConfigured):
+    """A ``KANDEV_*`` name or value that stops the start; the message is one line for a person."""
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _path(value: str) -> Path:
+    return Path(value).expanduser().absolute()
+
+
+def _optional_path(value: str) -> Path | None:
+    return _path(value) if value else None
+
+
+def _paths(value: str) -> tuple[Path, ...]:
+    return tuple(_path(part) for part in value.split(os.pathsep) if part)
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _seconds(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < float("inf"):
+        raise ValueError("must be a number of seconds, 0 or more")
+    return seconds
+
+
+def _positive_seconds(value: str) -> float:
+    seconds = _seconds(value)
+    if seconds == 0:
+        raise ValueError("must be more than 0 seconds")
+    return seconds
+
+
+def _count(value: str) -> int:
+    if not (value.isascii() and value.isdigit() and int(value)):
+        raise ValueError("must be a whole number, 1 or more")
+    return int(value)
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value not in allowed:
+            raise ValueError(f"must be one of {', '.join(filter(None, allowed))}")
+        return value
+
+    return parse
+
+
+def _crash_point(value: str) -> str:
+    if value and value.partition(":")[0] not in crash_points.POINTS:
+        raise ValueError("must be a crash point, see executors_app/crash_points.py")
+    return value
+
+
+def _entry(parse: Callable[[str], T], default: str = "", *, secret: bool = False) -> T:
+    metadata = {"parse": parse, "default": default, "secret": secret}
+    made: T = field(metadata=metadata, repr=not secret)
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The deployment's choices; field ``lease_ttl`` is ``KANDEV_LEASE_TTL``. Durations are in seconds."""
+
+    data_dir: Path = _entry(_path, "~/.kandev")
+    database_url: str = _entry(_text, secret=True)
+    redis_url: str = _entry(_text, secret=True)
+    secret_key: str = _entry(_text, secret=True)
+    secret_key_fallbacks: tuple[str, ...] = _entry(_names, secret=True)
+    metrics_token: str = _entry(_text, secret=True)
+    allowed_hosts: tuple[str, ...] = _entry(_names)
+    trusted_origins: tuple[str, ...] = _entry(_names)
+    recovery_policy: str = _entry(_one_of("auto", "working", "on_open", "manual"), "auto")
+    sweep_concurrency: int = _entry(_count, "50")
+    sweep_timeout: float = _entry(_positive_seconds, "5")
+    reconcile_interval: float = _entry(_positive_seconds, "30")
+    max_restarts: int = _entry(_count, "5")
+    idle_sleep: float = _entry(_seconds, "3600")
+    """An idle agent is put to sleep after so long; 0 never."""
+    start_concurrency: int = _entry(_count, "8")
+    max_starts_per_pass: int = _entry(_count, "20")
+    boot_grace: float = _entry(_seconds, "60")
+    start_timeout: float = _entry(_positive_seconds, "300")
+    continue_: str = _entry(_one_of("", "on", "off"))
+    """Whether interrupted work is continued by itself; unsaid: where the policy is auto (rule 16)."""
+    repository_roots: tuple[Path, ...] = _entry(_paths)
+    agent_user: str = _entry(_text)
+    lease_ttl: float = _entry(_positive_seconds, "15")
+    docker_host: str = _entry(_text)
+    agentctl_image: str = _entry(_text, "kandev-agentctl")
+    log_format: str = _entry(_one_of("console", "json"), "console")
+    demo_agent_home: Path | None = _entry(_optional_path)
+    """Where the demo's agent keeps its conversations, if not in the data directory."""
+    crash_at: str = _entry(_crash_point)
+    crash_dir: Path | None = _entry(_optional_path)
+    """Drills only: the point at which a process ends itself (`executors_app.crash_points`), once per directory."""
+
+
+def name_of(entry: Field[Any]) -> str:
+    """The environment's name of a field: ``KANDEV_LEASE_TTL`` for ``lease_ttl``."""
+    return PREFIX + entry.name.rstrip("_").upper()
+
+
+def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
+    """Read and check every ``KANDEV_*`` name; BadEnvironment names the first that is wrong."""
+    source = os.environ if environ is None else environ
+    entries = fields(Environment)
+    _refuse_unknown(source, entries)
+    read = Environment(**{entry.name: _read(entry, source) for entry in entries})
+    if bool(read.crash_at) != bool(read.crash_dir):
+        raise BadEnvironment("KANDEV_CRASH_AT and KANDEV_CRASH_DIR are for drills, and go together")
+    return read
+
+
+def _refuse_unknown(environ: Mapping[str, str], entries: Iterable[Field[Any]]) -> None:
+    known = {name_of(entry) for entry in entries} | PROCESS_MARKERS | TEST_SWITCHES
+    known |= {f"{name_of(entry)}_FILE" for entry in entries if entry.metadata["secret"]}
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known and not name.startswith(FOREIGN_PREFIXES):
+            nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0)[0]
+            raise BadEnvironment(f"unknown setting {name}: did you mean {nearest}?")
+
+
+def _read(entry: Field[Any], environ: Mapping[str, str]) -> Any:
+    name = name_of(entry)
+    value = environ.get(name, "")
+    if entry.metadata["secret"] and f"{name}_FILE" in environ:
+        value = _read_secret(name, value, Path(environ[f"{name}_FILE"]))
+    try:
+        return entry.metadata["parse"](value or entry.metadata["default"])
+    except (ValueError, RuntimeError) as error:
+        raise BadEnvironment(f"{name}={value}: {error}") from error
+
+
+def _read_secret(name: str, value: str, file: Path) -> str:
+    if value:
+        raise BadEnvironment(f"both {name} and {name}_FILE are set: keep one")
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadEnvironment(f"{name}_FILE cannot be read: {error}") from error

@@ -1,0 +1,210 @@
+"""Django settings, made from the environment (`kandev.environment`) and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from executors_app import crash_points
+from kandev.data_directory import load_secret_key, open_data_directory
+from kandev.databases import database_settings
+from kandev.environment import read_environment
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+_env = read_environment()
+
+# --- What this deployment chose (interfaces 1); durations in seconds ---
+
+KANDEV_DATA_DIR = open_data_directory(_env.data_dir)
+KANDEV_EMBEDDED = not _env.database_url
+KANDEV_REDIS_URL = _env.redis_url
+KANDEV_METRICS_TOKEN = _env.metrics_token
+KANDEV_RECOVERY_POLICY = _env.recovery_policy
+KANDEV_SWEEP_CONCURRENCY = _env.sweep_concurrency
+KANDEV_SWEEP_TIMEOUT = _env.sweep_timeout
+KANDEV_RECONCILE_INTERVAL = _env.reconcile_interval
+KANDEV_MAX_RESTARTS = _env.max_restarts
+KANDEV_IDLE_SLEEP = _env.idle_sleep
+KANDEV_START_CONCURRENCY = _env.start_concurrency
+KANDEV_MAX_STARTS_PER_PASS = _env.max_starts_per_pass
+KANDEV_BOOT_GRACE = _env.boot_grace
+KANDEV_START_TIMEOUT = _env.start_timeout
+KANDEV_CONTINUE = _env.continue_
+KANDEV_REPOSITORY_ROOTS = _env.repository_roots
+KANDEV_AGENT_USER = _env.agent_user
+KANDEV_LEASE_TTL = _env.lease_ttl
+KANDEV_DOCKER_HOST = _env.docker_host
+KANDEV_AGENTCTL_IMAGE = _env.agentctl_image
+KANDEV_DEMO_AGENT_HOME = _env.demo_agent_home
+KANDEV_CRASH_AT = _env.crash_at
+KANDEV_CRASH_DIR = _env.crash_dir
+
+if KANDEV_CRASH_DIR:
+    crash_points.arm(KANDEV_CRASH_AT, KANDEV_CRASH_DIR)
+
+# Together these two let others in; without both, only the loopback address is served.
+KANDEV_PUBLIC = bool(_env.secret_key and _env.allowed_hosts)
+
+# --- Security ---
+
+SECRET_KEY = _env.secret_key or load_secret_key(KANDEV_DATA_DIR)
+SECRET_KEY_FALLBACKS = list(_env.secret_key_fallbacks)
+DEBUG = False
+ALLOWED_HOSTS = [*_env.allowed_hosts] or ["localhost", "127.0.0.1", "[::1]"]
+CSRF_TRUSTED_ORIGINS = [*_env.trusted_origins]
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+SESSION_COOKIE_NAME = "kandev_session"
+CSRF_COOKIE_NAME = "kandev_csrf"
+
+_behind_https = bool(_env.trusted_origins) and all(origin.startswith("https://") for origin in _env.trusted_origins)
+if _behind_https:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SECURE_HSTS_SECONDS = 31_536_000
+    SESSION_COOKIE_SECURE = True
+    CSRF_COOKIE_SECURE = True
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{validator}"}
+    for validator in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
+]
+LOGIN_URL = "/login/"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/login/"
+
+# --- Application ---
+
+INSTALLED_APPS = [
+    "daphne",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "rest_framework.authtoken",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "channels",
+    "django_q",
+    "executors_app",
+    "sessions_app",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "kandev.content_security.ContentSecurityPolicyMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    # Every view wants a login unless it is marked @login_not_required; REST framework asks for itself.
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "kandev.urls"
+ASGI_APPLICATION = "kandev.asgi.application"
+
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+LANGUAGE_CODE = "en"
+USE_I18N = False
+TIME_ZONE = "UTC"
+USE_TZ = True
+
+STATIC_URL = "/static/"
+WHITENOISE_USE_FINDERS = True  # nothing to collect before the first start
+WHITENOISE_ALLOW_ALL_ORIGINS = False
+
+# --- Data ---
+
+DATABASES = {"default": database_settings(_env.database_url, KANDEV_DATA_DIR, KANDEV_LEASE_TTL)}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+_memory_cache = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+_redis_cache = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": KANDEV_REDIS_URL}
+CACHES = {"default": _redis_cache if KANDEV_REDIS_URL else _memory_cache}
+
+# A channel-layer message is only a wake-up within one process; events are read from the database.
+CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+
+Q_CLUSTER: dict[str, Any] = {
+    "name": "kandev",
+    "orm": "default",
+    "workers": 2,
+    "poll": 1,
+    "timeout": 300,
+    # Longer than a task and its wait in the local queue, else a running task starts a second time.
+    "retry": 900,
+    "max_attempts": 5,
+    "save_limit": -1,
+    "catch_up": False,
+}
+
+REST_FRAMEWORK = {
+    # The token comes first: its challenge makes "nobody" a 401, not a 403.
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "rest_framework.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PAGINATION_CLASS": "sessions_app.api.paging.Pages",
+    "PAGE_SIZE": 50,
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "sessions_app.api.errors.exception_handler",
+}
+
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Kandev",
+    "DESCRIPTION": "Coding-agent sessions that survive restarts.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+}
+
+# --- Logs ---
+
+LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "console": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"},
+        "json": {"()": "kandev.log_format.JsonFormatter"},
+    },
+    "filters": {"without_login_secrets": {"()": "kandev.log_format.WithoutLoginSecrets"}},
+    "handlers": {
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "formatter": _env.log_format,
+            "filters": ["without_login_secrets"],
+        }
+    },
+    "root": {"handlers": ["stderr"], "level": "INFO"},
+    "loggers": {
+        "django": {"handlers": [], "level": "INFO", "propagate": True},
+        "daphne": {"level": "WARNING"},
+        "django.channels.server": {"level": "WARNING"},
+        "django-q": {"level": "WARNING"},
+    },
+}

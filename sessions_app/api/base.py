@@ -1,0 +1,92 @@
+"""What all views of the API have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from django.db.models import QuerySet
+from django.shortcuts import get_object_or_404
+from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import BaseSerializer
+from rest_framework.views import APIView
+
+from sessions_app.api.paging import Pages, paged
+from sessions_app.api.parsing import StrictJSONParser
+from sessions_app.models import Task, TaskSession
+from sessions_app.services import catalogue
+
+
+class StaffWrites(IsAuthenticated):
+    """Everybody who is logged in reads, staff alone writes."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Whether this request may go on."""
+        known = super().has_permission(request, view)
+        return known and (request.method in SAFE_METHODS or request.user.is_staff)
+
+
+class ApiView(APIView):
+    """A view: read the request, call one service, show what it gives."""
+
+    parser_classes = [StrictJSONParser]
+    permission_classes = [IsAuthenticated]
+    pagination_class: type[Any] = Pages
+
+    def body(self, kind: type[BaseSerializer[Any]], **context: Any) -> dict[str, Any]:
+        """The checked body of the request; ValidationError by field."""
+        return self._checked(kind, self.request.data, context)
+
+    def query(self, kind: type[BaseSerializer[Any]]) -> dict[str, Any]:
+        """The checked query of the address; ValidationError by parameter."""
+        return self._checked(kind, self.request.query_params.dict(), {})
+
+    def _checked(self, kind: type[BaseSerializer[Any]], data: Any, context: dict[str, Any]) -> dict[str, Any]:
+        serializer = kind(data=data, context={"request": self.request, **context})
+        serializer.is_valid(raise_exception=True)
+        checked: dict[str, Any] = serializer.validated_data
+        return checked
+
+    def show(self, kind: type[BaseSerializer[Any]], row: Any, status: int = 200) -> Response:
+        """One thing."""
+        return Response(kind(row, context={"request": self.request}).data, status=status)
+
+    def list(self, kind: type[BaseSerializer[Any]], rows: QuerySet[Any] | Sequence[Any], **context: Any) -> Response:
+        """One piece of a list."""
+        found, paginator = paged(rows, self)
+        shown = kind(found, many=True, context={"request": self.request, **context}).data
+        return paginator.get_paginated_response(shown)
+
+
+class TaskView(ApiView):
+    """A view under ``tasks/{task_id}/``; a task of another team is a 404 whatever else is wrong."""
+
+    @cached_property
+    def task(self) -> Task:
+        """The task of the address; Http404 if it is not one of the user's teams."""
+        found: Task = get_object_or_404(catalogue.visible_tasks(self.request.user), id=self.kwargs["task_id"])
+        return found
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Find the task before anything is read from the request."""
+        super().initial(request, *args, **kwargs)
+        self.task  # noqa: B018  (looked up here, kept by the property)
+
+
+class SessionView(ApiView):
+    """A view under ``tasks/{task_id}/sessions/{session_id}/``; another team's is a 404 whatever else is wrong."""
+
+    @cached_property
+    def session(self) -> TaskSession:
+        """The session with task, profile and executor; Http404 if it is not on this task of the user's teams."""
+        rows = catalogue.visible_sessions(self.request.user).filter(task_id=self.kwargs["task_id"])
+        found: TaskSession = get_object_or_404(rows, id=self.kwargs["session_id"])
+        return found
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Find the session before anything is read from the request."""
+        super().initial(request, *args, **kwargs)
+        self.session  # noqa: B018  (looked up here, kept by the property)

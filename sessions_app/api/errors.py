@@ -1,0 +1,153 @@
+"""Whatever goes wrong in the API, the answer is ``{code, message, details}`` (interfaces 3)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.core.exceptions import ValidationError as ModelInvalid
+from django.db import IntegrityError
+from django.http import Http404
+from rest_framework import exceptions as drf
+from rest_framework.fields import get_error_detail
+from rest_framework.renderers import JSONRenderer
+from rest_framework.response import Response
+from rest_framework.views import set_rollback
+
+from executors_app.errors import AgentctlRefused, ExecutorError
+from sessions_app.domain.states import IllegalMove
+from sessions_app.services.errors import Invalid, SessionsError
+
+log = logging.getLogger(__name__)
+
+VALIDATION_ERROR: Final = "validation_error"
+NO_FIELD: Final = "non_field_errors"
+
+STATUS: Final = {
+    VALIDATION_ERROR: 400,
+    "not_authenticated": 401,
+    "permission_denied": 403,
+    "token_invalid": 403,
+    "not_found": 404,
+    "token_expired": 410,
+    "token_consumed": 410,
+    "token_revoked": 410,
+    "too_large": 413,
+    "agentctl_unreachable": 503,
+    "runtime_unavailable": 503,
+}
+"""Codes whose status is another than 409."""
+
+_EXECUTOR_CODES: Final = {
+    "agentctl_unreachable": "agentctl_unreachable",
+    "agentctl_foreign": "agentctl_unreachable",
+    "repository_unusable": VALIDATION_ERROR,
+    "stale_generation": "stale_generation",
+    "worktree_missing": "worktree_missing",
+}
+"""Codes of places where agents run, as the API says them; any other is ``runtime_unavailable``."""
+
+_REFUSALS: Final = {VALIDATION_ERROR, "not_found", "too_large", "stale_generation"}
+"""Codes of agentctl's own answers that are handed on; any other is a ``conflict``."""
+
+_CODES_BY_STATUS: Final = {400: VALIDATION_ERROR, 401: "not_authenticated", 403: "permission_denied", 404: "not_found"}
+
+
+class TooLarge(drf.APIException):
+    """The body of the request is larger than what is accepted."""
+
+    status_code = 413
+    default_detail = "The body of the request is too large."
+    default_code = "too_large"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as the API tells it."""
+
+    status: int
+    code: str
+    message: str
+    details: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_code(cls, code: str, message: str, details: dict[str, Any] | None = None) -> Problem:
+        """With the status that belongs to the code."""
+        return cls(STATUS.get(code, 409), code, message, details or {})
+
+
+def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
+    """The answer to any exception of a view; one that nobody expected is logged, and tells nothing."""
+    problem = _problem(error)
+    if problem is None:
+        log.error("an API request failed", exc_info=error)
+        problem = Problem(500, "internal_error", "Something went wrong here. It has been logged.")
+    set_rollback()
+    request = context.get("request")
+    if request is not None:  # an error is JSON, whatever the page itself would have been
+        request.accepted_renderer, request.accepted_media_type = JSONRenderer(), JSONRenderer.media_type
+    body = {"code": problem.code, "message": problem.message, "details": problem.details}
+    return Response(body, status=problem.status, headers=problem.headers)
+
+
+def _problem(error: Exception) -> Problem | None:
+    if isinstance(error, SessionsError):
+        return Problem.of_code(error.code, error.message, _details(error))
+    if isinstance(error, ExecutorError):
+        return _executor_problem(error)
+    if isinstance(error, IllegalMove):
+        return Problem.of_code("conflict", "This is not possible in the present state.", {"state": error.state})
+    if isinstance(error, IntegrityError):
+        return Problem.of_code("conflict", "Somebody else has just made the same, or uses it.")
+    translated = _translated(error)
+    return _drf_problem(translated) if isinstance(translated, drf.APIException) else None
+
+
+def _details(error: SessionsError) -> dict[str, Any]:
+    """Of an invalid field: by field, as the serializers tell it."""
+    details = dict(error.details)
+    if isinstance(error, Invalid) and "field" in details:
+        return {details["field"]: [error.message]}
+    return details
+
+
+def _executor_problem(error: ExecutorError) -> Problem:
+    if isinstance(error, AgentctlRefused):
+        return Problem.of_code(error.refusal if error.refusal in _REFUSALS else "conflict", error.message)
+    return Problem.of_code(_EXECUTOR_CODES.get(error.code, "runtime_unavailable"), error.message)
+
+
+def _translated(error: Exception) -> Exception:
+    if isinstance(error, Http404):
+        return drf.NotFound("There is no such thing.")
+    if isinstance(error, PermissionDenied):
+        return drf.PermissionDenied()
+    if isinstance(error, RequestDataTooBig):
+        return TooLarge()
+    if isinstance(error, ModelInvalid):
+        return drf.ValidationError(get_error_detail(error))
+    return error
+
+
+def _drf_problem(error: drf.APIException) -> Problem:
+    headers = {}
+    if challenge := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = challenge
+    if wait := getattr(error, "wait", None):
+        headers["Retry-After"] = str(int(wait))
+    if isinstance(error, drf.ValidationError):
+        details = error.detail if isinstance(error.detail, dict) else {NO_FIELD: error.detail}
+        return Problem(400, VALIDATION_ERROR, _sentence(details), details)
+    code = _CODES_BY_STATUS.get(error.status_code) or str(error.default_code)
+    return Problem(error.status_code, code, str(error.detail), {}, headers)
+
+
+def _sentence(details: dict[str, Any]) -> str:
+    """The first thing that is wrong, with its field."""
+    name, said = next(iter(details.items()))
+    while isinstance(said, (list, dict)):
+        said = next((one for one in (said.values() if isinstance(said, dict) else said) if one), "It is not valid.")
+    return str(said) if name == NO_FIELD else f"{name}: {said}"

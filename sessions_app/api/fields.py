@@ -1,0 +1,61 @@
+"""Fields that take what they ask for and nothing like it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import Group
+from django.db import models
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+MAX_ID = 2**31
+
+
+class Text(serializers.CharField):
+    """A text; a number is not taken for one."""
+
+    def to_internal_value(self, data: Any) -> str:
+        """The text itself."""
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return str(super().to_internal_value(data))
+
+
+class Argv(serializers.ListField):
+    """A list of strings, as a program is started with; blanks and empty strings are kept."""
+
+    child = Text(allow_blank=True, trim_whitespace=False, max_length=100_000)
+
+
+@extend_schema_field({"oneOf": [{"type": "integer"}, {"type": "string"}]})
+class TeamField(serializers.Field[Group, Any, int, Any]):
+    """A team by its id or its name, out of ``teams_of(user)``."""
+
+    default_error_messages = {"unknown": "There is no such team, or you are not in it."}
+
+    def to_internal_value(self, data: Any) -> Group:
+        """The team; a person sees only their own, staff who opens something to a team sees all."""
+        user = self.context["request"].user
+        teams = Group.objects.all() if self.context.get("any_team") else user.groups.all()
+        by_id = isinstance(data, int) and not isinstance(data, bool) and 0 < data < MAX_ID
+        if not by_id and not isinstance(data, str):
+            self.fail("unknown")
+        found: Group | None = teams.filter(**({"id": data} if by_id else {"name": data})).first()
+        if found is None:
+            self.fail("unknown")
+        return found
+
+    def to_representation(self, value: Group) -> int:
+        """Its id."""
+        return value.pk
+
+
+class RowSerializer(serializers.ModelSerializer[Any]):
+    """A row as the API shows it; texts are strict where it is written."""
+
+    serializer_field_mapping = {
+        **serializers.ModelSerializer.serializer_field_mapping,
+        models.CharField: Text,
+        models.TextField: Text,
+    }

@@ -1,0 +1,221 @@
+"""Who can run, where, and what runs: agent types, profiles, executors, executions. No secret leaves here."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from rest_framework import serializers
+
+from executors_app.encryption import SecretUnreadable
+from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from executors_app.plugins import UnknownPlugin
+from sessions_app.api.fields import Argv, RowSerializer, TeamField, Text
+from sessions_app.services.catalogue import missing_programs
+
+ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+ENV_LIMIT: Final = 100_000
+
+
+class AgentTypeSerializer(serializers.Serializer[Any]):
+    """A kind of agent; ``missing`` names programs that it needs and this machine has not."""
+
+    name = serializers.CharField()
+    title = serializers.CharField()
+    driver = serializers.CharField()
+    supports_session_resume = serializers.BooleanField()
+    supports_workspace_only = serializers.BooleanField()
+    requires_new_session = serializers.SerializerMethodField()
+    history_context_injection = serializers.BooleanField()
+    wants_command = serializers.SerializerMethodField()
+    missing = serializers.SerializerMethodField()
+
+    def get_requires_new_session(self, kind: Any) -> bool:
+        """It cannot resume at all."""
+        return not kind.supports_session_resume
+
+    def get_wants_command(self, kind: Any) -> bool:
+        """Its profile has to name the command."""
+        return not kind.argv
+
+    def get_missing(self, kind: Any) -> list[str]:
+        """Programs that are not on PATH."""
+        return missing_programs(kind)
+
+
+class ProfileSerializer(RowSerializer):
+    """A profile as it is shown: of its environment and its MCP servers only the names."""
+
+    team = serializers.IntegerField(source="team_id", read_only=True, allow_null=True)
+    command = Argv(read_only=True)
+    args = Argv(read_only=True)
+    env = serializers.SerializerMethodField()
+    mcp_servers = serializers.SerializerMethodField()
+
+    class Meta:
+        model = AgentProfile
+        fields = (
+            "id",
+            "name",
+            "team",
+            "agent_type",
+            "command",
+            "args",
+            "env",
+            "model",
+            "mcp_servers",
+            "permission_mode",
+            "supports_session_resume",
+            "history_context_injection",
+            "created_at",
+        )
+        read_only_fields = fields
+
+    def get_env(self, profile: AgentProfile) -> list[str]:
+        """The names of its variables; none if they cannot be read any more."""
+        try:
+            return sorted(profile.env)
+        except SecretUnreadable:
+            return []
+
+    def get_mcp_servers(self, profile: AgentProfile) -> list[str]:
+        """The names of its servers; none if they cannot be read any more."""
+        try:
+            return [str(server.get("name", "")) for server in profile.mcp_servers]
+        except SecretUnreadable:
+            return []
+
+
+class NewProfile(RowSerializer):
+    """What staff says of a profile; without a team it is shared by all."""
+
+    team = TeamField(required=False, allow_null=True)
+    command = Argv(required=False)
+    args = Argv(required=False)
+    env = serializers.DictField(
+        required=False, child=Text(allow_blank=True, trim_whitespace=False, max_length=ENV_LIMIT)
+    )
+    mcp_servers = serializers.ListField(required=False, child=serializers.DictField())
+
+    class Meta:
+        model = AgentProfile
+        fields = tuple(name for name in ProfileSerializer.Meta.fields if name not in {"id", "created_at"})
+
+    def validate_env(self, env: dict[str, str]) -> dict[str, str]:
+        """Names must be such as a shell allows."""
+        bad = [name for name in env if not ENV_NAME.fullmatch(name)]
+        if bad:
+            raise serializers.ValidationError(f"No name of a variable: {', '.join(map(repr, bad))}.")
+        return env
+
+    def validate_mcp_servers(self, servers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Each one has a name."""
+        if not all(isinstance(server.get("name"), str) and server["name"] for server in servers):
+            raise serializers.ValidationError("Each server has a name.")
+        return servers
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Ask the model, which knows the agent types."""
+        AgentProfile(**attrs).clean()
+        return attrs
+
+
+class ExecutorSerializer(RowSerializer):
+    """A place where agents run as it is shown; its settings are for staff."""
+
+    trusted_agents_only = serializers.SerializerMethodField()
+    config = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Executor
+        fields = ("id", "name", "runtime", "config", "max_live", "trusted_agents_only", "created_at")
+        read_only_fields = fields
+
+    def get_trusted_agents_only(self, executor: Executor) -> bool:
+        """Agents share the machine with the control plane; so it is said of an unknown runtime too."""
+        try:
+            return executor.trusted_agents_only
+        except UnknownPlugin:
+            return True
+
+    def get_config(self, executor: Executor) -> dict[str, Any] | None:
+        """The settings; null for anybody but staff."""
+        return dict(executor.config) if self.context["request"].user.is_staff else None
+
+
+class NewExecutor(RowSerializer):
+    """What staff says of a place where agents run."""
+
+    config = serializers.DictField(required=False)
+
+    class Meta:
+        model = Executor
+        fields = ("name", "runtime", "config", "max_live")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Ask the model, which knows the runtimes and their settings."""
+        Executor(**attrs).clean()
+        return attrs
+
+
+class ProbeAnswer(serializers.Serializer[Any]):
+    """What a look at an executor came to."""
+
+    ok = serializers.BooleanField()
+    runtime = serializers.CharField()
+    isolated = serializers.BooleanField()
+    observed = serializers.DictField(child=serializers.IntegerField())
+    duration_ms = serializers.IntegerField()
+
+
+class ExecutionSerializer(RowSerializer):
+    """An ``executors_running`` row as it is shown: without tokens and without the runtime's own state."""
+
+    id = serializers.UUIDField(read_only=True)
+    has_resume_token = serializers.SerializerMethodField()
+
+    class Meta:
+        model = ExecutorRunning
+        fields = (
+            "id",
+            "session",
+            "task",
+            "executor",
+            "runtime",
+            "host_id",
+            "status",
+            "status_reason",
+            "pid",
+            "container_id",
+            "supports_session_resume",
+            "supports_workspace_only",
+            "has_resume_token",
+            "workspace_path",
+            "worktree_id",
+            "worktree_path",
+            "worktree_branch",
+            "last_seen_at",
+            "error_code",
+            "error_message",
+            "owner",
+            "lease_expires_at",
+            "generation",
+            "journal_epoch",
+            "journal_seq",
+            "created_at",
+            "updated_at",
+        )
+        read_only_fields = fields
+
+    def get_has_resume_token(self, execution: ExecutorRunning) -> bool:
+        """Whether the agent's conversation has a key; never the key."""
+        try:
+            return bool(execution.resume_token)
+        except SecretUnreadable:
+            return True
+
+
+class ExecutionQuery(serializers.Serializer[Any]):
+    """Which executions are listed; without a status those that run or should."""
+
+    status = serializers.ChoiceField(choices=ExecutorRunning.Status.values, required=False)

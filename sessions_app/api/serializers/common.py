@@ -1,0 +1,35 @@
+"""Shapes that belong to no one noun."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+
+from sessions_app.api.fields import Text
+
+
+class Problem(serializers.Serializer[Any]):
+    """What every error looks like; ``details`` of a validation error are lists of sentences by field."""
+
+    code = serializers.CharField()
+    message = serializers.CharField()
+    details = serializers.DictField()
+
+
+class PathQuery(serializers.Serializer[Any]):
+    """``?path=``, relative to the workspace."""
+
+    path = Text(max_length=4096, trim_whitespace=False)
+
+
+class FolderQuery(serializers.Serializer[Any]):
+    """``?path=``, relative to the workspace; without one the workspace itself."""
+
+    path = Text(max_length=4096, trim_whitespace=False, allow_blank=True, default="")
+
+
+def described(answers: dict[int, Any], *errors: int, **more: Any) -> Any:
+    """``extend_schema`` with the good answers by status, and the statuses an error may have."""
+    return extend_schema(responses={**answers, **dict.fromkeys((401, *errors), Problem)}, **more)

@@ -1,0 +1,156 @@
+"""Sessions: what is shown of them, and what can be asked of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rest_framework import serializers
+
+from executors_app.domain import ExecutorStatus
+from executors_app.models import AgentProfile, Executor
+from sessions_app.api.fields import RowSerializer, Text
+from sessions_app.api.serializers.conversation import ReceiptSerializer
+from sessions_app.domain.resumability import Reason, Strategy
+from sessions_app.domain.states import DesiredState, SessionState, WorkState
+from sessions_app.domain.status import DerivedStatus
+from sessions_app.models import POLICIES, TaskSession
+from sessions_app.services.catalogue import profiles_for
+from sessions_app.services.intents import MODES, TEXT_LIMIT
+
+
+def _one_of(names: Any, **kwargs: Any) -> serializers.ChoiceField:
+    return serializers.ChoiceField(choices=[str(name) for name in names], **kwargs)
+
+
+class SessionSerializer(RowSerializer):
+    """A session as it is shown in lists and alone; ``status/`` says more."""
+
+    agent_type = serializers.CharField(source="agent_profile.agent_type", read_only=True)
+    runtime = serializers.CharField(source="executor.runtime", read_only=True)
+    executor_status = _one_of(ExecutorStatus, read_only=True)
+    restart_attempts = serializers.IntegerField(source="start_attempts", read_only=True)
+
+    class Meta:
+        model = TaskSession
+        fields = (
+            "id",
+            "task",
+            "state",
+            "agent_profile",
+            "agent_type",
+            "executor",
+            "runtime",
+            "agent_execution_id",
+            "executor_status",
+            "desired_state",
+            "work_state",
+            "policy",
+            "worktree_id",
+            "worktree_path",
+            "worktree_branch",
+            "error_code",
+            "error_message",
+            "last_seq",
+            "epoch",
+            "restart_attempts",
+            "next_restart_at",
+            "owner",
+            "created_at",
+            "updated_at",
+        )
+        read_only_fields = fields
+
+
+class OfTheTask(serializers.PrimaryKeyRelatedField[AgentProfile]):
+    """A profile that sessions of the task in the context may have."""
+
+    def get_queryset(self) -> Any:
+        """The shared ones and those of the task's team."""
+        return profiles_for(self.context["task"]) if "task" in self.context else AgentProfile.objects.none()
+
+
+class NewSession(serializers.Serializer[Any]):
+    """What a new session is made of; it is launched in the background."""
+
+    agent_profile = OfTheTask(queryset=AgentProfile.objects.all(), pk_field=serializers.UUIDField())
+    executor = serializers.PrimaryKeyRelatedField(queryset=Executor.objects.all(), pk_field=serializers.UUIDField())
+    prompt = Text(required=False, allow_blank=True, trim_whitespace=False, max_length=TEXT_LIMIT)
+    policy = _one_of(POLICIES, required=False)
+    desired_state = _one_of(DesiredState, required=False)
+
+    def validate_prompt(self, value: str) -> str:
+        """Nothing but blanks is no prompt."""
+        return value if value.strip() else ""
+
+
+class ResumeRequest(serializers.Serializer[Any]):
+    """How a session shall run again."""
+
+    mode = _one_of(MODES, default="auto")
+
+
+class CloseRequest(serializers.Serializer[Any]):
+    """How a session ends for good."""
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """``as`` is a word of the language, so it cannot be an attribute."""
+        return {"as": _one_of(("completed", "cancelled"))}
+
+
+class StatusSerializer(serializers.Serializer[Any]):
+    """The shape of ``task.session.status`` (documentation: the service makes it)."""
+
+    session_id = serializers.UUIDField()
+    task_id = serializers.UUIDField()
+    state = _one_of(SessionState)
+    derived_status = _one_of(DerivedStatus)
+    agent_profile_id = serializers.UUIDField()
+    agent_type = serializers.CharField()
+    executor_id = serializers.UUIDField()
+    runtime = serializers.CharField()
+    executor_status = _one_of(ExecutorStatus)
+    agent_execution_id = serializers.UUIDField(allow_null=True)
+    is_agent_running = serializers.BooleanField()
+    is_resumable = serializers.BooleanField()
+    needs_resume = serializers.BooleanField()
+    resume_reason = _one_of(Reason)
+    resume_strategy = _one_of(Strategy, allow_null=True)
+    supports_session_resume = serializers.BooleanField()
+    supports_workspace_only = serializers.BooleanField()
+    requires_new_session = serializers.BooleanField()
+    desired_state = _one_of(DesiredState)
+    work_state = _one_of(WorkState)
+    needs_attention = serializers.BooleanField()
+    worktree_id = serializers.CharField(allow_blank=True)
+    worktree_path = serializers.CharField(allow_blank=True)
+    worktree_branch = serializers.CharField(allow_blank=True)
+    last_seen_at = serializers.DateTimeField(allow_null=True)
+    error_code = serializers.CharField(allow_blank=True)
+    error_message = serializers.CharField(allow_blank=True)
+    last_seq = serializers.IntegerField()
+    epoch = serializers.CharField()
+    policy = _one_of(POLICIES)
+    recovering = serializers.BooleanField()
+    continuing = serializers.BooleanField()
+    restart_attempts = serializers.IntegerField()
+    next_restart_at = serializers.DateTimeField(allow_null=True)
+    latest_receipt = ReceiptSerializer(allow_null=True)
+    pending_permissions = serializers.IntegerField()
+    held_prompts = serializers.IntegerField()
+    queued_prompts = serializers.IntegerField()
+    starting = serializers.BooleanField()
+
+
+STATUS_FIELDS: Final = frozenset(StatusSerializer().fields)
+
+
+class StatusAnswer(serializers.Serializer[Any]):
+    """The session after an order was taken."""
+
+    status = StatusSerializer()
+
+
+class CancelAnswer(StatusAnswer):
+    """The session after *cancel*; ``cancelling`` is false where there was no turn to cancel."""
+
+    cancelling = serializers.BooleanField()

@@ -1,0 +1,107 @@
+"""What an agent is told after its turn was interrupted (rule 16; design, section 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sessions_app.domain.recovery_facts import Policy
+from sessions_app.domain.states import WorkState
+
+_REQUEST_CHARS = 4000
+_LISTED = 20
+_LOOK_FIRST = (
+    "Some of your last steps may have been done, half done or not done. Look at the files, git status and "
+    "running processes first, and do not repeat what is already there. Then finish the request."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """What is known of the turn that was cut short."""
+
+    task_title: str
+    last_request: str
+    """The user's text that the turn was about."""
+    unfinished_tools: Sequence[str] = ()
+    """Titles of tool calls without a result."""
+    changed_files: Sequence[str] = ()
+    """What changed in git since the turn began."""
+    dead_processes: Sequence[str] = ()
+    """Commands that were running in the background."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueFacts:
+    """What decides whether an interrupted turn is continued by itself."""
+
+    work_state: WorkState
+    policy: Policy
+    setting: bool | None
+    """``KANDEV_CONTINUE`` or the session's own choice; None: as the policy has it."""
+    prompt_held: bool
+    """The turn's prompt is in doubt: nobody knows whether the agent got it."""
+    ended_by_user: bool
+    """Cancelled or stopped by a user."""
+    user_prompt_queued: bool
+    agent_owns_turn: bool
+    turn_finished: bool
+    """The journal holds its end."""
+
+
+def _was_cut(facts: ContinueFacts) -> bool:
+    ended = facts.turn_finished or facts.ended_by_user or facts.agent_owns_turn
+    return facts.work_state == WorkState.WORKING and not ended and not facts.prompt_held
+
+
+def should_continue(facts: ContinueFacts) -> bool:
+    """Whether a continue prompt is made; a user's newer prompt goes in its place."""
+    on = facts.policy == Policy.AUTO if facts.setting is None else facts.setting
+    return on and _was_cut(facts) and not facts.user_prompt_queued
+
+
+def should_note(facts: ContinueFacts) -> bool:
+    """Whether the user's queued prompt carries the interruption note."""
+    return _was_cut(facts) and facts.user_prompt_queued
+
+
+def continue_prompt(facts: Interruption) -> str:
+    """The system's words to an agent that goes on with an interrupted turn."""
+    parts = [
+        f"Your process was restarted while you were working on the task “{facts.task_title}”.",
+        f"The last request was:\n\n{_quoted(facts.last_request)}",
+        *_what_is_known(facts),
+        _LOOK_FIRST,
+    ]
+    return "\n\n".join(parts)
+
+
+def interruption_note(facts: Interruption) -> str:
+    """What stands before the user's newer prompt, so that the agent knows what happened meanwhile."""
+    parts = [
+        "[Note by the system: your process was restarted in the middle of your last turn.",
+        f"The request was:\n\n{_quoted(facts.last_request)}",
+        *_what_is_known(facts),
+        "Check what is there before you rely on it. The user's new request follows.]",
+    ]
+    return "\n\n".join(parts)
+
+
+def _what_is_known(facts: Interruption) -> list[str]:
+    lists = (
+        ("These tool calls have no result; they may or may not have had their effect:", facts.unfinished_tools),
+        ("Changed in git since the turn began:", facts.changed_files),
+        ("These background processes have ended:", facts.dead_processes),
+    )
+    return [f"{title}\n{_listed(items)}" for title, items in lists if items]
+
+
+def _listed(items: Sequence[str]) -> str:
+    lines = [f"- {' '.join(item.split())}" for item in items[:_LISTED]]
+    more = len(items) - _LISTED
+    return "\n".join([*lines, f"- and {more} more"] if more > 0 else lines)
+
+
+def _quoted(text: str) -> str:
+    cut = text if len(text) <= _REQUEST_CHARS else text[:_REQUEST_CHARS] + " … [cut]"
+    return "\n".join(f"> {line}".rstrip() for line in cut.strip().splitlines())

@@ -1,0 +1,133 @@
+"""The documents that are made of the tables: ``docs/states.md`` and ``docs/recovery.md``, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sessions_app.domain.recovery import decide
+from sessions_app.domain.recovery_examples import EXAMPLES, NOW, RESUME_EXAMPLES
+from sessions_app.domain.recovery_facts import Decision
+from sessions_app.domain.recovery_rules import RULES
+from sessions_app.domain.resumability import Mode, ResumeFacts, assess, assess_mode
+from sessions_app.domain.states import MACHINES, Machine
+
+_GENERATED = "<!-- Written by `manage.py write_docs`. Change the tables, not this file. -->"
+_TITLES = {
+    "session": "Session (`task_sessions.state`)",
+    "executor": "Executor (`executors_running.status`)",
+    "work": "Work (`work_state`)",
+    "prompt": "Prompt (the ledger)",
+    "run": "Run (one turn or wait)",
+}
+
+
+def documents() -> dict[str, str]:
+    """File name in ``docs/`` and its text."""
+    return {"states.md": states_document(), "recovery.md": recovery_document()}
+
+
+def mermaid(machine: Machine) -> str:
+    """A state diagram; arrows between the same two states are one arrow with all their moves."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for source, move, target in machine.edges():
+        arrows.setdefault((source, target), []).append(move)
+    lines = [f"    {source} --> {target}: {', '.join(moves)}" for (source, target), moves in arrows.items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
+
+
+def states_document() -> str:
+    """Every machine: its diagram and its moves."""
+    sections = [
+        "# The machines",
+        _GENERATED,
+        (
+            "A move that is in no table raises and changes nothing. The derived status and the task's state follow "
+            "from these and are never moved by themselves."
+        ),
+    ]
+    for machine in MACHINES:
+        rows = [
+            (f"`{move}`", ", ".join(sorted(map(str, sources))), str(target))
+            for move, (sources, target) in machine.moves.items()
+        ]
+        sections += [f"## {_TITLES[machine.name]}", mermaid(machine), _table(("move", "from", "to"), rows)]
+    return _joined(sections)
+
+
+def recovery_document() -> str:
+    """What a sweep decides, rule by rule, and what the resume table says, row by row."""
+    return _joined(
+        [
+            "# Recovery",
+            _GENERATED,
+            "## What a sweep decides",
+            (
+                "The first rule that fits decides. Each is shown with what it decides about a session that was in the "
+                "middle of a turn, in a sweep at boot where nothing else is said."
+            ),
+            _decisions(),
+            (
+                "A dead execution's leftovers are ended before anything else, on proof, except where somebody else is "
+                "at work on it (`foreign_lease`, `attached`, `start_under_way`). An error `unreachable` goes with the "
+                "next answer."
+            ),
+            "## Whether a session can be resumed",
+            "The first row that fits speaks.",
+            _assessments(),
+            "## What a request to resume comes to",
+            (
+                "By row and mode: the strategy, or the code of the refusal. Rows 1 and 2 and a user's stop answer for "
+                "the row under them, but a running agent is never started twice."
+            ),
+            _modes(),
+        ]
+    )
+
+
+def _joined(sections: Iterable[str]) -> str:
+    return "\n\n".join(sections) + "\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _decisions() -> str:
+    says = {rule.name: rule.says for rule in RULES}
+    rows = [
+        (f"`{example.rule}`", says[example.rule], *_cells(decide(example.facts, example.observation, NOW)))
+        for example in EXAMPLES
+    ]
+    return _table(("rule", "meaning", "observed", "executor", "session", "agent", "open run"), rows)
+
+
+def _cells(decision: Decision) -> tuple[str, ...]:
+    code = f" `{decision.session_error_code}`" if decision.session_error_code else ""
+    return (
+        str(decision.observed),
+        decision.executor_move or "–",
+        f"{decision.session_move}{code}" if decision.session_move else "–",
+        " ".join(filter(None, (decision.agent_action, decision.strategy and f"({decision.strategy})"))),
+        "interrupted" if decision.interrupt_run else "as it is",
+    )
+
+
+def _assessments() -> str:
+    rows = []
+    for row, words, facts in RESUME_EXAMPLES:
+        said = assess(facts, NOW)
+        needed = "yes" if said.needs_resume else "no"
+        resumable = "yes" if said.is_resumable else "no"
+        rows.append((str(row), words, resumable, needed, f"`{said.resume_reason}`", str(said.strategy or "–")))
+    return _table(("row", "condition", "is_resumable", "needs_resume", "resume_reason", "strategy"), rows)
+
+
+def _modes() -> str:
+    rows = [(str(row), words, *(_verdict(facts, mode) for mode in Mode)) for row, words, facts in RESUME_EXAMPLES]
+    return _table(("row", "condition", *(f"`{mode}`" for mode in Mode)), rows)
+
+
+def _verdict(facts: ResumeFacts, mode: Mode) -> str:
+    verdict = assess_mode(assess(facts, NOW), mode)
+    return f"409 `{verdict.refusal}`" if verdict.refusal else str(verdict.strategy or "no agent")

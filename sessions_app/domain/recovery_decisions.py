@@ -1,0 +1,210 @@
+"""What the rules of a sweep decide: the moves, and the decisions made of them.
+
+A decision is a dict of ``Decision`` fields; what it does not name stays at its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from executors_app.agentctl.protocol import AgentState
+from executors_app.domain import ExecutorStatus
+from sessions_app.domain.recovery_facts import UNREACHABLE, WORKTREE_MISSING, Case
+from sessions_app.domain.resumability import Reason
+from sessions_app.domain.states import SESSION, SessionState
+
+Fields = dict[str, Any]
+S, E = SessionState, ExecutorStatus
+CANNOT_RESUME = "This agent cannot resume previous sessions. Create a new session."
+_ERRORS = {
+    Reason.CONTEXT_MISMATCH: "The agent loaded a conversation that is not this session's. Accept it or start fresh.",
+    Reason.MISSING_RESUME_TOKEN: "The agent's conversation id was never learned, so it cannot be resumed.",
+}
+
+
+# --- moves, each None where there is nothing to move ---
+
+
+def _executor_ready(case: Case) -> str | None:
+    """A row that was stopped passes through ``starting``; the next look finds it ready."""
+    status = case.facts.executor_status
+    if status == E.READY:
+        return None
+    return "launch" if status in (None, E.STOPPED) else "ready"
+
+
+def _executor_stop(case: Case) -> str | None:
+    """An error other than *unreachable* stays readable: it stopped the execution already."""
+    claims = case.facts.executor_status in (E.STARTING, E.READY) or case.unreachable
+    return "stop" if claims else None
+
+
+def _executor_fail(case: Case, code: str) -> str | None:
+    known = case.facts.executor_status == E.ERROR and case.facts.executor_error_code == code
+    return None if known or case.facts.executor_status is None else "fail"
+
+
+def _session_settle(case: Case) -> str | None:
+    """A session that claims an agent waits for its user again."""
+    claims = case.facts.session_state in (S.STARTING, S.RUNNING)
+    return "interrupt" if claims or (case.facts.session_state == S.ERROR and case.unreachable) else None
+
+
+def _session_fail(case: Case, *, anew: bool) -> str | None:
+    """``anew``: a session in ERROR gets this error in the place of its old one."""
+    state = case.facts.session_state
+    return "fail" if SESSION.allows(state, "fail") and (anew or state != S.ERROR) else None
+
+
+def _session_as_reported(case: Case) -> str | None:
+    """Where the agent is: working, at rest or starting."""
+    facts, state = case.facts, case.facts.session_state
+    if facts.attached and not case.unreachable:
+        return None  # the stream moves it, and is never behind by more than the status call
+    if state == S.CREATED:
+        return "start"
+    if state == S.ERROR and facts.executor_status == E.READY and not case.agent_working:
+        return None  # the error is the conversation's, and the row is in order
+    if case.agent_working:
+        move, target = "turn_started", S.RUNNING
+    elif case.agent_state == AgentState.STARTING:
+        move, target = "start", S.STARTING
+    else:
+        move, target = "ready", S.WAITING_FOR_INPUT
+    return move if state not in (target, S.FAILED) and SESSION.allows(state, move) else None
+
+
+# --- decisions ---
+
+
+def nothing(reason: str, *, look_again: bool = False) -> Callable[[Case], Fields]:
+    """A decision that leaves all as it is."""
+    return lambda case: {"reason": case.observation.reason or reason, "look_again": look_again}
+
+
+def stop_it(case: Case) -> Fields:
+    """Snapshot, then stop; a user's word stands above the agent's work."""
+    return {"executor_move": _executor_stop(case), "agent_action": "stop", "reason": "not wanted any more"}
+
+
+def end_sleepless(case: Case) -> Fields:
+    """End what was put to sleep and had no time to."""
+    return {"agent_action": "stop", "reason": "was put to sleep and still answers"}
+
+
+def unreachable(case: Case) -> Fields:
+    """Say that nobody knows; run, prompts and work stay as they are."""
+    executor_move = _executor_fail(case, UNREACHABLE)
+    return {
+        "executor_move": executor_move,
+        "session_move": _session_fail(case, anew=executor_move is not None),
+        "session_error_code": UNREACHABLE,
+        "reason": case.observation.reason or "no answer",
+        "error_message": "The session's agentctl does not answer; its agent may still be at work. Looking again.",
+        "look_again": True,
+    }
+
+
+def reattach(case: Case) -> Fields:
+    """Go on with the agent that is there; what it says decides the session's state."""
+    return {
+        "executor_move": _executor_ready(case),
+        "session_move": _session_as_reported(case) if case.agent_state else None,
+        "agent_action": "none" if case.facts.attached else "reattach",
+        "reason": _who_answers(case),
+        "restore": case.unreachable,
+    }
+
+
+def _who_answers(case: Case) -> str:
+    report, known = case.observation.report, case.facts.known_launch_id
+    launch_id = report["agent"].get("launch_id") if report else None
+    return "the agent of a later launch is there" if known and launch_id not in (None, known) else "the agent is there"
+
+
+def _agent_gone(case: Case) -> Fields:
+    """What every decision about a missing agent has in common."""
+    alive = case.alive
+    return {
+        "executor_move": _executor_ready(case) if alive else _executor_stop(case),
+        "session_move": _session_settle(case),
+        "interrupt_run": case.facts.has_open_run,
+        "restore": alive and case.unreachable,
+        "reason": str(case.assessment.resume_reason),
+    }
+
+
+def later(case: Case) -> Fields:
+    """Leave the agent for a page, a prompt or a user."""
+    return _agent_gone(case) | {"needs_resume": case.assessment.needs_resume}
+
+
+def unwanted(case: Case) -> Fields:
+    """Make the rows say that nothing runs."""
+    return _agent_gone(case) | {"reason": "not wanted any more"}
+
+
+def owner_left(case: Case) -> Fields:
+    """Leave it: nobody in the team owns it."""
+    return later(case) | {"reason": "the session's owner has left the team"}
+
+
+def back_off(case: Case) -> Fields:
+    """Leave it until the next try is due."""
+    at = case.facts.next_restart_at
+    return later(case) | {"reason": f"next try at {at:%H:%M:%S}" if at else ""}
+
+
+def give_up(case: Case) -> Fields:
+    """Leave it to a user for good."""
+    attempts = case.facts.attempts
+    return _agent_gone(case) | {
+        "session_move": "give_up" if SESSION.allows(case.facts.session_state, "give_up") else None,
+        "session_error_code": "gave_up",
+        "reason": f"{attempts} starts without success",
+        "error_message": f"Started {attempts} times without success. Try again when the cause is mended.",
+    }
+
+
+def resume(case: Case) -> Fields:
+    """Bring the agent back, and before it the execution where that is gone."""
+    return _agent_gone(case) | {
+        "executor_move": _executor_ready(case) if case.alive else "launch",
+        "session_move": "start",
+        "agent_action": "resume",
+        "strategy": case.assessment.strategy,
+    }
+
+
+def not_resumable(case: Case) -> Fields:
+    """Give the workspace, and say that the agent cannot come back."""
+    reason = case.assessment.cause.resume_reason
+    own = {Reason.CONTEXT_MISMATCH, Reason.WORKTREE_MISSING}
+    gone = {} if case.alive else {"executor_move": "launch", "agent_action": "start_workspace"}
+    return _agent_gone(case) | {
+        "session_move": _session_fail(case, anew=case.unreachable),
+        "session_error_code": str(reason) if reason in own else str(Reason.NOT_RESUMABLE),
+        "error_message": _ERRORS.get(reason) or _workspace_error(case, reason) or CANNOT_RESUME,
+        **gone,
+    }
+
+
+def _workspace_error(case: Case, reason: Reason) -> str:
+    if reason is not Reason.WORKTREE_MISSING:
+        return ""
+    said = case.observation.workspace_reason or case.facts.workspace_reason
+    return said or "The session's worktree is gone and cannot be rebuilt."
+
+
+def workspace_gone(case: Case) -> Fields:
+    """Say precisely why nothing can be started; row and token stay."""
+    executor_move = _executor_fail(case, WORKTREE_MISSING)
+    message = _workspace_error(case, Reason.WORKTREE_MISSING)
+    return _agent_gone(case) | {
+        "executor_move": executor_move,
+        "session_move": _session_fail(case, anew=executor_move is not None),
+        "session_error_code": WORKTREE_MISSING,
+        "reason": message,
+        "error_message": message,
+    }

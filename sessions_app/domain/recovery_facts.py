@@ -1,0 +1,242 @@
+"""The words of a sweep: what it knows of an execution, and what it may decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import cached_property
+from typing import Literal
+
+from executors_app.agentctl.protocol import ALIVE_AGENT_STATES, AgentState
+from executors_app.domain import ExecutorStatus, Observation, Observed, WorkspaceState
+from sessions_app.domain.resumability import Assessment
+from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState, WorkState
+
+UNREACHABLE = "unreachable"
+"""Error code of executor and session while nobody knows whether the agent lives."""
+
+WORKTREE_MISSING = "worktree_missing"
+OTHER_HOST = "other_host"
+"""Observation reason of a row that belongs to another machine (rule 2)."""
+
+AgentAction = Literal["none", "reattach", "resume", "start_workspace", "stop"]
+
+
+class Policy(StrEnum):
+    """Which sessions get their agent back without being asked for."""
+
+    AUTO = "auto"
+    """All that should run."""
+    WORKING = "working"
+    """Those that were at work or have prompts queued."""
+    ON_OPEN = "on_open"
+    """When somebody opens the page or prompts."""
+    MANUAL = "manual"
+    """When somebody says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepFacts:
+    """One session and its execution, as the rows tell it when a sweep looks."""
+
+    session_id: str
+    task_id: str
+    execution_id: str
+    runtime: str
+    session_state: SessionState
+    executor_status: ExecutorStatus | None
+    """None: the session has no execution yet."""
+    executor_error_code: str
+    desired_state: DesiredState
+    work_state: WorkState
+    task_archived: bool
+    task_closed: bool
+    """The task is DONE or CANCELLED."""
+    policy: Policy
+    assessment: Assessment
+    """With the workspace as it was just observed; ``as_dead`` or not makes no difference."""
+    workspace: WorkspaceState
+    workspace_reason: str
+    has_open_run: bool
+    """A run of the agent that has no end; a wait for the outside is none."""
+    has_queued_prompts: bool
+    known_launch_id: str | None
+    """Launch of the agent that the row believes in."""
+    started_at: datetime | None
+    """When ``starting`` began."""
+    start_in_flight: bool
+    """A start intent is not done yet."""
+    foreign_lease: bool
+    """Another supervisor holds a fresh lease."""
+    boot: bool
+    """A sweep at boot or by command; False in the loop."""
+    unknown_before: bool
+    """The loop's last look came to *unknown* too."""
+    asleep: bool
+    """Put to sleep for idleness: executor stopped, reason ``idle``."""
+    attached: bool
+    """We hold its event stream, and the stream lives."""
+    attempts: int
+    """Starts since the last success (rule 33)."""
+    next_restart_at: datetime | None
+    owner_in_team: bool
+    max_attempts: int = 5
+    start_timeout: timedelta = timedelta(seconds=300)
+    workspace_only: bool = False
+    """A user asked for the workspace without an agent, and has not prompted since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a sweep does about one execution; moves are names of the tables in ``states``.
+
+    The order of carrying out: end leftovers, drain the journal, then the moves (a move that has come
+    true by the draining is nothing to do), then the agent's action.
+    """
+
+    rule: str
+    observed: Observed
+    executor_move: str | None = None
+    session_move: str | None = None
+    session_error_code: str = ""
+    """For ``fail`` and ``give_up``; with executor ``fail`` the executor's as well."""
+    agent_action: AgentAction = "none"
+    strategy: str | None = None
+    """Of ``resume``."""
+    needs_resume: bool = False
+    """Left for later, and can be had then."""
+    reason: str = ""
+    error_message: str = ""
+    """For people, with ``session_error_code``."""
+    interrupt_run: bool = False
+    """The open run's process is gone: if the drained journal has not ended it, it was interrupted."""
+    end_leftovers: bool = False
+    """End what outlived its agentctl, before anything else."""
+    restore: bool = False
+    """Was ``unreachable`` and answers again: the error goes."""
+    look_again: bool = False
+    """The next pass should look whether or not the row claims to run."""
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing to write and nothing to do: the loop stores no outcome."""
+        moves = self.executor_move or self.session_move
+        deeds = self.interrupt_run or self.end_leftovers or self.restore
+        return not moves and not deeds and self.agent_action == "none"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Facts and observation together, and what simply follows from them."""
+
+    facts: SweepFacts
+    observation: Observation
+    now: datetime
+
+    @cached_property
+    def alive(self) -> bool:
+        """It answered; that a living stream counts too (rule 3) is a rule of its own."""
+        return self.observation.observed is Observed.ALIVE
+
+    @cached_property
+    def unknown(self) -> bool:
+        """Neither alive nor proven dead: nothing destructive follows from it."""
+        return self.observation.observed is Observed.UNKNOWN
+
+    @cached_property
+    def agent_state(self) -> str | None:
+        """``agent.state`` of the report; None without a report."""
+        report = self.observation.report
+        return str(report["agent"]["state"]) if report else None
+
+    @cached_property
+    def agent_alive(self) -> bool:
+        """The agent process is the one that was started, and lives."""
+        return self.agent_state in ALIVE_AGENT_STATES
+
+    @cached_property
+    def agent_working(self) -> bool:
+        """The agent owns a turn."""
+        report = self.observation.report
+        in_turn = bool(report and report["agent"].get("active_turn"))
+        return self.agent_state == AgentState.WORKING or (self.agent_alive and in_turn)
+
+    @cached_property
+    def unwanted(self) -> bool:
+        """Stopped, archived, closed or terminal."""
+        facts = self.facts
+        stopped = facts.desired_state == DesiredState.STOPPED or facts.session_state in TERMINAL_STATES
+        return stopped or facts.task_archived or facts.task_closed
+
+    @cached_property
+    def start_under_way(self) -> bool:
+        """Somebody is starting it, and still has time for that."""
+        facts = self.facts
+        overdue = facts.started_at is not None and self.now - facts.started_at > facts.start_timeout
+        by_row = facts.executor_status == ExecutorStatus.STARTING and not facts.boot and facts.started_at is not None
+        return (facts.start_in_flight or by_row) and not overdue
+
+    @cached_property
+    def assessment(self) -> Assessment:
+        """Whether and how it could be resumed now."""
+        return self.facts.assessment.if_dead
+
+    @cached_property
+    def workspace_gone(self) -> bool:
+        """The worktree can neither be found nor rebuilt."""
+        return WorkspaceState.GONE in (self.facts.workspace, self.observation.workspace)
+
+    @cached_property
+    def policy_says_now(self) -> bool:
+        """The policy gives this session its agent back without being asked for."""
+        facts = self.facts
+        if facts.workspace_only and not facts.has_queued_prompts:
+            return False
+        return wants_now(facts.policy, facts.work_state, facts.has_queued_prompts, facts.boot)
+
+    @cached_property
+    def given_up(self) -> bool:
+        """FAILED is left by a user's *try again* alone."""
+        return self.facts.session_state == SessionState.FAILED
+
+    @cached_property
+    def agent_wanted(self) -> bool:
+        """It can be resumed without asking anybody, and the policy says now."""
+        can = self.assessment.needs_resume and self.assessment.strategy is not None
+        place = self.alive or not self.workspace_gone
+        return can and place and self.policy_says_now and not self.given_up
+
+    @cached_property
+    def workspace_wanted(self) -> bool:
+        """Its agent cannot come back, its workspace can."""
+        lost = not self.assessment.is_resumable and not self.given_up
+        return lost and not self.alive and not self.workspace_gone
+
+    @cached_property
+    def start_wanted(self) -> bool:
+        """This pass would start something, were there no brake."""
+        return self.agent_wanted or self.workspace_wanted
+
+    @cached_property
+    def unreachable(self) -> bool:
+        """An earlier look gave it up as unreachable."""
+        facts = self.facts
+        return facts.executor_status == ExecutorStatus.ERROR and facts.executor_error_code == UNREACHABLE
+
+
+def wants_now(policy: str, work_state: str, has_queued_prompts: bool, boot: bool) -> bool:
+    """Whether ``policy`` starts an agent that should run and does not, without anybody asking.
+
+    A queued prompt is somebody asking, under every policy but ``manual`` in a sweep at boot or by
+    command: there the loop's next pass gives it its turn, so that such a sweep starts nothing at all.
+    """
+    match Policy(policy):
+        case Policy.AUTO:
+            return True
+        case Policy.WORKING:
+            return has_queued_prompts or work_state == WorkState.WORKING
+        case Policy.ON_OPEN:
+            return has_queued_prompts
+        case Policy.MANUAL:
+            return has_queued_prompts and not boot

@@ -1,0 +1,145 @@
+"""What a resume came to, and how far that is proven (rules, section 9).
+
+``resumed`` and ``injected`` are *pending* until the first turn proves or refutes them. A load that
+says success but replays something else is a contradiction: the user decides, the token stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from sessions_app.domain.resumability import Strategy
+
+Outcome = Literal["resumed", "loaded", "created"]
+
+
+class ReceiptKind(StrEnum):
+    """``kind`` of a continuity receipt."""
+
+    REATTACHED = "reattached"
+    RESUMED = "resumed"
+    LOADED = "loaded"
+    INJECTED = "injected"
+    WORKSPACE_ONLY = "workspace_only"
+    FRESH = "fresh"
+    FAILED = "failed"
+
+
+class Verified(StrEnum):
+    """How the kind of a receipt is proven."""
+
+    SAME_PROCESS = "same_process"
+    REPLAY = "replay"
+    AGENT_ECHO = "agent_echo"
+    NONE = "none"
+    PENDING = "pending"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Kind and proof of one resume."""
+
+    kind: ReceiptKind
+    verified: Verified
+    contradiction: str | None = None
+    """One sentence; set only where the kind is *failed* for ``context_mismatch``."""
+
+
+REATTACHED = Verdict(ReceiptKind.REATTACHED, Verified.SAME_PROCESS)
+WORKSPACE_ONLY = Verdict(ReceiptKind.WORKSPACE_ONLY, Verified.NONE)
+NOT_STARTED = Verdict(ReceiptKind.FAILED, Verified.NONE)
+
+_HEAD = 200
+"""Characters of a prompt that are looked for: replayed texts arrive cut."""
+_ENOUGH = 64
+"""A replayed text shorter than this proves nothing by being part of a prompt."""
+
+
+def fingerprint(token: str) -> str:
+    """What may be shown of an agent's conversation id: 16 hex digits of its SHA-256, as agentctl shows it."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def verify(
+    strategy: str,
+    outcome: Outcome,
+    *,
+    replayed: int,
+    replayed_user_texts: Sequence[str],
+    last_completed_text: str | None,
+    completed_turns: int,
+    type_replays: bool,
+    injected: bool,
+) -> Verdict:
+    """The verdict on a start that the agent called a success.
+
+    Args:
+        strategy: What was asked for: native, history or fresh.
+        outcome: What the agent answered.
+        replayed: Messages that a load replayed.
+        replayed_user_texts: The last user texts among them, each possibly cut.
+        last_completed_text: The user's text of the last completed turn by our journal.
+        completed_turns: Completed turns by our journal.
+        type_replays: This agent type is known to replay the conversation on load.
+        injected: History is told with the next prompt.
+    """
+    if outcome == "created":
+        return _created(strategy, completed_turns, injected)
+    if outcome == "resumed":
+        return Verdict(ReceiptKind.RESUMED, Verified.PENDING)
+    contradiction = contradicts(replayed_user_texts, last_completed_text, completed_turns, type_replays)
+    if contradiction:
+        return Verdict(ReceiptKind.FAILED, Verified.NONE, contradiction)
+    proven = replayed > 0 and bool(replayed_user_texts) and last_completed_text is not None
+    return Verdict(ReceiptKind.LOADED, Verified.REPLAY if proven else Verified.PENDING)
+
+
+def _created(strategy: str, completed_turns: int, injected: bool) -> Verdict:
+    if injected:
+        return Verdict(ReceiptKind.INJECTED, Verified.PENDING)
+    if strategy == Strategy.NATIVE and completed_turns:
+        told = "The agent was asked for its conversation and opened a new one instead."
+        return Verdict(ReceiptKind.FAILED, Verified.NONE, told)
+    return Verdict(ReceiptKind.FRESH, Verified.NONE)
+
+
+def contradicts(
+    replayed_user_texts: Sequence[str], last_completed_text: str | None, completed_turns: int, type_replays: bool
+) -> str | None:
+    """Why a replay cannot be the conversation of our journal; None where it can."""
+    if replayed_user_texts:
+        if last_completed_text is None or any(shows(text, last_completed_text) for text in replayed_user_texts):
+            return None
+        return "The conversation that the agent loaded does not hold the last completed request."
+    if completed_turns and type_replays:
+        return f"The agent loaded a conversation without messages; {completed_turns} turns were completed in it."
+    return None
+
+
+def shows(replayed_text: str, text: str) -> bool:
+    """Whether a replayed user text, possibly wrapped or cut, is ours; also settles a prompt in doubt (rule 13)."""
+    seen, ours = _normalised(replayed_text), _normalised(text)
+    return ours[:_HEAD] in seen or (len(seen) >= _ENOUGH and seen in ours)
+
+
+def _normalised(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def after_first_turn(verdict: Verdict, expected_fingerprint: str, seen_fingerprint: str, *, failed: bool) -> Verified:
+    """What the first turn makes of a *pending* receipt; any other stays as it is.
+
+    An agent that completes a turn and still names the same conversation has echoed it. A new name
+    is no refutation (some agents fork on resume), but no proof either.
+    """
+    if verdict.verified is not Verified.PENDING:
+        return verdict.verified
+    if failed:
+        return Verified.NONE
+    same = bool(expected_fingerprint) and expected_fingerprint == seen_fingerprint
+    return Verified.AGENT_ECHO if same or verdict.kind is ReceiptKind.INJECTED else Verified.NONE

@@ -1,0 +1,91 @@
+"""``manage.py recover_sessions``: the sweep, for deploy hooks and people (interfaces 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import uuid
+from argparse import ArgumentTypeError
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+
+from executors_app.plugins import runtimes
+from sessions_app.supervisor import command_pass, sweep_view
+from sessions_app.supervisor.sweep import Scope
+
+COULD_NOT_RUN = 2
+WAIT_DEFAULT = 300.0
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e6:
+        raise ArgumentTypeError(f"{text!r} is no positive number")
+    return value
+
+
+def _session_id(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no session id") from None
+
+
+class Command(BaseCommand):
+    """Look at every execution that claims to run, and bring back what should."""
+
+    help = "Finds running sessions again, reattaches or resumes them, and says what became of each."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The flags of interfaces 2."""
+        parser.add_argument("--dry-run", action="store_true", help="observe and decide, write nothing")
+        parser.add_argument("--explain", action="store_true", help="print the facts and the rule for each session")
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
+        parser.add_argument("--session", action="append", default=[], type=_session_id, metavar="ID")
+        parser.add_argument("--runtime", default="", choices=sorted(runtimes()), metavar="NAME")
+        parser.add_argument("--concurrency", type=lambda text: int(_positive(text)), default=0, metavar="N")
+        parser.add_argument("--timeout", type=_positive, default=0.0, metavar="S", help="seconds for each answer")
+        parser.add_argument("--wait", nargs="?", type=_positive, const=WAIT_DEFAULT, default=0.0, metavar="S")
+        parser.add_argument("--strict", action="store_true", help="exit 1 if some session ended in ERROR")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Sweep once; exit 0, 1 with ``--strict``, 2 when it could not run."""
+        self._check_database()
+        scope = Scope(
+            trigger="command",
+            sessions=frozenset(options["session"]),
+            runtime=options["runtime"],
+            concurrency=options["concurrency"],
+            timeout=options["timeout"],
+            dry_run=options["dry_run"],
+        )
+        view = sweep_view.View(json=options["json"], explain=options["explain"])
+        with view.progress() as progress:
+            result, document = asyncio.run(command_pass.run(scope, options["wait"], progress))
+        if options["json"]:
+            self.stdout.write(json.dumps(document, indent=2))
+        else:
+            view.show(document, result)
+        if options["strict"] and any(row["session_state"] == "ERROR" for row in document["sessions"]):
+            sys.exit(1)
+
+    def _check_database(self) -> None:
+        """Refuse to run on a database that cannot be reached or lacks migrations, touching nothing."""
+        try:
+            executor = MigrationExecutor(connection)
+            missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        except (DatabaseError, OSError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise CommandError(f"the database cannot be reached: {reason}", returncode=COULD_NOT_RUN) from error
+        if missing:
+            raise CommandError(
+                f"the database lacks {len(missing)} migrations; run manage.py migrate", returncode=COULD_NOT_RUN
+            )

@@ -1,0 +1,57 @@
+"""``manage.py supervise``: the supervisor alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from sessions_app.supervisor.lock import SupervisorLock
+from sessions_app.supervisor.loop import Supervisor
+
+log = logging.getLogger(__name__)
+LOOK_FOR_LOCK = 0.5
+"""Seconds between two looks whether the other supervisor is gone."""
+
+
+class Command(BaseCommand):
+    """Supervise the sessions of this database until SIGTERM; agents go on."""
+
+    help = "Carries out what is asked of sessions; SIGTERM ends it, never the agents."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """``--no-sweep`` leaves the first sweep out."""
+        parser.add_argument("--no-sweep", action="store_true", help="do not look at the executions first")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run until told to end."""
+        asyncio.run(_supervise(first_sweep=not options["no_sweep"]))
+
+
+async def _supervise(*, first_sweep: bool) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    with SupervisorLock("supervise") as lock:
+        if await _take(lock, stop):
+            await Supervisor().run(stop, first_sweep=first_sweep)
+
+
+async def _take(lock: SupervisorLock, stop: asyncio.Event) -> bool:
+    """Wait for the lock, saying so once; False when told to end meanwhile."""
+    said = False
+    while not lock.take():
+        if not said:
+            log.warning("another supervisor has this database; waiting until it ends")
+            said = True
+        try:
+            await asyncio.wait_for(stop.wait(), LOOK_FOR_LOCK)
+        except TimeoutError:
+            continue
+        return False
+    return not stop.is_set()

@@ -1,0 +1,41 @@
+"""``manage.py write_docs``: the documents that are made of the tables."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+
+from sessions_app.domain.diagrams import documents
+
+
+class Command(BaseCommand):
+    """Write docs/states.md and docs/recovery.md, or say which of them are stale."""
+
+    help = "Write the documents that are generated from the state tables and the recovery rules."
+    requires_system_checks: list[str] = []
+    requires_migrations_checks = False
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """One flag."""
+        parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a document is stale")
+
+    def handle(self, *args: Any, check: bool, **options: Any) -> None:
+        """Write, or with ``--check`` compare."""
+        directory = settings.BASE_DIR / "docs"
+        stale = []
+        for name, text in documents().items():
+            path = directory / name
+            if path.is_file() and path.read_text(encoding="utf-8") == text:
+                continue
+            stale.append(name)
+            if not check:
+                directory.mkdir(exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+                self.stdout.write(f"wrote docs/{name}")
+        if check and stale:
+            self.stderr.write(f"stale: {', '.join(f'docs/{name}' for name in stale)}; run manage.py write_docs")
+            sys.exit(1)

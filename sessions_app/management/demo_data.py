@@ -1,0 +1,89 @@
+"""What a first start shows: a team, a user, a repository, an agent that needs no key, and a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.db import transaction
+
+from executors_app.git import commit_of, git
+from executors_app.models import AgentProfile, Executor
+from sessions_app.models import LoginLink, Repository, Task
+
+TEAM: Final = "Demo team"
+USER: Final = "demo"
+AGENT: Final = "Demo agent"
+EXECUTOR: Final = "This machine"
+_README: Final = """# Demo repository
+
+The demo agent works in branches of this repository. It understands a few words, for example:
+
+    work 20
+    ask
+    write hello.txt Hello
+"""
+
+
+def make_demo(directory: Path) -> Any:
+    """Make whatever of the demo is missing, with its repository in ``directory``; the demo's user."""
+    branch = _make_repository(directory)
+    with transaction.atomic():
+        team, _ = Group.objects.get_or_create(name=TEAM)
+        repository, is_first = Repository.objects.get_or_create(
+            team=team, path=str(directory), defaults={"name": "Demo repository", "default_branch": branch}
+        )
+        _make_agent()
+        user = _make_user(team)
+        if is_first:
+            _make_task(team, repository, user)
+    return user
+
+
+def login_url(user: Any, port: int) -> str:
+    """A new one-time login link: at the deployment's own address if it has one, else on this machine."""
+    origins = [origin for origin in settings.CSRF_TRUSTED_ORIGINS if "*" not in origin]
+    base = origins[0] if origins else f"http://127.0.0.1:{port}"
+    return f"{base}/login/{LoginLink.mint(user)}/"
+
+
+def _make_repository(directory: Path) -> str:
+    """A git repository with a first commit; its branch."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if not (directory / ".git").exists():
+        git(directory, "init", "--quiet", "--initial-branch=main")
+    if commit_of(directory, "HEAD") is None:
+        (directory / "README.md").write_text(_README)
+        author = ("-c", "user.name=Kandev", "-c", "user.email=demo@kandev.invalid")
+        git(directory, "add", "README.md")
+        git(directory, *author, "commit", "--quiet", "--no-gpg-sign", "--message=First commit")
+    return git(directory, "branch", "--show-current") or "main"
+
+
+def _make_agent() -> None:
+    if not AgentProfile.objects.filter(name=AGENT, team=None).exists():
+        AgentProfile.objects.create(name=AGENT, agent_type="demo")
+    Executor.objects.get_or_create(name=EXECUTOR, defaults={"runtime": "local_standalone"})
+
+
+def _make_user(team: Group) -> Any:
+    """The demo's user, who comes in by links alone and may see the admin."""
+    user, made = get_user_model().objects.get_or_create(username=USER, defaults={"is_staff": True})
+    if made:
+        user.set_unusable_password()
+        user.save(update_fields=["password"])
+        user.groups.add(team)
+    return user
+
+
+def _make_task(team: Group, repository: Repository, user: Any) -> None:
+    Task.objects.create(
+        title="Say hello",
+        description="Say hello, then work for a while.\nwork 5\nask",
+        team=team,
+        repository=repository,
+        created_by=user,
+    )

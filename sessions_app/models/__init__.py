@@ -1,0 +1,45 @@
+"""One noun a file; nothing outside this package writes a status or a line of the log."""
+
+from sessions_app.models.draft import Draft, Lease, LeaseLost, refresh_task, writing
+from sessions_app.models.event import NewEvent, SessionEvent, append, reserve, write_reserved
+from sessions_app.models.intent import OVERTAKING, Intent, IntentKind
+from sessions_app.models.login_link import LoginLink
+from sessions_app.models.message import PART_LIMIT, Message, MessagePart, texts_of
+from sessions_app.models.prompt import Prompt
+from sessions_app.models.receipt import ContinuityReceipt
+from sessions_app.models.run import PermissionRequest, Run
+from sessions_app.models.session import POLICIES, TaskSession
+from sessions_app.models.sweep import RecoverySweep, Supervisor, SweepOutcome
+from sessions_app.models.task import Repository, Task
+
+__all__ = [
+    "OVERTAKING",
+    "PART_LIMIT",
+    "POLICIES",
+    "ContinuityReceipt",
+    "Draft",
+    "Intent",
+    "IntentKind",
+    "Lease",
+    "LeaseLost",
+    "LoginLink",
+    "Message",
+    "MessagePart",
+    "NewEvent",
+    "PermissionRequest",
+    "Prompt",
+    "RecoverySweep",
+    "Repository",
+    "Run",
+    "SessionEvent",
+    "Supervisor",
+    "SweepOutcome",
+    "Task",
+    "TaskSession",
+    "append",
+    "refresh_task",
+    "reserve",
+    "texts_of",
+    "write_reserved",
+    "writing",
+]

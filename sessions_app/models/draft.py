@@ -1,0 +1,217 @@
+"""The one way to change a session: read it locked, move its machines, say so in its log, all or nothing.
+
+``with writing(session_id) as draft`` opens a transaction; every change that is made through the
+draft is written with its event when the block ends. Only this module writes a status.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from executors_app.domain import ExecutorStatus
+from executors_app.models import ExecutorRunning
+from sessions_app.domain import states
+from sessions_app.models.event import NewEvent, append
+from sessions_app.models.prompt import Prompt
+from sessions_app.models.receipt import ContinuityReceipt
+from sessions_app.models.run import Run
+from sessions_app.models.session import TaskSession
+from sessions_app.models.task import Task
+
+EXECUTOR_EVENTS = {
+    ExecutorStatus.STARTING: "session.agentctl_starting",
+    ExecutorStatus.READY: "session.agentctl_ready",
+    ExecutorStatus.ERROR: "session.agentctl_error",
+    ExecutorStatus.STOPPED: "session.agentctl_stopped",
+}
+
+
+class LeaseLost(Exception):
+    """Another supervisor owns this execution now; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who may write for an execution (design 4): its owner and the generation of the take-over."""
+
+    owner: str
+    generation: int
+
+
+@dataclass
+class Draft:
+    """The changes to one session that are about to be written."""
+
+    session: TaskSession
+    events: list[NewEvent] = field(default_factory=list)
+    changed: set[str] = field(default_factory=set)
+    then: list[Callable[[], None]] = field(default_factory=list)
+    """What is written once the events have their seq, in the same transaction."""
+    at: datetime = field(default_factory=timezone.now)
+
+    @cached_property
+    def execution(self) -> ExecutorRunning | None:
+        """The session's present execution, locked."""
+        key = self.session.agent_execution_id
+        return None if key is None else ExecutorRunning.objects.select_for_update().filter(id=key).first()
+
+    @cached_property
+    def open_run(self) -> Run | None:
+        """The turn that has not ended."""
+        return self.session.runs.filter(state__in=states.OPEN_RUN_STATES).first()
+
+    def say(self, name: str, once: str | None = None, **payload: Any) -> NewEvent:
+        """Put an event into the log."""
+        event = NewEvent(name, payload, self.at, once)
+        self.events.append(event)
+        return event
+
+    def set(self, **values: Any) -> None:
+        """Change plain fields of the session (never a state)."""
+        for name, value in values.items():
+            if getattr(self.session, name) != value:
+                setattr(self.session, name, value)
+                self.changed.add(name)
+
+    def move(self, move: str, *, error_code: str = "", error_message: str = "", reason: str = "") -> bool:
+        """Move the session; says so when anything changed. IllegalMove changes nothing."""
+        before = self.session.state
+        after = states.SESSION.after(before, move)
+        if (before, self.session.error_code, self.session.error_message) == (after, error_code, error_message):
+            return False
+        self.set(state=after, error_code=error_code, error_message=error_message)
+        self.say(
+            "session.state_changed",
+            **{"from": before, "to": after, "reason": reason or move},
+            error_code=error_code,
+            error_message=error_message,
+        )
+        return True
+
+    def work(self, move: str) -> bool:
+        """Move the work state; says so when it changed."""
+        after = states.WORK.after(self.session.work_state, move)
+        if after == self.session.work_state:
+            return False
+        self.say("session.work_state_changed", **{"from": self.session.work_state, "to": after})
+        self.set(work_state=after)
+        return True
+
+    def move_executor(self, move: str, **values: Any) -> bool:
+        """Move the execution's status and set its fields; says so when the status changed."""
+        execution = self.execution
+        if execution is None:
+            return False
+        after: ExecutorStatus = states.EXECUTOR.after(execution.status, move)
+        moved = bool(after != execution.status)
+        if after != ExecutorStatus.ERROR:
+            values = {"error_code": "", "error_message": "", **values}
+        if after != ExecutorStatus.STOPPED:
+            values = {"status_reason": "", **values}
+        changed = {name: value for name, value in values.items() if getattr(execution, name) != value}
+        if not moved and not changed:
+            return False
+        for name, value in {**changed, "status": after}.items():
+            setattr(execution, name, value)
+        execution.save(update_fields=[*changed, "status", "updated_at"])
+        if moved or "error_message" in changed:
+            self.say(EXECUTOR_EVENTS[after], executor_status=after, error_message=execution.error_message)
+        return moved
+
+    def move_prompt(self, prompt: Prompt, move: str, **values: Any) -> None:
+        """Move a prompt of the ledger; says ``session.prompt.<state>`` when its state changed."""
+        before, after = prompt.state, states.PROMPT.after(prompt.state, move)
+        for name, value in {**values, "state": after}.items():
+            setattr(prompt, name, value)
+        prompt.save(update_fields=[*values, "state", "updated_at"])
+        if after != before:
+            self.say(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
+
+    def start_run(self, message_id: str) -> Run:
+        """Begin a turn."""
+        run = Run.objects.create(session=self.session, message_id=message_id, started_at=self.at)
+        self.open_run = run
+        self.say("session.run.started", run_id=str(run.id), message_id=message_id)
+        return run
+
+    def move_run(self, move: str, *, reason: str = "", once: str | None = None, **payload: Any) -> Run | None:
+        """Move the open turn; one that ends does so exactly once."""
+        run = self.open_run
+        if run is None:
+            return None
+        after = states.RUN.after(run.state, move)
+        if after == run.state:
+            return run
+        run.waited = run.waited or after == states.RunState.WAITING
+        if after not in states.OPEN_RUN_STATES:
+            run.waited = run.state == states.RunState.WAITING
+            run.ended_at, self.open_run = self.at, None
+        run.state, run.reason = after, reason
+        run.save(update_fields=["state", "reason", "waited", "ended_at", "wait_kind"])
+        said = "resumed" if move == "resume" else after
+        self.say(f"session.run.{said}", once, run_id=str(run.id), message_id=run.message_id, reason=reason, **payload)
+        return run
+
+    def receipt(self, kind: str, verified: str, *, launch_id: str | None = None, **values: Any) -> ContinuityReceipt:
+        """Write how a resume ended; one receipt a launch, a second one changes nothing."""
+        if launch_id is not None:
+            earlier = ContinuityReceipt.objects.filter(launch_id=launch_id).first()
+            if earlier is not None:
+                return earlier
+        receipt = ContinuityReceipt.objects.create(
+            session=self.session, kind=kind, verified=verified, launch_id=launch_id, **values
+        )
+        self.say(
+            "session.receipt",
+            receipt_id=str(receipt.id),
+            kind=kind,
+            verified=verified,
+            strategy=receipt.strategy,
+            reason=receipt.reason,
+        )
+        return receipt
+
+    def write(self) -> None:
+        """Write what was changed; called at the end of ``writing``."""
+        if self.changed:
+            self.session.save(update_fields=[*self.changed, "updated_at"])
+        if "state" in self.changed:
+            refresh_task(self.session.task_id)
+        append(self.session.id, self.events)
+        for step in self.then:
+            step()
+
+
+def refresh_task(task_id: uuid.UUID) -> None:
+    """Give a task the state that follows from its sessions' (rule 34)."""
+    task = Task.objects.select_for_update().get(id=task_id)
+    sessions = TaskSession.objects.filter(task_id=task_id).values_list("state", flat=True)
+    after = states.task_state(task.state, sessions)
+    if after != task.state:
+        Task.objects.filter(id=task_id).update(state=after, updated_at=timezone.now())
+
+
+@contextmanager
+def writing(session_id: uuid.UUID | str, lease: Lease | None = None) -> Iterator[Draft]:
+    """Change one session in one transaction; with a lease only while it is ours (LeaseLost)."""
+    with transaction.atomic():
+        session = TaskSession.objects.select_for_update().get(id=session_id)
+        draft = Draft(session)
+        if lease is not None:
+            _check(draft.execution, lease)
+        yield draft
+        draft.write()
+
+
+def _check(execution: ExecutorRunning | None, lease: Lease) -> None:
+    if execution is None or (execution.owner, execution.generation) != (lease.owner, lease.generation):
+        raise LeaseLost(LeaseLost.__doc__)

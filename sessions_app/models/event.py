@@ -1,0 +1,110 @@
+"""The log of a session: append-only, gap-free, the truth that every page is fed from."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import connection, models, transaction
+from django.utils import timezone
+
+from sessions_app.models import wakeups
+from sessions_app.models.scoping import TeamModel
+from sessions_app.models.session import TaskSession
+
+
+class AppendOnlyError(Exception):
+    """A line of a session's log cannot be changed."""
+
+
+class SessionEvent(TeamModel):
+    """One immutable line; ``seq`` rises by one per session, given by ``append`` alone (rule 5)."""
+
+    team_path = "session__task__team"
+
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="events")
+    seq = models.BigIntegerField()
+    name = models.CharField(max_length=64)
+    payload = models.JSONField(default=dict)
+    at = models.DateTimeField()
+    once = models.CharField(max_length=128, null=True, blank=True, unique=True)
+    """Names something that may be said once, as ``run.interrupted:<run id>``."""
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "session_events"
+        ordering = ("session", "seq")
+        constraints = (models.UniqueConstraint(fields=("session", "seq"), name="one_event_per_seq"),)
+
+    def __str__(self) -> str:
+        return f"{self.seq} {self.name}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse to change what was said; new lines come from ``append``."""
+        if not self._state.adding:
+            raise AppendOnlyError(AppendOnlyError.__doc__)
+        super().save(*args, **kwargs)
+
+
+@dataclass(slots=True)
+class NewEvent:
+    """An event on its way into the log; ``seq`` is filled in by ``append``."""
+
+    name: str
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    at: datetime | None = None
+    once: str | None = None
+    seq: int = 0
+
+
+def reserve(session_id: uuid.UUID | str, count: int) -> int:
+    """Take ``count`` numbers of a session's log; returns the first. Inside a transaction only.
+
+    The row stays locked until the commit, so the order of commits is the order of ``seq``.
+    """
+    field_ = TaskSession._meta.pk
+    sql = "UPDATE task_sessions SET last_seq = last_seq + %s WHERE id = %s RETURNING last_seq"
+    key = field_.get_db_prep_value(uuid.UUID(str(session_id)), connection)
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [count, key])
+        row = cursor.fetchone()
+    if row is None:
+        raise TaskSession.DoesNotExist(f"no session {session_id}")
+    return int(row[0]) - count + 1
+
+
+def append(session_id: uuid.UUID | str, events: Sequence[NewEvent]) -> int:
+    """Write events at the end of a session's log, in the caller's transaction; returns the last seq.
+
+    The one writer of the log, for everybody. Others are woken after the commit.
+    """
+    if not transaction.get_connection().in_atomic_block:
+        raise transaction.TransactionManagementError("append() wants a transaction")
+    if not events:
+        return 0
+    first = reserve(session_id, len(events))
+    return write_reserved(session_id, first, events)
+
+
+def write_reserved(session_id: uuid.UUID | str, first: int, events: Iterable[NewEvent]) -> int:
+    """Write events under numbers that ``reserve`` has given; returns the last seq."""
+    now = timezone.now()
+    rows = []
+    for seq, event in enumerate(events, start=first):
+        event.seq = seq
+        rows.append(
+            SessionEvent(
+                session_id=session_id,
+                seq=seq,
+                name=event.name,
+                payload=dict(event.payload),
+                at=event.at or now,
+                once=event.once,
+            )
+        )
+    SessionEvent.objects.bulk_create(rows, batch_size=500)
+    transaction.on_commit(wakeups.ring)
+    return rows[-1].seq

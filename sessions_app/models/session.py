@@ -1,0 +1,72 @@
+"""The unit of execution: one agent working in one worktree."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+
+from sessions_app.domain.states import DesiredState, SessionState, WorkState
+from sessions_app.models.scoping import TeamModel
+from sessions_app.models.task import Task
+
+POLICIES = ("auto", "working", "on_open", "manual")
+
+
+def new_epoch() -> str:
+    """A name for a session log; changes only after a restored database (rule 20)."""
+    return uuid.uuid4().hex
+
+
+class TaskSession(TeamModel):
+    """One agent's session on a task. Its states are written by ``sessions_app.models.transitions`` alone."""
+
+    team_path = "task__team"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    task = models.ForeignKey(Task, models.CASCADE, related_name="sessions")
+    state = models.CharField(
+        max_length=20, choices=[(s.value, s.value) for s in SessionState], default=SessionState.CREATED
+    )
+    agent_profile = models.ForeignKey("executors_app.AgentProfile", models.PROTECT, related_name="+")
+    executor = models.ForeignKey("executors_app.Executor", models.PROTECT, related_name="+")
+    agent_execution_id = models.UUIDField(null=True, blank=True)
+    metadata = models.JSONField(default=dict, blank=True)
+    worktree_id = models.CharField(max_length=64, blank=True, default="")
+    worktree_path = models.CharField(max_length=4096, blank=True, default="")
+    worktree_branch = models.CharField(max_length=255, blank=True, default="")
+    desired_state = models.CharField(
+        max_length=10, choices=[(s.value, s.value) for s in DesiredState], default=DesiredState.RUNNING
+    )
+    work_state = models.CharField(
+        max_length=10, choices=[(s.value, s.value) for s in WorkState], default=WorkState.IDLE
+    )
+    policy = models.CharField(max_length=10, choices=[(p, p) for p in POLICIES], default="auto")
+    continue_prompts = models.BooleanField(null=True, blank=True)
+    """None: as the deployment says (KANDEV_CONTINUE, else on where the policy is auto)."""
+    error_code = models.CharField(max_length=64, blank=True, default="")
+    error_message = models.TextField(blank=True, default="")
+    last_seq = models.BigIntegerField(default=0)
+    epoch = models.CharField(max_length=32, default=new_epoch, editable=False)
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    stopped_by_user = models.BooleanField(default=False)
+    start_attempts = models.PositiveIntegerField(default=0)
+    next_restart_at = models.DateTimeField(null=True, blank=True)
+    ready_since = models.DateTimeField(null=True, blank=True)
+    launch_id = models.CharField(max_length=64, blank=True, default="")
+    """The start intent whose agent this session believes to be running."""
+    context_mismatch = models.BooleanField(default=False)
+    inject_history = models.BooleanField(default=False)
+    """The next prompt carries the conversation so far (receipt ``injected``)."""
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "task_sessions"
+        ordering = ("-created_at", "id")
+        indexes = (models.Index(fields=("desired_state", "state"), name="session_wanted"),)
+
+    def __str__(self) -> str:
+        return f"session {str(self.id)[:8]}"

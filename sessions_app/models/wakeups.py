@@ -1,0 +1,55 @@
+"""Telling other processes that the database has changed: a hint, never the news itself.
+
+Every process that waits listens on a Unix datagram socket in ``<data>/wake/``. A full or dead
+socket costs latency, never an event: everybody looks at the database by the clock as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+from django.conf import settings
+
+
+def directory() -> Path:
+    """Where the sockets are; made on first use, for our own uid alone."""
+    path = Path(settings.KANDEV_DATA_DIR) / "wake"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def ring() -> None:
+    """Wake every listening process; never blocks, never fails."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        for path in directory().glob("*.sock"):
+            _ring_one(sender, path)
+
+
+def _ring_one(sender: socket.socket, path: Path) -> None:
+    try:
+        sender.sendto(b"!", str(path))
+    except ConnectionRefusedError:
+        path.unlink(missing_ok=True)  # its process is dead
+    except OSError:
+        pass  # full: it is awake already
+
+
+def listen() -> socket.socket:
+    """A socket of this process, readable after each ``ring`` of anybody."""
+    path = directory() / f"{os.getpid()}-{os.urandom(4).hex()}.sock"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.bind(str(path))
+    listener.setblocking(False)
+    return listener
+
+
+def close(listener: socket.socket) -> None:
+    """Stop listening and take the socket's file away."""
+    name = listener.getsockname()
+    listener.close()
+    with contextlib.suppress(OSError):
+        Path(name).unlink()

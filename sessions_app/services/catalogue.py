@@ -1,0 +1,140 @@
+"""What a user can see and choose from: tasks, sessions, repositories, profiles, places where agents run."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from asgiref.sync import async_to_sync
+from django.conf import settings
+from django.db.models import Case, CharField, Exists, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models.functions import Coalesce
+
+from executors_app.agents import AgentType
+from executors_app.domain import ExecutorStatus, Observed
+from executors_app.errors import RepositoryUnusable, RuntimeUnavailable
+from executors_app.git import GitFailed, common_directory, git
+from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from executors_app.plugins import runtime
+from sessions_app.domain.states import WorkState
+from sessions_app.models import Repository, Task, TaskSession
+from sessions_app.services.errors import Invalid
+
+LIVE: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY, ExecutorStatus.ERROR)
+"""Statuses of executions that run or should."""
+SECRETS: Final = ("agent_profile__env", "agent_profile__mcp_servers")
+
+
+def visible_tasks(user: Any) -> QuerySet[Task]:
+    """The tasks of the user's teams, each with its ``agent_work_state``: what the busiest of its sessions does."""
+    sessions = TaskSession.objects.filter(task=OuterRef("pk"))
+    working, done = (
+        When(Exists(sessions.filter(work_state=state)), then=Value(state.value))
+        for state in (WorkState.WORKING, WorkState.DONE)
+    )
+    state = Case(working, done, default=Value(WorkState.IDLE.value), output_field=CharField())
+    found: QuerySet[Task] = Task.objects.visible_to(user).select_related("team", "repository")
+    return found.annotate(agent_work_state=state)
+
+
+def visible_sessions(user: Any) -> QuerySet[TaskSession]:
+    """The sessions of the user's teams with task, profile and executor, each with its ``executor_status``."""
+    status = ExecutorRunning.objects.filter(id=OuterRef("agent_execution_id")).values("status")
+    found: QuerySet[TaskSession] = TaskSession.objects.visible_to(user).select_related(
+        "task__repository", "agent_profile", "executor"
+    )
+    return found.defer(*SECRETS).annotate(executor_status=Coalesce(Subquery(status), Value(ExecutorStatus.STOPPED.value)))
+
+
+def visible_profiles(user: Any) -> QuerySet[AgentProfile]:
+    """The profiles that are shared by all and those of the user's teams."""
+    return AgentProfile.objects.filter(Q(team=None) | Q(team__in=user.groups.all()))
+
+
+def profiles_for(task: Task) -> QuerySet[AgentProfile]:
+    """The profiles a task's sessions may have: a team's secrets are for the team's own tasks."""
+    return AgentProfile.objects.filter(Q(team=None) | Q(team=task.team_id))
+
+
+def visible_executions(user: Any) -> QuerySet[ExecutorRunning]:
+    """The executions of the sessions of the user's teams."""
+    return ExecutorRunning.objects.filter(session__in=TaskSession.objects.visible_to(user))
+
+
+def missing_programs(kind: AgentType) -> list[str]:
+    """What an agent type needs and this machine has not."""
+    return [program for program in kind.needs if shutil.which(program) is None]
+
+
+def add_repository(values: Mapping[str, Any]) -> Repository:
+    """Open a git repository to a team (rule 38); the caller has checked that staff asks.
+
+    ``values``: name, team, path, and maybe default_branch (else the one that is checked out).
+    Raises Invalid for what is no repository, lies outside the allowed folders, or is there already.
+    """
+    path = _repository_path(values["path"])
+    if Repository.objects.filter(team=values["team"], path=str(path)).exists():
+        raise Invalid("This repository is open to the team already.", field="path")
+    return Repository.objects.create(
+        name=values["name"],
+        team=values["team"],
+        path=str(path),
+        default_branch=values.get("default_branch") or _checked_out(path),
+    )
+
+
+def _repository_path(given: str) -> Path:
+    """The real path of a usable repository under the allowed folders."""
+    if not Path(given).is_absolute():
+        raise Invalid("An absolute path is wanted.", field="path")
+    try:
+        path = Path(given).resolve()
+        roots = [Path(root).resolve() for root in settings.KANDEV_REPOSITORY_ROOTS]
+        if roots and not any(path.is_relative_to(root) for root in roots):
+            raise Invalid("The path lies in none of the folders that KANDEV_REPOSITORY_ROOTS allows.", field="path")
+        common_directory(path)
+    except RepositoryUnusable as error:
+        raise Invalid(error.message, field="path") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise Invalid("This cannot be a path.", field="path") from error
+    return path
+
+
+def _checked_out(path: Path) -> str:
+    try:
+        return git(path, "symbolic-ref", "--quiet", "--short", "HEAD")
+    except GitFailed:
+        return ""  # a detached HEAD is no branch
+
+
+def probe(executor: Executor) -> dict[str, Any]:
+    """Look at a place now: its settings, and how many of its executions are alive, dead or unknown.
+
+    Raises RuntimeUnavailable, UnknownPlugin. Writes nothing.
+    """
+    place = runtime(executor.runtime)
+    try:
+        place.check_config(executor.config)
+    except ValueError as error:
+        raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
+    rows = ExecutorRunning.objects.filter(executor=executor, status__in=LIVE)
+    facts = [
+        row.facts(row.session.task.repository.path if row.session.task.repository else "", row.session.task.base_branch)
+        for row in rows.select_related("session__task__repository")
+    ]
+    begun = time.monotonic()
+    seen = async_to_sync(place.observe)(
+        facts, timeout=settings.KANDEV_SWEEP_TIMEOUT, concurrency=settings.KANDEV_SWEEP_CONCURRENCY
+    )
+    counts = Counter(observation.observed for observation in seen.values())
+    return {
+        "ok": True,
+        "runtime": place.name,
+        "isolated": place.isolated,
+        "observed": {observed.value: counts[observed] for observed in Observed},
+        "duration_ms": round((time.monotonic() - begun) * 1000),
+    }

@@ -1,0 +1,79 @@
+"""What can be wrong with a request: one root, a stable code each (interfaces 3)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class SessionsError(Exception):
+    """The request cannot be carried out."""
+
+    code: ClassVar[str] = "conflict"
+
+    def __init__(self, message: str = "", **details: Any):
+        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+        self.details = details
+
+    @property
+    def message(self) -> str:
+        """The sentence for people."""
+        return str(self)
+
+
+class Conflict(SessionsError):
+    """The request does not fit the present state."""
+
+
+class Invalid(SessionsError):
+    """The request is not valid."""
+
+    code = "validation_error"
+
+
+class NotFound(SessionsError):
+    """There is no such thing."""
+
+    code = "not_found"
+
+
+class AlreadyRunning(SessionsError):
+    """The session is running already."""
+
+    code = "already_running"
+
+
+class NotResumable(SessionsError):
+    """This agent cannot resume previous sessions. Create a new session."""
+
+    code = "not_resumable"
+
+
+class MissingResumeToken(SessionsError):
+    """The agent never told the key of its conversation, so it cannot be resumed. Create a new session."""
+
+    code = "missing_resume_token"
+
+
+class TerminalState(SessionsError):
+    """The session has ended for good."""
+
+    code = "terminal_state"
+
+
+class WorktreeMissing(SessionsError):
+    """The session's worktree is gone. Create a new session."""
+
+    code = "worktree_missing"
+
+
+class PromptInDoubt(SessionsError):
+    """It is not known whether the agent got this prompt: send it again, or dismiss it."""
+
+    code = "prompt_in_doubt"
+
+
+BY_CODE: dict[str, type[SessionsError]] = {
+    error.code: error
+    for error in (AlreadyRunning, NotResumable, MissingResumeToken, TerminalState, WorktreeMissing, PromptInDoubt)
+}
+"""The errors that an assessment's refusal code leads to."""

@@ -1,0 +1,170 @@
+"""Writing down what somebody asks of a session; the lease holder carries it out (design 2).
+
+Each call is one transaction, after which the supervisors are woken. Nothing here waits for an agent.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from sessions_app.domain.resumability import Mode, assess_mode
+from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, SessionState
+from sessions_app.models import Draft, Intent, IntentKind, PermissionRequest, Prompt, TaskSession, wakeups, writing
+from sessions_app.services.assessment import assess_session
+from sessions_app.services.errors import BY_CODE, Conflict, Invalid, NotFound, PromptInDoubt, TerminalState
+
+MODES = tuple(mode.value for mode in Mode)
+RUNNING_ROW = 1
+TEXT_LIMIT = 1024 * 1024
+"""Characters of a prompt."""
+
+
+def order(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | None = None) -> Intent:
+    """Write one order, in the caller's transaction."""
+    intent = Intent.objects.create(session=session, kind=kind, by=by, payload=payload or {})
+    transaction.on_commit(wakeups.ring)
+    return intent
+
+
+def order_start(session: TaskSession, by: Any, mode: str) -> Intent:
+    """The session's open start order: the one there is, or a new one (never two)."""
+    earlier = session.intents.filter(kind=IntentKind.START, done_at=None).first()
+    if earlier is not None:
+        return earlier
+    return order(session, IntentKind.START, by, {"mode": mode})
+
+
+def resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
+    """Ask for a session to run again; raises the error of the assessment's refusal."""
+    if mode not in MODES:
+        raise Invalid(f"mode is one of {', '.join(MODES)}.", field="mode")
+    with writing(session_id) as draft:
+        assessment = assess_session(draft.session)
+        if mode == Mode.AUTO and assessment.row == RUNNING_ROW:
+            return
+        verdict = assess_mode(assessment, mode)
+        if not verdict.allowed:
+            raise BY_CODE.get(verdict.refusal, Conflict)
+        _want(draft, by)
+        draft.set(start_attempts=0, next_restart_at=None)
+        order_start(draft.session, by, mode)
+
+
+def _want(draft: Draft, by: Any) -> None:
+    """The user wants the session to run."""
+    draft.set(desired_state=DesiredState.RUNNING, stopped_by_user=False)
+    if draft.session.owner_id is None and by is not None:
+        draft.set(owner_id=by.id)
+
+
+def prompt(session_id: uuid.UUID, message_id: str, text: str, by: Any) -> tuple[Prompt, bool]:
+    """Put a user's prompt into the ledger; (prompt, whether it is new). Wakes or resumes the session.
+
+    The same ``message_id`` again gives the first row. Raises Invalid, TerminalState, NotResumable,
+    MissingResumeToken, WorktreeMissing, PromptInDoubt.
+    """
+    _check_prompt(message_id, text)
+    with writing(session_id) as draft:
+        earlier = draft.session.prompts.filter(message_id=message_id).first()
+        if earlier is not None:
+            return _given_again(earlier, text), False
+        if draft.session.state in ENDED_STATES or draft.session.task.is_over:
+            raise TerminalState("The session has ended. Start a new one, or use “Try again” where it is offered.")
+        wake(draft, by)
+        row = Prompt.objects.create(session=draft.session, message_id=message_id, text=text, by=by)
+        draft.say("session.prompt.queued", message_id=message_id, kind=row.kind, state=row.state)
+    return row, True
+
+
+def _check_prompt(message_id: str, text: str) -> None:
+    if not message_id or len(message_id) > 128 or not message_id.isprintable():
+        raise Invalid("message_id is 1 to 128 printable characters.", field="message_id")
+    if message_id.startswith(("continue:", "wait:")):
+        raise Invalid("message_id begins with a word that the system keeps for itself.", field="message_id")
+    if not text.strip():
+        raise Invalid("The prompt is empty.", field="text")
+    if len(text) > TEXT_LIMIT:
+        raise Invalid(f"The prompt is longer than {TEXT_LIMIT} characters.", field="text")
+
+
+def _given_again(earlier: Prompt, text: str) -> Prompt:
+    if earlier.state == PromptState.HELD:
+        raise PromptInDoubt
+    if earlier.text != text:
+        raise Conflict("Another prompt has this message_id.", message_id=earlier.message_id)
+    return earlier
+
+
+def wake(draft: Draft, by: Any) -> None:
+    """Order a start where nothing runs; refuses where no start can be had."""
+    assessment = assess_session(draft.session)
+    if assessment.row == RUNNING_ROW:
+        return
+    verdict = assess_mode(assessment, Mode.AUTO)
+    if not verdict.allowed:
+        raise BY_CODE.get(verdict.refusal, Conflict)
+    _want(draft, by)
+    order_start(draft.session, by, Mode.AUTO)
+
+
+def cancel(session_id: uuid.UUID, by: Any) -> bool:
+    """Ask for the active turn to end; False where there is none."""
+    with writing(session_id) as draft:
+        run = draft.open_run
+        if run is None:
+            return False
+        order(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
+    return True
+
+
+def stop(session_id: uuid.UUID, by: Any) -> None:
+    """Ask for the execution to end; the session can be resumed later. A start in flight loses."""
+    with writing(session_id) as draft:
+        _refuse_start(draft)
+        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None)
+        if not draft.session.intents.filter(kind=IntentKind.STOP, done_at=None).exists():
+            order(draft.session, IntentKind.STOP, by)
+
+
+def close(session_id: uuid.UUID, by: Any, outcome: str) -> None:
+    """End a session for good, as ``completed`` or ``cancelled``; its execution ends too."""
+    if outcome not in ("completed", "cancelled"):
+        raise Invalid("as is one of completed, cancelled.", field="as")
+    with writing(session_id) as draft:
+        if draft.session.state in (SessionState.COMPLETED, SessionState.CANCELLED):
+            raise TerminalState
+        _refuse_start(draft)
+        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=True)
+        order(draft.session, IntentKind.CLOSE, by, {"as": outcome})
+
+
+def _refuse_start(draft: Draft) -> None:
+    """Take back a start that nobody has begun; one in flight sees ``desired_state`` at its last write."""
+    waiting = draft.session.intents.filter(kind=IntentKind.START, done_at=None, claimed_generation=None)
+    waiting.update(done_at=timezone.now(), outcome="stopped")
+
+
+def answer(session_id: uuid.UUID, permission_id: str, option_id: str, by: Any) -> PermissionRequest:
+    """Answer what an agent asked; the first answer counts. Raises NotFound, Invalid, Conflict."""
+    with writing(session_id) as draft:
+        asked = draft.session.permissions.select_for_update().filter(id=permission_id).first()
+        if asked is None:
+            raise NotFound("The session asked no such permission.")
+        if option_id not in {option.get("option_id") for option in asked.options}:
+            raise Invalid("This permission has no such option.", field="option_id")
+        if asked.state != "pending":
+            if asked.option_id == option_id:
+                return asked
+            raise Conflict(f"This permission is {asked.state} already.", state=asked.state)
+        earlier = draft.session.intents.filter(
+            kind=IntentKind.ANSWER, payload__permission_id=permission_id, done_at=None
+        ).first()
+        if earlier is None:
+            order(draft.session, IntentKind.ANSWER, by, {"permission_id": permission_id, "option_id": option_id})
+        elif earlier.payload["option_id"] != option_id:
+            raise Conflict("This permission was answered otherwise a moment ago.")
+    return asked

@@ -1,0 +1,125 @@
+"""``task.session.status``: everything a page or a program wants to know of a session (interfaces 4).
+
+No side effect, and a constant number of queries.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from executors_app.domain import ExecutorStatus
+from executors_app.models import ExecutorRunning
+from sessions_app.domain import status as rules
+from sessions_app.domain.states import PromptState, RunState
+from sessions_app.models import ContinuityReceipt, Run, Supervisor, TaskSession
+from sessions_app.services.assessment import assess_session, execution_of, is_running
+
+CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
+
+
+def session_status(session: TaskSession) -> dict[str, Any]:
+    """The status of one session, in the shape of interfaces 4."""
+    execution = execution_of(session)
+    assessment = assess_session(session)
+    counts = _counts(session)
+    return {
+        "session_id": str(session.id),
+        "task_id": str(session.task_id),
+        "state": session.state,
+        "derived_status": derived_status(session, execution),
+        "agent_profile_id": str(session.agent_profile_id),
+        "agent_type": session.agent_profile.agent_type,
+        "executor_id": str(session.executor_id),
+        "runtime": session.executor.runtime,
+        **_execution_part(execution),
+        "is_agent_running": is_running(session, execution),
+        "is_resumable": assessment.is_resumable,
+        "needs_resume": assessment.needs_resume,
+        "resume_reason": assessment.resume_reason,
+        "resume_strategy": assessment.strategy,
+        "supports_session_resume": assessment.supports_session_resume,
+        "requires_new_session": not assessment.supports_session_resume,
+        "desired_state": session.desired_state,
+        "work_state": session.work_state,
+        "needs_attention": bool(counts["pending"] or counts["held"]),
+        "worktree_id": session.worktree_id,
+        "worktree_path": session.worktree_path,
+        "worktree_branch": session.worktree_branch,
+        "error_code": session.error_code,
+        "error_message": session.error_message,
+        "last_seq": session.last_seq,
+        "epoch": session.epoch,
+        "policy": session.policy,
+        "recovering": is_recovering(execution),
+        "continuing": counts["continuing"] > 0,
+        "restart_attempts": session.start_attempts,
+        "next_restart_at": session.next_restart_at.isoformat() if session.next_restart_at else None,
+        "latest_receipt": receipt_json(session.receipts.first()),
+        "pending_permissions": counts["pending"],
+        "held_prompts": counts["held"],
+        "queued_prompts": counts["queued"],
+        "starting": counts["starts"] > 0,
+    }
+
+
+def _execution_part(execution: ExecutorRunning | None) -> dict[str, Any]:
+    seen = execution.last_seen_at if execution else None
+    return {
+        "executor_status": execution.status if execution else ExecutorStatus.STOPPED,
+        "agent_execution_id": str(execution.id) if execution else None,
+        "supports_workspace_only": bool(execution and execution.supports_workspace_only),
+        "last_seen_at": seen.isoformat() if seen else None,
+    }
+
+
+def _counts(session: TaskSession) -> dict[str, int]:
+    prompts = session.prompts.aggregate(
+        held=Count("id", filter=Q(state=PromptState.HELD)),
+        queued=Count("id", filter=Q(state=PromptState.QUEUED)),
+        continuing=Count("id", filter=Q(kind="continue", state__in=["queued", "sending", "accepted", "delivered"])),
+    )
+    return {
+        **prompts,
+        "pending": session.permissions.filter(state="pending").count(),
+        "starts": session.intents.filter(kind="start", done_at=None).count(),
+    }
+
+
+def derived_status(session: TaskSession, execution: ExecutorRunning | None) -> str:
+    """The derived status of a session: from its newest run alone, never stored (rule 29)."""
+    run = session.runs.order_by("-started_at", "-id").first()
+    return str(rules.derived_status(_run_facts(run, process_gone=not is_running(session, execution))))
+
+
+def _run_facts(run: Run | None, *, process_gone: bool) -> rules.RunFacts | None:
+    if run is None:
+        return None
+    return rules.RunFacts(state=RunState(run.state), waited=run.waited, process_gone=process_gone)
+
+
+def is_recovering(execution: ExecutorRunning | None) -> bool:
+    """Until a living supervisor's first pass is over, what claims to run is not yet known to."""
+    if execution is None or execution.status not in CLAIMS_TO_RUN:
+        return False
+    alive_since = timezone.now() - timedelta(seconds=settings.KANDEV_LEASE_TTL)
+    return not Supervisor.objects.filter(beat_at__gte=alive_since, swept_at__isnull=False).exists()
+
+
+def receipt_json(receipt: ContinuityReceipt | None) -> dict[str, Any] | None:
+    """A receipt as the API tells it."""
+    if receipt is None:
+        return None
+    return {
+        "id": str(receipt.id),
+        "kind": receipt.kind,
+        "verified": receipt.verified,
+        "strategy": receipt.strategy,
+        "reason": receipt.reason,
+        "evidence": receipt.evidence,
+        "created_at": receipt.created_at.isoformat(),
+    }

@@ -1,0 +1,128 @@
+"""Making tasks and sessions, and ending tasks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from executors_app.plugins import agent_type
+from sessions_app.domain.states import DesiredState, TaskState
+from sessions_app.models import Prompt, Repository, Task, TaskSession
+from sessions_app.services import intents
+from sessions_app.services.errors import Conflict, Invalid, TerminalState
+
+
+def create_task(user: Any, values: Mapping[str, Any]) -> Task:
+    """A new task of one of the user's teams.
+
+    ``values``: title, team, and maybe description, repository (a row), repository_path, base_branch.
+    Raises Invalid for a repository that the team has not been given (rule 38).
+    """
+    repository = values.get("repository") or _by_path(values["team"], values.get("repository_path", ""))
+    if repository is not None and repository.team_id != values["team"].id:
+        raise Invalid("This repository belongs to another team.", field="repository")
+    return Task.objects.create(
+        title=values["title"],
+        description=values.get("description", ""),
+        team=values["team"],
+        repository=repository,
+        base_branch=values.get("base_branch", ""),
+        created_by=user,
+    )
+
+
+def _by_path(team: Any, path: str) -> Repository | None:
+    if not path:
+        return None
+    found = Repository.objects.filter(team=team, path=str(Path(path))).first()
+    if found is None:
+        raise Invalid("No repository with this path was opened to the team. Staff can add it.", field="repository_path")
+    return found
+
+
+def create_session(
+    user: Any,
+    task: Task,
+    profile: AgentProfile,
+    executor: Executor,
+    *,
+    prompt: str = "",
+    policy: str = "",
+    desired_state: str = DesiredState.RUNNING,
+) -> TaskSession:
+    """A new session on a task with its first prompt in the ledger, to be launched in the background."""
+    if task.is_over:
+        raise TerminalState("This task is over. Open a new one.")
+    if task.repository_id is None:
+        raise Invalid("The task names no repository, so a session has nowhere to work.", field="repository")
+    with transaction.atomic():
+        session = TaskSession.objects.create(
+            task=task,
+            agent_profile=profile,
+            executor=executor,
+            owner=user,
+            desired_state=desired_state,
+            stopped_by_user=desired_state == DesiredState.STOPPED,
+            **({"policy": policy} if policy else {}),
+        )
+        execution = _execution(session)
+        TaskSession.objects.filter(id=session.id).update(agent_execution_id=execution.id)
+        session.agent_execution_id = execution.id
+        if prompt:
+            Prompt.objects.create(session=session, message_id=str(uuid.uuid4()), text=prompt, by=user)
+        if desired_state == DesiredState.RUNNING:
+            intents.order_start(session, user, "auto")
+    return session
+
+
+def _execution(session: TaskSession) -> ExecutorRunning:
+    kind = agent_type(session.agent_profile.agent_type)
+    return ExecutorRunning.objects.create(
+        session=session,
+        task_id=session.task_id,
+        executor=session.executor,
+        runtime=session.executor.runtime,
+        status=ExecutorRunning.Status.STOPPED,
+        status_reason="new",
+        supports_workspace_only=kind.supports_workspace_only,
+    )
+
+
+def archive(task: Task, user: Any) -> Task:
+    """Put a task away; its sessions are stopped, and their workspaces stay."""
+    with transaction.atomic():
+        Task.objects.filter(id=task.id, archived_at=None).update(archived_at=timezone.now())
+        _stop_sessions(task, user)
+    task.refresh_from_db()
+    return task
+
+
+def finish(task: Task, user: Any) -> Task:
+    """Say that a task is done; its sessions are stopped."""
+    with transaction.atomic():
+        if task.state == TaskState.CANCELLED:
+            raise Conflict("This task was cancelled.")
+        Task.objects.filter(id=task.id).update(state=TaskState.DONE, updated_at=timezone.now())
+        _stop_sessions(task, user)
+    task.refresh_from_db()
+    return task
+
+
+def _stop_sessions(task: Task, user: Any) -> None:
+    for session in task.sessions.filter(desired_state=DesiredState.RUNNING).order_by("id"):
+        intents.stop(session.id, user)
+
+
+def delete_session(session: TaskSession) -> None:
+    """Forget a session that has no live execution; Conflict for one that may have."""
+    with transaction.atomic():
+        live = session.executions.select_for_update().exclude(status=ExecutorRunning.Status.STOPPED)
+        if live.exists() or session.intents.filter(done_at=None).exists():
+            raise Conflict("The session has a live execution. Stop it first.")
+        session.delete()

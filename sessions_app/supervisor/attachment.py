@@ -1,0 +1,134 @@
+"""A leased execution whose journal streams into the database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from executors_app.agentctl.protocol import Kind
+from executors_app.client import AgentctlClient
+from executors_app.domain import ExecutionFacts
+from executors_app.errors import ExecutorError
+from sessions_app.models import Lease, LeaseLost
+from sessions_app.supervisor.ingest import Ingested, ingest
+from sessions_app.supervisor.threads import DatabaseThread
+
+log = logging.getLogger(__name__)
+PAUSE = 0.01
+"""Seconds at least between two commits of one stream: back to back, they starve every other writer."""
+RECONNECTS = 5
+"""How often a broken stream is tried again before the sweep looks at the execution."""
+
+
+@dataclass
+class Attachment:
+    """The stream of one execution: reads, writes, acknowledges; ends when agentctl or the lease does."""
+
+    session_id: uuid.UUID
+    facts: ExecutionFacts
+    lease: Lease
+    client: AgentctlClient
+    database: DatabaseThread
+    on_change: Callable[[uuid.UUID], None]
+    """Called after each commit: orders may be due."""
+    on_end: Callable[[Attachment], None]
+    epoch: str = ""
+    seq: int = 0
+    sent: set[str] = field(default_factory=set)
+    """Prompts given over this attachment; the journal says what became of them."""
+    connected: asyncio.Event = field(default_factory=asyncio.Event)
+    agent_gone: bool = False
+    ended: bool = False
+    error: ExecutorError | None = None
+    _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to stream, in the background."""
+        self._task = asyncio.create_task(self._run(), name=f"attachment {self.session_id}")
+
+    async def stop(self) -> None:
+        """End the stream, keep the lease; a commit under way is finished first."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def reach(self, epoch: str, seq: int, timeout: float) -> bool:
+        """Wait until the log has line ``seq`` of the journal; False when the stream ended or time is up."""
+
+        def there() -> bool:
+            return self.ended or (self.epoch == epoch and self.seq >= seq)
+
+        try:
+            async with asyncio.timeout(timeout), self._moved:
+                await self._moved.wait_for(there)
+        except TimeoutError:
+            return False
+        return not self.ended
+
+    async def _run(self) -> None:
+        try:
+            await self._stream_with_retries()
+        except LeaseLost:
+            log.info("session %s: another supervisor has taken it over", self.session_id)
+        except ExecutorError as error:
+            self.error = error
+            log.info("session %s: its stream ended: %s", self.session_id, error.message)
+        except Exception:
+            log.exception("session %s: its stream failed", self.session_id)
+        finally:
+            self.ended = True
+            self.connected.set()
+            await asyncio.shield(self._tell())
+            self.on_end(self)
+
+    async def _stream_with_retries(self) -> None:
+        for attempt in range(RECONNECTS):
+            before = self.seq
+            try:
+                await self._stream()
+            except ExecutorError:
+                if attempt == RECONNECTS - 1 or not self.connected.is_set():
+                    raise
+            if self.seq == before and not await self._answers():
+                return
+            await asyncio.sleep(PAUSE * 2**attempt)
+
+    async def _answers(self) -> bool:
+        try:
+            await self.client.status(timeout=2)
+        except ExecutorError:
+            return False
+        return True
+
+    async def _stream(self) -> None:
+        async with self.client.events(self.seq, self.epoch) as stream:
+            self.connected.set()
+            async for batch in stream:
+                lines = [line for line in batch if "kind" in line]
+                if not lines:
+                    continue
+                began = time.monotonic()
+                done = await self._write(lines)
+                await stream.ack(done.seq)
+                await self._tell()
+                self.on_change(self.session_id)
+                await asyncio.sleep(max(PAUSE, time.monotonic() - began))
+
+    async def _write(self, lines: Sequence[Mapping[str, Any]]) -> Ingested:
+        token = None
+        if any(line["kind"] == Kind.SESSION_IDENTIFIED for line in lines):
+            token = await self.client.agent_session()
+        done = await asyncio.shield(self.database(ingest, self.session_id, self.lease, lines, token))
+        self.epoch, self.seq = done.epoch, done.seq
+        self.agent_gone = self.agent_gone or done.agent_gone
+        return done
+
+    async def _tell(self) -> None:
+        async with self._moved:
+            self._moved.notify_all()

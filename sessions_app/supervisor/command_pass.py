@@ -1,0 +1,79 @@
+"""A supervisor for one pass: what ``recover_sessions`` is (design 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Collection
+from typing import Any
+
+from django.conf import settings
+
+from sessions_app.models import Intent
+from sessions_app.supervisor import sweep_report
+from sessions_app.supervisor.lock import SupervisorLock
+from sessions_app.supervisor.loop import Supervisor
+from sessions_app.supervisor.sweep import Progress, Scope, Sweep
+
+LOOK_EVERY = 0.1
+"""Seconds between two looks at starts that somebody else carries out."""
+
+
+async def run(scope: Scope, wait: float, progress: Progress) -> tuple[Sweep, dict[str, Any]]:
+    """Sweep once; with ``wait`` return when the starts have ended, whoever did them, or after that many seconds."""
+    deadline = time.monotonic() + wait
+    with SupervisorLock("sweep") as lock:
+        alone = await _take(lock)
+        supervisor = Supervisor()
+        if alone and not scope.dry_run:
+            await supervisor.open()
+        try:
+            result = await _pass(supervisor, scope, alone=alone, progress=progress)
+            if wait and not scope.dry_run:
+                await _wait_for_starts(supervisor, result, deadline, alone=alone)
+            document = await supervisor.core.database(sweep_report.report, result, supervisor.core.boot_id)
+        finally:
+            await supervisor.close()
+    return result, document
+
+
+async def _pass(supervisor: Supervisor, scope: Scope, *, alone: bool, progress: Progress) -> Sweep:
+    """The sweep; while a server has this database it decides and acts, and this pass only looks."""
+    if not alone:
+        scope = Scope("command", scope.sessions, scope.runtime, scope.concurrency, scope.timeout, dry_run=True)
+    return await supervisor.sweep(scope, progress=progress)
+
+
+async def _take(lock: SupervisorLock) -> bool:
+    """The lock of an embedded database; another sweep is waited for, a server is not."""
+    deadline = time.monotonic() + settings.KANDEV_LEASE_TTL
+    while not lock.take():
+        if lock.held_by() == "supervise" or time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(LOOK_EVERY)
+    return True
+
+
+async def _wait_for_starts(supervisor: Supervisor, result: Sweep, deadline: float, *, alone: bool) -> None:
+    ids = [item.row.session.id for item in result.decided]
+    while time.monotonic() < deadline:
+        if alone:
+            for session_id in ids:
+                supervisor.orders.poke(session_id)
+            await _settle(supervisor, deadline)
+        if not await supervisor.core.database(_open_starts, ids):
+            return
+        await asyncio.sleep(LOOK_EVERY)
+
+
+async def _settle(supervisor: Supervisor, deadline: float) -> None:
+    try:
+        async with asyncio.timeout(max(deadline - time.monotonic(), 0)):
+            await supervisor.orders.settle()
+    except TimeoutError:
+        pass
+
+
+def _open_starts(ids: Collection[uuid.UUID]) -> bool:
+    return Intent.objects.filter(session_id__in=ids, done_at=None).exists()

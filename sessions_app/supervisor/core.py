@@ -1,0 +1,139 @@
+"""One supervisor: what it holds, and how it takes an execution over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+from django.conf import settings
+
+from executors_app import crash_points
+from executors_app.client import AgentctlClient, open_http
+from executors_app.domain import ExecutionFacts
+from executors_app.errors import ExecutorError, StaleGeneration
+from executors_app.models import ExecutorRunning
+from sessions_app.models import Lease
+from sessions_app.supervisor import leases
+from sessions_app.supervisor.attachment import Attachment
+from sessions_app.supervisor.rows import facts_of, present_execution, session_of
+from sessions_app.supervisor.threads import DatabaseThread
+
+log = logging.getLogger(__name__)
+ATTACH_TIMEOUT = 10.0
+"""Seconds until a stream must be open, and its journal in the log."""
+
+
+class Core:
+    """Leases, streams and threads of one supervisor process; the registry is a cache, never trusted."""
+
+    def __init__(self) -> None:
+        self.boot_id = uuid.uuid4().hex
+        self.writer = DatabaseThread("ingest")
+        self.database = DatabaseThread("orders")
+        self.attachments: dict[uuid.UUID, Attachment] = {}
+        self.starts = asyncio.Semaphore(settings.KANDEV_START_CONCURRENCY)
+        self.on_change: Callable[[uuid.UUID], None] = lambda session_id: None
+        self.on_loss: Callable[[Attachment], None] = lambda attachment: None
+        self._http: aiohttp.ClientSession | None = None
+        self._attaching: dict[uuid.UUID, asyncio.Lock] = {}
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        """The one connection pool to all agentctls."""
+        if self._http is None:
+            self._http = open_http()
+        return self._http
+
+    def attached(self, session_id: uuid.UUID) -> Attachment | None:
+        """The live stream of a session."""
+        found = self.attachments.get(session_id)
+        return found if found is not None and not found.ended else None
+
+    async def attach(self, session_id: uuid.UUID, report: Mapping[str, Any] | None = None) -> Attachment | None:
+        """Lease a live execution and stream its journal until the log has what ``report`` names.
+
+        Returns None where another supervisor holds the lease. Raises ExecutorError where agentctl
+        does not answer. The take-over counts once agentctl has confirmed the generation (rule 17).
+        """
+        async with self._attaching.setdefault(session_id, asyncio.Lock()):
+            found = self.attached(session_id)
+            if found is None:
+                try:
+                    found = await self._take_over(session_id, report)
+                except StaleGeneration:  # somebody commanded it with a newer one: exactly once more
+                    found = await self._take_over(session_id, None)
+            return found
+
+    async def _take_over(self, session_id: uuid.UUID, report: Mapping[str, Any] | None) -> Attachment | None:
+        facts = await self.database(_present_facts, session_id)
+        if facts is None:
+            return None
+        if report is None:
+            report = await AgentctlClient.of(facts, self.http).status(timeout=ATTACH_TIMEOUT)
+        lease = await self.database(leases.acquire, uuid.UUID(facts.id), self.boot_id, int(report["generation"]))
+        if lease is None:
+            return None
+        crash_points.reached("supervisor.leased")
+        attachment = await self._stream(session_id, facts, lease)
+        journal = report["journal"]
+        if journal["last_seq"] and not await attachment.reach(journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT):
+            log.warning("session %s: its journal is not in the log yet", session_id)
+        return attachment
+
+    async def _stream(self, session_id: uuid.UUID, facts: ExecutionFacts, lease: Lease) -> Attachment:
+        facts = replace(facts, generation=lease.generation)
+        epoch, seq = await self.database(_cursor, facts.id)
+        attachment = Attachment(
+            session_id=session_id,
+            facts=facts,
+            lease=lease,
+            client=AgentctlClient.of(facts, self.http),
+            database=self.writer,
+            on_change=self.on_change,
+            on_end=self._forget,
+            epoch=epoch,
+            seq=seq,
+        )
+        attachment.start()
+        await asyncio.wait_for(attachment.connected.wait(), ATTACH_TIMEOUT)
+        if attachment.ended:
+            raise attachment.error or ExecutorError("The event stream of agentctl ended at once.")
+        self.attachments[session_id] = attachment
+        return attachment
+
+    def _forget(self, attachment: Attachment) -> None:
+        if self.attachments.get(attachment.session_id) is attachment:
+            del self.attachments[attachment.session_id]
+            self.on_loss(attachment)
+
+    async def detach(self, session_id: uuid.UUID) -> None:
+        """End the stream of a session without anybody looking for the reason."""
+        attachment = self.attachments.pop(session_id, None)
+        if attachment is not None:
+            await attachment.stop()
+
+    async def close(self) -> None:
+        """Give everything back: streams, leases, connections. Agents go on."""
+        for session_id in list(self.attachments):
+            await self.detach(session_id)
+        await self.database(leases.release, self.boot_id)
+        if self._http is not None:
+            await self._http.close()
+        self.writer.close()
+        self.database.close()
+
+
+def _present_facts(session_id: uuid.UUID) -> ExecutionFacts | None:
+    session = session_of(session_id)
+    execution = present_execution(session)
+    return None if execution is None or not execution.agentctl_url else facts_of(execution, session)
+
+
+def _cursor(execution_id: str) -> tuple[str, int]:
+    cursor: tuple[str, int] = ExecutorRunning.objects.values_list("journal_epoch", "journal_seq").get(id=execution_id)
+    return cursor

@@ -1,0 +1,189 @@
+"""From a journal line to the session's log: one small function for each kind of line (design 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from executors_app.agentctl.protocol import Kind
+from sessions_app.domain.states import PROMPT, SESSION
+from sessions_app.models import Draft, PermissionRequest, Prompt
+from sessions_app.supervisor.conversation import Conversation
+from sessions_app.supervisor.interruptions import interrupt
+
+Line = Mapping[str, Any]
+
+
+class Fold:
+    """Applies journal lines, in order, to the draft of one session."""
+
+    def __init__(self, draft: Draft):
+        self.draft = draft
+        self.conversation = Conversation(draft)
+        self.agent_gone = False
+        """A line told that the agent process ended without being asked to."""
+
+    def apply(self, line: Line) -> None:
+        """Apply one line; an unknown kind changes nothing."""
+        handler = HANDLERS.get(str(line.get("kind")))
+        if handler is None:
+            return
+        self.draft.at = datetime.fromtimestamp(float(line["ts"]), UTC)
+        if line["kind"] not in (Kind.MESSAGE_AGENT, Kind.MESSAGE_THOUGHT):
+            self.conversation.pause()
+        handler(self, line)
+
+    def prompt(self, line: Line) -> Prompt | None:
+        """The ledger row that a line names."""
+        return self.draft.session.prompts.filter(message_id=line.get("message_id")).first()
+
+
+def _accepted(fold: Fold, line: Line) -> None:
+    """The prompt is the agent's: now, and only now, its text enters the conversation (rule 14)."""
+    draft, message_id = fold.draft, str(line["message_id"])
+    row = fold.prompt(line)
+    fold.conversation.finish()
+    draft.move_run("complete", reason="superseded")
+    draft.start_run(message_id)
+    kind = row.kind if row else str(line.get("prompt_kind", "user"))
+    text = row.text if row else str(line.get("text", ""))  # ours has no injected history before it
+    fold.conversation.add("user", text, key=message_id, kind=kind)
+    if row is not None and PROMPT.allows(row.state, "accept"):
+        draft.move_prompt(row, "accept", journal_epoch=line["epoch"])
+    _move(draft, "turn_started")
+    draft.work("begin")
+
+
+def _delivered(fold: Fold, line: Line) -> None:
+    row = fold.prompt(line)
+    if row is not None and PROMPT.allows(row.state, "deliver"):
+        fold.draft.move_prompt(row, "deliver")
+
+
+def _text(role: str) -> Callable[[Fold, Line], None]:
+    def fold_text(fold: Fold, line: Line) -> None:
+        fold.conversation.text(role, str(line.get("text", "")))
+
+    return fold_text
+
+
+def _agents_user_text(fold: Fold, line: Line) -> None:
+    """Text that the agent attributes to the user and that is not ours is kept apart (rule 14)."""
+    fold.conversation.finish_text()
+    fold.conversation.add("status", str(line.get("text", "")), attributed_to="user")
+
+
+TOOL_FIELDS = ("tool_call_id", "title", "tool_kind", "status", "content", "locations", "raw_input", "raw_output")
+
+
+def _tool(fold: Fold, line: Line) -> None:
+    values = {name: line[name] for name in TOOL_FIELDS if name in line}
+    fold.conversation.tool(str(line.get("tool_call_id", "")), values)
+
+
+def _plan(fold: Fold, line: Line) -> None:
+    fold.conversation.plan(line.get("entries", []))
+
+
+def _permission_requested(fold: Fold, line: Line) -> None:
+    draft, run = fold.draft, fold.draft.move_run("wait")
+    options, tool_call = line.get("options", []), line.get("tool_call", {})
+    _, made = PermissionRequest.objects.get_or_create(
+        id=str(line["permission_id"]),
+        defaults={
+            "session": draft.session,
+            "run": run,
+            "tool_call": tool_call,
+            "options": options,
+            "requested_at": draft.at,
+        },
+    )
+    if made:
+        draft.say(
+            "session.permission.requested",
+            permission_id=str(line["permission_id"]),
+            run_id=str(run.id) if run else None,
+            tool_call=tool_call,
+            options=options,
+        )
+
+
+def _permission_settled(state: str) -> Callable[[Fold, Line], None]:
+    def settle(fold: Fold, line: Line) -> None:
+        draft = fold.draft
+        asked = draft.session.permissions.filter(id=line.get("permission_id"), state="pending").first()
+        if asked is None:
+            return
+        asked.state, asked.settled_at = state, draft.at
+        asked.option_id = str(line.get("option_id") or "")
+        asked.save(update_fields=["state", "settled_at", "option_id"])
+        draft.say(
+            "session.permission.resolved",
+            permission_id=asked.id,
+            state=state,
+            option_id=asked.option_id,
+            reason=str(line.get("reason", "")),
+        )
+        if not draft.session.permissions.filter(state="pending").exists():
+            draft.move_run("resume")
+
+    return settle
+
+
+def _turn_ended(move: str) -> Callable[[Fold, Line], None]:
+    def end(fold: Fold, line: Line) -> None:
+        draft = fold.draft
+        fold.conversation.finish(tool_status="" if move == "complete" else "cancelled")
+        row = fold.prompt(line)
+        if row is not None and PROMPT.allows(row.state, "finish"):
+            draft.move_prompt(row, "finish")
+        if draft.open_run is None:
+            return
+        failure = {"error_code": line.get("code"), "error_message": line.get("message")} if move == "fail" else {}
+        draft.move_run(move, reason=str(line.get("stop_reason") or line.get("code") or ""), **failure)
+        _move(draft, "turn_ended")
+        draft.work("rest")
+        draft.set(start_attempts=0, next_restart_at=None)
+        if move == "fail":
+            fold.conversation.add("status", str(line.get("message") or "The turn failed."), level="error")
+
+    return end
+
+
+def _exited(fold: Fold, line: Line) -> None:
+    """The agent process is gone: what it left unfinished is said, and nobody takes it for running."""
+    interrupt(fold.draft, "agent_exited", fold.conversation)
+    fold.draft.set(launch_id="")
+    fold.draft.say("session.agent_exited", exit_code=line.get("exit_code"), expected=bool(line.get("expected")))
+    fold.agent_gone = fold.agent_gone or not line.get("expected")
+
+
+def _abandoned(fold: Fold, line: Line) -> None:
+    fold.draft.say("session.agentctl_abandoned")
+
+
+def _move(draft: Draft, move: str) -> None:
+    """Move the session where it may move; a session that ended for good only keeps its log."""
+    if SESSION.allows(draft.session.state, move):
+        draft.move(move)
+
+
+HANDLERS: dict[str, Callable[[Fold, Line], None]] = {
+    Kind.PROMPT_ACCEPTED: _accepted,
+    Kind.PROMPT_DELIVERED: _delivered,
+    Kind.MESSAGE_USER: _agents_user_text,
+    Kind.MESSAGE_AGENT: _text("agent"),
+    Kind.MESSAGE_THOUGHT: _text("thought"),
+    Kind.TOOL_CALL: _tool,
+    Kind.TOOL_UPDATE: _tool,
+    Kind.PLAN: _plan,
+    Kind.PERMISSION_REQUESTED: _permission_requested,
+    Kind.PERMISSION_RESOLVED: _permission_settled("resolved"),
+    Kind.PERMISSION_CANCELLED: _permission_settled("cancelled"),
+    Kind.TURN_COMPLETED: _turn_ended("complete"),
+    Kind.TURN_CANCELLED: _turn_ended("cancel"),
+    Kind.TURN_FAILED: _turn_ended("fail"),
+    Kind.AGENT_EXITED: _exited,
+    Kind.AGENTCTL_ABANDONED: _abandoned,
+}

@@ -1,0 +1,97 @@
+"""What is said of a turn whose agent process is gone: once, truly, and nothing sent again by itself (design 7)."""
+
+from __future__ import annotations
+
+from django.conf import settings
+
+from sessions_app.domain import continuation
+from sessions_app.domain.recovery import Policy
+from sessions_app.domain.states import UNSETTLED_PROMPT_STATES, PromptState, WorkState
+from sessions_app.models import Draft, Prompt, Run, TaskSession
+from sessions_app.supervisor.conversation import Conversation
+
+INTERRUPTION_NOTE = "interruption_note"
+"""Key of ``TaskSession.metadata``: what the user's next prompt says before its text."""
+
+
+def interrupt(draft: Draft, reason: str, conversation: Conversation | None = None) -> bool:
+    """The agent of the open turn is gone: close the turn, its messages, permissions and prompts.
+
+    Appends ``session.run.interrupted`` exactly once per run (unique in the database), and settles
+    every prompt on its way. False where no turn was open. Moves the session to WAITING_FOR_INPUT.
+    """
+    run = draft.open_run
+    talk = conversation or Conversation(draft)
+    tools = talk.unfinished_tools()
+    talk.finish(tool_status="interrupted")
+    _expire_permissions(draft)
+    if run is not None:
+        draft.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}", unfinished_tools=tools)
+    interrupted = _settle_prompts(draft)
+    if run is not None:
+        _go_on(draft, run, interrupted, tools)
+    draft.work("rest")
+    if run is not None:
+        draft.move("interrupt", reason="interrupted")
+    if conversation is None:
+        talk.seal()
+    return run is not None
+
+
+def _expire_permissions(draft: Draft) -> None:
+    for asked in draft.session.permissions.filter(state="pending"):
+        asked.state, asked.settled_at = "expired", draft.at
+        asked.save(update_fields=["state", "settled_at"])
+        draft.say("session.permission.expired", permission_id=asked.id, reason="agent_gone")
+
+
+def _settle_prompts(draft: Draft) -> Prompt | None:
+    """What is known to have reached the agent is interrupted, what is in doubt is held (rules 12, 13).
+
+    A prompt in ``sending`` is left to the prompt lane: the same journal epoch may be asked again.
+    """
+    known = None
+    for row in draft.session.prompts.filter(state__in=UNSETTLED_PROMPT_STATES).order_by("id"):
+        if row.state == PromptState.DELIVERED:
+            draft.move_prompt(row, "interrupt")
+            known = row
+        elif row.state == PromptState.ACCEPTED:
+            draft.move_prompt(row, "hold")
+    return known
+
+
+def _go_on(draft: Draft, run: Run, interrupted: Prompt | None, tools: list[str]) -> None:
+    """The continue prompt, or the note that a newer prompt of the user carries in its place (rule 16)."""
+    session = draft.session
+    facts = continuation.ContinueFacts(
+        work_state=WorkState(session.work_state),
+        policy=Policy(session.policy),
+        setting=_setting(session),
+        prompt_held=interrupted is None,
+        ended_by_user=session.stopped_by_user,
+        user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind="user").exists(),
+        agent_owns_turn=False,
+        turn_finished=False,
+    )
+    told = continuation.Interruption(session.task.title, interrupted.text if interrupted else "", tools)
+    if continuation.should_note(facts):
+        draft.set(metadata={**session.metadata, INTERRUPTION_NOTE: continuation.interruption_note(told)})
+    if interrupted is not None and continuation.should_continue(facts):
+        _put_continue_prompt(draft, run, interrupted, continuation.continue_prompt(told))
+
+
+def _put_continue_prompt(draft: Draft, run: Run, interrupted: Prompt, text: str) -> None:
+    row, made = Prompt.objects.get_or_create(
+        session=draft.session, message_id=f"continue:{run.id}", defaults={"text": text, "kind": "continue"}
+    )
+    if made:
+        interrupted.continued_by = row
+        interrupted.save(update_fields=["continued_by"])
+        draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+
+
+def _setting(session: TaskSession) -> bool | None:
+    """Whether interrupted work is continued by itself: the session's own word, else the deployment's."""
+    if session.continue_prompts is not None:
+        return session.continue_prompts
+    return None if not settings.KANDEV_CONTINUE else settings.KANDEV_CONTINUE == "on"

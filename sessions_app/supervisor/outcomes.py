@@ -1,0 +1,108 @@
+"""How a start or a stop ended, written down: rows, receipt and intent in one transaction."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+
+from executors_app.errors import ExecutorError
+from sessions_app.domain import backoff
+from sessions_app.domain.states import SESSION, DesiredState
+from sessions_app.models import Draft, Intent, Lease, writing
+from sessions_app.supervisor.interruptions import interrupt
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a start did not come to an agent."""
+
+    code: str
+    message: str
+    permanent: bool = False
+    token_valid: bool = True
+    executor_failed: bool = False
+    """agentctl itself is not there; otherwise the workspace stays open."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+def failure_of(error: ExecutorError, *, executor_failed: bool) -> Failure:
+    """The failure that an error of the executors' side stands for."""
+    answer = error.details.get("answer") or {}
+    return Failure(
+        code=str(getattr(error, "refusal", None) or error.code),
+        message=error.message,
+        permanent=bool(answer.get("permanent", error.permanent)),
+        token_valid=bool(answer.get("token_valid", True)),
+        executor_failed=executor_failed,
+    )
+
+
+def settle(intent_id: uuid.UUID, outcome: str) -> None:
+    """An order is carried out, or has become pointless."""
+    Intent.objects.filter(id=intent_id, done_at=None).update(done_at=timezone.now(), outcome=outcome)
+
+
+def write_failure(session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | None, failure: Failure) -> None:
+    """A start failed: say it, keep the token unless the agent itself said that it is gone, back off (rule 33)."""
+    with writing(session_id, lease) as draft:
+        settle(intent_id, failure.code)
+        if draft.session.desired_state != DesiredState.RUNNING:
+            return  # somebody stopped it meanwhile: that start has lost, and is no failure
+        strategy = Intent.objects.values_list("payload", flat=True).get(id=intent_id).get("strategy", "")
+        if failure.executor_failed:
+            draft.move_executor("fail", error_code=failure.code, error_message=failure.message)
+        draft.receipt(
+            "failed",
+            "none",
+            launch_id=str(intent_id),
+            strategy=strategy,
+            reason=failure.code,
+            evidence={**failure.evidence, "message": failure.message},
+        )
+        draft.set(launch_id="")
+        if failure.token_valid:
+            _back_off(draft, failure)
+        else:
+            _set_token_aside(draft, failure)
+
+
+def _set_token_aside(draft: Draft, failure: Failure) -> None:
+    """The agent says that the conversation is gone: the token is kept apart, and a user decides (design 8)."""
+    execution = draft.execution
+    if execution is not None and execution.resume_token:
+        execution.rejected_resume_token, execution.resume_token = execution.resume_token, ""
+        execution.save(update_fields=["rejected_resume_token", "resume_token", "updated_at"])
+    draft.set(next_restart_at=None)
+    draft.move("ready", error_code=failure.code, error_message=failure.message, reason="token_rejected")
+
+
+def _back_off(draft: Draft, failure: Failure) -> None:
+    attempts = draft.session.start_attempts
+    message = failure.message
+    if not failure.permanent and backoff.gave_up(attempts, settings.KANDEV_MAX_RESTARTS):
+        message = f"Given up after {attempts} starts. The last one: {message}"
+        draft.set(next_restart_at=None)
+        draft.move("give_up", error_code=failure.code, error_message=message)
+        return
+    wait = backoff.delay(attempts, random.random())  # noqa: S311  (jitter)
+    draft.set(next_restart_at=None if failure.permanent else draft.at + wait)
+    draft.move("fail", error_code=failure.code, error_message=message)
+
+
+def write_stopped(session_id: uuid.UUID, lease: Lease | None, reason: str, close_as: str = "") -> None:
+    """The execution has ended as it was asked to: nothing of it is left unfinished, the session can be resumed."""
+    with writing(session_id, lease) as draft:
+        interrupt(draft, reason)
+        draft.set(launch_id="", next_restart_at=None, ready_since=None)
+        draft.move_executor("stop", pid=None, status_reason=reason)
+        if close_as:
+            draft.work("finish")
+            draft.move({"completed": "complete", "cancelled": "cancel"}[close_as])
+        elif SESSION.allows(draft.session.state, "stop"):
+            draft.move("stop", reason=reason)

@@ -1,0 +1,121 @@
+"""Carrying out a start: workspace, agentctl, stream, agent. Every step may be done again after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Any
+
+from django.conf import settings
+
+from executors_app import crash_points
+from executors_app.domain import Launched
+from executors_app.errors import (
+    AgentctlRefused,
+    AgentctlUnreachable,
+    ExecutorError,
+    LaunchFailed,
+    StaleGeneration,
+)
+from executors_app.plugins import runtime
+from sessions_app.models import LeaseLost
+from sessions_app.supervisor import start_agent, start_plan
+from sessions_app.supervisor.attachment import Attachment
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.outcomes import Failure, failure_of, settle, write_failure
+
+log = logging.getLogger(__name__)
+OWN_LIMIT = 10
+"""Seconds by which our own limit outlives the one that agentctl was told."""
+
+
+async def carry_out(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
+    """Carry out one start order; returns when it is done, or left to whoever holds the lease."""
+    async with core.starts:
+        try:
+            async with asyncio.timeout(settings.KANDEV_START_TIMEOUT):
+                await _start(core, session_id, intent_id)
+        except LeaseLost:
+            log.info("session %s: another supervisor carries out its start", session_id)
+        except TimeoutError:
+            failure = Failure("start_timeout", f"The start took longer than {settings.KANDEV_START_TIMEOUT:g} seconds.")
+            await core.database(write_failure, session_id, intent_id, None, failure)
+        except Exception as error:  # one bad session never stops the others
+            log.exception("session %s: its start failed", session_id)
+            failure = Failure("internal_error", f"The start failed: {type(error).__name__}")
+            await core.database(write_failure, session_id, intent_id, None, failure)
+
+
+async def _start(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
+    live = core.attached(session_id)
+    plan = await core.database(start_plan.claim, session_id, intent_id, core.boot_id, attached=live is not None)
+    if plan is None:
+        return
+    try:
+        attachment = live or await _launch(core, plan)
+    except (AgentctlUnreachable, AgentctlRefused, LaunchFailed, ExecutorError) as error:
+        failure = failure_of(error, executor_failed=True)
+        await core.database(write_failure, session_id, intent_id, plan.lease, failure)
+        return
+    if attachment is None:
+        return  # somebody else took it over
+    await _open_agent(core, attachment, plan)
+
+
+async def _launch(core: Core, plan: start_plan.Plan) -> Attachment | None:
+    place = runtime(plan.facts.runtime)
+    await place.end_leftovers(plan.facts) if plan.leftovers else None
+    launched: Launched = await place.launch(plan.spec)
+    crash_points.reached("supervisor.launched")
+    kept = await core.database(start_plan.write_launched, plan, launched)
+    crash_points.reached("supervisor.launch_written")
+    if not kept:
+        await _undo(core, plan, launched)
+        return None
+    return await core.attach(plan.session_id)
+
+
+async def _undo(core: Core, plan: start_plan.Plan, launched: Launched) -> None:
+    """Somebody stopped the session while it was being launched: shut down what was started (rule 9)."""
+    facts = await core.database(start_plan.facts_with, plan.session_id, launched)
+    await runtime(plan.facts.runtime).end(facts)
+    await core.database(settle, plan.intent_id, "stopped")
+
+
+async def _open_agent(core: Core, attachment: Attachment, plan: start_plan.Plan) -> None:
+    """Start the agent with the strategy that the one opinion names, or leave it at the workspace."""
+    order = await core.database(start_agent.prepare, plan, attachment.lease)
+    if order is None:
+        return
+    try:
+        answer = await _ask(attachment, order)
+    except StaleGeneration:
+        raise LeaseLost(LeaseLost.__doc__) from None
+    except AgentctlUnreachable as error:
+        failure = failure_of(error, executor_failed=False)
+        await core.database(write_failure, plan.session_id, plan.intent_id, attachment.lease, failure)
+        return
+    except AgentctlRefused as error:
+        await _refused(core, attachment, plan, error)
+        return
+    crash_points.reached("supervisor.agent_started")
+    won = await core.database(start_agent.write_started, plan, attachment.lease, order, answer)
+    crash_points.reached("supervisor.agent_start_written")
+    if not won:
+        await attachment.client.stop_agent(grace=5, intent_id=str(plan.intent_id))
+        await core.database(settle, plan.intent_id, "stopped")
+
+
+async def _ask(attachment: Attachment, order: start_agent.AgentOrder) -> dict[str, Any]:
+    timeout = settings.KANDEV_START_TIMEOUT + OWN_LIMIT
+    return await attachment.client.start_agent(order.body, timeout=timeout)
+
+
+async def _refused(core: Core, attachment: Attachment, plan: start_plan.Plan, error: AgentctlRefused) -> None:
+    if error.refusal == "already_running":  # an agent of an earlier start, whose answer was lost
+        report = await attachment.client.status()
+        await core.database(start_agent.write_reattached, plan, attachment.lease, report)
+        return
+    failure = failure_of(error, executor_failed=False)
+    await core.database(write_failure, plan.session_id, plan.intent_id, attachment.lease, failure)

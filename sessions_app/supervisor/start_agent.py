@@ -1,0 +1,206 @@
+"""The agent's part of a start: what it is told, and what its answer proves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+
+from executors_app.agents import AgentType
+from executors_app.models import ExecutorRunning
+from executors_app.plugins import agent_type
+from sessions_app.domain import verification
+from sessions_app.domain.resumability import Mode, Strategy
+from sessions_app.domain.states import DesiredState, PromptState, RunState
+from sessions_app.domain.verification import ReceiptKind, Verdict, fingerprint
+from sessions_app.models import Draft, Intent, Lease, TaskSession, writing
+from sessions_app.services.assessment import assess_start, history_allowed
+from sessions_app.supervisor.outcomes import Failure, settle, write_failure
+from sessions_app.supervisor.start_plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOrder:
+    """What agentctl is told, and what its answer is judged by."""
+
+    body: Mapping[str, Any]
+    strategy: Strategy
+    token_before: str
+    last_completed_text: str | None
+    completed_turns: int
+    injects: bool
+    kind: AgentType = field(repr=False)
+
+
+def prepare(plan: Plan, lease: Lease) -> AgentOrder | None:
+    """Decide how the agent starts; None where it does not: workspace only, or not resumable (both said)."""
+    with writing(plan.session_id, lease) as draft:
+        session = draft.session
+        verdict = assess_start(session, plan.mode)
+        if not verdict.allowed or verdict.strategy is None:
+            _workspace_only(draft, plan, verdict.refusal)
+            return None
+        execution = draft.execution
+        assert execution is not None, "the lease was checked against it"  # noqa: S101
+        order = _order(session, execution, plan, verdict.strategy)
+        Intent.objects.filter(id=plan.intent_id).update(payload={"mode": plan.mode, "strategy": verdict.strategy})
+    return order
+
+
+def _workspace_only(draft: Draft, plan: Plan, refusal: str) -> None:
+    """The workspace is up, the agent is not: asked for so, or because it cannot be resumed."""
+    settle(plan.intent_id, refusal or "workspace_only")
+    draft.receipt("workspace_only", "none", launch_id=str(plan.intent_id), reason=refusal or plan.mode)
+    keeps_away = {**draft.session.metadata, "workspace_only": plan.mode == Mode.WORKSPACE_ONLY}
+    draft.set(launch_id="", metadata=keeps_away)
+    if plan.mode == Mode.WORKSPACE_ONLY and draft.session.error_code in REFUSALS:
+        return  # what was said of its agent stays true
+    if refusal:
+        draft.move("fail", error_code=refusal, error_message=REFUSALS.get(refusal, "This session cannot be resumed."))
+    else:
+        draft.move("ready", reason="workspace_only")
+
+
+REFUSALS = {
+    "not_resumable": "This agent doesn’t support resuming. Start a new session.",
+    "missing_resume_token": "The agent never told the key of its conversation. Start a new session.",
+    "worktree_missing": "The session’s worktree is gone. Start a new session.",
+}
+
+
+def _order(session: TaskSession, execution: ExecutorRunning, plan: Plan, strategy: Strategy) -> AgentOrder:
+    profile = session.agent_profile
+    kind = agent_type(profile.agent_type)
+    retried = plan.mode == Mode.RESUME and not execution.resume_token
+    token = execution.rejected_resume_token if retried else execution.resume_token
+    body = {
+        "argv": profile.argv(),
+        "env": {**kind.env, **profile.env},
+        "cwd": execution.workspace_path,
+        "driver": kind.driver,
+        "strategy": strategy,
+        "resume_token": token if strategy == Strategy.NATIVE else None,
+        "model": profile.model or None,
+        "mcp_servers": list(profile.mcp_servers),
+        "permission_mode": profile.permission_mode,
+        "launch_id": str(plan.intent_id),
+        "gone_patterns": list(kind.gone_patterns),
+        "prefer_load": kind.prefer_load,
+        "timeout": float(min(60, settings.KANDEV_START_TIMEOUT)),
+    }
+    return AgentOrder(
+        body=body,
+        strategy=strategy,
+        token_before=token,
+        last_completed_text=_last_completed_text(session),
+        completed_turns=session.runs.filter(state=RunState.COMPLETED).count(),
+        injects=strategy == Strategy.HISTORY and history_allowed(session),
+        kind=kind,
+    )
+
+
+def _last_completed_text(session: TaskSession) -> str | None:
+    run = session.runs.filter(state=RunState.COMPLETED).order_by("-started_at").first()
+    row = session.prompts.filter(message_id=run.message_id).first() if run else None
+    return row.text if row else None
+
+
+def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[str, Any]) -> bool:
+    """The agent is up: token, proof, receipt and states; False where a stop has won meanwhile (rule 9)."""
+    verdict = verification.verify(
+        strategy=order.strategy,
+        outcome=answer["outcome"],
+        replayed=int(answer.get("replayed", 0)),
+        replayed_user_texts=answer.get("replayed_user_texts", ()),
+        last_completed_text=order.last_completed_text if order.strategy == Strategy.NATIVE else None,
+        completed_turns=order.completed_turns if order.strategy == Strategy.NATIVE else 0,
+        type_replays=order.kind.replays_on_load,
+        injected=order.injects,
+    )
+    if verdict.contradiction:
+        return _quarantine(plan, lease, verdict)
+    with writing(plan.session_id, lease) as draft:
+        if draft.session.desired_state != DesiredState.RUNNING:
+            return False
+        _keep_token(draft, order, answer)
+        settle(plan.intent_id, verdict.kind)
+        draft.receipt(
+            verdict.kind,
+            verdict.verified,
+            launch_id=str(plan.intent_id),
+            strategy=order.strategy,
+            reason=plan.mode,
+            evidence=_evidence(draft, order, answer),
+        )
+        _settle_doubts(draft, answer.get("replayed_user_texts", ()))
+        draft.set(
+            launch_id=str(plan.intent_id),
+            next_restart_at=None,
+            ready_since=timezone.now(),
+            context_mismatch=False,
+            metadata={**draft.session.metadata, "workspace_only": False},
+            inject_history=verdict.kind == ReceiptKind.INJECTED,
+        )
+        if draft.open_run is None:
+            draft.move("ready", reason=verdict.kind)
+        else:
+            draft.move("turn_started", reason=verdict.kind)
+    return True
+
+
+def _keep_token(draft: Draft, order: AgentOrder, answer: Mapping[str, Any]) -> None:
+    """A token is replaced only after its replacement works; what it replaces is set aside."""
+    execution, token = draft.execution, str(answer.get("resume_token") or "")
+    if execution is None:
+        return
+    old = execution.resume_token
+    if old and old != token and order.strategy != Strategy.NATIVE:
+        execution.rejected_resume_token = old
+    execution.resume_token = token or old
+    capabilities = answer.get("capabilities") or {}
+    restores = [capabilities.get("load_session"), capabilities.get("resume_session")]
+    execution.supports_session_resume = any(restores) if any(value is not None for value in restores) else None
+    execution.save(update_fields=["resume_token", "rejected_resume_token", "supports_session_resume", "updated_at"])
+
+
+def _evidence(draft: Draft, order: AgentOrder, answer: Mapping[str, Any]) -> dict[str, Any]:
+    token = str(answer.get("resume_token") or "")
+    before = fingerprint(order.token_before) if order.token_before else None
+    return {
+        "fingerprint_before": before,
+        "fingerprint_after": fingerprint(token) if token else None,
+        "replayed_messages": int(answer.get("replayed", 0)),
+        "completed_turns": order.completed_turns,
+        "prompts_held": draft.session.prompts.filter(state=PromptState.HELD).count(),
+        "tool_calls_interrupted": draft.session.messages.filter(role="tool", payload__status="interrupted").count(),
+        "agent": answer.get("agent"),
+        "timings_ms": answer.get("timings"),
+    }
+
+
+def _settle_doubts(draft: Draft, replayed: Any) -> None:
+    """A prompt in doubt that the agent's own conversation shows has been delivered: interrupted (rule 13)."""
+    for row in draft.session.prompts.filter(state=PromptState.HELD):
+        if any(verification.shows(text, row.text) for text in replayed):
+            draft.move_prompt(row, "interrupt")
+
+
+def _quarantine(plan: Plan, lease: Lease, verdict: Verdict) -> bool:
+    """A load that contradicts the journal: the agent is ended, the token stays, a user decides (design 8)."""
+    with writing(plan.session_id, lease) as draft:
+        draft.set(context_mismatch=True)
+    failure = Failure("context_mismatch", verdict.contradiction or "", permanent=True)
+    write_failure(plan.session_id, plan.intent_id, lease, failure)
+    return False
+
+
+def write_reattached(plan: Plan, lease: Lease, report: Mapping[str, Any]) -> None:
+    """The agent of an earlier start is up: that start has worked, only its answer was lost."""
+    with writing(plan.session_id, lease) as draft:
+        settle(plan.intent_id, "reattached")
+        draft.receipt("reattached", "same_process", launch_id=str(plan.intent_id), reason="answer_lost")
+        draft.set(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
+        draft.move("turn_started" if draft.open_run else "ready", reason="reattached")

@@ -1,0 +1,151 @@
+"""A start's claim, and what it writes once agentctl is up."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+
+from django.utils import timezone
+
+from executors_app.agentctl import identity
+from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
+from executors_app.models import ExecutorRunning
+from sessions_app.domain.resumability import Mode
+from sessions_app.domain.states import DesiredState
+from sessions_app.models import Draft, Intent, Lease, TaskSession, writing
+from sessions_app.services.assessment import is_running
+from sessions_app.supervisor import leases
+from sessions_app.supervisor.outcomes import settle
+from sessions_app.supervisor.rows import facts_of, present_execution, session_of, spec_of
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A start that this supervisor has claimed."""
+
+    session_id: uuid.UUID
+    intent_id: uuid.UUID
+    mode: str
+    lease: Lease
+    facts: ExecutionFacts
+    spec: LaunchSpec
+    leftovers: bool
+    """The row knows of an earlier agentctl, whose processes may have outlived it."""
+
+
+def claim(session_id: uuid.UUID, intent_id: uuid.UUID, me: str, *, attached: bool) -> Plan | None:
+    """Claim a start order under the lease; None where there is nothing (more) to do for us.
+
+    A start is counted before it is made (rule 33), once: a supervisor that finds a claimed one goes on with it.
+    """
+    execution = ExecutorRunning.objects.filter(session_id=session_id).order_by("-created_at").first()
+    if execution is None:
+        settle(intent_id, "no_execution")
+        return None
+    lease = leases.acquire(execution.id, me)
+    if lease is None:
+        return None
+    with writing(session_id, lease) as draft:
+        intent = Intent.objects.select_for_update().get(id=intent_id)
+        refused = _pointless(draft, intent, attached=attached)
+        if intent.done_at is None and refused:
+            settle(intent_id, refused)
+        if intent.done_at is not None or refused:
+            return None
+        if _is_full(draft.session):
+            return None  # queued_for_capacity: looked at again when something has ended
+        _count(draft, intent)
+        intent.claimed_generation = lease.generation
+        intent.save(update_fields=["claimed_generation"])
+        if intent.payload.get("mode") != Mode.WORKSPACE_ONLY:
+            draft.move("start")
+        if not attached:
+            draft.move_executor("launch")
+    return _plan(session_id, intent, lease)
+
+
+def _pointless(draft: Draft, intent: Intent, *, attached: bool) -> str:
+    """Why there is nothing to start; the start of an agent that is up has been done."""
+    if draft.session.desired_state != DesiredState.RUNNING or draft.session.task.is_over:
+        return "stopped"
+    up = attached and is_running(draft.session, draft.execution)
+    return "already_running" if up and intent.payload.get("mode") != Mode.FRESH_START else ""
+
+
+def _is_full(session: TaskSession) -> bool:
+    limit = session.executor.max_live
+    if limit is None:
+        return False
+    live = ExecutorRunning.objects.filter(
+        executor=session.executor, status__in=[ExecutorStatus.STARTING, ExecutorStatus.READY]
+    ).exclude(session=session)
+    return live.count() >= limit
+
+
+def _count(draft: Draft, intent: Intent) -> None:
+    if intent.claimed_generation is None and intent.by_id is None:
+        draft.set(start_attempts=draft.session.start_attempts + 1)
+
+
+def _plan(session_id: uuid.UUID, intent: Intent, lease: Lease) -> Plan:
+    session = session_of(session_id)
+    execution = _execution(session)
+    if not execution.auth_token:
+        execution.auth_token = uuid.uuid4().hex + uuid.uuid4().hex
+        execution.save(update_fields=["auth_token"])
+    facts = facts_of(execution, session)
+    return Plan(
+        session_id=session_id,
+        intent_id=intent.id,
+        mode=str(intent.payload.get("mode", Mode.AUTO)),
+        lease=lease,
+        facts=facts,
+        spec=spec_of(execution, session),
+        leftovers=bool(execution.agentctl_url),
+    )
+
+
+def write_launched(plan: Plan, launched: Launched) -> bool:
+    """Agentctl is up: keep where it is; False where the session was stopped meanwhile. Raises LeaseLost."""
+    with writing(plan.session_id, plan.lease) as draft:
+        wanted = draft.session.desired_state == DesiredState.RUNNING
+        draft.move_executor("ready" if wanted else "stop", **_places(launched))
+        draft.set(
+            worktree_id=launched.worktree_id,
+            worktree_path=launched.worktree_path,
+            worktree_branch=launched.worktree_branch,
+        )
+    return wanted
+
+
+def _places(launched: Launched) -> dict[str, object]:
+    port = launched.url.rsplit(":", 1)[-1].rstrip("/")
+    return {
+        "agentctl_url": launched.url,
+        "agentctl_port": int(port) if port.isdigit() else None,
+        "host_id": identity.host_id(),
+        "pid": launched.pid,
+        "boot_id": launched.boot_id,
+        "container_id": launched.container_id,
+        "workspace_path": launched.workspace_path,
+        "worktree_id": launched.worktree_id,
+        "worktree_path": launched.worktree_path,
+        "worktree_branch": launched.worktree_branch,
+        "state": dict(launched.state),
+        "last_seen_at": timezone.now(),
+    }
+
+
+def facts_with(session_id: uuid.UUID, launched: Launched) -> ExecutionFacts:
+    """The facts of what was just launched, whatever the row says."""
+    session = session_of(session_id)
+    execution = _execution(session)
+    return replace(facts_of(execution, session), agentctl_url=launched.url, pid=launched.pid, state=launched.state)
+
+
+def _execution(session: TaskSession) -> ExecutorRunning:
+    """The execution that the claim was made on."""
+    found = present_execution(session)
+    if found is None:
+        raise ExecutorRunning.DoesNotExist(f"session {session.id} has no execution")
+    return found

@@ -1,0 +1,195 @@
+"""Carrying out one decision of a sweep: take over, drain, write, order. All of it may be done again."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any
+
+from executors_app.domain import Observation, Observed
+from executors_app.errors import ExecutorError
+from executors_app.models import ExecutorRunning
+from executors_app.plugins import runtime
+from sessions_app.domain.recovery import WORKTREE_MISSING, Decision
+from sessions_app.domain.resumability import Mode
+from sessions_app.domain.states import EXECUTOR, SESSION
+from sessions_app.models import Draft, IntentKind, Lease, LeaseLost, writing
+from sessions_app.services import intents
+from sessions_app.supervisor import leases
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.ingest import ingest
+from sessions_app.supervisor.interruptions import interrupt
+from sessions_app.supervisor.sweep_rows import Row
+
+log = logging.getLogger(__name__)
+BATCH = 500
+"""Lines of a dead agentctl's journal in one transaction."""
+
+
+@dataclass
+class Outcome:
+    """What came of acting on one row."""
+
+    receipt_kind: str = ""
+    error: str = ""
+    duration_ms: int = 0
+    skipped: bool = False
+    """Another supervisor has it."""
+
+
+async def act(core: Core, row: Row, seen: Observation, decision: Decision) -> Outcome:
+    """Do what was decided of one row. Raises nothing that the caller could help."""
+    place = replace(row.place, agentctl_url=seen.url or row.place.agentctl_url, state=seen.state or row.place.state)
+    if decision.end_leftovers:
+        await runtime(place.runtime).end_leftovers(place)
+    attached = core.attached(row.session.id) is not None
+    wants_stream = decision.agent_action in ("reattach", "resume", "stop") and seen.observed is Observed.ALIVE
+    if decision.quiet and not (wants_stream and not attached):
+        return Outcome(skipped=decision.rule == "foreign_lease")
+    try:
+        if seen.observed is Observed.ALIVE and not attached:
+            return await _take_over(core, row, seen, decision)
+        return await _write_unattached(core, row, seen, decision)
+    except LeaseLost:
+        return Outcome(skipped=True)
+
+
+async def _take_over(core: Core, row: Row, seen: Observation, decision: Decision) -> Outcome:
+    """It lives: attach, drain its journal, then write what is still to be said."""
+    if seen.url and seen.url != row.execution.agentctl_url:
+        await core.database(_keep_place, row.execution.id, seen)
+    try:
+        attachment = await core.attach(row.session.id, seen.report)
+    except ExecutorError as error:
+        return Outcome(error=error.message)
+    if attachment is None:
+        return Outcome(skipped=True)
+    return await core.database(write, row, seen, decision, attachment.lease)
+
+
+def _keep_place(execution_id: uuid.UUID, seen: Observation) -> None:
+    """A half-done launch was found where the row did not know of it."""
+    values: dict[str, Any] = {"agentctl_url": seen.url, "pid": seen.pid}
+    if seen.state is not None:
+        values["state"] = dict(seen.state)
+    ExecutorRunning.objects.filter(id=execution_id).update(**values)
+
+
+async def _write_unattached(core: Core, row: Row, seen: Observation, decision: Decision) -> Outcome:
+    held = core.attached(row.session.id)
+    lease = held.lease if held else await core.database(leases.acquire, row.execution.id, core.boot_id)
+    if lease is None:
+        return Outcome(skipped=True)
+    if seen.observed is Observed.DEAD:
+        await _drain_dead(core, row, lease)
+    outcome = await core.database(write, row, seen, decision, lease)
+    if held is None and decision.agent_action == "none":
+        await core.database(leases.release, core.boot_id, row.execution.id)
+    return outcome
+
+
+async def _drain_dead(core: Core, row: Row, lease: Lease) -> None:
+    """What a dead agentctl has left on disk: its journal, and the agent's token (rule 22)."""
+    place = runtime(row.place.runtime)
+    epoch, seq = row.execution.journal_epoch, row.execution.journal_seq
+    try:
+        token, lines = place.resume_token(row.place), list(place.left_journal(row.place, seq, epoch))
+    except (OSError, ValueError, ExecutorError) as error:
+        log.warning("session %s: what its agentctl left cannot be read: %s", row.session.id, error)
+        return
+    kept = {"resume_token": token} if token else None
+    for start in range(0, len(lines), BATCH):
+        await core.writer(ingest, row.session.id, lease, lines[start : start + BATCH], kept)
+    if kept and not lines:
+        await core.writer(ingest, row.session.id, lease, [], kept)
+
+
+def write(row: Row, seen: Observation, decision: Decision, lease: Lease) -> Outcome:
+    """Write one decision under the lease: states, receipt, orders, in one transaction."""
+    outcome = Outcome()
+    with writing(row.session.id, lease) as draft:
+        if decision.interrupt_run and draft.open_run is not None:
+            interrupt(draft, "agent_gone")
+        if seen.observed is Observed.DEAD or (decision.agent_action in ("resume", "none") and _agent_is_gone(seen)):
+            draft.set(launch_id="")
+        _move_executor(draft, seen, decision)
+        if decision.agent_action == "reattach":
+            outcome.receipt_kind = _reattached(draft, row, seen)
+        _move_session(draft, decision)
+        _order(draft, decision)
+    return outcome
+
+
+def _agent_is_gone(seen: Observation) -> bool:
+    return seen.report is not None and seen.report["agent"]["state"] in ("none", "exited", "failed")
+
+
+def _move_executor(draft: Draft, seen: Observation, decision: Decision) -> None:
+    execution, move = draft.execution, decision.executor_move
+    said_by_order = decision.agent_action in ("resume", "start_workspace", "stop") and move != "ready"
+    if execution is None or move is None or said_by_order or not EXECUTOR.allows(execution.status, move):
+        return  # a start or a stop says so itself, once it is true
+    values: dict[str, Any] = {"last_seen_at": seen.seen_at} if seen.seen_at else {}
+    if move == "fail":
+        values |= {"error_code": decision.session_error_code, "error_message": decision.error_message}
+    if move == "stop":
+        values |= {"status_reason": decision.reason[:64], "pid": None}
+    draft.move_executor(move, **values)
+
+
+def _reattached(draft: Draft, row: Row, seen: Observation) -> str:
+    """Same process: say so if it was taken over; a lease given back and taken again is no news (rule 18)."""
+    report = seen.report or {}
+    launch_id = str(report.get("agent", {}).get("launch_id") or "")
+    if launch_id and draft.session.launch_id != launch_id:
+        draft.set(launch_id=launch_id)
+    behind = report.get("journal", {}).get("last_seq", 0) - row.execution.journal_seq
+    if not row.execution.owner and behind <= 0:
+        return ""
+    draft.receipt(
+        "reattached",
+        "same_process",
+        reason="taken_over",
+        evidence={
+            "agent_pid": report.get("agent", {}).get("pid"),
+            "agent_started_at": report.get("agent", {}).get("started_at"),
+            "journal_lines_drained": max(behind, 0),
+            "generation": draft.execution.generation if draft.execution else None,
+        },
+    )
+    return "reattached"
+
+
+def _move_session(draft: Draft, decision: Decision) -> None:
+    move = decision.session_move
+    if move is None or move == "start" or not SESSION.allows(draft.session.state, move):
+        return  # a start moves the session itself, when somebody begins it
+    if move == "ready" and draft.open_run is not None:
+        move = "turn_started"
+    if move == "turn_started" and draft.open_run is None:
+        move = "ready"
+    if decision.restore or move not in ("ready", "turn_started") or draft.session.state in ("STARTING", "CREATED"):
+        draft.move(
+            move,
+            error_code=decision.session_error_code,
+            error_message=decision.error_message,
+            reason=decision.reason or decision.rule,
+        )
+    if decision.session_error_code == WORKTREE_MISSING:
+        draft.set(next_restart_at=None)
+
+
+def _order(draft: Draft, decision: Decision) -> None:
+    """The same orders that a user's click writes."""
+    if decision.agent_action == "resume":
+        intents.order_start(draft.session, None, Mode.AUTO)
+    elif decision.agent_action == "start_workspace":
+        intents.order_start(draft.session, None, Mode.WORKSPACE_ONLY)
+    elif decision.agent_action == "stop" and not _is_being_stopped(draft):
+        intents.order(draft.session, IntentKind.STOP, None)
+
+
+def _is_being_stopped(draft: Draft) -> bool:
+    stops = draft.session.intents.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE), done_at=None)
+    return bool(stops.exists())

@@ -1,0 +1,106 @@
+"""What a sweep tells: the rows it stores, and the document of ``recover_sessions --json`` (interfaces 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from executors_app.models import ExecutorRunning
+from sessions_app.domain.verification import ReceiptKind
+from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, TaskSession
+from sessions_app.supervisor.sweep import Decided, Sweep
+from sessions_app.supervisor.sweep_act import Outcome
+
+COUNTED = tuple(kind.value for kind in ReceiptKind)
+
+
+def report(result: Sweep, boot_id: str) -> dict[str, Any]:
+    """The sweep with the states as they are now: starts that have ended meanwhile are in it."""
+    ids = [item.row.session.id for item in result.decided]
+    states = dict(TaskSession.objects.filter(id__in=ids).values_list("id", "state"))
+    executions = [item.row.execution.id for item in result.decided]
+    statuses = dict(ExecutorRunning.objects.filter(id__in=executions).values_list("id", "status"))
+    receipts = _receipts(result)
+    sessions = [_row(item, result, states, statuses, receipts) for item in result.decided]
+    counts = dict.fromkeys((*COUNTED, "skipped"), 0)
+    for row in sessions:
+        counts[row["receipt_kind"] or ("reattached" if row["agent_action"] == "reattach" else "skipped")] += 1
+    return {
+        "sweep_id": str(result.sweep_id),
+        "boot_id": boot_id,
+        "trigger": result.scope.trigger,
+        "dry_run": result.scope.dry_run,
+        "started_at": result.started_at.isoformat(),
+        "duration_ms": result.duration_ms,
+        "examined": len(result.decided),
+        "outcomes": counts,
+        "sessions": sessions,
+    }
+
+
+def _receipts(result: Sweep) -> dict[str, ContinuityReceipt]:
+    """The newest receipt of each session since the sweep began."""
+    if result.scope.dry_run:
+        return {}
+    ids = [item.row.session.id for item in result.decided]
+    rows = ContinuityReceipt.objects.filter(session_id__in=ids, created_at__gte=result.started_at)
+    return {str(row.session_id): row for row in rows.order_by("created_at")}
+
+
+def _row(
+    item: Decided,
+    result: Sweep,
+    states: Mapping[Any, str],
+    statuses: Mapping[Any, str],
+    receipts: Mapping[str, ContinuityReceipt],
+) -> dict[str, Any]:
+    decision, session_id = item.decision, item.facts.session_id
+    outcome = result.outcomes.get(session_id, Outcome())
+    receipt = receipts.get(session_id)
+    return {
+        "session_id": session_id,
+        "task_id": item.facts.task_id,
+        "task_title": item.row.session.task.title,
+        "runtime": item.facts.runtime,
+        "observed": str(decision.observed),
+        "rule": decision.rule,
+        "executor_status": statuses.get(item.row.execution.id, ""),
+        "session_state": states.get(item.row.session.id, ""),
+        "agent_action": decision.agent_action,
+        "strategy": str(decision.strategy or ""),
+        "receipt_kind": receipt.kind if receipt else outcome.receipt_kind,
+        "reason": (receipt.reason if receipt and receipt.kind == "failed" else "") or decision.reason,
+        "error_message": outcome.error or decision.error_message,
+        "owner": item.row.execution.owner if decision.rule == "foreign_lease" else "",
+        "duration_ms": outcome.duration_ms,
+    }
+
+
+def store(document: Mapping[str, Any], result: Sweep) -> None:
+    """Keep a sweep and its outcomes; loop passes only where something was decided."""
+    decided = [row for row, item in zip(document["sessions"], result.decided, strict=True) if not item.decision.quiet]
+    if result.scope.trigger == "reconcile" and not decided:
+        return
+    kept = RecoverySweep.objects.create(
+        id=result.sweep_id,
+        boot_id=document["boot_id"],
+        trigger=result.scope.trigger,
+        started_at=result.started_at,
+        duration_ms=result.duration_ms,
+        examined=document["examined"],
+        outcomes=document["outcomes"],
+    )
+    rows = document["sessions"] if result.scope.boot else decided
+    names = ("runtime", "observed", "rule", "executor_status", "session_state", "agent_action", "strategy")
+    SweepOutcome.objects.bulk_create(
+        SweepOutcome(
+            sweep=kept,
+            session_id=row["session_id"],
+            receipt_kind=row["receipt_kind"],
+            reason=row["reason"][:64],
+            error_message=row["error_message"],
+            duration_ms=row["duration_ms"],
+            **{name: row[name] for name in names},
+        )
+        for row in rows
+    )

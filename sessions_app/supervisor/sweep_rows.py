@@ -1,0 +1,167 @@
+"""What a sweep reads: sessions that claim to run or should, in a constant number of queries (design 7, step 1)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.db.models import Q, QuerySet
+
+from executors_app.domain import ExecutionFacts, ExecutorStatus, Observation
+from executors_app.models import ExecutorRunning
+from sessions_app.domain.recovery import Policy, SweepFacts
+from sessions_app.domain.resumability import assess
+from sessions_app.domain.states import (
+    OPEN_RUN_STATES,
+    DesiredState,
+    PromptState,
+    SessionState,
+    TaskState,
+    WorkState,
+)
+from sessions_app.models import Intent, Prompt, Run, TaskSession
+from sessions_app.services.assessment import resume_facts
+from sessions_app.supervisor import leases
+from sessions_app.supervisor.rows import facts_of
+
+CLAIMS = (ExecutorStatus.STARTING, ExecutorStatus.READY)
+SHOULD_RUN = (SessionState.STARTING, SessionState.RUNNING, SessionState.WAITING_FOR_INPUT, SessionState.ERROR)
+SETTLED_ERRORS = ("worktree_missing",)
+"""Errors that no look can cure: a user's *try again* looks once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One session with its execution, and the places and questions that go with it."""
+
+    session: TaskSession
+    execution: ExecutorRunning
+    place: ExecutionFacts
+    foreign: bool
+    in_flight: bool
+    queued: bool
+    open_run: bool
+    ever_prompted: bool
+    owner_in_team: bool
+
+
+def select(sessions: Collection[uuid.UUID] = (), runtime: str = "") -> QuerySet[TaskSession]:
+    """The sessions to look at; cost follows what claims to run, not history."""
+    claims = Q(executions__status__in=CLAIMS)
+    unreachable = Q(executions__status=ExecutorStatus.ERROR) & ~Q(executions__error_code__in=SETTLED_ERRORS)
+    should = Q(desired_state=DesiredState.RUNNING, state__in=SHOULD_RUN)
+    asleep = Q(executions__status=ExecutorStatus.STOPPED, executions__status_reason__in=("idle", "new"))
+    wanted = claims | (should & (unreachable | Q(executions__status=ExecutorStatus.STOPPED)) & ~asleep)
+    rows = TaskSession.objects.filter(wanted).select_related("task__repository", "agent_profile", "executor", "owner")
+    if sessions:
+        rows = rows.filter(id__in=sessions)
+    if runtime:
+        rows = rows.filter(executor__runtime=runtime)
+    return rows.order_by("id").distinct()
+
+
+def read(me: str, sessions: Collection[uuid.UUID] = (), runtime: str = "") -> list[Row]:
+    """Everything the decisions need of the database; a constant number of queries."""
+    found = {session.id: session for session in select(sessions, runtime)}
+    ids = list(found)
+    executions = ExecutorRunning.objects.in_bulk([s.agent_execution_id for s in found.values()])
+    starts = Intent.objects.filter(session_id__in=ids, done_at=None, kind="start")
+    in_flight = set(starts.values_list("session_id", flat=True))
+    queued = set(
+        Prompt.objects.filter(session_id__in=ids, state=PromptState.QUEUED).values_list("session_id", flat=True)
+    )
+    runs = list(Run.objects.filter(session_id__in=ids).values_list("session_id", "state").distinct())
+    prompted = {session_id for session_id, _ in runs}
+    turning = {session_id for session_id, state in runs if state in OPEN_RUN_STATES}
+    teams = _teams(found.values())
+    foreign = _foreign(executions.values(), me)
+    rows = []
+    for session in found.values():
+        execution = executions.get(session.agent_execution_id)
+        if execution is None:
+            continue
+        session.__dict__["present_execution"] = execution
+        owner = session.owner
+        in_team = owner is None or (owner.is_active and (owner.id, session.task.team_id) in teams)
+        rows.append(
+            Row(
+                session=session,
+                execution=execution,
+                place=facts_of(execution, session),
+                foreign=execution.id in foreign,
+                in_flight=session.id in in_flight,
+                queued=session.id in queued,
+                open_run=session.id in turning,
+                ever_prompted=session.id in prompted,
+                owner_in_team=in_team,
+            )
+        )
+    return rows
+
+
+def _teams(sessions: Collection[TaskSession]) -> set[tuple[int, int]]:
+    owners = {session.owner_id for session in sessions if session.owner_id}
+    through = get_user_model().groups.through
+    return set(through.objects.filter(user_id__in=owners).values_list("user_id", "group_id"))
+
+
+def _foreign(executions: Collection[ExecutorRunning], me: str) -> set[uuid.UUID]:
+    """Executions whose lease another living supervisor holds."""
+    now = leases.database_now()
+    free: dict[str, bool] = {}
+    held = set()
+    for execution in executions:
+        fresh = execution.lease_expires_at is not None and execution.lease_expires_at > now
+        if execution.owner in ("", me) or not fresh:
+            continue
+        if execution.owner not in free:
+            free[execution.owner] = leases.is_dead(execution.owner)
+        if not free[execution.owner]:
+            held.add(execution.id)
+    return held
+
+
+def facts(
+    row: Row, seen: Observation, *, boot: bool, unknown_before: bool, attached: bool, now: datetime
+) -> SweepFacts:
+    """The facts of one row for the pure decision."""
+    session, execution = row.session, row.execution
+    resumable = resume_facts(session, workspace=seen.workspace, ever_prompted=row.ever_prompted)
+    starting = execution.status == ExecutorStatus.STARTING
+    return SweepFacts(
+        session_id=str(session.id),
+        task_id=str(session.task_id),
+        execution_id=str(execution.id),
+        runtime=execution.runtime,
+        session_state=SessionState(session.state),
+        executor_status=ExecutorStatus(execution.status),
+        executor_error_code=execution.error_code,
+        desired_state=DesiredState(session.desired_state),
+        work_state=WorkState(session.work_state),
+        task_archived=session.task.archived_at is not None,
+        task_closed=session.task.state in (TaskState.DONE, TaskState.CANCELLED),
+        policy=Policy(session.policy),
+        assessment=assess(resumable, now),
+        workspace=seen.workspace,
+        workspace_reason=seen.workspace_reason,
+        has_open_run=row.open_run,
+        has_queued_prompts=row.queued,
+        known_launch_id=session.launch_id or None,
+        started_at=execution.updated_at if starting else None,
+        start_in_flight=row.in_flight,
+        foreign_lease=row.foreign,
+        boot=boot,
+        unknown_before=unknown_before,
+        asleep=execution.status == ExecutorStatus.STOPPED and execution.status_reason == "idle",
+        attached=attached,
+        attempts=session.start_attempts,
+        next_restart_at=session.next_restart_at,
+        owner_in_team=row.owner_in_team,
+        max_attempts=settings.KANDEV_MAX_RESTARTS,
+        start_timeout=timedelta(seconds=settings.KANDEV_START_TIMEOUT),
+        workspace_only=bool(session.metadata.get("workspace_only")),
+    )

@@ -1,0 +1,39 @@
+"""Database work of the supervisor: on threads of its own, one connection each, never on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from django.db import connections
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DatabaseThread:
+    """One long-lived thread that runs database functions in the order they come."""
+
+    def __init__(self, name: str):
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``function`` there and give what it returns or raises."""
+        call = partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, _fresh, call)
+
+    def close(self) -> None:
+        """Finish what is under way, then close the thread's connection."""
+        self._executor.submit(connections.close_all)
+        self._executor.shutdown(wait=True)
+
+
+def _fresh(call: Callable[[], T]) -> T:
+    """A restarted database must not poison the thread for good."""
+    for connection in connections.all(initialized_only=True):
+        if connection.errors_occurred and not connection.is_usable():
+            connection.close()
+    return call()

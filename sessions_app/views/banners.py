@@ -1,0 +1,87 @@
+"""The banner of a session's page and the buttons beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from executors_app.domain import ExecutorStatus
+from executors_app.models import ExecutorRunning
+from sessions_app.domain.banners import Banner, BannerFacts, banner
+from sessions_app.domain.resumability import Assessment, Mode, assess_mode
+from sessions_app.domain.states import ENDED_STATES, PromptState, SessionState
+from sessions_app.models import TaskSession
+
+MISMATCH_ROW: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    """One way to go on: a start in ``mode``, or else a link to a place of this page or of the task's."""
+
+    text: str
+    mode: str = ""
+    place: str = ""
+
+
+RESUME = Button("Resume session", Mode.AUTO)
+TRY_AGAIN = Button("Try again", Mode.AUTO)
+START_FRESH = Button("Start fresh", Mode.FRESH_START)
+ACCEPT = Button("Go on with the loaded conversation", Mode.ACCEPT_MISMATCH)
+OLD_CONVERSATION = Button("Try the old conversation again", Mode.RESUME)
+WORKSPACE = Button("Open the workspace without the agent", Mode.WORKSPACE_ONLY)
+NEW_SESSION = Button("Create new session", place="new-session")
+REVIEW = Button("Review the prompts", place="unsettled")
+ANSWER = Button("Answer", place="permissions")
+
+_BUTTONS: Final[Mapping[str, tuple[Button, ...]]] = {
+    "resume": (RESUME,),
+    "try_again": (TRY_AGAIN, START_FRESH, NEW_SESSION),
+    "fresh_start": (START_FRESH, NEW_SESSION),
+    "new_session": (NEW_SESSION,),
+    "review_prompts": (REVIEW,),
+    "answer": (ANSWER,),
+}
+
+
+def banner_of(
+    session: TaskSession, status: Mapping[str, Any], execution: ExecutorRunning | None, assessment: Assessment
+) -> Banner | None:
+    """The one thing to say above the composer, if there is one."""
+    return banner(
+        BannerFacts(
+            session_state=_state_shown(session, status),
+            executor_status=ExecutorStatus(execution.status) if execution else None,
+            assessment=assessment,
+            error_code=session.error_code,
+            error_message=session.error_message or (execution.error_message if execution else ""),
+            recovering=status["recovering"],
+            continuing=status["continuing"],
+            queued_for_capacity=bool(status.get("queued_for_capacity")),
+            queued_prompts=status["queued_prompts"],
+            held_prompts=status["held_prompts"],
+            interrupted_prompts=session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None).count(),
+            pending_permissions=status["pending_permissions"],
+            attempts=session.start_attempts,
+            next_restart_at=session.next_restart_at,
+        )
+    )
+
+
+def _state_shown(session: TaskSession, status: Mapping[str, Any]) -> SessionState:
+    """A session with an open start order is starting, whether or not somebody has begun with it."""
+    state = SessionState(session.state)
+    starts = status["starting"] and state not in ENDED_STATES and not session.next_restart_at
+    return SessionState.STARTING if starts else state
+
+
+def buttons_of(said: Banner, assessment: Assessment) -> list[Button]:
+    """What the banner offers, without starts that would be refused."""
+    offered = _choices(assessment) if said.action == "choose_conversation" else _BUTTONS.get(said.action, ())
+    return [button for button in offered if not button.mode or assess_mode(assessment, button.mode).allowed]
+
+
+def _choices(assessment: Assessment) -> tuple[Button, ...]:
+    first = ACCEPT if assessment.cause.row == MISMATCH_ROW else OLD_CONVERSATION
+    return (first, START_FRESH)

@@ -1,0 +1,70 @@
+"""The forms for new tasks and sessions, narrowed to what the user's teams have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.db.models import Q
+
+from executors_app.models import Executor
+from sessions_app.models import Repository, Task
+from sessions_app.services.intents import TEXT_LIMIT
+from sessions_app.views.found import profiles_of
+
+
+class _StartForm(forms.Form):
+    """Who is to work, and where."""
+
+    agent_profile = forms.ModelChoiceField(queryset=None, label="Agent", empty_label=None)
+    executor = forms.ModelChoiceField(queryset=None, label="Where it runs", empty_label=None)
+
+    def __init__(self, user: Any, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.choose("agent_profile", profiles_of(user))
+        self.choose("executor", Executor.objects.all())
+
+    def choose(self, name: str, rows: Any) -> None:
+        """Offer ``rows`` for the field ``name``."""
+        field = self.fields[name]
+        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101
+        field.queryset = rows
+
+
+def _prompt_field(**options: Any) -> forms.CharField:
+    return forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 4}), max_length=TEXT_LIMIT, required=False, strip=False, **options
+    )
+
+
+class NewTask(_StartForm):
+    """A task, its first prompt, and who is to work on it."""
+
+    field_order = ("title", "description", "repository", "agent_profile", "executor")
+
+    title = forms.CharField(max_length=300, label="Title")
+    description = _prompt_field(label="What is to be done", help_text="This is the first prompt that the agent gets.")
+    repository = forms.ModelChoiceField(queryset=None, label="Repository", empty_label=None)
+
+    def __init__(self, user: Any, *args: Any, **kwargs: Any):
+        super().__init__(user, *args, **kwargs)
+        self.choose("repository", Repository.objects.visible_to(user).select_related("team"))
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse another team's agent profile."""
+        values = super().clean() or {}
+        repository, profile = values.get("repository"), values.get("agent_profile")
+        if repository and profile and profile.team_id not in (None, repository.team_id):
+            self.add_error("agent_profile", "This agent belongs to another team than the repository.")
+        return values
+
+
+class NewSession(_StartForm):
+    """Another session on a task."""
+
+    prompt = _prompt_field(label="First prompt", help_text="May be left empty: the agent then waits for one.")
+    field_order = ("prompt", "agent_profile", "executor")
+
+    def __init__(self, user: Any, task: Task, *args: Any, **kwargs: Any):
+        super().__init__(user, *args, **kwargs)
+        self.choose("agent_profile", profiles_of(user).filter(Q(team=None) | Q(team=task.team_id)))

@@ -1,0 +1,56 @@
+"""``/healthz``: this process is up. ``/readyz``: what the pages say may be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.http import HttpRequest, JsonResponse
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+
+from sessions_app.models import Supervisor
+
+
+@login_not_required
+@never_cache
+def healthz(request: HttpRequest) -> JsonResponse:
+    """200 as long as this process answers."""
+    return JsonResponse({"status": "ok"})
+
+
+@login_not_required
+@never_cache
+def readyz(request: HttpRequest) -> JsonResponse:
+    """200, or 503 with the names of what is missing: database, migrations, supervisor, sweep."""
+    missing = what_is_missing()
+    answer = {"status": "not ready" if missing else "ready", "missing": missing}
+    return JsonResponse(answer, status=503 if missing else 200)
+
+
+def what_is_missing() -> list[str]:
+    """Each names what the later ones depend on, so the first one stops the look."""
+    try:
+        if _lacks_migrations():
+            return ["migrations"]
+        return list(_lacking_supervision())
+    except DatabaseError:
+        return ["database"]
+
+
+def _lacks_migrations() -> bool:
+    executor = MigrationExecutor(connection)
+    return bool(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+
+
+def _lacking_supervision() -> Iterator[str]:
+    alive_since = timezone.now() - timedelta(seconds=settings.KANDEV_LEASE_TTL)
+    alive = Supervisor.objects.filter(beat_at__gte=alive_since)
+    if not alive.exists():
+        yield "supervisor"
+    if not alive.filter(swept_at__isnull=False).exists():
+        yield "sweep"

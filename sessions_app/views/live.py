@@ -1,0 +1,64 @@
+"""What has changed on a page since the browser looked last: JSON with ready pieces of HTML.
+
+Asked for once a second while the page is seen. Everything in an answer may be applied twice.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.http import HttpRequest, JsonResponse
+from django.template.loader import render_to_string
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from sessions_app.views import board as board_page
+from sessions_app.views import task_page
+from sessions_app.views.conversation import changed_messages, rendered
+from sessions_app.views.found import find_session, find_task
+from sessions_app.views.session_state import PARTS, session_context, wants_start_on_open
+
+
+@never_cache
+@require_GET
+def session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
+    """``{status, parts, messages, last_seq, more, can_prompt, start_on_open}``; messages changed behind ``?after=``."""
+    row = find_session(request.user, task_id, session_id)
+    given = request.GET.get("after", "0")
+    if not (given.isascii() and given.isdigit() and len(given) < 19):
+        return JsonResponse({"code": "validation_error", "message": "after is a number."}, status=400)
+    last_seq = row.last_seq  # read before the messages: one that comes meanwhile is told again, never left out
+    messages, more = changed_messages(row, int(given))
+    context = session_context(row)
+    return JsonResponse(
+        {
+            "status": context["status"],
+            "parts": {part: render_to_string(f"session/{part}.html", context) for part in PARTS},
+            "messages": rendered(messages),
+            "last_seq": messages[-1].updated_seq if more else last_seq,
+            "more": more,
+            "can_prompt": not context["refusal"],
+            "start_on_open": wants_start_on_open(context["status"]),
+        }
+    )
+
+
+@never_cache
+@require_GET
+def board(request: HttpRequest) -> JsonResponse:
+    """The board's tasks as they are now."""
+    return _parts(board=render_to_string("board_columns.html", board_page.columns_context(request.user)))
+
+
+@never_cache
+@require_GET
+def task(request: HttpRequest, task_id: uuid.UUID) -> JsonResponse:
+    """A task's sessions as they are now."""
+    context = task_page.sessions_context(find_task(request.user, task_id))
+    return _parts(sessions=render_to_string("task_sessions.html", context))
+
+
+def _parts(**parts: str) -> JsonResponse:
+    answer: dict[str, Any] = {"parts": parts}
+    return JsonResponse(answer)

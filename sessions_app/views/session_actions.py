@@ -1,0 +1,73 @@
+"""What a person does on a session's page: each is one call of a service, then back to the page."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST
+
+from sessions_app.models import TaskSession
+from sessions_app.services import intents, prompts
+from sessions_app.services.errors import SessionsError
+from sessions_app.views.found import find_session
+
+Act = Callable[[TaskSession, HttpRequest], Any]
+
+
+def _given(request: HttpRequest, name: str) -> str:
+    return str(request.POST.get(name, ""))
+
+
+ACTIONS: Final[Mapping[str, Act]] = {
+    "resume": lambda row, request: intents.resume(row.id, request.user, _given(request, "mode") or "auto"),
+    "cancel": lambda row, request: intents.cancel(row.id, request.user),
+    "stop": lambda row, request: intents.stop(row.id, request.user),
+    "close": lambda row, request: intents.close(row.id, request.user, _given(request, "as")),
+    "answer": lambda row, request: intents.answer(row.id, *_answer(request), request.user),
+    "resend": lambda row, request: prompts.resend(row.id, _given(request, "message_id"), request.user),
+    "dismiss": lambda row, request: prompts.dismiss(row.id, _given(request, "message_id")),
+    "withdraw": lambda row, request: prompts.withdraw(row.id, _given(request, "message_id")),
+}
+
+
+def _answer(request: HttpRequest) -> tuple[str, str]:
+    """``permission_id option_id`` in the value of the one button that was pressed."""
+    permission_id, _, option_id = _given(request, "answer").partition(" ")
+    return permission_id, option_id
+
+
+@require_POST
+def act(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID, action: str) -> HttpResponse:
+    """Carry out one of ``ACTIONS``; an unknown one is a 404."""
+    row = find_session(request.user, task_id, session_id)
+    if action not in ACTIONS:
+        raise Http404(action)
+    return _attempt(request, row, lambda: ACTIONS[action](row, request))
+
+
+@require_POST
+def prompt(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Put a prompt into the queue; the same form sent twice is one prompt."""
+    row = find_session(request.user, task_id, session_id)
+    text = _given(request, "text").replace("\r\n", "\n")
+    return _attempt(request, row, lambda: intents.prompt(row.id, _given(request, "message_id"), text, request.user))
+
+
+def _attempt(request: HttpRequest, row: TaskSession, do: Callable[[], Any]) -> HttpResponse:
+    """Do it; a page without JavaScript is sent back, a script is told in JSON."""
+    by_script = request.headers.get("Accept", "").startswith("application/json")
+    try:
+        do()
+    except SessionsError as error:
+        if by_script:
+            return JsonResponse({"code": error.code, "message": error.message}, status=409)
+        messages.error(request, error.message)
+    else:
+        if by_script:
+            return JsonResponse({"next_message_id": str(uuid.uuid4())})
+    return redirect("session", row.task_id, row.id)

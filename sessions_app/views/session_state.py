@@ -1,0 +1,132 @@
+"""All that a session's page shows around the conversation, as plain values for its templates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from executors_app.domain import ExecutorStatus
+from executors_app.models import ExecutorRunning
+from executors_app.plugins import UnknownPlugin
+from sessions_app.domain.resumability import Assessment, Mode, assess_mode
+from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
+from sessions_app.models import IntentKind, PermissionRequest, TaskSession
+from sessions_app.services.assessment import assess_session, execution_of
+from sessions_app.services.errors import BY_CODE, Conflict, TerminalState
+from sessions_app.services.intents import RUNNING_ROW
+from sessions_app.services.status import session_status
+from sessions_app.views.banners import WORKSPACE, banner_of, buttons_of
+from sessions_app.views.wording import PROMPT_STATES, executor_word, receipt_word, session_word, spelled
+
+RECEIPTS_SHOWN = 8
+PARTS = ("strip", "banner", "permissions", "ledger", "refusal", "controls", "continuity")
+"""The templates ``session/<part>.html``; each is replaced as a whole when it changes."""
+
+
+def session_context(session: TaskSession) -> dict[str, Any]:
+    """The values of every part; reads, never writes."""
+    status, execution, assessment = session_status(session), execution_of(session), assess_session(session)
+    said = banner_of(session, status, execution, assessment)
+    receipts = [
+        {"receipt": row, "word": receipt_word(row), "facts": _facts(row.evidence), "reason": spelled(row.reason)}
+        for row in session.receipts.all()[:RECEIPTS_SHOWN]
+    ]
+    refusal = composer_refusal(session, assessment)
+    return {
+        "session": session,
+        "task": session.task,
+        "status": status,
+        "word": session_word(status),
+        "executor_word": executor_word(status["executor_status"], execution.status_reason if execution else ""),
+        "banner": said,
+        "buttons": buttons_of(said, assessment) if said else [],
+        "permissions": _permissions(session),
+        "receipts": receipts,
+        "refusal": refusal,
+        "open_run": session.runs.filter(ended_at=None).exists(),
+        "can_stop": _can_stop(session, execution),
+        "can_close": session.state not in ("COMPLETED", "CANCELLED"),
+        "workspace_button": _workspace_button(execution, assessment),
+        "trusted_only": _trusted_only(session),
+        **_ledger(session),
+    }
+
+
+def composer_refusal(session: TaskSession, assessment: Assessment) -> str:
+    """Why no prompt can be given, or the empty text; the rule of ``services.intents.prompt``."""
+    if session.state in ENDED_STATES or session.task.is_over:
+        return str(TerminalState())
+    if assessment.row == RUNNING_ROW:
+        return ""
+    verdict = assess_mode(assessment, Mode.AUTO)
+    return "" if verdict.allowed else str(BY_CODE.get(verdict.refusal, Conflict)())
+
+
+def wants_start_on_open(status: dict[str, Any]) -> bool:
+    """Whether opening the page starts the agent: it should run, and waits for nothing but somebody to look."""
+    calm = status["state"] in ("CREATED", "WAITING_FOR_INPUT") and not status["recovering"]
+    return bool(calm and status["needs_resume"] and not status["starting"] and status["policy"] != "manual")
+
+
+def _can_stop(session: TaskSession, execution: ExecutorRunning | None) -> bool:
+    live = execution is not None and execution.status != ExecutorStatus.STOPPED
+    return live or (session.desired_state == DesiredState.RUNNING and session.state not in ENDED_STATES)
+
+
+def _workspace_button(execution: ExecutorRunning | None, assessment: Assessment) -> Any:
+    ready = execution is not None and execution.status in (ExecutorStatus.READY, ExecutorStatus.STARTING)
+    return WORKSPACE if not ready and assess_mode(assessment, Mode.WORKSPACE_ONLY).allowed else None
+
+
+def _trusted_only(session: TaskSession) -> bool:
+    try:
+        return session.executor.trusted_agents_only
+    except UnknownPlugin:
+        return True
+
+
+def _ledger(session: TaskSession) -> dict[str, Any]:
+    shown = (PromptState.QUEUED, PromptState.SENDING, PromptState.HELD, PromptState.INTERRUPTED)
+    rows = session.prompts.filter(state__in=shown, resent_as=None, continued_by=None)
+    prompts = [{"prompt": row, "word": PROMPT_STATES[row.state]} for row in rows]
+    waiting = (PromptState.QUEUED, PromptState.SENDING)
+    return {
+        "queue": [entry for entry in prompts if entry["prompt"].state in waiting],
+        "unsettled": [entry for entry in prompts if entry["prompt"].state not in waiting],
+    }
+
+
+def _permissions(session: TaskSession) -> list[dict[str, Any]]:
+    given = dict(
+        session.intents.filter(kind=IntentKind.ANSWER, done_at=None).values_list(
+            "payload__permission_id", "payload__option_id"
+        )
+    )
+    return [_permission(asked, given.get(asked.id, "")) for asked in session.permissions.filter(state="pending")]
+
+
+def _permission(asked: PermissionRequest, given: str) -> dict[str, Any]:
+    """One question: its tool call, its options, and the answer that is already on its way."""
+    options = [
+        {
+            "id": option.get("option_id", ""),
+            "name": option.get("name") or option.get("option_id", ""),
+            "allows": str(option.get("kind", "")).startswith("allow"),
+            "given": option.get("option_id") == given,
+        }
+        for option in asked.options
+    ]
+    return {"asked": asked, "title": asked.tool_call.get("title") or "Do something", "options": options, "given": given}
+
+
+def _facts(evidence: dict[str, Any]) -> list[tuple[str, str]]:
+    """The evidence of a receipt as lines; what is empty says nothing."""
+    plain = {name: value for name, value in evidence.items() if value not in (None, "", {}, [], 0)}
+    return [(spelled(name), _plain(value)) for name, value in plain.items()]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{spelled(str(name))} {_plain(inner)}" for name, inner in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

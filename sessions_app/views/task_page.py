@@ -1,0 +1,65 @@
+"""The page of one task: what it is about, its sessions, and the form for another one."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from sessions_app.models import Task
+from sessions_app.services.errors import SessionsError
+from sessions_app.services.tasks import archive, create_session, finish
+from sessions_app.views.board import session_row, with_counts
+from sessions_app.views.forms import NewSession
+from sessions_app.views.found import find_task
+from sessions_app.views.wording import TASK_STATES
+
+
+@never_cache
+def task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
+    """Show the task; a POST makes a session on it."""
+    row = find_task(request.user, task_id)
+    form = NewSession(request.user, row, request.POST or None, initial=_first_prompt(row))
+    if request.method == "POST" and form.is_valid():
+        values = form.cleaned_data
+        text = values["prompt"].replace("\r\n", "\n")
+        try:
+            made = create_session(
+                request.user, row, values["agent_profile"], values["executor"], prompt=text if text.strip() else ""
+            )
+        except SessionsError as error:
+            messages.error(request, error.message)
+        else:
+            return redirect("session", row.id, made.id)
+    context = {"form": form, **sessions_context(row)}
+    return render(request, "task.html", context, status=422 if form.errors else 200)
+
+
+def _first_prompt(row: Task) -> dict[str, str]:
+    """A task that nobody has begun offers its description as the first prompt."""
+    return {} if row.sessions.exists() else {"prompt": row.description}
+
+
+def sessions_context(row: Task) -> dict[str, Any]:
+    """A task and its sessions, newest first."""
+    sessions = with_counts(row.sessions.select_related("agent_profile", "executor"))
+    return {"task": row, "word": TASK_STATES[row.state], "sessions": [session_row(one) for one in sessions]}
+
+
+@require_POST
+def change(request: HttpRequest, task_id: uuid.UUID, what: str) -> HttpResponse:
+    """Say that a task is done, or put it away."""
+    row, changes = find_task(request.user, task_id), {"done": finish, "archive": archive}
+    if what not in changes:
+        raise Http404(what)
+    try:
+        changes[what](row, request.user)
+    except SessionsError as error:
+        messages.error(request, error.message)
+        return redirect("task", row.id)
+    return redirect("board" if what == "archive" else "task", *(() if what == "archive" else (row.id,)))

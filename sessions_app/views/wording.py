@@ -1,0 +1,124 @@
+"""The words for people: what states, receipts and error codes are called on the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from executors_app.domain import ExecutorStatus
+from sessions_app.domain.states import SessionState, TaskState
+from sessions_app.models import ContinuityReceipt
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word and the tone it is shown in: calm, busy, ask, good, bad or off."""
+
+    text: str
+    tone: str = "calm"
+
+
+TASK_STATES: Final[Mapping[str, Word]] = {
+    TaskState.TODO: Word("To do", "off"),
+    TaskState.IN_PROGRESS: Word("In progress", "busy"),
+    TaskState.REVIEW: Word("Review", "ask"),
+    TaskState.DONE: Word("Done", "good"),
+    TaskState.FAILED: Word("Failed", "bad"),
+    TaskState.CANCELLED: Word("Cancelled", "off"),
+}
+
+SESSION_STATES: Final[Mapping[str, Word]] = {
+    SessionState.CREATED: Word("Not started", "off"),
+    SessionState.STARTING: Word("Starting", "busy"),
+    SessionState.RUNNING: Word("Working", "busy"),
+    SessionState.WAITING_FOR_INPUT: Word("Your turn", "calm"),
+    SessionState.ERROR: Word("Error", "bad"),
+    SessionState.COMPLETED: Word("Completed", "good"),
+    SessionState.FAILED: Word("Failed", "bad"),
+    SessionState.CANCELLED: Word("Cancelled", "off"),
+}
+
+EXECUTOR_STATUSES: Final[Mapping[str, Word]] = {
+    ExecutorStatus.STARTING: Word("Starting", "busy"),
+    ExecutorStatus.READY: Word("Ready", "good"),
+    ExecutorStatus.ERROR: Word("Error", "bad"),
+    ExecutorStatus.STOPPED: Word("Stopped", "off"),
+}
+_STOPPED_BECAUSE: Final[Mapping[str, Word]] = {
+    "idle": Word("Asleep", "off"),
+    "new": Word("Not started", "off"),
+}
+
+TOOL_STATUSES: Final[Mapping[str, Word]] = {
+    "pending": Word("Waiting", "calm"),
+    "in_progress": Word("Running", "busy"),
+    "completed": Word("Done", "good"),
+    "failed": Word("Failed", "bad"),
+    "interrupted": Word("Interrupted", "bad"),
+    "cancelled": Word("Cancelled", "off"),
+}
+
+PROMPT_STATES: Final[Mapping[str, str]] = {
+    "queued": "Waiting for its turn",
+    "sending": "On its way",
+    "accepted": "The agent has it",
+    "delivered": "The agent works on it",
+    "held": "It is not known whether the agent got this.",
+    "interrupted": "The agent was interrupted while it worked on this.",
+}
+
+_RECEIPTS: Final[Mapping[str, Word]] = {
+    "reattached": Word("Reattached: the same process", "good"),
+    "resumed": Word("Resumed: the agent took up its own conversation", "good"),
+    "loaded": Word("Loaded: the agent read its conversation back", "good"),
+    "injected": Word("New conversation, told what was said before", "ask"),
+    "workspace_only": Word("Workspace only: no agent is running", "calm"),
+    "fresh": Word("New conversation: the agent knows nothing of an earlier one", "calm"),
+    "failed": Word("Could not be resumed", "bad"),
+}
+_VERIFIED: Final[Mapping[str, str]] = {
+    "same_process": "verified",
+    "replay": "verified by what it replayed",
+    "agent_echo": "confirmed by the agent",
+    "pending": "not proven yet, the next turn will tell",
+    "none": "not verified",
+}
+_NOTHING_TO_VERIFY: Final = frozenset({"workspace_only", "fresh", "failed"})
+
+
+def receipt_word(receipt: ContinuityReceipt) -> Word:
+    """A receipt in plain words: ``Reattached: the same process (verified)``."""
+    word = _RECEIPTS.get(receipt.kind, Word(receipt.kind))
+    if receipt.kind in _NOTHING_TO_VERIFY:
+        return word
+    tone = word.tone if receipt.verified not in ("none", "pending") else "ask"
+    return Word(f"{word.text} ({_VERIFIED.get(receipt.verified, receipt.verified)})", tone)
+
+
+def session_word(status: Mapping[str, Any]) -> Word:
+    """What a session is up to, from its status."""
+    if status["recovering"]:
+        return Word("Looking after a restart", "busy")
+    if status["pending_permissions"]:
+        return Word("Asks for permission", "ask")
+    if status["starting"] and status["state"] in (SessionState.CREATED, SessionState.WAITING_FOR_INPUT):
+        return SESSION_STATES[SessionState.STARTING]
+    return SESSION_STATES[status["state"]]
+
+
+def executor_word(status: str, reason: str) -> Word:
+    """The status of an execution; why it is stopped where that has a word."""
+    if status == ExecutorStatus.STOPPED and reason in _STOPPED_BECAUSE:
+        return _STOPPED_BECAUSE[reason]
+    return EXECUTOR_STATUSES.get(status, Word(status))
+
+
+def tool_word(status: str) -> Word:
+    """The status of a tool call."""
+    return TOOL_STATUSES.get(status, Word(status or "Waiting"))
+
+
+def spelled(code: str) -> str:
+    """A code as words: ``agent_gone`` becomes ``agent gone``."""
+    return code.replace("_", " ")

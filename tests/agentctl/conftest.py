@@ -1,0 +1,25 @@
+"""An agentctl for each test that wants one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from tests.agentctl.running import Running, agentctl
+
+
+@pytest_asyncio.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    """A fresh agentctl without an agent."""
+    async with agentctl(tmp_path) as fresh:
+        yield fresh
+
+
+@pytest_asyncio.fixture
+async def started(running: Running) -> Running:
+    """An agentctl whose agent is idle."""
+    status, _ = await running.start()
+    assert status == 200
+    return running

@@ -1,0 +1,111 @@
+"""A driver without an agent: it does what the command line and the prompt say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from executors_app.agentctl.drivers import Host, Started, StartFailed, StartRequest, TurnFailed
+from executors_app.agentctl.protocol import Code, Kind
+
+OPTIONS = [
+    {"option_id": "no", "name": "No", "kind": "reject_once"},
+    {"option_id": "yes", "name": "Yes", "kind": "allow_once"},
+]
+DELIVERED = "delivered.txt"
+
+
+class ObedientDriver:
+    """Reaches for no process; every prompt it was given is a line of ``delivered.txt`` in its cwd."""
+
+    def __init__(self, host: Host, marker: Mapping[str, str]):
+        self.host, self.marker = host, marker
+        self.alive = False
+        self.cwd = Path()
+        self.go_on, self.cancelled = asyncio.Event(), asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        return 4711 if self.alive else None
+
+    async def start(self, request: StartRequest) -> Started:
+        match list(request.argv):
+            case ["refuses"]:
+                raise StartFailed(Code.TOKEN_REJECTED, "no such conversation", permanent=True, token_valid=False)
+            case ["slow"]:
+                await self.go_on.wait()
+            case ["breaks"]:
+                raise ZeroDivisionError
+        self.alive, self.cwd = True, Path(request.cwd)
+        await self.host.keep_token("conversation-1")
+        if request.argv == ["dies at once"]:
+            self.die(1)
+        return Started(
+            outcome="loaded" if request.resume_token else "created",
+            resume_token="conversation-1",
+            agent={"name": "obedient", "version": "1"},
+            capabilities={"load_session": True, "resume_session": False, "history": False, "protocol": 1},
+            replayed=2 if request.resume_token else 0,
+            replayed_user_texts=["hello"] if request.resume_token else [],
+            timings={"spawn": 1.0},
+        )
+
+    async def prompt(
+        self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Callable[[], None]
+    ) -> str:
+        self.cancelled.clear()
+        with (self.cwd / DELIVERED).open("a") as file:
+            file.write(f"{message_id}\n")
+        delivered()
+        match text:
+            case "hang":
+                await self.cancelled.wait()
+                return "cancelled"
+            case "hang, then fail":
+                await self.cancelled.wait()
+                raise TurnFailed("aborted", "the turn was aborted")
+            case "fail":
+                raise TurnFailed("overloaded", "try later")
+            case "break":
+                raise ZeroDivisionError
+            case "die":
+                self.die(9)
+                raise TurnFailed(Code.AGENT_EXITED, "the agent is gone")
+            case "break off, then die":
+                asyncio.get_running_loop().call_later(0.05, self.die, 9)
+                raise TurnFailed(Code.AGENT_EXITED, "the agent is gone")
+            case "ask":
+                chosen = await self.host.ask_permission({"tool_call": {"title": "rm"}, "options": OPTIONS})
+                self.host.record(Kind.MESSAGE_AGENT, text=f"chosen: {chosen}")
+                return "end_turn" if chosen else "cancelled"
+        self.host.record(Kind.MESSAGE_AGENT, text=text)
+        return "end_turn"
+
+    async def cancel(self) -> None:
+        self.cancelled.set()
+
+    async def stop(self, grace: float) -> int | None:
+        self.die(-15)
+        return -15
+
+    def die(self, exit_code: int) -> None:
+        if self.alive:
+            self.alive = False
+            self.host.agent_gone(exit_code)
+
+
+class Obedient:
+    """Makes obedient drivers and remembers them."""
+
+    def __init__(self) -> None:
+        self.made: list[ObedientDriver] = []
+
+    def create(self, host: Host, marker: Mapping[str, str]) -> ObedientDriver:
+        self.made.append(ObedientDriver(host, marker))
+        return self.made[-1]
+
+    @property
+    def driver(self) -> ObedientDriver:
+        return self.made[-1]

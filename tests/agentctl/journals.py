@@ -1,0 +1,52 @@
+"""Journals for tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from executors_app.agentctl.journal import Journal, Limits
+from executors_app.agentctl.journal_files import read_lines, segments
+
+QUICK = Limits(retry_pause=0.02, closing=1)
+
+
+@asynccontextmanager
+async def opened(directory: Path, **options: Any) -> AsyncIterator[Journal]:
+    """A journal that is closed at the end."""
+    journal = Journal(directory, **{"limits": QUICK, **options})
+    try:
+        yield journal
+    finally:
+        await journal.close()
+
+
+async def write_lines(directory: Path, count: int, **options: Any) -> str:
+    """A closed journal with that many lines; returns its epoch."""
+    async with opened(directory, **options) as journal:
+        for number in range(count):
+            journal.append("message.agent", text=f"line {number}")
+        return journal.epoch
+
+
+def seqs(directory: Path, after: int = 0, epoch: str | None = None) -> list[int]:
+    """What a reader of the files finds."""
+    return [line["seq"] for line in read_lines(directory, after, epoch)]
+
+
+def shown(journal: Journal, after: int = 0) -> Iterator[dict[str, Any]]:
+    """Everything that the journal shows behind ``after``."""
+    while lines := journal.read(after):
+        for raw in lines:
+            line = orjson.loads(raw)
+            after = line["seq"]
+            yield line
+
+
+def last_segment(directory: Path) -> Path:
+    """The file that is written to."""
+    return segments(directory)[-1][1]

@@ -1,0 +1,127 @@
+"""An agentctl in this process, behind a real socket, with the obedient driver."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from executors_app.agentctl.event_stream import EventStreams
+from executors_app.agentctl.journal_files import journal_directory, read_lines
+from executors_app.agentctl.protocol import GENERATION_HEADER
+from executors_app.agentctl.server import build_app
+from executors_app.agentctl.serving import _listen
+from executors_app.agentctl.sidecar import Execution, Sidecar
+from tests.agentctl.fakes import DELIVERED, Obedient
+from tests.agentctl.journals import QUICK
+from tests.waiting import eventually_async
+
+TOKEN = "a-token-of-some-length"
+
+
+@dataclass
+class Running:
+    """A live agentctl and how to talk to it."""
+
+    url: str
+    http: aiohttp.ClientSession
+    sidecar: Sidecar
+    streams: EventStreams
+    agent: Obedient
+    state_dir: Path
+    workspace: Path
+    generation: int = 1
+    headers: dict[str, str] = field(default_factory=lambda: {"Authorization": f"Bearer {TOKEN}"})
+
+    async def get(self, endpoint: str, **params: str) -> Any:
+        async with self.http.get(self.url + endpoint, params=params, headers=self.headers) as response:
+            return await response.json()
+
+    async def post(self, endpoint: str, **body: Any) -> tuple[int, Any]:
+        headers = self.headers | {GENERATION_HEADER: str(self.generation)}
+        async with self.http.post(self.url + endpoint, json=body, headers=headers) as response:
+            return response.status, await response.json()
+
+    async def start(self, launch_id: str = "launch-1", **more: Any) -> tuple[int, Any]:
+        return await self.post("/agent/start", **{"launch_id": launch_id, "argv": ["x"], "driver": "obedient", **more})
+
+    async def prompt(self, text: str, message_id: str = "m1") -> tuple[int, Any]:
+        return await self.post("/prompt", message_id=message_id, text=text)
+
+    async def state(self) -> str:
+        return str((await self.get("/status"))["agent"]["state"])
+
+    async def reaches(self, state: str) -> None:
+        async def is_there() -> bool:
+            return await self.state() == state
+
+        assert await eventually_async(is_there, describe=f"agent {state}") is True
+
+    async def pending_permission(self) -> str:
+        async def pending() -> str:
+            permissions = (await self.get("/status"))["pending_permissions"]
+            return permissions[0]["permission_id"] if permissions else ""
+
+        return await eventually_async(pending)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return list(read_lines(journal_directory(self.state_dir)))
+
+    def kinds(self) -> list[str]:
+        return [line["kind"] for line in self.lines()]
+
+    async def line(self, kind: str) -> dict[str, Any]:
+        return await eventually_async(lambda: next((line for line in self.lines() if line["kind"] == kind), {}))
+
+    def delivered(self) -> list[str]:
+        path = self.workspace / DELIVERED
+        return path.read_text().split() if path.exists() else []
+
+    def events(self, after: int = 0, epoch: str = "", generation: int | None = None) -> Any:
+        params = {"after": str(after), "epoch": epoch, "generation": str(generation or self.generation)}
+        return self.http.ws_connect(f"{self.url}/events", params=params, headers=self.headers)
+
+
+@asynccontextmanager
+async def agentctl(base: Path, limits: Any = QUICK) -> AsyncIterator[Running]:
+    """Over ``base``, where an earlier one may have been."""
+    state_dir, workspace = base / "state", base / "workspace"
+    state_dir.mkdir(exist_ok=True)
+    workspace.mkdir(exist_ok=True)
+    agent = Obedient()
+    sidecar = Sidecar(Execution("execution-1", "session-1", workspace, state_dir), {"obedient": agent.create}, limits)
+    streams = EventStreams(sidecar.journal, sidecar.fence)
+    listener = _listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    runner = web.AppRunner(build_app(sidecar, streams, TOKEN, "127.0.0.1", port), access_log=None, shutdown_timeout=0.2)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    async with aiohttp.ClientSession() as http:
+        try:
+            yield Running(f"http://127.0.0.1:{port}", http, sidecar, streams, agent, state_dir, workspace)
+        finally:
+            await sidecar.stop_for_good()
+            await streams.close()
+            await runner.cleanup()
+            await sidecar.close()
+
+
+async def next_lines(socket: aiohttp.ClientWebSocketResponse, count: int) -> list[dict[str, Any]]:
+    """The next lines of an event stream, at least that many."""
+    lines: list[dict[str, Any]] = []
+    while len(lines) < count:
+        message = await socket.receive(timeout=10)
+        assert message.type == aiohttp.WSMsgType.TEXT, message
+        lines += [orjson.loads(raw) for raw in message.data.split("\n")]
+    return lines
+
+
+def holds(whole: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    """Whether every item of ``part`` is in ``whole``."""
+    return part.items() <= whole.items()

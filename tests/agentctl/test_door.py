@@ -1,0 +1,169 @@
+"""Nobody gets in without the token, through a browser, or by another name; every error has one shape."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.door import Door
+from executors_app.agentctl.protocol import GENERATION_HEADER
+from tests.agentctl.running import TOKEN, Running
+
+ENDPOINTS = [
+    ("GET", "/capabilities"),
+    ("GET", "/status"),
+    ("GET", "/agent/session"),
+    ("POST", "/agent/start"),
+    ("POST", "/agent/stop"),
+    ("POST", "/prompt"),
+    ("POST", "/cancel"),
+    ("POST", "/permissions/x"),
+    ("POST", "/shutdown"),
+    ("GET", "/events?generation=1"),
+    ("GET", "/files"),
+    ("GET", "/files/content?path=x"),
+    ("GET", "/none/such"),
+    ("DELETE", "/status"),
+]
+INTRUDERS: dict[str, tuple[dict[str, str], int, str]] = {
+    "no token": ({"Authorization": ""}, 401, "not_authenticated"),
+    "a wrong token": ({"Authorization": f"Bearer {TOKEN}x"}, 401, "not_authenticated"),
+    "a beginning of the token": ({"Authorization": f"Bearer {TOKEN[:-1]}"}, 401, "not_authenticated"),
+    "another scheme": ({"Authorization": f"Basic {TOKEN}"}, 401, "not_authenticated"),
+    "a foreign host": ({"Host": "evil.example"}, 403, "forbidden_host"),
+    "our host, another port": ({"Host": "127.0.0.1:1"}, 403, "forbidden_host"),
+    "our host, no port": ({"Host": "localhost"}, 403, "forbidden_host"),
+    "a browser": ({"Origin": "http://127.0.0.1"}, 403, "forbidden_origin"),
+    "a browser's null": ({"Origin": "null"}, 403, "forbidden_origin"),
+}
+
+
+async def _call(running: Running, method: str, path: str, headers: dict[str, str], data: Any = None) -> Any:
+    headers = {**running.headers, GENERATION_HEADER: "1", **headers}
+    async with running.http.request(method, running.url + path, headers=headers, data=data) as response:
+        return response.status, await response.json()
+
+
+@pytest.mark.parametrize(("headers", "status", "code"), INTRUDERS.values(), ids=INTRUDERS)
+async def test_no_endpoint_lets_an_intruder_in(
+    running: Running, headers: dict[str, str], status: int, code: str
+) -> None:
+    before = running.sidecar.journal.last_seq
+
+    for method, path in ENDPOINTS:
+        answer = await _call(running, method, path, headers, data=b"{}" if method == "POST" else None)
+        assert (answer[0], answer[1]["code"]) == (status, code), (method, path)
+        assert answer[1].keys() == {"code", "message", "details"}
+
+    assert running.sidecar.journal.last_seq == before
+    assert not running.sidecar.ended.is_set()
+
+
+async def test_health_needs_no_token_but_the_right_host_and_no_browser(running: Running) -> None:
+    status, health = await _call(running, "GET", "/health", {"Authorization": ""})
+    assert (status, health) == (200, {"status": "ok", "version": 1, "boot_id": running.sidecar.boot_id})
+
+    for headers in ({"Host": "evil.example"}, {"Origin": "null"}):
+        assert (await _call(running, "GET", "/health", headers))[0] == 403
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "LocalHost", "[::1]"])
+async def test_every_name_of_this_machine_is_ours(running: Running, name: str) -> None:
+    port = running.url.rpartition(":")[2]
+
+    assert (await _call(running, "GET", "/status", {"Host": f"{name}:{port}"}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("172.17.0.2:8080", True),
+        ("172.17.0.2", True),
+        ("[fd00::2]:80", True),
+        ("rebound.example:8080", False),
+        ("", False),
+    ],
+)
+def test_one_who_listens_everywhere_is_called_by_address_never_by_a_foreign_name(host: str, is_ours: bool) -> None:
+    assert Door(TOKEN, "0.0.0.0", 8080, lambda: None).is_our_host(host) is is_ours  # noqa: S104
+
+
+BAD_BODIES: dict[str, tuple[str, bytes]] = {
+    "no JSON": ("/prompt", b"{"),
+    "no object": ("/prompt", b"[1]"),
+    "a bare null": ("/prompt", b"null"),
+    "nesting without an end": ("/prompt", b"[" * 100_000),
+    "not UTF-8": ("/prompt", b'{"message_id": "\xff"}'),
+    "no id": ("/prompt", b'{"text": "x"}'),
+    "an id with a line end": ("/prompt", b'{"message_id": "a\\nb", "text": "x"}'),
+    "an id that is too long": ("/prompt", b'{"message_id": "' + b"a" * 201 + b'", "text": "x"}'),
+    "an id that is a number": ("/prompt", b'{"message_id": 1, "text": "x"}'),
+    "a text that is none": ("/prompt", b'{"message_id": "m", "text": {}}'),
+    "attachments that are none": ("/prompt", b'{"message_id": "m", "text": "", "attachments": [1]}'),
+    "a turn without a name": ("/cancel", b"{}"),
+    "a grace that is no number": ("/agent/stop", b'{"grace": "long"}'),
+    "a grace without an end": ("/agent/stop", b'{"grace": 1e9}'),
+    "a flag that is none": ("/shutdown", b'{"stop_agent": 1}'),
+}
+
+
+@pytest.mark.parametrize(("path", "data"), BAD_BODIES.values(), ids=BAD_BODIES)
+async def test_a_body_that_cannot_be_right_is_refused(running: Running, path: str, data: bytes) -> None:
+    status, body = await _call(running, "POST", path, {}, data)
+
+    assert (status, body["code"]) == (400, "validation_error")
+    assert body.keys() == {"code", "message", "details"}
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_beyond_all_measure_is_refused(running: Running, chunked: bool) -> None:
+    async def parts() -> Any:
+        for _ in range(17):
+            yield b" " * (1 << 20)
+
+    data = parts() if chunked else io.BytesIO(b" " * (17 << 20))
+    status, body = await _call(running, "POST", "/prompt", {}, data)
+
+    assert (status, body["code"]) == (413, "too_large")
+
+
+async def test_what_is_not_there_and_what_is_not_done_here(running: Running) -> None:
+    status, body = await _call(running, "GET", "/none/such", {})
+    assert (status, body["code"]) == (404, "not_found")
+    status, body = await _call(running, "DELETE", "/status", {})
+    assert (status, body["code"]) == (405, "method_not_allowed")
+
+
+COMMANDS = [path for method, path in ENDPOINTS if method == "POST"]
+
+
+@pytest.mark.parametrize("generation", ["", "-1", "one", "1.0", "9" * 30, "١"])
+async def test_a_command_without_a_proper_generation_is_refused(running: Running, generation: str) -> None:
+    for path in COMMANDS:
+        status, body = await _call(running, "POST", path, {GENERATION_HEADER: generation}, b"{}")
+        assert (status, body["code"]) == (400, "validation_error")
+
+
+async def test_an_older_generation_commands_nothing(running: Running) -> None:
+    assert (await _call(running, "POST", "/cancel", {GENERATION_HEADER: "7"}, b'{"message_id": "m"}'))[0] == 200
+
+    for path in COMMANDS:
+        status, body = await _call(running, "POST", path, {GENERATION_HEADER: "6"}, b"{}")
+        assert (status, body["code"], body["details"]["seen"]) == (409, "stale_generation", 7)
+    assert (await running.get("/status"))["generation"] == 7
+
+
+async def test_a_bug_answers_in_the_same_shape_and_without_its_inside(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(*_: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(running.sidecar, "cancel", bug)  # no bug is known to be there
+
+    status, body = await _call(running, "POST", "/cancel", {}, b'{"message_id": "m"}')
+
+    assert (status, body["code"]) == (500, "internal_error")
+    assert "secret" not in str(body)

@@ -1,0 +1,253 @@
+"""The journal keeps its order and its promises, and comes back from what a crash leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl.journal import Journal, Limits
+from executors_app.agentctl.journal_files import ASIDE, META, epoch_of, read_lines, segments
+from executors_app.agentctl.protocol import Kind
+from tests.agentctl.journals import last_segment, opened, seqs, shown, write_lines
+from tests.waiting import eventually_async
+
+FLOOD = """
+import asyncio, sys
+from pathlib import Path
+from executors_app.agentctl.journal import Journal
+
+async def flood():
+    journal = Journal(Path(sys.argv[1]))
+    while True:
+        for size in range(200):
+            journal.append("message.agent", text="x" * size * 20)
+        await journal.room()
+        await journal.wait_beyond(journal.shown_seq)
+        print(journal.shown_seq, flush=True)
+
+asyncio.run(flood())
+"""
+
+
+async def test_lines_count_from_one_and_go_on_after_a_restart(tmp_path: Path) -> None:
+    epoch = await write_lines(tmp_path, 3)
+
+    async with opened(tmp_path) as journal:
+        assert journal.epoch == epoch == epoch_of(tmp_path)
+        assert journal.append(Kind.LOG, text="again") == 4
+        await journal.wait_beyond(3)
+        lines = list(shown(journal))
+
+    assert [line["seq"] for line in lines] == [1, 2, 3, 4]
+    assert lines[0].items() >= {"epoch": epoch, "kind": "message.agent", "text": "line 0"}.items()
+    assert lines[3]["ts"] > 1_600_000_000
+
+
+async def test_a_restart_tells_what_was_there(tmp_path: Path) -> None:
+    await write_lines(tmp_path, 3)
+    seen: list[int] = []
+
+    async with opened(tmp_path, seen=lambda line: seen.append(line["seq"])):
+        pass
+
+    assert seen == [1, 2, 3]
+
+
+async def test_a_line_that_decides_is_on_the_disk_before_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as journal:
+        release = _hold_syncs(journal, monkeypatch)
+        journal.append(Kind.MESSAGE_AGENT, text="said")
+        journal.append(Kind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
+        journal.append(Kind.LOG, text="behind it")
+
+        await journal.wait_beyond(0)
+        assert [line["kind"] for line in shown(journal)] == [Kind.MESSAGE_AGENT]
+
+        release.set()
+        await journal.durable(3)
+        assert len(list(shown(journal))) == 3
+
+
+def _hold_syncs(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """A slow disk: no machine here has one that can be told to wait."""
+    release, loop = asyncio.Event(), asyncio.get_running_loop()
+    sync = journal._store.sync
+
+    def held() -> None:
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+        sync()
+
+    monkeypatch.setattr(journal._store, "sync", held)
+    return release
+
+
+TAILS = {
+    "half a line": b'{"seq":4,"epoch":"',
+    "a whole line without its newline": b'{"seq":4,"epoch":"EPOCH","ts":1,"kind":"log"}',
+    "zeros": b"\0" * 4096,
+    "zeros and a newline": b"\0" * 100 + b"\n",
+    "rubbish lines": b"what\nis\nthis",
+}
+
+
+@pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
+async def test_a_torn_tail_is_cut_and_the_epoch_goes_on(tmp_path: Path, tail: bytes) -> None:
+    epoch = await write_lines(tmp_path, 3)
+    with last_segment(tmp_path).open("ab") as file:
+        file.write(tail.replace(b"EPOCH", epoch.encode()))
+    assert seqs(tmp_path) == [1, 2, 3]
+
+    async with opened(tmp_path) as journal:
+        assert journal.epoch == epoch
+        assert journal.append(Kind.LOG, text="next") == 4
+
+    assert seqs(tmp_path) == [1, 2, 3, 4]
+
+
+async def test_damage_in_the_middle_starts_an_epoch_and_keeps_what_is_readable(tmp_path: Path) -> None:
+    epoch = await write_lines(tmp_path, 5)
+    file = last_segment(tmp_path)
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join((*lines[:2], b"#" * len(lines[2]), *lines[3:])))
+
+    async with opened(tmp_path) as journal:
+        assert journal.epoch != epoch
+        assert journal.append(Kind.LOG, text="anew") == 1
+
+    assert [(line["epoch"] == epoch, line["seq"]) for line in read_lines(tmp_path, 1, epoch)] == [
+        (True, 2),
+        (True, 5),
+        (False, 1),
+    ]
+
+
+@pytest.mark.parametrize("harm", ["missing segment", "missing meta", "empty meta"])
+async def test_a_journal_that_cannot_go_on_never_gives_a_seq_twice_in_an_epoch(tmp_path: Path, harm: str) -> None:
+    epoch = await write_lines(tmp_path, 3)
+    match harm:
+        case "missing segment":
+            last_segment(tmp_path).unlink()
+        case "missing meta":
+            (tmp_path / META).unlink()
+        case "empty meta":
+            (tmp_path / META).write_bytes(b"")
+
+    async with opened(tmp_path) as journal:
+        assert journal.epoch != epoch
+        assert journal.last_seq == 0
+
+
+async def test_another_boot_of_the_kernel_starts_an_epoch_and_the_old_lines_can_still_be_read(tmp_path: Path) -> None:
+    old = await write_lines(tmp_path, 4, boot_id="before")
+    assert await write_lines(tmp_path, 0, boot_id="before") == old
+
+    new = await write_lines(tmp_path, 2, boot_id="after")
+
+    assert new != old
+    assert seqs(tmp_path, 1, new) == [2]
+    assert seqs(tmp_path, 2, old) == [3, 4, 1, 2]
+    assert seqs(tmp_path, 2, "../../etc") == [1, 2]
+    assert seqs(tmp_path, 2, "unheard-of") == [1, 2]
+
+
+async def test_only_so_many_old_epochs_are_kept(tmp_path: Path) -> None:
+    for boot in range(7):
+        await write_lines(tmp_path, 1, boot_id=str(boot))
+
+    assert len(list((tmp_path / ASIDE).iterdir())) == 4
+
+
+async def test_segments_turn_over_and_go_once_they_are_acknowledged(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=Limits(segment=1000)) as journal:
+        for _ in range(30):
+            await journal.durable(journal.append(Kind.LOG, text="x" * 100))
+        before = segments(tmp_path)
+        assert len(before) > 3
+        assert [line["seq"] for line in shown(journal)] == list(range(1, 31))
+
+        boundary = before[2][0]
+        journal.ack(boundary - 2)
+        assert journal.first_seq == before[1][0]
+        journal.ack(boundary - 1)
+        assert journal.first_seq == boundary
+        assert [line["seq"] for line in shown(journal, boundary + 3)] == list(range(boundary + 4, 31))
+
+        journal.ack(10**9)
+        assert len(segments(tmp_path)) == 1
+
+    assert seqs(tmp_path)[-1] == 30
+    async with opened(tmp_path) as journal:
+        assert journal.last_seq == 30
+
+
+async def test_at_the_cap_the_agent_waits_until_lines_are_acknowledged(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=Limits(cap=20_000)) as journal:
+        while not journal.full:
+            await journal.durable(journal.append(Kind.LOG, text="x" * 200))
+        waiting = asyncio.create_task(journal.room())
+        await eventually_async(lambda: "at its cap" in list(shown(journal))[-1]["text"])
+        assert not waiting.done()
+
+        journal.ack(journal.shown_seq)
+
+        await asyncio.wait_for(waiting, 5)
+        await eventually_async(lambda: "has room again" in list(shown(journal, journal.first_seq - 1))[-1]["text"])
+
+
+async def test_more_than_four_mebibytes_that_are_not_durable_hold_the_agent_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as journal:
+        release = _hold_syncs(journal, monkeypatch)
+        await journal.room()
+        for _ in range(5):
+            journal.append(Kind.LOG, text="x" * (1 << 20))
+        waiting = asyncio.create_task(journal.room())
+        await journal.wait_beyond(4)
+        assert not waiting.done()
+
+        release.set()
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_reader_from_any_point_gets_exactly_the_rest(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=Limits(segment=300_000)) as journal:
+        for number in range(2000):
+            last = journal.append(Kind.LOG, text="x" * (number % 700))
+            if number % 50 == 0:
+                await journal.durable(last)
+        await journal.durable(last)
+
+        for after in (0, 1, 49, 50, 51, 777, 1234, 1998, 1999, 2000):
+            assert [line["seq"] for line in shown(journal, after)] == list(range(after + 1, 2001))
+        assert len(journal.read(0, limit_bytes=1)) == 1
+
+    async with opened(tmp_path) as journal:
+        assert [line["seq"] for line in shown(journal, 1500)] == list(range(1501, 2001))
+
+
+async def test_a_kill_in_the_middle_of_a_flood_leaves_no_gap_and_takes_back_nothing_shown(tmp_path: Path) -> None:
+    for _ in range(3):
+        last_told = await asyncio.to_thread(_flood_and_kill, tmp_path)
+        kept = seqs(tmp_path)
+        assert kept == list(range(1, len(kept) + 1))
+        assert len(kept) >= last_told > 0
+
+    async with opened(tmp_path) as journal:
+        assert journal.append(Kind.LOG, text="on") > last_told
+
+
+def _flood_and_kill(directory: Path) -> int:
+    with subprocess.Popen([sys.executable, "-c", FLOOD, str(directory)], stdout=subprocess.PIPE, text=True) as flood:
+        assert flood.stdout
+        told = [flood.stdout.readline() for _ in range(4)]
+        flood.send_signal(signal.SIGKILL)
+        told += [line for line in flood.stdout if line.endswith("\n")]
+    return int(told[-1])

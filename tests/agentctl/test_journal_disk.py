@@ -1,0 +1,118 @@
+"""A disk that is full or failing holds the agent back; nothing is lost and nothing crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl.journal import Journal
+from executors_app.agentctl.protocol import Kind
+from tests.agentctl.journals import opened, seqs, shown
+from tests.waiting import eventually_async
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MiB."""
+    where = tmp_path / "disk"
+    where.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", where], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    yield where
+    subprocess.run(["umount", where], check=True)
+
+
+async def _write_until_it_fails(journal: Journal) -> None:
+    while not journal.full:
+        journal.append(Kind.MESSAGE_AGENT, text="x" * 90_001)
+        await eventually_async(lambda: journal.full or journal.shown_seq == journal.last_seq)
+
+
+async def test_a_full_disk_is_waited_out(small_disk: Path) -> None:
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * (1 << 20))
+    async with opened(small_disk / "journal") as journal:
+        await _write_until_it_fails(journal)
+        said = journal.append(Kind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
+        for _ in range(200):  # more than the freed reserve can take
+            journal.append(Kind.MESSAGE_AGENT, text="y" * 9_001)
+        await eventually_async(lambda: not (small_disk / "journal" / "reserve").exists())
+        waiting = asyncio.create_task(journal.room())
+        await eventually_async(lambda: journal.full)
+        assert not waiting.done()
+
+        filler.unlink()
+
+        await asyncio.wait_for(journal.durable(journal.last_seq), 10)
+        await asyncio.wait_for(waiting, 5)
+        lines = list(shown(journal))
+    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+    assert lines[said - 1]["kind"] == Kind.TURN_COMPLETED
+    assert any("could not be written" in line.get("text", "") for line in lines)
+    assert seqs(small_disk / "journal")[-1] >= len(lines)
+
+
+async def test_the_last_words_fit_into_the_reserve(small_disk: Path) -> None:
+    async with opened(small_disk / "journal") as journal:
+        (small_disk / "filler").write_bytes(b"x" * (1 << 20))
+        await _write_until_it_fails(journal)
+
+        await asyncio.wait_for(journal.durable(journal.append(Kind.AGENT_EXITED, exit_code=0)), 5)
+
+
+async def test_a_file_that_may_not_grow_is_waited_out(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        with _files_no_larger_than(200_000):
+            await _write_until_it_fails(journal)
+
+        await asyncio.wait_for(journal.durable(journal.last_seq), 10)
+        lines = list(shown(journal))
+    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+    assert lines[-1]["text"] == "the journal is written again"
+
+
+@contextlib.contextmanager
+def _files_no_larger_than(limit: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("written_before", [0, 5])
+async def test_a_failed_sync_is_never_repeated_on_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_before: int
+) -> None:
+    failed: list[int] = []
+
+    def fails_once(fd: int) -> None:  # no disk here can be told to fail
+        if not failed:
+            failed.append(os.dup(fd))  # held open, so that its inode number is not given again
+            raise OSError(errno.EIO, "Input/output error")
+        assert not os.path.sameopenfile(fd, failed[0])
+
+    async with opened(tmp_path) as journal:
+        for _ in range(written_before):
+            await journal.durable(journal.append(Kind.LOG, text="before"))
+        monkeypatch.setattr(os, "fdatasync", fails_once)
+        last = journal.append(Kind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
+        await asyncio.wait_for(journal.durable(last + 1), 5)
+        assert [line["seq"] for line in shown(journal)][:last] == list(range(1, last + 1))
+
+    os.close(failed[0])
+    async with opened(tmp_path) as journal:
+        assert seqs(tmp_path) == list(range(1, journal.last_seq + 1))
+        assert journal.last_seq >= last

@@ -1,0 +1,92 @@
+"""A permission stays open until it is answered, cancelled, or its agent goes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.agentctl.fakes import OPTIONS
+from tests.agentctl.running import Running, agentctl, holds
+
+
+async def test_the_answer_reaches_the_agent_once(started: Running) -> None:
+    await started.prompt("ask")
+    permission = await started.pending_permission()
+
+    answers = await asyncio.gather(*(started.post(f"/permissions/{permission}", option_id="yes") for _ in range(4)))
+
+    assert answers == [(200, {"option_id": "yes"})] * 4
+    assert (await started.line("message.agent"))["text"] == "chosen: yes"
+    assert started.kinds().count("permission.resolved") == 1
+    requested = await started.line("permission.requested")
+    assert holds(requested, {"permission_id": permission, "message_id": "m1", "options": OPTIONS})
+    assert (await started.get("/status"))["pending_permissions"] == []
+
+
+async def test_the_first_answer_stands_also_after_a_restart(tmp_path: Path) -> None:
+    async with agentctl(tmp_path) as first:
+        await first.start()
+        await first.prompt("ask")
+        permission = await first.pending_permission()
+        both = (first.post(f"/permissions/{permission}", option_id=option) for option in ("no", "yes"))
+        assert sorted(status for status, _ in await asyncio.gather(*both)) == [200, 409]
+        chosen = (await first.line("permission.resolved"))["option_id"]
+
+    async with agentctl(tmp_path) as second:
+        other = {"yes": "no", "no": "yes"}[chosen]
+        assert await second.post(f"/permissions/{permission}", option_id=chosen) == (200, {"option_id": chosen})
+        status, body = await second.post(f"/permissions/{permission}", option_id=other)
+        assert (status, body["code"], body["details"]) == (409, "already_answered", {"option_id": chosen})
+
+
+async def test_unknown_permissions_and_options_are_refused(started: Running) -> None:
+    await started.prompt("ask")
+    permission = await started.pending_permission()
+
+    assert (await started.post("/permissions/none-such", option_id="yes"))[0] == 404
+    assert (await started.post(f"/permissions/{permission}", option_id="maybe"))[0] == 400
+    assert (await started.post(f"/permissions/{permission}"))[0] == 400
+    assert await started.pending_permission() == permission
+
+
+async def test_a_cancelled_turn_cancels_its_permission(started: Running) -> None:
+    await started.prompt("ask")
+    permission = await started.pending_permission()
+
+    await started.post("/cancel", message_id="m1")
+
+    await started.line("turn.cancelled")
+    cancelled = await started.line("permission.cancelled")
+    assert holds(cancelled, {"permission_id": permission, "reason": "turn_cancelled"})
+    assert (await started.post(f"/permissions/{permission}", option_id="yes"))[0] == 404
+
+
+async def test_a_permission_goes_with_its_agent(started: Running) -> None:
+    await started.prompt("ask")
+    await started.pending_permission()
+
+    started.agent.driver.die(9)
+
+    assert (await started.line("permission.cancelled"))["reason"] == "agent_gone"
+    assert started.kinds()[-2:] == ["permission.cancelled", "agent.exited"]
+
+
+async def test_a_stop_says_that_it_was_a_stop(started: Running) -> None:
+    await started.prompt("ask")
+    await started.pending_permission()
+
+    await started.post("/agent/stop", grace=0)
+
+    assert (await started.line("permission.cancelled"))["reason"] == "stopped"
+    assert holds(await started.line("agent.exited"), {"expected": True, "message_id": "m1", "exit_code": -15})
+
+
+async def test_automatic_approval_takes_the_first_option_that_allows_and_says_so(running: Running) -> None:
+    await running.start(permission_mode="auto_approve")
+    await running.prompt("ask")
+
+    assert (await running.line("message.agent"))["text"] == "chosen: yes"
+    assert [kind for kind in running.kinds() if kind.startswith("permission.")] == [
+        "permission.requested",
+        "permission.resolved",
+    ]

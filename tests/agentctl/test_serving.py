@@ -1,0 +1,155 @@
+"""agentctl as a program: one per state directory, without Django, and itself again after a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agentctl.fakes import DELIVERED
+from tests.agentctl.processes import ROOT, Place
+from tests.waiting import eventually, eventually_async
+
+
+def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, timeout=20, cwd=ROOT, check=False)
+
+
+START: dict[str, Any] = {"launch_id": "launch-1", "argv": ["x"], "driver": "obedient"}
+
+
+async def test_it_is_ready_within_a_second_and_says_where(tmp_path: Path) -> None:
+    place, began = Place(tmp_path), time.monotonic()
+    with place.agentctl() as process:
+        took = time.monotonic() - began
+        status = await place.client().status()
+
+        ready = place.ready()
+        assert ready.keys() == {"url", "pid", "boot_id", "started_at"}
+        assert (ready["pid"], ready["boot_id"]) == (process.pid, status["boot_id"])
+        assert took < 3  # 0.4 s on an idle machine
+        mode = {path.name: path.stat().st_mode & 0o777 for path in place.state_dir.rglob("*") if path.is_file()}
+        assert set(mode.values()) == {0o600}, mode
+
+
+async def test_a_second_one_reports_the_first_and_ends(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.agentctl() as first:
+        ready = place.ready_file.read_text()
+        place.ready_file.unlink()
+
+        second = await asyncio.to_thread(_run, place.argv())
+
+        assert (second.returncode, second.stdout.strip()) == (3, ready)
+        assert place.ready_file.read_text() == ready
+        assert first.poll() is None
+        await place.client().status()
+
+
+async def test_sigterm_ends_it_in_good_order_even_where_its_starter_had_blocked_it(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        with place.agentctl() as process:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+            await place.client().start_agent(START, 10)
+            async with place.client().events(0, "") as stream:
+                process.send_signal(signal.SIGTERM)
+                seen = [line["kind"] async for batch in stream for line in batch]
+            assert eventually(lambda: process.poll() is not None)
+            assert process.returncode == 0
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+    assert seen[-1] == "agent.exited"
+    assert place.lines()[-1]["expected"] is True
+
+
+async def test_a_shutdown_answers_and_then_ends_it(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.agentctl() as process:
+        await place.client().start_agent(START, 10)
+        answer = await place.client().shutdown(stop_agent=True, intent_id="intent-1")
+        eventually(lambda: process.poll() is not None)
+
+    assert answer["stopped"] is True
+    assert process.returncode == 0
+    assert answer["journal"]["last_seq"] == place.lines()[-1]["seq"]
+
+
+async def test_after_a_kill_in_a_turn_it_goes_on_in_the_same_journal_and_delivers_nothing_twice(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.agentctl() as process:
+        await place.client(generation=5).start_agent(START, 10)
+        await place.client(generation=5).prompt("m1", "hang")
+        await eventually_async(lambda: "prompt.delivered" in place.kinds())
+        process.kill()
+    before = place.lines()
+
+    with place.agentctl():
+        client = place.client(generation=5)
+        status = await client.status()
+        assert (status["agent"]["state"], status["generation"]) == ("none", 5)
+        assert status["journal"]["epoch"] == before[0]["epoch"]
+        assert (await client.agent_session())["resume_token"] == "conversation-1"
+        await client.start_agent({**START, "launch_id": "launch-2"}, 10)
+        assert await client.prompt("m1", "hang") == {"accepted": True, "duplicate": True}
+
+    after = place.lines()
+    assert after[: len(before)] == before
+    assert [line["seq"] for line in after] == list(range(1, len(after) + 1))
+    assert not any(line["kind"].startswith("turn.") for line in after)
+    assert (place.workspace / DELIVERED).read_text().split() == ["m1"]
+
+
+async def test_a_death_between_acceptance_and_delivery_is_seen_in_the_journal_and_never_delivered(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path)
+    crash = {"KANDEV_CRASH_AT": "agentctl.prompt_accepted", "KANDEV_CRASH_DIR": str(tmp_path)}
+    with place.agentctl(env=crash) as process:
+        await place.client().start_agent(START, 10)
+        with pytest.raises(Exception, match="agentctl"):
+            await place.client().prompt("m1", "hello")
+        eventually(lambda: process.poll() is not None)
+    assert place.kinds()[-1] == "prompt.accepted"
+
+    with place.agentctl():
+        await place.client().start_agent({**START, "launch_id": "launch-2"}, 10)
+        assert (await place.client().prompt("m1", "hello"))["duplicate"] is True
+    assert not (place.workspace / DELIVERED).exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "--listen=localhost",
+        "--listen=127.0.0.1:99999",
+        "--label=x",
+        "--token-file=/none/such",
+        "--state-dir=/proc/none",
+    ],
+)
+def test_what_cannot_be_started_says_so_in_one_line(tmp_path: Path, wrong: str) -> None:
+    done = _run([*Place(tmp_path).argv(), wrong])
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("agentctl: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    argv = place.argv()
+    (tmp_path / "token").write_text("short\n")
+
+    done = _run(argv)
+
+    assert (done.returncode, "token" in done.stderr) == (2, True)
+    assert not os.path.lexists(place.ready_file)

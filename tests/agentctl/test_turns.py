@@ -1,0 +1,122 @@
+"""A prompt is taken once, delivered at most once, and its turn ends once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl.journal import Limits
+from tests.agentctl.running import Running, agentctl, holds
+
+
+async def test_a_turn_from_its_prompt_to_its_end(started: Running) -> None:
+    assert await started.prompt("hello") == (202, {"accepted": True, "duplicate": False})
+
+    end = await started.line("turn.completed")
+
+    turn = started.lines()[-4:]
+    assert [line["kind"] for line in turn] == ["prompt.accepted", "prompt.delivered", "message.agent", "turn.completed"]
+    assert holds(turn[0], {"message_id": "m1", "text": "hello", "prompt_kind": "user"})
+    assert holds(end, {"message_id": "m1", "stop_reason": "end_turn"})
+    assert await started.state() == "idle"
+
+
+async def test_a_second_delivery_of_the_same_prompt_does_nothing(started: Running) -> None:
+    answers = await asyncio.gather(*(started.prompt("hello") for _ in range(5)))
+    await started.line("turn.completed")
+    answers.append(await started.prompt("another text, same id"))
+
+    assert sorted(body["duplicate"] for _, body in answers) == [False, True, True, True, True, True]
+    assert {status for status, _ in answers} == {202}
+    assert started.delivered() == ["m1"]
+
+
+async def test_a_prompt_is_a_duplicate_after_a_restart_too_and_after_its_lines_are_gone(tmp_path: Path) -> None:
+    tiny = Limits(segment=1)  # each batch a segment of its own
+    async with agentctl(tmp_path, tiny) as first:
+        await first.start()
+        await first.prompt("hello")
+        await first.line("turn.completed")
+        first.sidecar.journal.ack(first.sidecar.journal.last_seq)
+        assert "prompt.accepted" not in first.kinds()
+
+    async with agentctl(tmp_path, tiny) as second:
+        await second.start("launch-2")
+        assert await second.prompt("hello") == (202, {"accepted": True, "duplicate": True})
+        assert second.delivered() == ["m1"]
+
+
+async def test_a_prompt_that_only_the_journal_remembers_is_a_duplicate(tmp_path: Path) -> None:
+    async with agentctl(tmp_path) as first:
+        await first.start()
+        await first.prompt("hello")
+    memory = tmp_path / "state" / "memory.jsonl"
+    memory.write_bytes(b"".join(line for line in memory.read_bytes().splitlines(True) if b'"prompt"' not in line))
+
+    async with agentctl(tmp_path) as second:
+        await second.start("launch-2")
+        assert (await second.prompt("hello"))[1]["duplicate"]
+
+
+async def test_while_a_turn_is_active_another_prompt_is_refused(started: Running) -> None:
+    await started.prompt("hang")
+
+    status, body = await started.prompt("me too", "m2")
+
+    assert (status, body["code"], body["details"]) == (409, "busy", {"message_id": "m1"})
+    report = (await started.get("/status"))["agent"]
+    assert report["state"] == "working"
+    assert report["active_turn"]["message_id"] == "m1"
+    assert started.kinds().count("prompt.accepted") == 1
+
+
+async def test_without_an_agent_a_prompt_is_refused_and_not_remembered(running: Running) -> None:
+    assert (await running.prompt("hello"))[1]["code"] == "not_running"
+
+    await running.start()
+    assert await running.prompt("hello") == (202, {"accepted": True, "duplicate": False})
+
+
+@pytest.mark.parametrize("text", ["hang", "hang, then fail"])
+async def test_a_cancelled_turn_is_cancelled_whatever_the_agent_makes_of_it(started: Running, text: str) -> None:
+    await started.prompt(text)
+
+    assert await started.post("/cancel", message_id="m1") == (200, {"cancelled": True})
+
+    assert (await started.line("turn.cancelled"))["message_id"] == "m1"
+    assert await started.post("/cancel", message_id="m1") == (200, {"cancelled": True})
+    assert await started.prompt("hello", "m2") == (202, {"accepted": True, "duplicate": False})
+
+
+@pytest.mark.parametrize("message_id", ["m0", "m2"])
+async def test_a_cancel_names_its_turn_and_ends_no_other(started: Running, message_id: str) -> None:
+    await started.prompt("hello", "m0")
+    await started.line("turn.completed")
+    await started.prompt("hang", "m1")
+
+    assert await started.post("/cancel", message_id=message_id) == (200, {"cancelled": False})
+
+    assert await started.state() == "working"
+
+
+@pytest.mark.parametrize(("text", "code"), [("fail", "overloaded"), ("break", "internal_error")])
+async def test_a_failed_turn_says_why_and_leaves_the_agent_idle(started: Running, text: str, code: str) -> None:
+    await started.prompt(text)
+
+    assert holds(await started.line("turn.failed"), {"message_id": "m1", "code": code})
+    await started.reaches("idle")
+
+
+@pytest.mark.parametrize("text", ["die", "break off, then die"])
+async def test_an_agent_that_dies_in_a_turn_names_the_turn_and_the_turn_has_no_end(started: Running, text: str) -> None:
+    await started.prompt(text)
+
+    exited = await started.line("agent.exited")
+
+    assert holds(exited, {"message_id": "m1", "exit_code": 9, "expected": False})
+    await started.reaches("exited")
+    await started.sidecar.journal.flush()
+    assert not [kind for kind in started.kinds() if kind.startswith("turn.")]
+    assert (await started.prompt("hello", "m2"))[1]["code"] == "not_running"

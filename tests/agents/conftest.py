@@ -1,0 +1,71 @@
+"""Agents and drivers for tests; whatever a test starts is gone when it ends."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from executors_app.agentctl.drivers import Driver, StartRequest
+from executors_app.agentctl.drivers.acp import create
+from executors_app.agentctl.guard_process import PR_SET_CHILD_SUBREAPER
+from executors_app.agentctl.protocol import MARKER
+from tests.agents import scripts
+from tests.agents.hosts import RecordingHost
+
+ROOT = Path(__file__).resolve().parents[2]
+MakeRequest = Callable[..., StartRequest]
+
+
+@pytest.fixture(autouse=True)
+def _adopt_no_strangers_afterwards() -> Iterator[None]:
+    yield
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest_asyncio.fixture
+async def host() -> RecordingHost:
+    return RecordingHost()
+
+
+@pytest_asyncio.fixture
+async def driver(host: RecordingHost) -> AsyncIterator[Driver]:
+    made = create(host, {MARKER: "execution-of-a-test"})
+    yield made
+    host.has_room.set()
+    await made.stop(0)
+
+
+@pytest.fixture
+def request_for(tmp_path: Path) -> MakeRequest:
+    """A start request for a program of ours: ``request_for("demo")``, a behaviour, or a script."""
+
+    def make(what: str | scripts.Script = "demo", *options: str, **changes: Any) -> StartRequest:
+        argv = [sys.executable, *_command(what, tmp_path), *options]
+        env = {"PYTHONPATH": str(ROOT), "KANDEV_DEMO_AGENT_HOME": str(tmp_path / "home")}
+        told = {"launch_id": "launch-1", "strategy": "fresh", "timeout": 10.0, **changes}
+        return StartRequest(argv=argv, env=env, cwd=str(tmp_path), **told)
+
+    return make
+
+
+def _command(what: str | scripts.Script, directory: Path) -> list[str]:
+    if what == "demo":
+        return ["-m", "executors_app.demo_agent"]
+    if isinstance(what, str):
+        return ["-m", "executors_app.testing_agent", "--behaviour", what]
+    script = directory / "script.json"
+    script.write_text(json.dumps(what))
+    return [str(Path(__file__).with_name("scripted_agent.py")), str(script)]
+
+
+@pytest.fixture
+def read_by_agent(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
+    """What the scripted agent has read so far."""
+    return lambda: [json.loads(line) for line in (tmp_path / "script.json.read").read_bytes().splitlines()]

@@ -1,0 +1,49 @@
+"""A host that keeps what a driver reports, and answers what a test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+
+class RecordingHost:
+    """Keeps every line; a permission waits until the test answers it."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.tokens: list[str] = []
+        self.exits: list[int | None] = []
+        self.questions: list[tuple[Mapping[str, Any], asyncio.Future[str | None]]] = []
+        self.has_room = asyncio.Event()
+        self.has_room.set()
+
+    def record(self, kind: str, **body: Any) -> int:
+        orjson.dumps(body)  # the journal takes only what is JSON
+        self.lines.append({"kind": str(kind), **body})
+        return len(self.lines)
+
+    async def room(self) -> None:
+        await self.has_room.wait()
+
+    async def keep_token(self, token: str, last_message_uuid: str | None = None) -> None:
+        self.tokens.append(token)
+
+    async def ask_permission(self, request: Mapping[str, Any]) -> str | None:
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self.questions.append((request, answer))
+        return await answer
+
+    def agent_gone(self, exit_code: int | None) -> None:
+        self.exits.append(exit_code)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["kind"] == kind]
+
+    def said(self) -> str:
+        return "".join(line["text"] for line in self.of("message.agent"))
+
+    def logs(self, source: str | None = None) -> list[str]:
+        return [line["text"] for line in self.of("log") if source in (None, line["data"].get("source"))]

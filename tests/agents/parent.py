@@ -1,0 +1,45 @@
+"""What agentctl is to an agent, and no more: ``parent.py HOME BEHAVIOUR``.
+
+Starts the agent under a guard, makes it initialize, and writes ``HOME/parent.json``: the pids of
+this process, the guard and the agent. When the agent's whole tree has ended, however that came
+about, it writes ``HOME/ended.json`` with the exit code; it goes on until its input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.agent_process import AgentProcess
+from executors_app.agentctl.protocol import MARKER
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+async def main(home: Path, behaviour: str) -> None:
+    argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", behaviour, "--home", str(home)]
+    marker = {MARKER: home.name}
+    agent = await AgentProcess.spawn(argv, {"PYTHONPATH": str(ROOT)}, "/", marker, lambda *_, **__: None)
+    await agent.write(b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}\n')
+    await agent.read()
+    found = identity.stat(agent.pid)
+    pids = {"parent": os.getpid(), "guard": found.parent if found else 0, "agent": agent.pid}
+    _write(home / "parent.json", pids)
+    while await agent.read():
+        pass
+    _write(home / "ended.json", {"exit_code": await agent.wait()})
+    await agent.close()
+    await asyncio.to_thread(sys.stdin.read)
+
+
+def _write(path: Path, value: object) -> None:
+    path.with_suffix(".new").write_text(json.dumps(value))
+    path.with_suffix(".new").rename(path)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

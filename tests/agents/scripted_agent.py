@@ -1,0 +1,34 @@
+"""An agent that answers from a script: ``scripted_agent.py SCRIPT``, a JSON file.
+
+The script gives for each method what to do at its first, second, ... call (the last one again and
+again): a list of lines to print, in which ``$ID`` is the request's id; a number ends the agent with
+that code, ``$CLOSE`` closes its output for ever. What the agent reads it appends to ``SCRIPT.read``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    script = json.loads(Path(sys.argv[1]).read_text())
+    with Path(f"{sys.argv[1]}.read").open("ab", buffering=0) as read:
+        for line in sys.stdin.buffer:
+            read.write(line)
+            message = json.loads(line)
+            calls = script.get(message.get("method", "answer"), [])
+            for action in (calls.pop(0) if len(calls) > 1 else calls[0]) if calls else []:
+                if isinstance(action, int):
+                    sys.exit(action)
+                if action == "$CLOSE":
+                    os.close(1)
+                    continue
+                sys.stdout.write(action.replace("$ID", json.dumps(message.get("id"))) + "\n")
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Words to write scripts for the scripted agent with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+Action = str | int
+Script = dict[str, list[list[Action]]]
+
+SESSION = "conversation-1"
+
+
+def result(value: Any) -> str:
+    return f'{{"jsonrpc": "2.0", "id": $ID, "result": {json.dumps(value)}}}'
+
+
+def error(code: int, message: str, data: Any = None) -> str:
+    told = {"code": code, "message": message, **({"data": data} if data is not None else {})}
+    return f'{{"jsonrpc": "2.0", "id": $ID, "error": {json.dumps(told)}}}'
+
+
+def update(kind: str, **body: Any) -> str:
+    params = {"sessionId": SESSION, "update": {"sessionUpdate": kind, **body}}
+    return json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": params})
+
+
+def chunk(role: str, text: str, **body: Any) -> str:
+    return update(f"{role}_message_chunk", content={"type": "text", "text": text}, **body)
+
+
+def request(request_id: Any, method: str, params: Any) -> str:
+    return json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+
+
+def agent(*, load: bool = False, resume: bool = False, **methods: list[Action]) -> Script:
+    """A script; ``session_new`` is ``session/new``. What is not told goes well."""
+    claims: dict[str, Any] = {"loadSession": load, "sessionCapabilities": {"resume": {}} if resume else {}}
+    script: dict[str, list[Action]] = {
+        "initialize": [result({"protocolVersion": 1, "agentCapabilities": claims, "agentInfo": {"name": "scripted"}})],
+        "session/new": [result({"sessionId": SESSION})],
+        "session/prompt": [result({"stopReason": "end_turn"})],
+    }
+    told = {name.replace("session_", "session/", 1): actions for name, actions in methods.items()}
+    return {name: [actions] for name, actions in {**script, **told}.items()}

@@ -1,0 +1,333 @@
+"""Starting an agent: a new conversation, an old one, and everything that can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.drivers import Driver, StartFailed, StartRequest
+from tests.agents.conftest import MakeRequest
+from tests.agents.hosts import RecordingHost
+from tests.agents.scripts import SESSION, Script, agent, chunk, error, result, update
+
+GONE = ("(?i)resource not found", "is gone$")
+NOT_FOUND = error(-32601, "Method not found")
+
+
+async def _talk(driver: Driver, *texts: str) -> None:
+    for number, text in enumerate(texts):
+        await driver.prompt(f"message-{number}", text, (), lambda: None)
+
+
+async def test_a_new_conversation_is_created_and_its_id_kept_before_the_start_is_told(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    started = await driver.start(request_for("demo"))
+
+    assert started.outcome == "created"
+    assert host.tokens == [started.resume_token]
+    assert started.agent == {"name": "kandev-demo-agent", "version": "1.0"}
+    assert started.capabilities == {
+        "load_session": True,
+        "resume_session": False,
+        "history": True,
+        "protocol": "acp/1",
+    }
+    assert set(started.timings) == {"spawn", "initialize", "session"}
+    assert driver.pid is not None
+
+
+async def test_a_conversation_is_loaded_again_after_the_agent_was_killed(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    started = await driver.start(request_for("demo"))
+    await _talk(driver, "remember pelican", "hello")
+    await driver.stop(0)
+    host.lines.clear()
+
+    loaded = await driver.start(request_for("demo", strategy="native", resume_token=started.resume_token))
+
+    assert (loaded.outcome, loaded.resume_token) == ("loaded", started.resume_token)
+    assert loaded.replayed == 4
+    assert loaded.replayed_user_texts == ["remember pelican", "hello"]
+    assert host.lines == [], "a replay is no news"
+    await _talk(driver, "what was the word?")
+    assert host.said() == "The word was pelican.\n"
+
+
+async def test_a_load_that_replays_another_conversation_is_passed_on_as_it_was(
+    driver: Driver, request_for: MakeRequest
+) -> None:
+    loaded = await driver.start(request_for("lies_about_load", strategy="native", resume_token="conversation-7"))
+
+    assert loaded.outcome == "loaded"
+    assert loaded.replayed_user_texts == ["paint the shed green"]
+
+
+async def test_a_load_that_replays_nothing_is_passed_on_as_it_was(driver: Driver, request_for: MakeRequest) -> None:
+    loaded = await driver.start(request_for("forgets", strategy="native", resume_token="conversation-7"))
+
+    assert (loaded.outcome, loaded.replayed, loaded.replayed_user_texts) == ("loaded", 0, [])
+
+
+async def test_only_the_last_twenty_user_texts_are_kept_and_each_is_cut(
+    driver: Driver, request_for: MakeRequest
+) -> None:
+    replay = [line for n in range(30) for line in (chunk("user", f"{n} " + "ä" * 4096), chunk("agent", "yes"))]
+    script = agent(load=True, session_load=[*replay, result(None)])
+
+    loaded = await driver.start(request_for(script, strategy="native", resume_token=SESSION))
+
+    assert loaded.replayed == 60
+    assert [text.split()[0] for text in loaded.replayed_user_texts] == [str(n) for n in range(10, 30)]
+    assert all(4090 < len(text.encode()) <= 4096 for text in loaded.replayed_user_texts)
+
+
+async def test_the_chunks_of_one_replayed_message_are_one_text(driver: Driver, request_for: MakeRequest) -> None:
+    replay = [
+        *(chunk("user", "fix ", messageId="m1"), chunk("user", "the roof", messageId="m1")),
+        chunk("user", "and the door", messageId="m2"),
+    ]
+    script = agent(load=True, session_load=[*replay, result({})])
+
+    loaded = await driver.start(request_for(script, strategy="native", resume_token=SESSION))
+
+    assert loaded.replayed_user_texts == ["fix the roof", "and the door"]
+    assert loaded.replayed == 2
+
+
+async def test_what_comes_right_after_the_answer_to_a_load_is_news(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    lines = "\n".join([chunk("user", "old"), result({}), chunk("agent", "new")])
+    script = agent(load=True, session_load=[lines])
+
+    loaded = await driver.start(request_for(script, strategy="native", resume_token=SESSION))
+
+    assert loaded.replayed == 1
+    assert host.said() == "new"
+
+
+@pytest.mark.parametrize(
+    ("script", "prefer_load", "outcome", "asked"),
+    [
+        (agent(load=True, resume=True, session_load=[result({})]), True, "loaded", ["load"]),
+        (agent(load=True, resume=True, session_resume=[result({})]), False, "resumed", ["resume"]),
+        (agent(resume=True, session_resume=[result({})]), True, "resumed", ["resume"]),
+        (agent(load=True, session_load=[result({})]), False, "loaded", ["load"]),
+        (
+            agent(load=True, resume=True, session_load=[NOT_FOUND], session_resume=[result({})]),
+            True,
+            "resumed",
+            ["load", "resume"],
+        ),
+    ],
+    ids=["load first", "resume first", "only resume", "only load", "load only claimed"],
+)
+async def test_the_way_to_restore_a_conversation(
+    script: Script,
+    prefer_load: bool,
+    outcome: str,
+    asked: list[str],
+    driver: Driver,
+    host: RecordingHost,
+    request_for: MakeRequest,
+    read_by_agent: Callable[[], list[dict[str, Any]]],
+) -> None:
+    request = request_for(script, strategy="native", resume_token=SESSION, prefer_load=prefer_load)
+
+    started = await driver.start(request)
+
+    assert (started.outcome, started.resume_token) == (outcome, SESSION)
+    assert host.tokens == [SESSION]
+    assert [message["method"] for message in read_by_agent()] == ["initialize", *(f"session/{way}" for way in asked)]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        agent(),
+        agent(load=True, session_load=[NOT_FOUND]),
+        agent(load=True, resume=True, session_load=[NOT_FOUND], session_resume=[NOT_FOUND]),
+    ],
+    ids=["nothing offered", "load only claimed", "both only claimed"],
+)
+async def test_a_conversation_that_cannot_be_restored_is_never_replaced_by_a_new_one(
+    script: Script,
+    driver: Driver,
+    host: RecordingHost,
+    request_for: MakeRequest,
+    read_by_agent: Callable[[], list[dict[str, Any]]],
+) -> None:
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(request_for(script, strategy="native", resume_token=SESSION))
+
+    assert (failed.value.code, failed.value.token_valid) == ("resume_unsupported", True)
+    assert "session/new" not in [message.get("method") for message in read_by_agent()]
+    assert host.tokens == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "patterns", "code", "token_valid"),
+    [
+        (error(-32002, "Resource not found: abc"), GONE, "token_rejected", False),
+        (error(-32603, "conversation abc is gone"), GONE, "token_rejected", False),
+        (error(-32603, "Internal error", {"details": "Resource not found"}), GONE, "token_rejected", False),
+        (error(-32002, "Resource not found: abc"), (), "handshake_failed", True),
+        (error(-32603, "the database is locked"), GONE, "handshake_failed", True),
+        (error(-32603, "is gone"), ("(", "is gone"), "token_rejected", False),
+        (error(-32000, "Authentication required"), GONE, "auth_required", True),
+        ('{"id": $ID, "error": "no object"}', GONE, "handshake_failed", True),
+    ],
+)
+async def test_only_the_agent_types_own_patterns_say_that_a_conversation_is_gone(
+    answer: str,
+    patterns: tuple[str, ...],
+    code: str,
+    token_valid: bool,
+    driver: Driver,
+    request_for: MakeRequest,
+) -> None:
+    script = agent(load=True, session_load=[answer])
+
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(request_for(script, strategy="native", resume_token=SESSION, gone_patterns=patterns))
+
+    assert (failed.value.code, failed.value.token_valid) == (code, token_valid)
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "permanent"),
+    [
+        (agent(initialize=[result({"protocolVersion": 2})]), "handshake_failed", True),
+        (agent(initialize=[result("hello")]), "handshake_failed", True),
+        (agent(initialize=[error(-32603, "no")]), "handshake_failed", False),
+        (agent(session_new=[error(-32000, "Authentication required")]), "auth_required", True),
+        (agent(session_new=[result({})]), "handshake_failed", False),
+        (agent(session_new=[3]), "agent_exited", False),
+    ],
+)
+async def test_a_handshake_that_fails_is_told_and_leaves_no_process(
+    script: Script, code: str, permanent: bool, driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(request_for(script))
+
+    assert (failed.value.code, failed.value.permanent, failed.value.token_valid) == (code, permanent, True)
+    assert driver.pid is None
+    assert len(host.exits) == 1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "changes"),
+    [("hangs_at_initialize", {}), ("hangs_at_load", {"strategy": "native", "resume_token": SESSION})],
+)
+async def test_an_agent_that_hangs_is_given_up_after_the_time_limit_and_ended(
+    behaviour: str, changes: dict[str, Any], driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(request_for(behaviour, timeout=0.7, **changes))
+
+    assert (failed.value.code, failed.value.token_valid) == ("start_timeout", True)
+    assert driver.pid is None
+    assert len(host.exits) == 1
+
+
+async def test_an_agent_that_ends_at_once_is_told_with_its_last_words(driver: Driver, tmp_path: Path) -> None:
+    argv = ["/bin/sh", "-c", "echo 'no licence found' >&2; exit 4"]
+
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(StartRequest("launch", argv, {}, str(tmp_path), "fresh"))
+
+    assert failed.value.code == "agent_exited"
+    assert "code 4" in failed.value.message
+    assert "no licence found" in failed.value.message
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd"), [(["/no/such/program"], None), ([], None), (["/bin/sh"], "/no/such/directory"), (["a\0b"], None)]
+)
+async def test_a_program_that_cannot_be_started_is_a_permanent_failure(
+    argv: list[str], cwd: str | None, driver: Driver, host: RecordingHost, tmp_path: Path
+) -> None:
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(StartRequest("launch", argv, {}, cwd or str(tmp_path), "fresh"))
+
+    assert (failed.value.code, failed.value.permanent) == ("spawn_failed", True)
+    assert host.exits == [], "there was no process"
+
+
+async def test_a_start_that_is_called_off_leaves_no_process(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.7):
+            await driver.start(request_for("hangs_at_initialize"))
+
+    assert driver.pid is None
+    assert len(host.exits) == 1
+
+
+async def test_a_slow_agent_is_waited_for(driver: Driver, request_for: MakeRequest) -> None:
+    started = await driver.start(request_for("slow_start"))
+
+    assert started.timings["initialize"] > 1000
+
+
+OPTIONS = [
+    {
+        "id": "m",
+        "category": "model",
+        "type": "select",
+        "options": [{"group": "g", "options": [{"value": "big-2", "name": "Big"}]}],
+    }
+]
+MODELS = {"availableModels": [{"modelId": "big-2", "name": "Big"}], "currentModelId": "small"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "method", "chosen"),
+    [
+        ({"configOptions": OPTIONS}, "session/set_config_option", {"configId": "m", "value": "big-2"}),
+        ({"models": MODELS}, "session/set_model", {"modelId": "big-2"}),
+    ],
+)
+async def test_the_model_is_selected_where_the_agent_offers_it(
+    settings: dict[str, Any],
+    method: str,
+    chosen: dict[str, str],
+    driver: Driver,
+    host: RecordingHost,
+    request_for: MakeRequest,
+    read_by_agent: Callable[[], list[dict[str, Any]]],
+) -> None:
+    script = {**agent(session_new=[result({"sessionId": SESSION, **settings})]), method: [[result({})]]}
+
+    await driver.start(request_for(script, model="big"))
+
+    assert read_by_agent()[-1]["method"] == method
+    assert read_by_agent()[-1]["params"] == {"sessionId": SESSION, **chosen}
+    assert host.logs() == []
+
+
+async def test_a_model_that_is_not_offered_is_said_and_does_not_stop_the_start(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for(agent(), model="big"))
+
+    assert host.logs() == ["model big was not selected: the agent does not offer it"]
+
+
+async def test_commands_and_the_like_may_come_before_the_conversation_has_an_id(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    script = agent(session_new=[update("available_commands_update", availableCommands=[]), result({"sessionId": "x"})])
+
+    started = await driver.start(request_for(script))
+
+    assert started.resume_token == "x"
+    assert host.logs() == ["the agent sent available_commands_update"]

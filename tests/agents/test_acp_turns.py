@@ -1,0 +1,359 @@
+"""Turns with an agent: what it says, asks and does, and the ways in which a turn ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.drivers import Driver, TurnFailed
+from executors_app.testing_agent import BIG_LINE, Garbage
+from tests.agents.conftest import MakeRequest
+from tests.agents.hosts import RecordingHost
+from tests.agents.scripts import SESSION, agent, chunk, error, request, result, update
+from tests.waiting import eventually_async
+
+
+def _said_by(home: Path) -> str:
+    """All that the agent says that it has said, from its own log."""
+    return "".join(path.read_text() for path in home.glob("*.said"))
+
+
+async def test_a_turn_streams_what_the_agent_says_to_the_byte(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, tmp_path: Path
+) -> None:
+    await driver.start(request_for("demo"))
+
+    reason = await driver.prompt("m1", "work 0.5\nremember pelican\nschöne Grüße", (), lambda: None)
+
+    assert reason == "end_turn"
+    assert host.said().startswith("tick 1\ntick 2\ntick 3\ntick 4\ntick 5\nI will remember pelican.\n")
+    assert "schöne Grüße" in host.said()
+    assert host.said() == _said_by(tmp_path / "home")
+
+
+async def test_delivered_is_told_before_the_agent_can_answer(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for("demo"))
+
+    async def delivered() -> None:
+        host.record("prompt.delivered")
+
+    await driver.prompt("m1", "hello " + "x" * 1_000_000, (), delivered)
+
+    assert [line["kind"] for line in host.lines] == ["prompt.delivered", "message.agent"]
+
+
+async def test_tool_calls_and_their_results_are_told(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, tmp_path: Path
+) -> None:
+    await driver.start(request_for("demo"))
+
+    await driver.prompt("m1", "write notes/today.txt all is well", (), lambda: None)
+
+    (call,), (done,) = host.of("tool.call"), host.of("tool.update")
+    assert (call["title"], call["tool_kind"], call["status"]) == ("Write notes/today.txt", "edit", "in_progress")
+    assert done["tool_call_id"] == call["tool_call_id"]
+    assert done["status"] == "completed"
+    assert (tmp_path / "notes/today.txt").read_text() == "all is well\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "words"), [("allow", "The answer was allow.\n"), ("reject", "The answer was reject.\n")]
+)
+async def test_a_permission_waits_until_it_is_answered(
+    option: str, words: str, driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for("demo"))
+    turn = asyncio.create_task(driver.prompt("m1", "ask", (), lambda: None))
+    (asked, answer), *_ = await eventually_async(lambda: host.questions)
+
+    assert [each["option_id"] for each in asked["options"]] == ["allow", "reject"]
+    assert [each["kind"] for each in asked["options"]] == ["allow_once", "reject_once"]
+    assert asked["tool_call"]["title"] == "Do something careful"
+    answer.set_result(option)
+
+    assert await turn == "end_turn"
+    assert host.said() == words
+
+
+async def test_a_cancelled_permission_ends_the_turn_as_the_agent_likes(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for("demo"))
+    turn = asyncio.create_task(driver.prompt("m1", "ask", (), lambda: None))
+    (_, answer), *_ = await eventually_async(lambda: host.questions)
+
+    answer.set_result(None)
+
+    assert await turn == "cancelled"
+
+
+async def test_a_cancelled_turn_ends_at_once_and_the_next_one_works(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for("demo"))
+    turn = asyncio.create_task(driver.prompt("m1", "work 60", (), lambda: None))
+    await eventually_async(host.said)
+
+    await driver.cancel()
+
+    assert await turn == "cancelled"
+    assert await driver.prompt("m2", "hello", (), lambda: None) == "end_turn"
+
+
+async def test_a_cancel_without_a_turn_does_nothing(
+    driver: Driver, request_for: MakeRequest, read_by_agent: Callable[[], list[dict[str, Any]]]
+) -> None:
+    await driver.cancel()
+    await driver.start(request_for(agent()))
+    await driver.cancel()
+    await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert "session/cancel" not in [message["method"] for message in read_by_agent()]
+
+
+async def test_an_error_after_our_own_cancel_is_a_cancel(driver: Driver, request_for: MakeRequest) -> None:
+    answer = error(-32603, "Request was aborted.").replace("$ID", "3")
+    await driver.start(request_for(agent(session_prompt=[], session_cancel=[answer])))
+    sent = asyncio.Event()
+    turn = asyncio.create_task(driver.prompt("m1", "hello", (), sent.set))
+    await sent.wait()
+
+    await driver.cancel()
+
+    assert await turn == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [(error(-32603, "overloaded"), "agent_error"), (error(-32000, "Authentication required"), "auth_required")],
+)
+async def test_an_error_answer_fails_the_turn_and_the_agent_stays(
+    answer: str, code: str, driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for(agent(session_prompt=[answer])))
+
+    with pytest.raises(TurnFailed) as failed:
+        await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert failed.value.code == code
+    assert driver.pid is not None
+    assert host.exits == []
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [({"stopReason": "max_tokens"}, "max_tokens"), ({"stopReason": None}, "end_turn"), (None, "end_turn")],
+)
+async def test_the_agents_own_stop_reason_is_returned(
+    told: Any, reason: str, driver: Driver, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for(agent(session_prompt=[result(told)])))
+
+    assert await driver.prompt("m1", "hello", (), lambda: None) == reason
+
+
+async def test_an_agent_that_dies_in_a_turn_is_told_gone_before_the_turn_fails(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for("dies_in_turn"))
+
+    with pytest.raises(TurnFailed) as failed:
+        await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert failed.value.code == "agent_exited"
+    assert host.exits == [-signal.SIGKILL]
+    assert host.said() == "I will just", "the last words were in the pipe"
+    assert driver.pid is None
+    with pytest.raises(TurnFailed) as failed:
+        await driver.prompt("m2", "hello", (), lambda: None)
+    assert failed.value.code == "not_running"
+
+
+async def test_an_agent_killed_from_outside_is_noticed_though_a_child_holds_its_output(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for("relaunches_itself"))
+    turn = asyncio.create_task(driver.prompt("m1", "work 60", (), lambda: None))
+    await eventually_async(host.said)
+
+    assert driver.pid is not None
+    os.kill(driver.pid, signal.SIGKILL)
+
+    with pytest.raises(TurnFailed):
+        await turn
+    assert host.exits == [-signal.SIGKILL]
+
+
+async def test_an_agent_that_closes_its_output_is_ended(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for(agent(session_prompt=["$CLOSE"])))
+
+    with pytest.raises(TurnFailed) as failed:
+        await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert failed.value.code == "agent_exited"
+    assert len(host.exits) == 1
+
+
+async def test_a_stopped_agent_is_gone_and_its_exit_told_once(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for("demo"))
+
+    assert await driver.stop(5) == -signal.SIGTERM
+    assert await driver.stop(5) == -signal.SIGTERM
+
+    assert host.exits == [-signal.SIGTERM]
+    assert driver.pid is None
+
+
+async def test_an_agent_that_ignores_term_is_killed_after_the_grace(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for("ignores_term"))
+
+    assert await driver.stop(0.2) == -signal.SIGKILL
+
+
+# -- odd input
+
+
+async def test_litter_between_good_lines_does_no_harm(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for("garbage"))
+
+    assert await driver.prompt("m1", "hello", (), lambda: None) == "end_turn"
+
+    words = [f"word {number}\n" for number in range(1, len(Garbage.LITTER) + 1)]
+    assert [line["text"] for line in host.of("message.agent")][:-1] == words
+    assert "123" in host.logs("stdout")
+    assert any(text.startswith("not json") for text in host.logs("stdout"))
+
+
+async def test_a_line_of_five_megabytes_is_read(driver: Driver, host: RecordingHost, request_for: MakeRequest) -> None:
+    await driver.start(request_for("big_line"))
+
+    await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert len(host.said()) == BIG_LINE
+
+
+async def test_a_flood_arrives_complete_and_in_order(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, tmp_path: Path
+) -> None:
+    await driver.start(request_for("floods", "--count", "5000"))
+
+    await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert [int(line["text"].split()[0]) for line in host.of("message.agent")] == list(range(1, 5001))
+    assert host.said() == _said_by(tmp_path / "home")
+
+
+async def test_an_agent_is_not_read_on_while_the_journal_has_no_room(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, tmp_path: Path
+) -> None:
+    await driver.start(request_for("floods", "--count", "20000"))
+    host.has_room.clear()
+    turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
+    previous: list[int] = [-1]
+
+    def agent_stands_still() -> bool:
+        size = len(_said_by(tmp_path / "home"))
+        previous.append(size)
+        return 0 < size == previous[-2]
+
+    await eventually_async(agent_stands_still)
+    assert len(_said_by(tmp_path / "home")) < 2_000_000, "most of the 4 MB are yet to be said"
+    host.has_room.set()
+
+    assert await turn == "end_turn"
+    assert len(host.of("message.agent")) == 20000
+
+
+async def test_a_flood_on_stderr_does_not_hold_the_agent_back_and_leaves_a_few_lines(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for("stderr_flood"))
+
+    assert await driver.prompt("m1", "hello", (), lambda: None) == "end_turn"
+    await driver.stop(0)
+
+    texts = host.logs("stderr")
+    assert 20 <= len(texts) < 100
+    assert any("were left out" in text for text in texts)
+
+
+@pytest.mark.parametrize("request_id", [7, "seven", 7.5, None, 0])
+async def test_unknown_requests_are_refused_and_their_ids_echoed_untouched(
+    request_id: Any, driver: Driver, request_for: MakeRequest, read_by_agent: Callable[[], list[dict[str, Any]]]
+) -> None:
+    asks = request(request_id, "fs/read_text_file", {"sessionId": SESSION, "path": "/etc/passwd"})
+    await driver.start(request_for(agent(session_prompt=[asks], answer=[result({}).replace("$ID", "3")])))
+
+    await driver.prompt("m1", "hello", (), lambda: None)
+
+    answer = read_by_agent()[-1]
+    assert answer["id"] == request_id
+    assert answer["error"]["code"] == -32601
+
+
+@pytest.mark.parametrize(
+    "params", [None, {}, {"options": [], "toolCall": {}}, {"options": [{"name": "x"}], "toolCall": {}}, {"options": 5}]
+)
+async def test_a_permission_that_makes_no_sense_is_refused(
+    params: Any, driver: Driver, request_for: MakeRequest, read_by_agent: Callable[[], list[dict[str, Any]]]
+) -> None:
+    asks = request(9, "session/request_permission", params)
+    await driver.start(request_for(agent(session_prompt=[asks], answer=[result({}).replace("$ID", "3")])))
+
+    await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert read_by_agent()[-1]["error"]["code"] == -32602
+
+
+async def test_half_a_surrogate_pair_costs_one_character_and_no_line(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    halves = [chunk("agent", "a\ud83d"), chunk("agent", "\ude00b")]
+    await driver.start(request_for(agent(session_prompt=[*halves, result({})])))
+
+    await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert host.said() == "a\ufffd\ufffdb"
+
+
+async def test_news_of_another_conversation_is_logged_and_no_message_of_ours(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    strange = chunk("agent", "psst").replace(SESSION, "another")
+    await driver.start(request_for(agent(session_prompt=[strange, update("from_the_future", x=1), result({})])))
+
+    await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert host.said() == ""
+    assert host.logs() == ["the agent sent news of another conversation", "the agent sent from_the_future"]
+    assert host.lines[-1]["data"] == {"sessionUpdate": "from_the_future", "x": 1}
+
+
+async def test_an_attachment_the_agent_cannot_take_fails_the_turn_before_anything_is_sent(
+    driver: Driver, request_for: MakeRequest, read_by_agent: Callable[[], list[dict[str, Any]]]
+) -> None:
+    await driver.start(request_for(agent()))
+
+    with pytest.raises(TurnFailed) as failed:
+        await driver.prompt("m1", "look", [{"type": "image", "data": "", "mimeType": "image/png"}], lambda: None)
+    await driver.prompt("m2", "look", [{"type": "resource_link", "uri": "file:///a", "name": "a"}], lambda: None)
+
+    assert failed.value.code == "attachment_unsupported"
+    prompts = [message["params"]["prompt"] for message in read_by_agent() if message["method"] == "session/prompt"]
+    assert prompts == [[{"type": "text", "text": "look"}, {"type": "resource_link", "uri": "file:///a", "name": "a"}]]

@@ -1,0 +1,83 @@
+"""No secret of ours reaches a child."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from executors_app import crash_points
+from executors_app.agentctl import child_environment
+from executors_app.agentctl.protocol import MARKER
+from tests.agents.conftest import ROOT
+
+
+def test_only_what_is_allowed_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = ("KANDEV_SECRET_KEY", "DATABASE_URL", "AWS_SECRET_ACCESS_KEY", "GIT_DIR", "PYTHONPATH", "LD_PRELOAD")
+    for name in (*secrets, "LC_ALL", "TZ", "https_proxy"):
+        monkeypatch.setenv(name, "x")
+
+    built = child_environment.build({}, {})
+
+    assert not set(secrets) & set(built)
+    assert {"LC_ALL", "TZ", "https_proxy", "PATH"} <= set(built)
+
+
+def test_the_mark_stands_above_what_is_asked_for() -> None:
+    built = child_environment.build({MARKER: "forged", "KANDEV_X": "asked for", "PATH": "/mine"}, {MARKER: "true"})
+
+    assert built[MARKER] == "true"
+    assert built["KANDEV_X"] == "asked for"
+    assert built["PATH"] == "/mine"
+    assert {name for name in built if name.startswith("KANDEV_")} == {MARKER, "KANDEV_X"}
+
+
+# -- crash points
+
+REACH = "from executors_app import crash_points, sys; "
+
+
+def _run(spec: str, directory: Path, times: int = 1) -> int:
+    script = (
+        "from executors_app import crash_points\nfrom executors_app.agentctl import child_environment\n"
+        f"child_environment.arm_crash_point()\nfor _ in range({times}): crash_points.reached('sweep.decided')"
+    )
+    armed = {child_environment.CRASH_AT: spec, child_environment.CRASH_DIR: str(directory), "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-c", script], env={**os.environ, **armed}, check=False).returncode
+
+
+@pytest.mark.parametrize(
+    ("spec", "times", "code"),
+    [
+        ("sweep.decided", 1, -signal.SIGKILL),
+        ("sweep.decided:2", 1, 0),
+        ("sweep.decided:2", 2, -signal.SIGKILL),
+        ("sweep.written", 3, 0),
+    ],
+)
+def test_an_armed_process_dies_at_its_point(spec: str, times: int, code: int, tmp_path: Path) -> None:
+    assert _run(spec, tmp_path, times) == code
+    assert [path.name for path in tmp_path.iterdir()] == (["sweep.decided"] if code else [])
+
+
+def test_a_point_kills_once_so_that_the_restarted_process_lives(tmp_path: Path) -> None:
+    assert _run("sweep.decided", tmp_path) == -signal.SIGKILL
+    assert _run("sweep.decided", tmp_path) == 0
+
+
+def test_an_unknown_point_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"sweep\.decided"):
+        crash_points.reached("sweep.decide")
+    with pytest.raises(ValueError, match=r"agentctl\.token_kept"):
+        crash_points.arm("agentctl.token_keep", tmp_path)
+    with pytest.raises(ValueError, match="not a number of times"):
+        crash_points.arm("sweep.decided:0", tmp_path)
+
+
+def test_an_unarmed_process_passes_every_point() -> None:
+    for name in crash_points.POINTS:
+        crash_points.reached(name)

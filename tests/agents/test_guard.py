@@ -1,0 +1,202 @@
+"""Whoever is killed: nothing of an agent is left, and no stranger is hit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl import adoption, identity
+from executors_app.agentctl.agent_process import AgentProcess
+from executors_app.agentctl.identity import ProcessIdentity
+from tests.agents.conftest import ROOT
+from tests.waiting import eventually
+
+
+@dataclass(frozen=True)
+class Family:
+    """An agentctl-like parent, its guard, the agent, and all that the agent has started."""
+
+    home: Path
+    parent: ProcessIdentity
+    guard: ProcessIdentity
+    agent: ProcessIdentity
+    forked: list[ProcessIdentity]
+
+    @property
+    def tree(self) -> list[ProcessIdentity]:
+        return [self.guard, self.agent, *self.forked]
+
+    def exit_code(self) -> int | None:
+        ended: dict[str, int | None] = json.loads(eventually(lambda: _text(self.home / "ended.json")))
+        return ended["exit_code"]
+
+    def living(self) -> list[ProcessIdentity]:
+        return [each for each in self.tree if identity.is_alive(each)]
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Iterator[Callable[[str], Family]]:
+    parents: list[subprocess.Popen[bytes]] = []
+    families: list[Family] = []
+
+    def begin(behaviour: str) -> Family:
+        home = tmp_path / f"home-of-{behaviour}"
+        home.mkdir()
+        command = [sys.executable, str(Path(__file__).with_name("parent.py")), str(home), behaviour]
+        parent = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        parents.append(parent)
+        pids = json.loads(eventually(lambda: _text(home / "parent.json")))
+        forked = [int(pid) for pid in eventually(lambda: _text(home / "forked.pids")).split()]
+        who = {name: _identity(pid) for name, pid in pids.items()}
+        families.append(Family(home, who["parent"], who["guard"], who["agent"], [_identity(pid) for pid in forked]))
+        return families[-1]
+
+    yield begin
+    for parent in parents:
+        parent.kill()
+        parent.communicate()
+    for each in families:
+        identity.end_all(each.tree, 5)
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def _identity(pid: int) -> ProcessIdentity:
+    found = identity.of(pid)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("behaviour", ["forks", "relaunches_itself"])
+@pytest.mark.parametrize("victim", ["agent", "guard", "parent"])
+def test_nothing_is_left_when_one_of_them_is_killed(
+    victim: str, behaviour: str, family: Callable[[str], Family]
+) -> None:
+    those = family(behaviour)
+    assert len(those.living()) == len(those.tree)
+
+    assert identity.signal(getattr(those, victim), signal.SIGKILL)
+
+    eventually(lambda: not those.living(), describe="all of the agent's processes end")
+    if victim != "parent":
+        assert identity.is_alive(those.parent)
+        assert those.exit_code() == (-signal.SIGKILL if victim == "agent" else None)
+
+
+def test_what_outlives_a_guard_and_its_parent_is_found_by_its_mark(family: Callable[[str], Family]) -> None:
+    those = family("forks")
+    child, leader, cleared = those.forked
+    identity.signal(those.parent, signal.SIGSTOP)
+    identity.signal(those.guard, signal.SIGKILL)
+    identity.signal(those.parent, signal.SIGKILL)
+    eventually(lambda: not identity.is_alive(those.parent) and not identity.is_alive(those.agent))
+    assert identity.is_alive(leader), "else there is nothing to prove here"
+
+    left = asyncio.run(adoption.end_leftovers(those.home.name))
+
+    assert left == []
+    assert not identity.is_alive(child)
+    assert not identity.is_alive(leader)
+    assert identity.is_alive(cleared), "without guard, parent and mark it is nobody's: the documents say so"
+
+
+def _spawn(script: str, cwd: Path, lines: list[str]) -> asyncio.Future[AgentProcess]:
+    def record(_: str, **body: str) -> None:
+        lines.append(body["text"])
+
+    argv = ["/bin/sh", "-c", script]
+    return asyncio.ensure_future(
+        AgentProcess.spawn(argv, {"WHO": "me"}, str(cwd), {"KANDEV_EXECUTION_ID": "x"}, record)
+    )
+
+
+async def _rest(agent: AgentProcess) -> bytes:
+    output = b""
+    while data := await agent.read():
+        output += data
+    return output
+
+
+async def test_the_agent_gets_its_arguments_environment_and_directory_and_gives_its_exit_code(tmp_path: Path) -> None:
+    lines: list[str] = []
+    agent = await _spawn(
+        'pwd; echo "$WHO $KANDEV_EXECUTION_ID"; read x; echo "got $x"; echo oh >&2; exit 7', tmp_path, lines
+    )
+    await agent.write(b"it\n")
+
+    assert (await _rest(agent)).decode() == f"{tmp_path}\nme x\ngot it\n"
+    assert await agent.wait() == 7
+    await agent.close()
+    assert lines == ["oh"]
+    assert agent.last_words() == "oh"
+
+
+async def test_the_agent_inherits_nothing_but_its_three_pipes_and_no_ignored_signal(tmp_path: Path) -> None:
+    agent = await _spawn("ls -x /proc/self/fd; grep -E 'SigBlk|SigIgn' /proc/self/status", tmp_path, [])
+
+    descriptors, blocked, ignored = (await _rest(agent)).decode().splitlines()
+    await agent.wait()
+    await agent.close()
+
+    assert descriptors.split() == ["0", "1", "2", "3"], "3 is the directory that ls reads"
+    assert (int(blocked.split()[1], 16), int(ignored.split()[1], 16)) == (0, 0)
+
+
+async def test_a_stop_sends_term_first_and_leaves_time_to_clean_up(tmp_path: Path) -> None:
+    agent = await _spawn("trap 'echo tidy; exit 5' TERM; echo ready; while :; do sleep 0.05; done", tmp_path, [])
+    await agent.read()
+
+    assert await agent.stop(10) == 5
+    assert await _rest(agent) == b"tidy\n"
+    await agent.close()
+
+
+async def test_a_second_shorter_stop_overtakes_a_patient_one(tmp_path: Path) -> None:
+    agent = await _spawn("trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path, [])
+    await agent.read()
+    patient = asyncio.create_task(agent.stop(60))
+
+    assert await agent.stop(0) == -signal.SIGKILL
+    assert await patient == -signal.SIGKILL
+    await agent.close()
+
+
+async def test_children_that_outlive_a_finished_agent_are_ended(tmp_path: Path) -> None:
+    agent = await _spawn("setsid sleep 3600 & echo $!; exec 1>&-; exit 0", tmp_path, [])
+    child = int(await agent.read())
+
+    assert await agent.wait() == 0
+    await agent.close()
+
+    assert identity.of(child) is None
+
+
+async def test_the_reaper_takes_in_adopted_corpses_and_none_that_somebody_waits_for(tmp_path: Path) -> None:
+    adoption.become_subreaper()
+    ours = subprocess.Popen(["/bin/true"])
+    script = "sh -c 'echo $$; exec >&-; read x' &"
+    pipe = subprocess.PIPE
+    starter = subprocess.Popen(["/bin/sh", "-c", script], stdin=pipe, stdout=pipe, start_new_session=True)
+    assert starter.stdout
+    assert starter.stdin
+    orphan = int(starter.stdout.readline())
+    starter.wait()
+    starter.communicate()
+    eventually(lambda: (seen := identity.stat(orphan)) and seen.ended)
+    eventually(lambda: (seen := identity.stat(ours.pid)) and seen.ended)
+
+    adoption.Reaper().reap()
+
+    assert identity.stat(orphan) is None
+    assert ours.wait() == 0, "its status was left to who started it"

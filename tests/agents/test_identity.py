@@ -1,0 +1,112 @@
+"""A process is known by more than its pid, and nobody else is ever signalled."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.identity import ProcessIdentity
+from executors_app.agentctl.protocol import MARKER
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "3600"], env={MARKER: "a-test-of-marks"})
+    eventually(lambda: identity.environment(process.pid) == {f"{MARKER}=a-test-of-marks".encode()})
+    yield process
+    process.kill()
+    process.wait()
+
+
+def _of(process: subprocess.Popen[bytes]) -> ProcessIdentity:
+    found = identity.of(process.pid)
+    assert found is not None
+    return found
+
+
+def test_an_identity_survives_json(sleeper: subprocess.Popen[bytes]) -> None:
+    found = _of(sleeper)
+
+    assert ProcessIdentity.from_json(found.to_json()) == found
+    assert identity.is_alive(found)
+    assert identity.of_self().pid == os.getpid()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"pid": 1},
+        {"pid": "1", "start_time": 1, "boot_id": "b", "pid_namespace": ""},
+        {"pid": 0, "start_time": 1, "boot_id": "b", "pid_namespace": ""},
+        [],
+    ],
+)
+def test_what_is_no_identity_is_refused(data: Any) -> None:
+    with pytest.raises(ValueError, match="not a process identity"):
+        ProcessIdentity.from_json(data)
+
+
+@pytest.mark.parametrize("change", [{"start_time": 1}, {"boot_id": "another"}, {"pid_namespace": "pid:[1]"}])
+def test_a_process_with_the_same_pid_is_another_one(change: dict[str, Any], sleeper: subprocess.Popen[bytes]) -> None:
+    other = dataclasses.replace(_of(sleeper), **change)
+
+    assert not identity.is_alive(other)
+    assert identity.signal(other, signal.SIGKILL) is False
+    assert identity.end_all([other], 1) == []
+    assert sleeper.poll() is None
+
+
+def test_a_zombie_is_dead(sleeper: subprocess.Popen[bytes]) -> None:
+    found = _of(sleeper)
+
+    assert identity.signal(found, signal.SIGKILL) is True
+    eventually(lambda: not identity.is_alive(found))
+
+    assert sleeper.returncode is None, "nobody has waited for it"
+    assert identity.stat(found.pid) is not None
+    assert identity.signal(found, signal.SIGKILL) is False
+
+
+def test_a_name_with_parentheses_and_spaces_is_parsed(tmp_path: Any) -> None:
+    program = tmp_path / ") S 1 (x"
+    program.symlink_to("/bin/sleep")
+    process = subprocess.Popen([str(program), "3600"])
+    try:
+        eventually(lambda: program.name[:15] in open(f"/proc/{process.pid}/stat").read())
+        found = identity.stat(process.pid)
+        assert found is not None
+        assert found.parent == os.getpid()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_all_marked_processes_are_found_and_no_other(sleeper: subprocess.Popen[bytes]) -> None:
+    with subprocess.Popen(["sleep", "3600"], env={MARKER: "a-test-of-marks-2"}) as other:
+        assert identity.marked("a-test-of-marks") == [_of(sleeper)]
+        assert identity.marked("a-test") == []
+        other.kill()
+
+
+def test_end_all_ends_them_and_waits(sleeper: subprocess.Popen[bytes]) -> None:
+    found = _of(sleeper)
+
+    assert identity.end_all([found], 5) == []
+
+    assert not identity.is_alive(found)
+
+
+def test_the_host_is_told_apart_by_machine_boot_and_namespace() -> None:
+    assert identity.host_id() == identity.host_id()
+    assert len(identity.host_id()) == 32
+    assert identity.kernel_boot_id() not in identity.host_id()
+    assert identity.of(2**22 + 1) is None

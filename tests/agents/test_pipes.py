@@ -1,0 +1,127 @@
+"""Bytes to lines, lines to a child, and a noisy source to a few lines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.log_valve import LogValve
+from executors_app.agentctl.pipes import LAST_WORDS, LineSplitter, PipeReader, PipeStuck, PipeWriter
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines", "torn"),
+    [
+        ([b"a\nb\n"], [b"a", b"b"], b""),
+        ([b"a", b"b\nc"], [b"ab"], b"c"),
+        ([b"\n\n"], [b"", b""], b""),
+        ([b"a\n", b"", b"b"], [b"a"], b"b"),
+        ([b"12345678\n", b"ok\n"], [b"12345678", b"ok"], b""),
+        ([b"123456789\nok\n"], [b"ok"], b""),
+        ([b"12345", b"6789", b"more", b"\nok\n"], [b"ok"], b""),
+    ],
+)
+def test_a_stream_is_cut_into_lines(pieces: list[bytes], lines: list[bytes], torn: bytes) -> None:
+    splitter = LineSplitter(limit=8)
+
+    assert [line for piece in pieces for line in splitter.feed(piece)] == lines
+    assert splitter.torn() == torn
+    assert splitter.skipped == any(len(b"".join(pieces).split(b"\n")[0]) > 8 for _ in "x")
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    read_end, write_end = os.pipe()
+    yield read_end, write_end
+    for descriptor in (read_end, write_end):
+        try:
+            os.close(descriptor)
+        except OSError:
+            continue
+
+
+async def test_messages_of_several_tasks_do_not_mix(pipe: tuple[int, int]) -> None:
+    reader, writer = PipeReader(os.dup(pipe[0])), PipeWriter(os.dup(pipe[1]))
+    messages = [bytes([letter]) * 300_000 + b"\n" for letter in b"abcd"]
+    writing = asyncio.gather(*(writer.write(message, 10) for message in messages))
+
+    read = b""
+    while len(read) < sum(map(len, messages)):
+        read += await reader.read()
+    await writing
+    writer.close()
+    reader.close()
+
+    assert read.splitlines(keepends=True) == messages
+
+
+async def test_a_child_that_does_not_read_is_given_up_and_never_gets_the_rest(pipe: tuple[int, int]) -> None:
+    writer = PipeWriter(os.dup(pipe[1]))
+
+    with pytest.raises(PipeStuck):
+        await writer.write(b"x" * 1_000_000, 0.05)
+    os.read(pipe[0], 1_000_000)
+    with pytest.raises(PipeStuck):
+        await writer.write(b"next\n", 1)
+
+    writer.close()
+    with pytest.raises(BrokenPipeError):
+        await PipeWriter(_closed_pipe()).write(b"x", 1)
+
+
+def _closed_pipe() -> int:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    return write_end
+
+
+async def test_after_the_end_of_a_child_its_output_is_read_but_not_waited_for(pipe: tuple[int, int]) -> None:
+    reader = PipeReader(os.dup(pipe[0]))
+    os.write(pipe[1], b"last words")
+    reader.end()
+    begin = time.monotonic()
+
+    assert await reader.read() == b"last words"
+    assert await reader.read() == b"", "somebody still holds the writing end"
+    assert LAST_WORDS <= time.monotonic() - begin < LAST_WORDS + 2
+    reader.close()
+
+
+async def test_a_read_in_flight_ends_with_the_close(pipe: tuple[int, int]) -> None:
+    reader = PipeReader(os.dup(pipe[0]))
+    reading = asyncio.create_task(reader.read())
+    await asyncio.sleep(0)
+
+    reader.close()
+
+    assert await reading == b""
+
+
+def test_a_valve_lets_a_burst_and_then_a_few_lines_a_second_pass() -> None:
+    now, recorded = [0.0], list[dict[str, Any]]()
+    valve = LogValve(lambda _, **body: recorded.append(body), "stderr", burst=3, per_second=1.0, clock=lambda: now[0])
+    for number in range(10):
+        valve.put(b"line %d" % number)
+    assert [each["text"] for each in recorded] == ["line 0", "line 1", "line 2"]
+
+    now[0] = 1.0
+    valve.put(b"later")
+
+    assert [each["text"] for each in recorded][3:] == ["7 more lines of stderr (42 bytes) were left out", "later"]
+    assert valve.tail().endswith("line 9\nlater")
+
+
+def test_a_valve_cuts_long_lines_and_mends_bad_bytes() -> None:
+    recorded = list[dict[str, Any]]()
+    valve = LogValve(lambda _, **body: recorded.append(body), "stderr")
+
+    valve.put(b"\xff" + b"x" * 10_000)
+    valve.put(b"   ")
+
+    assert [len(each["text"]) for each in recorded] == [2000]
+    assert recorded[0]["text"].startswith("\ufffdx")

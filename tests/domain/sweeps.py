@@ -1,0 +1,54 @@
+"""Situations for the tests of the sweep, and a small world that carries decisions out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from executors_app.agentctl.protocol import AgentState
+from executors_app.domain import ExecutorStatus, Observation, Observed, WorkspaceState
+from sessions_app.domain.recovery import Decision, SweepFacts, decide
+from sessions_app.domain.recovery_examples import DEAD, NOW, SWEEP, assessed, reported
+from sessions_app.domain.states import EXECUTOR, SESSION, SessionState
+
+STARTING = reported(AgentState.STARTING)
+NO_AGENT = reported(AgentState.NONE)
+LEFT_BEHIND = replace(DEAD, leftovers=2)
+GIVEN_UP = assessed(session_state=SessionState.FAILED, give_up=True)
+GONE = {
+    "workspace": WorkspaceState.GONE,
+    "workspace_reason": "The branch was deleted.",
+    "assessment": assessed(workspace=WorkspaceState.GONE),
+}
+
+
+def deciding(observation: Observation, **changes: Any) -> Decision:
+    """The decision about a session in mid-turn, found at boot, with changes."""
+    return decide(replace(SWEEP, **changes), observation, NOW)
+
+
+def carried_out(facts: SweepFacts, observation: Observation, decision: Decision) -> tuple[SweepFacts, Observation]:
+    """The rows and the world after ``decision``; IllegalMove where a table has no such move."""
+    changes: dict[str, Any] = {"unknown_before": observation.observed is Observed.UNKNOWN}
+    if decision.executor_move:
+        status = EXECUTOR.after(facts.executor_status or ExecutorStatus.STOPPED, decision.executor_move)
+        code = decision.session_error_code if decision.executor_move == "fail" else ""
+        changes |= {"executor_status": status, "executor_error_code": code, "asleep": False}
+    if decision.session_move:
+        changes["session_state"] = SESSION.after(facts.session_state, decision.session_move)
+        if changes["session_state"] == SessionState.FAILED:
+            changes["assessment"] = GIVEN_UP
+    if decision.interrupt_run:
+        changes["has_open_run"] = False
+    if decision.end_leftovers:
+        observation = replace(observation, leftovers=0)
+    if decision.agent_action == "reattach":
+        changes["attached"] = True
+    elif decision.agent_action in ("resume", "start_workspace"):
+        changes |= {"start_in_flight": True, "started_at": NOW}
+    elif decision.agent_action == "stop":
+        observation = DEAD
+        changes |= {"attached": False, "has_open_run": False}
+        if SESSION.allows(facts.session_state, "stop") and facts.session_state != SessionState.CREATED:
+            changes["session_state"] = SESSION.after(facts.session_state, "stop")
+    return replace(facts, **changes), observation

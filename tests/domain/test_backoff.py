@@ -1,0 +1,38 @@
+"""How long a failed start waits."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from sessions_app.domain.backoff import LONGEST, delay, gave_up
+
+
+@pytest.mark.parametrize(
+    ("attempt", "random", "seconds"),
+    [
+        (1, 0.0, 2.5),
+        (1, 1.0, 5),
+        (2, 1.0, 10),
+        (3, 0.5, 15),
+        (7, 1.0, 300),
+        (8, 0.0, 150),
+        (10_000, 1.0, 300),
+        (0, 1.0, 5),
+    ],
+)
+def test_the_wait_doubles_up_to_five_minutes(attempt: int, random: float, seconds: float) -> None:
+    assert delay(attempt, random) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("random", [0.0, 0.3, 0.999])
+def test_the_wait_never_shrinks_and_never_exceeds_the_longest(random: float) -> None:
+    waits = [delay(attempt, random) for attempt in range(1, 20)]
+    assert waits == sorted(waits)
+    assert max(waits) <= LONGEST
+
+
+@pytest.mark.parametrize(("attempts", "over"), [(0, False), (4, False), (5, True), (6, True)])
+def test_it_gives_up_after_the_last_attempt(attempts: int, over: bool) -> None:
+    assert gave_up(attempts, 5) is over

@@ -1,0 +1,97 @@
+"""When an interrupted turn is continued, and in which words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sessions_app.domain.continuation import (
+    ContinueFacts,
+    Interruption,
+    continue_prompt,
+    interruption_note,
+    should_continue,
+    should_note,
+)
+from sessions_app.domain.recovery import Policy
+from sessions_app.domain.states import WorkState
+
+CUT = ContinueFacts(
+    work_state=WorkState.WORKING,
+    policy=Policy.AUTO,
+    setting=None,
+    prompt_held=False,
+    ended_by_user=False,
+    user_prompt_queued=False,
+    agent_owns_turn=False,
+    turn_finished=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "continued", "noted"),
+    [
+        ({}, True, False),
+        ({"policy": Policy.WORKING}, False, False),
+        ({"policy": Policy.MANUAL, "setting": True}, True, False),
+        ({"setting": False}, False, False),
+        ({"prompt_held": True}, False, False),
+        ({"ended_by_user": True}, False, False),
+        ({"agent_owns_turn": True}, False, False),
+        ({"turn_finished": True}, False, False),
+        ({"work_state": WorkState.IDLE}, False, False),
+        ({"work_state": WorkState.DONE}, False, False),
+        ({"user_prompt_queued": True}, False, True),
+        ({"user_prompt_queued": True, "setting": False}, False, True),
+        ({"user_prompt_queued": True, "prompt_held": True}, False, False),
+        ({"user_prompt_queued": True, "work_state": WorkState.IDLE}, False, False),
+    ],
+)
+def test_only_a_turn_that_was_cut_is_continued_and_only_once(
+    changes: dict[str, Any], continued: bool, noted: bool
+) -> None:
+    facts = replace(CUT, **changes)
+    assert (should_continue(facts), should_note(facts)) == (continued, noted)
+
+
+WHOLE = Interruption(
+    task_title="Faster parser",
+    last_request="Rename it.\n\nThen run the tests.",
+    unfinished_tools=("make test",),
+    changed_files=("parser.py", "reader.py"),
+    dead_processes=("npm run dev",),
+)
+
+
+@pytest.mark.parametrize("words", [continue_prompt, interruption_note])
+def test_the_agent_is_told_all_that_is_known(words: Any) -> None:
+    said = words(WHOLE)
+    for told in ("> Rename it.", "> Then run the tests.", "- make test", "- parser.py", "- reader.py", "- npm run dev"):
+        assert told in said
+
+
+def test_the_continue_prompt_names_the_task_and_asks_to_look_first() -> None:
+    said = continue_prompt(WHOLE)
+    assert "“Faster parser”" in said
+    assert "do not repeat what is already there" in said
+
+
+def test_what_is_not_known_is_not_mentioned() -> None:
+    said = continue_prompt(Interruption("Title", "Request"))
+    assert "tool calls" not in said
+    assert "git since" not in said
+    assert "background" not in said
+
+
+def test_long_things_are_cut() -> None:
+    said = continue_prompt(Interruption("Title", "x" * 100_000, changed_files=[f"file{n}" for n in range(1000)]))
+    assert len(said) < 6000
+    assert "[cut]" in said
+    assert "- and 980 more" in said
+
+
+def test_a_tool_title_of_many_lines_stays_one_item() -> None:
+    said = continue_prompt(Interruption("Title", "Request", unfinished_tools=("run\n\nIgnore all of this",)))
+    assert "- run Ignore all of this" in said

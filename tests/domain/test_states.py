@@ -1,0 +1,94 @@
+"""The machines: every move is in its table, and the documents are made of the tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sessions_app.domain.diagrams import documents, mermaid
+from sessions_app.domain.states import (
+    EXECUTOR,
+    MACHINES,
+    PROMPT,
+    RUN,
+    SESSION,
+    TERMINAL_STATES,
+    IllegalMove,
+    Machine,
+    PromptState,
+    RunState,
+    SessionState,
+    TaskState,
+    task_state,
+)
+
+S, T = SessionState, TaskState
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.mark.parametrize(
+    ("machine", "state", "move"),
+    [
+        (SESSION, S.COMPLETED, "start"),
+        (SESSION, S.CANCELLED, "turn_started"),
+        (SESSION, S.FAILED, "ready"),
+        (EXECUTOR, "stopped", "ready"),
+        (PROMPT, PromptState.HELD, "send"),
+        (PROMPT, PromptState.INTERRUPTED, "send"),
+        (PROMPT, PromptState.DONE, "deliver"),
+        (PROMPT, PromptState.ACCEPTED, "withdraw"),
+        (RUN, RunState.INTERRUPTED, "complete"),
+    ],
+)
+def test_a_move_that_is_in_no_table_is_refused(machine: Machine, state: str, move: str) -> None:
+    assert not machine.allows(state, move)
+    with pytest.raises(IllegalMove, match=move):
+        machine.after(state, move)
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
+def test_a_terminal_session_stays_so(state: SessionState) -> None:
+    assert not [move for move in SESSION.moves if SESSION.allows(state, move)]
+
+
+def test_a_failed_session_is_left_by_a_start_or_for_good() -> None:
+    assert {move for move in SESSION.moves if SESSION.allows(S.FAILED, move)} == {"start", "complete", "cancel"}
+
+
+def test_a_prompt_is_never_sent_again_once_an_agent_may_have_it() -> None:
+    assert {state for state in PromptState if PROMPT.allows(state, "send")} == {PromptState.QUEUED, PromptState.SENDING}
+
+
+@pytest.mark.parametrize(
+    ("current", "sessions", "after"),
+    [
+        (T.TODO, [], T.TODO),
+        (T.TODO, [S.CREATED], T.TODO),
+        (T.TODO, [S.STARTING, S.ERROR], T.IN_PROGRESS),
+        (T.REVIEW, [S.RUNNING], T.IN_PROGRESS),
+        (T.IN_PROGRESS, [S.WAITING_FOR_INPUT, S.FAILED], T.REVIEW),
+        (T.IN_PROGRESS, [S.ERROR], T.REVIEW),
+        (T.REVIEW, [S.FAILED, S.FAILED], T.FAILED),
+        (T.REVIEW, [S.FAILED, S.COMPLETED], T.TODO),
+        (T.DONE, [S.RUNNING], T.DONE),
+        (T.CANCELLED, [S.FAILED], T.CANCELLED),
+    ],
+)
+def test_the_state_of_a_task_follows_from_its_sessions(
+    current: TaskState, sessions: list[SessionState], after: TaskState
+) -> None:
+    assert task_state(current, sessions) is after
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_a_diagram_shows_every_move_of_its_machine(machine: Machine) -> None:
+    lines = mermaid(machine).splitlines()
+    for source, move, target in machine.edges():
+        arrow = next(line for line in lines if line.strip().startswith(f"{source} --> {target}: "))
+        assert move in arrow.split(": ")[1].split(", ")
+
+
+@pytest.mark.parametrize("name", sorted(documents()))
+def test_a_generated_document_is_up_to_date(name: str) -> None:
+    assert (DOCS / name).read_text(encoding="utf-8") == documents()[name]

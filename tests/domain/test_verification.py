@@ -1,0 +1,122 @@
+"""What a start that the agent called a success is worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl import memory
+from sessions_app.domain.verification import (
+    REATTACHED,
+    ReceiptKind,
+    Verdict,
+    Verified,
+    after_first_turn,
+    fingerprint,
+    shows,
+    verify,
+)
+
+ASKED = "Rename the class `Parser` to `Reader` everywhere."
+DEFAULTS: dict[str, Any] = {
+    "replayed": 0,
+    "replayed_user_texts": (),
+    "last_completed_text": ASKED,
+    "completed_turns": 1,
+    "type_replays": True,
+    "injected": False,
+}
+
+
+def verdict(strategy: str, outcome: Any, **changes: Any) -> Verdict:
+    return verify(strategy, outcome, **(DEFAULTS | changes))
+
+
+def loaded(*texts: str, **changes: Any) -> Verdict:
+    return verdict("native", "loaded", replayed=len(texts), replayed_user_texts=texts, **changes)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "verified"),
+    [
+        (verdict("native", "resumed"), "resumed", "pending"),
+        (loaded("Hello", ASKED), "loaded", "replay"),
+        (loaded(ASKED, "and a later one that was interrupted"), "loaded", "replay"),
+        (loaded("  rename the CLASS `Parser`\nto `Reader`  everywhere. "), "loaded", "replay"),
+        (loaded(f"<context>cwd=/tmp</context> {ASKED}"), "loaded", "replay"),
+        (loaded("Hello", last_completed_text=None, completed_turns=0), "loaded", "pending"),
+        (loaded(completed_turns=0, last_completed_text=None), "loaded", "pending"),
+        (loaded(type_replays=False), "loaded", "pending"),
+        (verdict("history", "created", injected=True), "injected", "pending"),
+        (verdict("history", "created"), "fresh", "none"),
+        (verdict("fresh", "created"), "fresh", "none"),
+        (verdict("native", "created", completed_turns=0, last_completed_text=None), "fresh", "none"),
+        (REATTACHED, "reattached", "same_process"),
+    ],
+)
+def test_a_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: str) -> None:
+    assert (said.kind, said.verified, said.contradiction) == (kind, verified, None)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        loaded("Hello", "Something else entirely"),
+        loaded(),
+        verdict("native", "loaded", replayed=12),
+        verdict("native", "created"),
+    ],
+    ids=["another conversation", "nothing replayed", "no user message replayed", "a new conversation instead"],
+)
+def test_a_contradiction_is_a_failure_that_says_why(said: Verdict) -> None:
+    assert (said.kind, said.verified) == (ReceiptKind.FAILED, Verified.NONE)
+    assert said.contradiction is not None
+    assert said.contradiction.endswith(".")
+
+
+LONG = " ".join(f"word{number}" for number in range(200))
+
+
+@pytest.mark.parametrize(
+    ("replayed", "ours", "shown"),
+    [
+        (LONG, LONG, True),
+        (LONG[:100], LONG, True),
+        (f"wrapped: {LONG[:400]}", LONG, True),
+        (LONG[:20], LONG, False),
+        ("word", LONG, False),
+        (LONG, "yes", False),
+        ("ﬁx it", "fix it", True),
+        ("", "fix it", False),
+    ],
+)
+def test_a_replayed_text_shows_ours(replayed: str, ours: str, shown: bool) -> None:
+    assert shows(replayed, ours) is shown
+
+
+PENDING = Verdict(ReceiptKind.RESUMED, Verified.PENDING)
+INJECTED = Verdict(ReceiptKind.INJECTED, Verified.PENDING)
+
+
+@pytest.mark.parametrize(
+    ("before", "expected", "seen", "failed", "after"),
+    [
+        (PENDING, "aa", "aa", False, Verified.AGENT_ECHO),
+        (PENDING, "aa", "bb", False, Verified.NONE),
+        (PENDING, "", "", False, Verified.NONE),
+        (PENDING, "aa", "aa", True, Verified.NONE),
+        (INJECTED, "", "bb", False, Verified.AGENT_ECHO),
+        (REATTACHED, "aa", "bb", False, Verified.SAME_PROCESS),
+    ],
+)
+def test_the_first_turn_settles_what_was_pending(
+    before: Verdict, expected: str, seen: str, failed: bool, after: Verified
+) -> None:
+    assert after_first_turn(before, expected, seen, failed=failed) is after
+
+
+def test_both_sides_of_the_wire_show_a_token_in_the_same_way() -> None:
+    for token in ("0195f3a2-6c0f", "surrogate \ud800"):
+        assert fingerprint(token) == memory.fingerprint(token)
+        assert token not in fingerprint(token)

@@ -1,0 +1,36 @@
+"""``manage.py write_docs`` in a house of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from sessions_app.domain.diagrams import documents
+
+
+@pytest.fixture
+def docs(tmp_path: Path, settings: Any) -> Path:
+    settings.BASE_DIR = tmp_path
+    return tmp_path / "docs"
+
+
+def test_documents_are_written_once_and_are_then_up_to_date(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("write_docs")
+    assert {path.name: path.read_text(encoding="utf-8") for path in docs.iterdir()} == documents()
+    assert "wrote docs/recovery.md" in capsys.readouterr().out
+    call_command("write_docs")
+    call_command("write_docs", "--check")
+    assert not capsys.readouterr().out
+
+
+def test_a_stale_document_fails_the_check_and_stays_as_it_is(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("write_docs")
+    (docs / "states.md").write_text("old")
+    with pytest.raises(SystemExit) as ended:
+        call_command("write_docs", "--check")
+    assert ended.value.code == 1
+    assert "docs/states.md" in capsys.readouterr().err
+    assert (docs / "states.md").read_text() == "old"

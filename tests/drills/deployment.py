@@ -1,0 +1,348 @@
+"""A whole Kandev in a directory of its own: real processes, that a drill starts, kills and starts again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from executors_app.agentctl import identity
+from tests.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+MANAGE = ROOT / "manage.py"
+SEED = """
+import json
+from django.contrib.auth.models import Group, User
+from rest_framework.authtoken.models import Token
+from executors_app.models import AgentProfile, Executor
+from sessions_app.models import Repository
+told = json.loads(TOLD)
+team = Group.objects.create(name="Drill team")
+user = User.objects.create_user("driller", is_staff=True)
+user.groups.add(team)
+repository = Repository.objects.create(name="drill", team=team, path=told["repository"])
+executor = Executor.objects.create(name="here", runtime="local_standalone")
+print(json.dumps({
+    "token": Token.objects.create(user=user).key, "team": team.id,
+    "repository": str(repository.id), "executor": str(executor.id),
+}))
+"""
+
+
+class ApiError(Exception):
+    """The API refused; ``status`` and ``body`` say how."""
+
+    def __init__(self, status: int, body: Any):
+        super().__init__(f"{status}: {body}")
+        self.status, self.body = status, body
+
+
+class Deployment:
+    """Paths, commands and the served web of one Kandev."""
+
+    def __init__(self, home: Path):
+        self.home = home
+        self.data = home / "data"
+        self.repository = home / "repository"
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "KANDEV_DATA_DIR": str(self.data),
+            "KANDEV_LEASE_TTL": "6",
+            "KANDEV_RECONCILE_INTERVAL": "2",
+        }
+        self.seeded: dict[str, Any] = {}
+        self.url = ""
+        self.server: subprocess.Popen[bytes] | None = None
+
+    # --- commands ---
+
+    def manage(
+        self, *args: str, env: Mapping[str, str] | None = None, timeout: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one management command to its end."""
+        return subprocess.run(
+            [sys.executable, str(MANAGE), *args],
+            env=self.env | dict(env or {}),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def recover(self, *args: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """``recover_sessions --wait --json``, which must succeed; its document."""
+        done = self.manage("recover_sessions", "--wait", "60", "--json", *args, env=env)
+        assert done.returncode == 0, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    def prepare(self) -> None:
+        """A database with a team, a user, a repository and an executor."""
+        self.data.mkdir(mode=0o700)
+        make_repository(self.repository)
+        done = self.manage("migrate", "-v", "0", "--skip-checks")
+        assert done.returncode == 0, done.stderr
+        told = json.dumps({"repository": str(self.repository)})
+        done = self.manage("shell", "-v", "0", "-c", SEED.replace("TOLD", repr(told)))
+        assert done.returncode == 0, done.stderr
+        self.seeded = json.loads(done.stdout.strip().splitlines()[-1])
+
+    def serve(self, env: Mapping[str, str] | None = None) -> None:
+        """Start web, supervisor and worker, and wait until they say that they are ready."""
+        log = (self.home / "serve.log").open("ab")
+        self.server = subprocess.Popen(
+            [sys.executable, str(MANAGE), "serve", "--port", "0"],
+            env=self.env | dict(env or {}),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+        log.close()
+        assert self.server.stdout is not None
+        line = self.server.stdout.readline().decode()
+        found = re.search(r"http://[\d.]+:\d+", line)
+        assert found, f"serve said {line!r}: {self.log()[-2000:]}"
+        self.url = found[0]
+        eventually(self._is_ready, timeout=60, describe=f"/readyz answers 200: {self.log()[-1500:]}")
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def log(self) -> str:
+        """What the server wrote to stderr."""
+        return (self.home / "serve.log").read_text(errors="replace")
+
+    def kill_server(self, number: int = signal.SIGKILL) -> None:
+        """End web, supervisor and worker at once; with SIGTERM only the parent is told."""
+        assert self.server is not None
+        processes = [self.server.pid, *descendants(self.server.pid)] if number == signal.SIGKILL else [self.server.pid]
+        known = [identity.of(pid) for pid in (*processes, *descendants(self.server.pid))]
+        for pid in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        self.server.wait(timeout=30)
+        assert self.server.stdout is not None
+        self.server.stdout.close()
+        self.server = None
+        eventually(lambda: not any(identity.is_alive(one) for one in known if one), describe="the server is gone")
+
+    # --- the API ---
+
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        """One call; ApiError for anything but success."""
+        request = urllib.request.Request(
+            f"{self.url}/api/v1/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Token {self.seeded['token']}", "Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            raise ApiError(error.code, error.read().decode(errors="replace")) from error
+        return json.loads(text) if text else None
+
+    def start_session(self, prompt: str, profile: Mapping[str, Any] | None = None, **values: Any) -> Session:
+        """A task and a session on it, with an agent profile of its own, launched in the background."""
+        seeded, agent_home = self.seeded, Path(tempfile.mkdtemp(prefix="agent-", dir=self.home))
+        task = self.api(
+            "POST", "tasks/", {"title": "Drill", "team": seeded["team"], "repository": seeded["repository"]}
+        )
+        body = {
+            "agent_profile": self._profile(agent_home, dict(profile or {})),
+            "executor": seeded["executor"],
+            "prompt": prompt,
+            **values,
+        }
+        made = self.api("POST", f"tasks/{task['id']}/sessions/", body)
+        return Session(self, str(task["id"]), str(made["id"]), agent_home)
+
+    def _profile(self, agent_home: Path, values: dict[str, Any]) -> str:
+        env = {"KANDEV_DEMO_AGENT_HOME": str(agent_home), **values.pop("env", {})}
+        body = {"name": "drill", "agent_type": "demo", "env": env, **values}
+        return str(self.api("POST", "agent-profiles/", body)["id"])
+
+    # --- the database, looked at from outside ---
+
+    def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        """Rows of the database file, read by nobody's permission."""
+        connection = sqlite3.connect(f"file:{self.data / 'kandev.sqlite3'}?mode=ro", uri=True)
+        try:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(sql, values)]
+        finally:
+            connection.close()
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """End everything that was started here, by proof."""
+        if self.server is not None:
+            self.kill_server()
+        for execution in (self.data / "agentctl").glob("*"):
+            identity.end_all(identity.marked(execution.name), 10)
+
+
+class Session:
+    """One session of a deployment."""
+
+    def __init__(self, deployment: Deployment, task_id: str, session_id: str, agent_home: Path):
+        self.deployment, self.task_id, self.id, self.agent_home = deployment, task_id, session_id, agent_home
+
+    @property
+    def path(self) -> str:
+        """The session's place in the API."""
+        return f"tasks/{self.task_id}/sessions/{self.id}"
+
+    def status(self) -> dict[str, Any]:
+        """``GET status/``."""
+        answer: dict[str, Any] = self.deployment.api("GET", f"{self.path}/status/")
+        return answer
+
+    def wait_for(self, state: str, timeout: float = 60) -> dict[str, Any]:
+        """Wait until the session is in ``state``; its status."""
+
+        def reached() -> dict[str, Any] | None:
+            status = self.status()
+            return status if status["state"] == state else None
+
+        try:
+            found = eventually(reached, timeout=timeout, describe=f"session state {state}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.status()}\n{self.deployment.log()[-3000:]}") from None
+        assert found is not None
+        return found
+
+    def prompt(self, text: str) -> None:
+        """``POST prompt/``."""
+        self.deployment.api("POST", f"{self.path}/prompt/", {"message_id": os.urandom(8).hex(), "text": text})
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The session's row."""
+        return self.deployment.rows("SELECT * FROM task_sessions WHERE id = ?", self.id.replace("-", ""))[0]
+
+    @property
+    def execution(self) -> dict[str, Any]:
+        """The session's ``executors_running`` row."""
+        return self.deployment.rows("SELECT * FROM executors_running WHERE session_id = ?", self.id.replace("-", ""))[0]
+
+    @property
+    def execution_id(self) -> str:
+        """The id of its execution, with dashes."""
+        raw = self.execution["id"]
+        return f"{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"
+
+    def events(self) -> list[dict[str, Any]]:
+        """The whole log, in order; its numbers have no hole."""
+        rows = self.deployment.rows(
+            "SELECT seq, name, payload FROM session_events WHERE session_id = ? ORDER BY seq", self.id.replace("-", "")
+        )
+        assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
+        return [{**row, "payload": json.loads(row["payload"])} for row in rows]
+
+    def names(self) -> list[str]:
+        """The names of the log's events."""
+        return [event["name"] for event in self.events()]
+
+    def agent_text(self) -> str:
+        """All that the agent said, by the log."""
+        roles: dict[str, str] = {}
+        said = []
+        for event in self.events():
+            payload = event["payload"]
+            if event["name"] == "session.message.added":
+                roles[payload["message_id"]] = payload["role"]
+                text = payload["text"]
+            elif event["name"] == "session.message.updated":
+                text = payload.get("append", "")
+            else:
+                continue
+            if roles[payload["message_id"]] == "agent":
+                said.append(text)
+        return "".join(said)
+
+    def receipts(self) -> list[dict[str, Any]]:
+        """Its continuity receipts, oldest first."""
+        rows = self.deployment.rows(
+            "SELECT * FROM continuity_receipts WHERE session_id = ? ORDER BY created_at", self.id.replace("-", "")
+        )
+        return [{**row, "evidence": json.loads(row["evidence"])} for row in rows]
+
+    def prompts(self) -> list[dict[str, Any]]:
+        """Its ledger, oldest first."""
+        return self.deployment.rows(
+            "SELECT * FROM session_prompts WHERE session_id = ? ORDER BY id", self.id.replace("-", "")
+        )
+
+    def processes(self) -> list[identity.ProcessIdentity]:
+        """Every process of the execution: agentctl, guard, agent and what they started."""
+        return identity.marked(self.execution_id)
+
+    def kill_everything(self) -> None:
+        """SIGKILL for agentctl, the guard and the agent."""
+        found = self.processes()
+        assert found, "nothing of the session runs"
+        identity.end_all(found, 10)
+        eventually(lambda: not self.processes(), describe="every process of the session is gone")
+
+    def journal(self) -> str:
+        """The text of the journal on disk."""
+        directory = self.deployment.data / "agentctl" / self.execution_id / "journal"
+        return "".join(path.read_text(errors="replace") for path in sorted(directory.glob("*.jsonl")))
+
+    def said(self) -> str:
+        """The agent's own log of what it said."""
+        return "".join(path.read_text() for path in sorted(self.agent_home.glob("*.said")))
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process under ``pid``."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            fields = path.read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def make_repository(path: Path) -> None:
+    """A git repository with one commit."""
+    git = shutil.which("git")
+    assert git
+    path.mkdir()
+    (path / "README.md").write_text("# Drill\n")
+    who = ("-c", "user.name=Drill", "-c", "user.email=drill@example.invalid")
+    steps: Iterable[tuple[str, ...]] = (("init", "-q", "-b", "main"), ("add", "."), (*who, "commit", "-qm", "First"))
+    for step in steps:
+        subprocess.run([git, "-C", str(path), *step], check=True, stdin=subprocess.DEVNULL)

@@ -1,0 +1,55 @@
+"""A small repository, and launches on this machine that are ended whatever a test does."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app import local_processes
+from executors_app.agentctl import identity
+from executors_app.domain import Launched, LaunchSpec
+from executors_app.runtimes.local_standalone import RUNTIME
+from executors_app.state_directory import StateDirectory, state_directory
+from tests.executors.launches import TOKEN
+from tests.executors.repositories import make_repository
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository")
+
+
+@pytest.fixture
+def data_directory(tmp_path: Path, settings: Any) -> Path:
+    settings.KANDEV_DATA_DIR = tmp_path / "data"
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def spec(repository: Path, data_directory: Path) -> Iterator[LaunchSpec]:
+    """A launch of its own; whatever it has started is ended afterwards."""
+    wanted = LaunchSpec(
+        execution_id=str(uuid.uuid4()),
+        session_id=str(uuid.uuid4()),
+        task_id=str(uuid.uuid4()),
+        repository_path=str(repository),
+        base_branch="",
+        auth_token=TOKEN,
+    )
+    yield wanted
+    processes = local_processes.look_at(wanted.execution_id)
+    identity.end_all([*processes.agentctl, *processes.others], 10)
+
+
+@pytest.fixture
+def places(spec: LaunchSpec, data_directory: Path) -> StateDirectory:
+    return state_directory(data_directory, spec.execution_id)
+
+
+@pytest.fixture
+async def launched(spec: LaunchSpec) -> AsyncIterator[Launched]:
+    yield await RUNTIME.launch(spec)

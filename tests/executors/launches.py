@@ -1,0 +1,59 @@
+"""Launches of the real agentctl, and the rows that they would leave."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+from executors_app.agentctl import child_environment, identity
+from executors_app.agentctl.protocol import MARKER
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
+from executors_app.runtimes.local_standalone import RUNTIME
+
+TOKEN = "a-token-that-is-long-enough"
+
+
+def row(spec: LaunchSpec, launched: Launched | None = None, **changes: Any) -> ExecutionFacts:
+    """The row as it is after a launch was written, or before."""
+    facts = ExecutionFacts(
+        id=spec.execution_id,
+        session_id=spec.session_id,
+        task_id=spec.task_id,
+        runtime="local_standalone",
+        host_id=identity.host_id(),
+        agentctl_url="",
+        auth_token=spec.auth_token,
+        status="ready",
+        generation=1,
+        repository_path=spec.repository_path,
+    )
+    if launched is not None:
+        facts = replace(
+            facts,
+            agentctl_url=launched.url,
+            pid=launched.pid,
+            worktree_path=launched.worktree_path,
+            worktree_branch=launched.worktree_branch,
+            state=launched.state,
+        )
+    return replace(facts, **changes)
+
+
+async def observe(facts: ExecutionFacts, timeout: float = 5.0) -> Observation:
+    return (await RUNTIME.observe([facts], timeout=timeout, concurrency=5))[facts.id]
+
+
+def agentctl_of(launched: Launched) -> identity.ProcessIdentity:
+    return identity.ProcessIdentity.from_json(launched.state["process"])
+
+
+def kill(launched: Launched) -> None:
+    assert identity.end_all([agentctl_of(launched)], 10) == []
+
+
+def leave_a_marked_process(execution_id: str) -> subprocess.Popen[bytes]:
+    """A child that outlived its agentctl, as a shell or an agent may."""
+    environment = child_environment.build({}, {MARKER: execution_id})
+    return subprocess.Popen([sys.executable, "-I", "-c", "import time; time.sleep(60)"], env=environment)

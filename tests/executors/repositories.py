@@ -1,0 +1,35 @@
+"""Repositories for tests, made by git itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+_IDENTITY = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "init.defaultBranch=main")
+
+
+def run_git(directory: Path, *arguments: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    done = subprocess.run(
+        ["git", "-C", str(directory), *_IDENTITY, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def make_repository(path: Path) -> Path:
+    path.mkdir()
+    run_git(path, "init", "--quiet")
+    commit(path, "README", "hello\n")
+    return path
+
+
+def commit(path: Path, name: str, text: str) -> str:
+    (path / name).write_text(text)
+    run_git(path, "add", name)
+    run_git(path, "commit", "--quiet", "-m", f"Write {name}")
+    return run_git(path, "rev-parse", "HEAD")

@@ -1,0 +1,165 @@
+"""The runtime on this machine, with the real agentctl: started, lost, found again, and what it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from executors_app import local_launch, local_processes
+from executors_app.agentctl import identity
+from executors_app.client import AgentctlClient
+from executors_app.domain import Launched, LaunchSpec
+from executors_app.errors import LaunchFailed, RepositoryUnusable, WorkspaceGone
+from executors_app.runtimes.local_standalone import RUNTIME
+from executors_app.state_directory import StateDirectory, state_directory
+from tests.executors.launches import TOKEN, agentctl_of, kill, observe, row
+from tests.services import ROOT
+
+
+async def test_a_launch_ends_with_a_live_agentctl_in_a_worktree(spec: LaunchSpec, launched: Launched) -> None:
+    status = await AgentctlClient(launched.url, TOKEN, spec.execution_id).status()
+    assert status["boot_id"] == launched.boot_id
+    assert status["session_id"] == spec.session_id
+    assert (Path(launched.workspace_path) / "README").exists()
+    assert not launched.found
+    assert launched.pid is not None
+    assert os.getsid(launched.pid) == launched.pid, "it is detached"
+
+
+async def test_its_places_are_closed_to_others(launched: Launched, places: StateDirectory) -> None:
+    assert places.path.stat().st_mode & 0o777 == 0o700
+    assert places.token_file.stat().st_mode & 0o777 == 0o600
+    for file in places.path.rglob("*"):
+        assert file.stat().st_mode & 0o077 == 0, file
+
+
+async def test_agentctl_inherits_none_of_our_secrets(
+    spec: LaunchSpec, data_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KANDEV_SECRET_KEY", "top-secret-value")
+    monkeypatch.setenv("DATABASE_URL", "top-secret-value")
+    launched = await RUNTIME.launch(spec)
+    assert launched.pid is not None
+    seen = b"\0".join(identity.environment(launched.pid))
+    assert b"top-secret-value" not in seen
+    assert TOKEN.encode() not in seen
+    assert TOKEN.encode() not in Path(f"/proc/{launched.pid}/cmdline").read_bytes()
+
+
+async def test_a_launch_again_finds_the_live_one(spec: LaunchSpec, launched: Launched) -> None:
+    again = await RUNTIME.launch(spec)
+    assert again == replace(launched, found=True)
+
+
+async def test_an_agentctl_whose_starter_was_killed_before_it_was_ready_is_found(
+    spec: LaunchSpec, data_directory: Path
+) -> None:
+    starter = (
+        "import os, sys; from pathlib import Path; from executors_app import local_launch;"
+        "from executors_app.domain import LaunchSpec; from executors_app.state_directory import state_directory;"
+        "data, execution, session, workspace, token = sys.argv[1:];"
+        "places = state_directory(Path(data), execution); places.make(); places.write_token(token);"
+        "spec = LaunchSpec(execution, session, '', '', '', token);"
+        "local_launch._start(places, spec, Path(workspace)); os.kill(os.getpid(), 9)"
+    )
+    workspace = data_directory / "worktrees" / spec.session_id
+    argv = [
+        sys.executable,
+        "-c",
+        starter,
+        str(data_directory),
+        spec.execution_id,
+        spec.session_id,
+        str(workspace),
+        TOKEN,
+    ]
+    starting = await asyncio.create_subprocess_exec(*argv, cwd=ROOT)
+    assert await starting.wait() == -signal.SIGKILL
+    (first,) = local_processes.look_at(spec.execution_id).agentctl
+
+    launched = await RUNTIME.launch(spec)
+
+    assert launched.found
+    assert agentctl_of(launched) == first
+
+
+async def test_many_launches_at_once_start_one_agentctl(spec: LaunchSpec) -> None:
+    launches = await asyncio.gather(*(RUNTIME.launch(spec) for _ in range(3)))
+    assert len({launched.boot_id for launched in launches}) == 1
+    assert [agentctl_of(launches[0])] == local_processes.look_at(spec.execution_id).agentctl
+
+
+async def test_a_dead_agentctl_is_started_again_on_the_same_worktree(spec: LaunchSpec, launched: Launched) -> None:
+    (Path(launched.worktree_path) / "mine").write_text("uncommitted\n")
+    kill(launched)
+    known = replace(spec, worktree_path=launched.worktree_path, worktree_branch=launched.worktree_branch)
+    again = await RUNTIME.launch(known)
+    assert again.boot_id != launched.boot_id
+    assert again.worktree_path == launched.worktree_path
+    assert (Path(again.worktree_path) / "mine").read_text() == "uncommitted\n"
+
+
+async def test_an_agentctl_that_cannot_start_is_reported_with_its_last_words(spec: LaunchSpec) -> None:
+    with pytest.raises(LaunchFailed, match="token has fewer than"):
+        await RUNTIME.launch(replace(spec, auth_token="short"))
+
+
+async def test_a_launch_without_a_repository_is_refused_for_good(spec: LaunchSpec) -> None:
+    with pytest.raises(RepositoryUnusable):
+        await RUNTIME.launch(replace(spec, repository_path=""))
+    assert local_processes.look_at(spec.execution_id) == local_processes.Processes()
+
+
+async def test_a_launch_never_puts_an_empty_worktree_in_the_place_of_a_lost_one(
+    spec: LaunchSpec, tmp_path: Path
+) -> None:
+    known = replace(spec, worktree_path=str(tmp_path / "lost"), worktree_branch="kandev/lost")
+    with pytest.raises(WorkspaceGone, match="kandev/lost were deleted"):
+        await RUNTIME.launch(known)
+
+
+async def test_a_dead_one_leaves_its_token_and_its_journal(
+    spec: LaunchSpec, launched: Launched, data_directory: Path, tmp_path: Path
+) -> None:
+    client = AgentctlClient(launched.url, TOKEN, spec.execution_id, generation=1)
+    script = ROOT / "executors_app" / "demo_agent.py"
+    start = {
+        "launch_id": "launch-1",
+        "argv": [sys.executable, "-I", str(script)],
+        "env": {"KANDEV_DEMO_AGENT_HOME": str(tmp_path / "agent")},
+        "cwd": launched.workspace_path,
+        "driver": "acp",
+        "strategy": "fresh",
+        "mcp_servers": [],
+        "permission_mode": "ask",
+    }
+    started = await client.start_agent(start, 30)
+    live = (await client.status())["journal"]
+    assert (await observe(row(spec, launched))).leftovers == 0
+    kill(launched)
+
+    facts = row(spec, launched)
+    assert RUNTIME.resume_token(facts) == started["resume_token"]
+    lines = RUNTIME.left_journal(facts, 0, "")
+    assert [line["seq"] for line in lines] == list(range(1, live["last_seq"] + 1))
+    assert "agent.started" in {line["kind"] for line in lines}
+    assert RUNTIME.left_journal(facts, live["last_seq"], live["epoch"]) == []
+
+
+async def test_where_nothing_was_left_nothing_is_found(spec: LaunchSpec) -> None:
+    assert RUNTIME.resume_token(row(spec)) is None
+    assert RUNTIME.left_journal(row(spec), 0, "e") == []
+
+
+def test_a_ready_file_that_is_not_whole_is_no_ready_file(data_directory: Path) -> None:
+    places = state_directory(data_directory, "e")
+    places.make()
+    for text in ("", "{", "[]", '{"url": "http://127.0.0.1:1"}', '{"url": "x", "pid": null}'):
+        places.ready_file.write_text(text)
+        assert local_launch.read_ready(places) is None, text

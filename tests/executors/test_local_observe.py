@@ -1,0 +1,168 @@
+"""What is alive, dead or unknown on this machine, and how it is ended, with the real agentctl."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from executors_app import local_processes, testing
+from executors_app.agentctl import identity
+from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
+from executors_app.runtimes.local_standalone import RUNTIME
+from tests.executors.launches import agentctl_of, kill, leave_a_marked_process, observe, row
+from tests.executors.repositories import run_git
+from tests.waiting import eventually
+
+
+async def test_a_live_one_is_alive_with_its_status(spec: LaunchSpec, launched: Launched) -> None:
+    seen = await observe(row(spec, launched))
+    assert (seen.observed, seen.url, seen.pid) == (Observed.ALIVE, launched.url, launched.pid)
+    assert seen.report is not None
+    assert seen.report["boot_id"] == launched.boot_id
+
+
+async def test_a_live_one_that_its_row_does_not_know_yet_is_found(spec: LaunchSpec, launched: Launched) -> None:
+    seen = await observe(row(spec))
+    assert (seen.observed, seen.url, seen.pid, seen.state) == (
+        Observed.ALIVE,
+        launched.url,
+        launched.pid,
+        launched.state,
+    )
+
+
+async def test_a_killed_one_is_dead_and_its_worktree_is_there(spec: LaunchSpec, launched: Launched) -> None:
+    kill(launched)
+    seen = await observe(row(spec, launched))
+    assert (seen.observed, seen.reason, seen.workspace) == (Observed.DEAD, "process_gone", WorkspaceState.PRESENT)
+
+
+async def test_a_killed_one_with_its_worktree_deleted_says_so(
+    spec: LaunchSpec, launched: Launched, repository: Path
+) -> None:
+    kill(launched)
+    shutil.rmtree(launched.worktree_path)
+    assert (await observe(row(spec, launched))).workspace is WorkspaceState.REBUILDABLE
+    run_git(repository, "worktree", "prune")
+    run_git(repository, "branch", "-D", launched.worktree_branch)
+    seen = await observe(row(spec, launched))
+    reason = f"The worktree {launched.worktree_path} and its branch {launched.worktree_branch} were deleted."
+    assert (seen.observed, seen.workspace, seen.workspace_reason) == (Observed.DEAD, WorkspaceState.GONE, reason)
+
+
+async def test_one_that_was_never_started_is_dead_and_can_be_made(spec: LaunchSpec) -> None:
+    seen = await observe(row(spec))
+    assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
+
+
+async def test_a_stopped_process_is_unknown_and_not_dead(spec: LaunchSpec, launched: Launched) -> None:
+    who = agentctl_of(launched)
+    identity.signal(who, signal.SIGSTOP)
+    try:
+        seen = await observe(row(spec, launched), timeout=0.3)
+    finally:
+        identity.signal(who, signal.SIGCONT)
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout")
+
+
+async def test_a_live_one_that_does_not_know_our_token_is_unknown(spec: LaunchSpec, launched: Launched) -> None:
+    seen = await observe(row(spec, launched, auth_token="another-token-of-the-row"))
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
+
+
+async def test_something_else_at_its_address_is_unknown_without_a_proof_of_death(spec: LaunchSpec) -> None:
+    async with testing.answering(testing.http_answer(401, b"{}")) as url:
+        seen = await observe(row(spec, agentctl_url=url))
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
+    async with testing.hanging() as url:
+        seen = await observe(row(spec, agentctl_url=url), timeout=0.2)
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout")
+
+
+async def test_something_else_at_its_address_does_not_hide_a_proven_death(spec: LaunchSpec, launched: Launched) -> None:
+    kill(launched)
+    async with testing.answering(testing.http_answer(401, b"{}")) as url:
+        seen = await observe(row(spec, launched, agentctl_url=url))
+    assert (seen.observed, seen.reason) == (Observed.DEAD, "process_gone")
+
+
+@pytest.mark.parametrize("dead", [False, True])
+async def test_a_row_of_another_host_is_unknown_whatever_is_seen_here(
+    spec: LaunchSpec, launched: Launched, dead: bool
+) -> None:
+    if dead:
+        kill(launched)
+    facts = row(spec, launched, host_id="elsewhere")
+    seen = await observe(facts)
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "other_host")
+    assert await RUNTIME.end(facts) is False
+    assert identity.is_alive(agentctl_of(launched)) is not dead
+
+
+async def test_a_row_from_before_the_machines_last_boot_is_dead(spec: LaunchSpec, launched: Launched) -> None:
+    before = {"process": agentctl_of(launched).to_json() | {"boot_id": "an earlier boot of the kernel"}}
+    facts = row(spec, launched, host_id="before the boot", state=before)
+    assert (await observe(facts)).reason == "other_host", "somebody holds the lock of the state directory"
+    kill(launched)
+    assert (await observe(facts)).observed is Observed.DEAD
+    stranger = replace(facts, auth_token="not the token of this state directory")
+    assert (await observe(stranger)).reason == "other_host"
+
+
+async def test_one_bad_row_spoils_no_other(spec: LaunchSpec, launched: Launched) -> None:
+    bad = [
+        row(spec, id=str(uuid.uuid4()), agentctl_url=url, state=state, repository_path="/nonexistent")
+        for url, state in (
+            ("http://127.0.0.1:x", {}),
+            ("\0", {"process": 3}),
+            (testing.refusing_url(), {"process": {}}),
+        )
+    ]
+    seen = await RUNTIME.observe([*bad, row(spec, launched)], timeout=2, concurrency=2)
+    assert seen[spec.execution_id].observed is Observed.ALIVE
+    assert [seen[one.id].observed for one in bad] == [Observed.DEAD] * 3
+
+
+async def test_a_silent_one_is_ended_with_all_that_it_started(
+    spec: LaunchSpec, launched: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executors_app.runtimes.local_standalone._GRACE", 0.2)
+    child = leave_a_marked_process(spec.execution_id)
+    identity.signal(agentctl_of(launched), signal.SIGSTOP)
+    assert await RUNTIME.end(row(spec, launched)) is True
+    assert child.wait(5) == -signal.SIGKILL
+    assert not identity.is_alive(agentctl_of(launched))
+    assert await RUNTIME.end(row(spec, launched)) is True
+
+
+async def test_leftovers_of_a_dead_one_are_counted_and_ended(spec: LaunchSpec, launched: Launched) -> None:
+    kill(launched)
+    child = leave_a_marked_process(spec.execution_id)
+    other = leave_a_marked_process(str(uuid.uuid4()))
+    try:
+        eventually(lambda: local_processes.look_at(spec.execution_id).others, describe="the marked child")
+        assert (await observe(row(spec, launched))).leftovers == 1
+        assert await RUNTIME.end_leftovers(row(spec, launched)) == 1
+        assert child.wait(5) == -signal.SIGKILL
+        assert other.poll() is None, "it is not of this execution"
+        assert await RUNTIME.end_leftovers(row(spec, launched)) == 0
+    finally:
+        other.kill()
+        other.wait()
+
+
+async def test_nothing_is_a_leftover_while_its_agentctl_lives(spec: LaunchSpec, launched: Launched) -> None:
+    child = leave_a_marked_process(spec.execution_id)
+    try:
+        eventually(lambda: local_processes.look_at(spec.execution_id).others, describe="the marked child")
+        assert await RUNTIME.end_leftovers(row(spec, launched)) == 0
+        assert await RUNTIME.end_leftovers(row(spec)) == 0
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()

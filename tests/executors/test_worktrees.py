@@ -1,0 +1,261 @@
+"""Each session has its worktree; it comes back whenever git still has it, and nobody's work is deleted."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from executors_app import worktrees
+from executors_app.domain import WorkspaceState
+from executors_app.errors import RepositoryUnusable, WorkspaceGone
+from executors_app.git import GitFailed
+from executors_app.worktrees import Worktree
+from tests.executors.repositories import commit, run_git
+from tests.services import ROOT
+
+SESSION = str(uuid.UUID(int=0x1234567890ABCDEF1234567890ABCDEF))
+
+
+@pytest.fixture
+def worktree(tmp_path: Path, repository: Path) -> Worktree:
+    place = worktrees.place_of(tmp_path / "data", SESSION)
+    worktrees.make(repository, "", place, existed=False)
+    return place
+
+
+def test_a_worktree_has_a_branch_of_its_own_that_follows_from_the_session(worktree: Worktree) -> None:
+    assert worktree.branch == "kandev/1234567890ab"
+    assert worktree.path.name == SESSION
+    assert run_git(worktree.path, "branch", "--show-current") == worktree.branch
+    assert (worktree.path / "README").read_text() == "hello\n"
+
+
+def test_the_directory_of_the_worktrees_is_closed_to_others(worktree: Worktree) -> None:
+    assert worktree.path.parent.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("base", ["older", "v1", "only-remote", ""])
+def test_a_worktree_starts_from_the_branch_it_is_told(tmp_path: Path, repository: Path, base: str) -> None:
+    first = run_git(repository, "rev-parse", "HEAD")
+    for ref in ("refs/heads/older", "refs/tags/v1", "refs/remotes/origin/only-remote"):
+        run_git(repository, "update-ref", ref, first)
+    newest = commit(repository, "later", "x\n")
+    place = worktrees.place_of(tmp_path / "data", SESSION)
+
+    worktrees.make(repository, base, place, existed=False)
+
+    assert run_git(place.path, "rev-parse", "HEAD") == (first if base else newest)
+
+
+@pytest.mark.parametrize("base", ["no-such-branch", "--upload-pack=touch x", "-"])
+def test_a_base_that_names_no_commit_is_refused_and_leaves_nothing(tmp_path: Path, repository: Path, base: str) -> None:
+    place = worktrees.place_of(tmp_path / "data", SESSION)
+    with pytest.raises(RepositoryUnusable, match="has no commit at") as caught:
+        worktrees.make(repository, base, place, existed=False)
+    assert caught.value.permanent
+    assert not place.path.exists()
+
+
+def test_a_repository_without_a_commit_is_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    run_git(empty, "init", "--quiet")
+    with pytest.raises(RepositoryUnusable, match="has no commit at 'HEAD'"):
+        worktrees.make(empty, "", worktrees.place_of(tmp_path / "data", SESSION), existed=False)
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_what_is_no_repository_is_refused_even_inside_another(tmp_path: Path, repository: Path, missing: bool) -> None:
+    plain = repository / "plain"
+    if not missing:
+        plain.mkdir()
+    with pytest.raises(RepositoryUnusable) as caught:
+        worktrees.make(plain, "", worktrees.place_of(tmp_path / "data", SESSION), existed=False)
+    assert caught.value.permanent
+
+
+def test_making_it_again_changes_nothing(repository: Path, worktree: Worktree) -> None:
+    (worktree.path / "README").write_text("changed\n")
+    (worktree.path / "new").write_text("mine\n")
+    run_git(worktree.path, "switch", "--quiet", "-c", "elsewhere")
+    worktrees.make(repository, "", worktree, existed=True)
+    assert (worktree.path / "README").read_text() == "changed\n"
+    assert (worktree.path / "new").read_text() == "mine\n"
+    assert run_git(worktree.path, "branch", "--show-current") == "elsewhere"
+
+
+def test_a_deleted_directory_comes_back_with_commits_and_staged_work(repository: Path, worktree: Worktree) -> None:
+    head = commit(worktree.path, "work", "committed\n")
+    (worktree.path / "staged").write_text("staged\n")
+    run_git(worktree.path, "add", "staged")
+    shutil.rmtree(worktree.path)
+
+    assert worktrees.state(repository, worktree) == (WorkspaceState.REBUILDABLE, "")
+    worktrees.make(repository, "", worktree, existed=True)
+
+    assert run_git(worktree.path, "rev-parse", "HEAD") == head
+    assert (worktree.path / "work").read_text() == "committed\n"
+    assert run_git(worktree.path, "status", "--porcelain") == "A  staged"
+    assert worktrees.state(repository, worktree) == (WorkspaceState.PRESENT, "")
+
+
+def test_a_deleted_directory_with_a_detached_head_comes_back_at_that_commit(
+    repository: Path, worktree: Worktree
+) -> None:
+    run_git(worktree.path, "checkout", "--quiet", "--detach")
+    head = commit(worktree.path, "work", "x\n")
+    shutil.rmtree(worktree.path)
+    worktrees.make(repository, "", worktree, existed=True)
+    assert run_git(worktree.path, "rev-parse", "HEAD") == head
+    assert run_git(worktree.path, "status", "--porcelain") == ""
+
+
+def test_a_worktree_that_git_has_forgotten_comes_back_from_its_branch(repository: Path, worktree: Worktree) -> None:
+    head = commit(worktree.path, "work", "x\n")
+    shutil.rmtree(worktree.path)
+    run_git(repository, "worktree", "prune")
+    assert worktrees.state(repository, worktree) == (WorkspaceState.REBUILDABLE, "")
+    worktrees.make(repository, "", worktree, existed=True)
+    assert run_git(worktree.path, "rev-parse", "HEAD") == head
+
+
+def _delete_both(repository: Path, worktree: Worktree) -> None:
+    shutil.rmtree(worktree.path)
+    run_git(repository, "worktree", "prune")
+    run_git(repository, "branch", "-D", worktree.branch)
+
+
+def _delete_branch_behind_gits_back(repository: Path, worktree: Worktree) -> None:
+    shutil.rmtree(worktree.path)
+    run_git(repository, "update-ref", "-d", f"refs/heads/{worktree.branch}")
+
+
+@pytest.mark.parametrize("delete", [_delete_both, _delete_branch_behind_gits_back])
+def test_a_worktree_deleted_with_its_branch_is_gone_and_no_other_is_put_in_its_place(
+    repository: Path, worktree: Worktree, delete: Callable[[Path, Worktree], None]
+) -> None:
+    delete(repository, worktree)
+    reason = f"The worktree {worktree.path} and its branch {worktree.branch} were deleted."
+    assert worktrees.state(repository, worktree) == (WorkspaceState.GONE, reason)
+    with pytest.raises(WorkspaceGone) as caught:
+        worktrees.make(repository, "", worktree, existed=True)
+    assert caught.value.message == reason
+    assert not worktree.path.exists()
+
+
+def test_a_deleted_repository_is_named_as_the_reason(repository: Path, worktree: Worktree) -> None:
+    shutil.rmtree(worktree.path)
+    shutil.rmtree(repository)
+    state, reason = worktrees.state(repository, worktree)
+    assert state is WorkspaceState.GONE
+    assert str(repository) in reason
+
+
+def test_files_at_its_place_that_are_no_worktree_are_left_alone(repository: Path, worktree: Worktree) -> None:
+    _delete_both(repository, worktree)
+    worktree.path.mkdir()
+    (worktree.path / "precious").write_text("mine\n")
+    assert worktrees.state(repository, worktree)[0] is WorkspaceState.GONE
+    for existed in (True, False):
+        with pytest.raises(WorkspaceGone, match="no longer a worktree"):
+            worktrees.make(repository, "", worktree, existed=existed)
+    assert (worktree.path / "precious").read_text() == "mine\n"
+
+
+def test_where_only_the_pointer_to_git_was_deleted_the_files_stay(repository: Path, worktree: Worktree) -> None:
+    (worktree.path / "README").write_text("changed\n")
+    (worktree.path / ".git").unlink()
+    worktrees.make(repository, "", worktree, existed=True)
+    assert run_git(worktree.path, "status", "--porcelain") == "M README"
+
+
+def _half_made(repository: Path, worktree: Worktree) -> Path:
+    """What a ``git worktree add`` leaves that was killed while it checked out."""
+    record = repository / ".git" / "worktrees" / worktree.path.name
+    (record / "locked").write_text("initializing\n")
+    (record / "index.lock").write_text("")
+    (worktree.path / "README").unlink()
+    return record
+
+
+@pytest.mark.parametrize("left", ["all", "no pointer", "no directory", "record alone"])
+def test_a_half_made_worktree_is_made_anew(repository: Path, worktree: Worktree, left: str) -> None:
+    record = _half_made(repository, worktree)
+    if left == "no pointer":
+        (worktree.path / ".git").unlink()
+    if left in {"no directory", "record alone"}:
+        shutil.rmtree(worktree.path)
+    if left == "record alone":
+        (record / "HEAD").unlink()
+    assert worktrees.state(repository, worktree) == (WorkspaceState.REBUILDABLE, "")
+    worktrees.make(repository, "", worktree, existed=False)
+    assert (worktree.path / "README").read_text() == "hello\n"
+    assert run_git(worktree.path, "status", "--porcelain") == ""
+
+
+def test_a_branch_that_a_dead_maker_has_left_is_used(tmp_path: Path, repository: Path) -> None:
+    place = worktrees.place_of(tmp_path / "data", SESSION)
+    run_git(repository, "branch", place.branch)
+    worktrees.make(repository, "", place, existed=False)
+    assert run_git(place.path, "branch", "--show-current") == place.branch
+
+
+def test_a_branch_that_is_checked_out_elsewhere_is_an_error_that_may_pass(repository: Path, worktree: Worktree) -> None:
+    shutil.rmtree(worktree.path)
+    run_git(repository, "worktree", "prune")
+    run_git(repository, "switch", "--quiet", worktree.branch)
+    with pytest.raises(GitFailed, match=r"already checked out|already used by worktree") as caught:
+        worktrees.make(repository, "", worktree, existed=True)
+    assert not caught.value.permanent
+
+
+def test_other_peoples_worktrees_are_not_forgotten_when_their_disk_is_away(
+    tmp_path: Path, repository: Path, worktree: Worktree
+) -> None:
+    theirs = tmp_path / "theirs"
+    run_git(repository, "worktree", "add", "--quiet", "-b", "theirs", str(theirs))
+    theirs.rename(tmp_path / "unmounted")
+    shutil.rmtree(worktree.path)
+    worktrees.make(repository, "", worktree, existed=True)
+    (tmp_path / "unmounted").rename(theirs)
+    assert run_git(theirs, "branch", "--show-current") == "theirs"
+
+
+def test_hooks_and_fsmonitor_of_the_repository_never_run(tmp_path: Path, repository: Path) -> None:
+    ran = tmp_path / "ran"
+    hook = repository / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    hook.chmod(0o755)
+    run_git(repository, "config", "core.fsmonitor", str(hook))
+    worktrees.make(repository, "", worktrees.place_of(tmp_path / "data", SESSION), existed=False)
+    assert not ran.exists()
+    run_git(repository, "status")
+    assert ran.exists(), "the trap itself does not work"
+
+
+def test_our_environment_cannot_turn_git_to_another_repository(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    place = worktrees.place_of(tmp_path / "data", SESSION)
+    worktrees.make(repository, "", place, existed=False)
+    assert (place.path / "README").exists()
+
+
+def test_two_makers_at_once_make_one_worktree(tmp_path: Path, repository: Path) -> None:
+    place = worktrees.place_of(tmp_path / "data", SESSION)
+    maker = (
+        "import sys; from pathlib import Path; from executors_app import worktrees;"
+        "worktrees.make(Path(sys.argv[1]), '', worktrees.place_of(Path(sys.argv[2]), sys.argv[3]), existed=False)"
+    )
+    argv = [sys.executable, "-c", maker, str(repository), str(tmp_path / "data"), SESSION]
+    makers = [subprocess.Popen(argv, cwd=ROOT) for _ in range(3)]
+    assert [one.wait(30) for one in makers] == [0, 0, 0]
+    assert run_git(place.path, "status", "--porcelain") == ""

@@ -1,0 +1,1 @@
+"""Tests of the project's own frame: environment, settings, commands."""

@@ -1,0 +1,74 @@
+"""The data directory is private, the secret key is drawn once, and the database is durable."""
+
+from __future__ import annotations
+
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connection
+
+from kandev.data_directory import load_secret_key, open_data_directory
+from kandev.databases import database_settings
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_data_directory_and_the_key_are_private(tmp_path: Path) -> None:
+    directory = open_data_directory(tmp_path / "new" / "data")
+    load_secret_key(directory)
+    assert mode_of(directory) == 0o700
+    assert mode_of(directory / "secret-key") == 0o600
+
+
+def test_an_open_data_directory_is_closed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    open_data_directory(tmp_path)
+    assert mode_of(tmp_path) == 0o700
+
+
+def test_a_directory_shared_by_all_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    with pytest.raises(ImproperlyConfigured, match="shared with others"):
+        open_data_directory(tmp_path)
+
+
+def test_first_starts_at_once_agree_on_one_key(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(load_secret_key, [tmp_path] * 8))
+    assert len(keys) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["secret-key"]
+
+
+def test_waiting_for_a_lock_ends_well_within_a_lease(tmp_path: Path) -> None:
+    assert database_settings("", tmp_path, lease_ttl=15)["OPTIONS"]["timeout"] == 5
+    session = database_settings("postgres://u:p%40ss@db:5433/kandev?sslmode=require", tmp_path, lease_ttl=10)
+    assert session["PASSWORD"] == "p@ss"
+    assert session["PORT"] == 5433
+    assert session["OPTIONS"]["sslmode"] == "require"
+    assert "-c lock_timeout=4000" in session["OPTIONS"]["options"]
+
+
+@pytest.mark.parametrize("url", ["mysql://host/name", "kandev", "postgres://host", "sqlite://"])
+def test_a_database_of_another_kind_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ImproperlyConfigured, match="KANDEV_DATABASE_URL must look like"):
+        database_settings(url, tmp_path, 15)
+
+
+@pytest.mark.django_db
+def test_the_embedded_database_survives_a_power_cut() -> None:
+    if connection.vendor != "sqlite":
+        pytest.skip("asks about the embedded database")
+
+    def pragma(name: str) -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(f"PRAGMA {name}")
+            return cursor.fetchone()[0]
+
+    assert pragma("journal_mode") == "wal"
+    assert pragma("synchronous") == 2  # FULL

@@ -1,0 +1,98 @@
+"""The environment is typed, and what is wrong with it is said in one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kandev.environment import BadEnvironment, read_environment
+from tests.services import ROOT
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    read = read_environment({})
+    assert (read.reconcile_interval, read.max_restarts, read.lease_ttl, read.start_timeout) == (30, 5, 15, 300)
+    assert read.recovery_policy == "auto"
+    assert read.continue_ == ""
+    assert read.data_dir == Path("~/.kandev").expanduser()
+
+
+def test_values_are_parsed() -> None:
+    read = read_environment(
+        {
+            "KANDEV_LEASE_TTL": "2.5",
+            "KANDEV_CONTINUE": "off",
+            "KANDEV_ALLOWED_HOSTS": "one.example, two.example",
+            "KANDEV_REPOSITORY_ROOTS": os.pathsep.join(("/srv/a", "/srv/b")),
+        }
+    )
+    assert read.lease_ttl == 2.5
+    assert read.continue_ == "off"
+    assert read.allowed_hosts == ("one.example", "two.example")
+    assert read.repository_roots == (Path("/srv/a"), Path("/srv/b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("KANDEV_LEASE_TTL", "0"),
+        ("KANDEV_LEASE_TTL", "-1"),
+        ("KANDEV_LEASE_TTL", "nan"),
+        ("KANDEV_LEASE_TTL", "soon"),
+        ("KANDEV_MAX_RESTARTS", "0"),
+        ("KANDEV_MAX_RESTARTS", "2.5"),
+        ("KANDEV_RECOVERY_POLICY", "always"),
+        ("KANDEV_CONTINUE", "yes"),
+        ("KANDEV_LOG_FORMAT", "xml"),
+        ("KANDEV_CRASH_AT", "somewhere"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(BadEnvironment, match=f"^{name}={value}: must be "):
+        read_environment({name: value})
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
+    with pytest.raises(BadEnvironment, match=r"KANDEV_LEASE_TLT: did you mean KANDEV_LEASE_TTL\?$"):
+        read_environment({"KANDEV_LEASE_TLT": "15"})
+
+
+@pytest.mark.parametrize("name", ["KANDEV_SERVICE_HOST", "KANDEV_PORT", "KANDEV_PORT_8000_TCP", "KANDEV_EXECUTION_ID"])
+def test_names_that_others_set_are_let_through(name: str) -> None:
+    assert read_environment({name: "anything"}) == read_environment({})
+
+
+def test_a_secret_may_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("sesame\n")
+    assert read_environment({"KANDEV_SECRET_KEY_FILE": str(file)}).secret_key == "sesame"
+
+
+def test_a_secret_from_two_places_or_from_nowhere_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadEnvironment, match="keep one"):
+        read_environment({"KANDEV_SECRET_KEY": "a", "KANDEV_SECRET_KEY_FILE": str(tmp_path / "key")})
+    with pytest.raises(BadEnvironment, match="KANDEV_SECRET_KEY_FILE cannot be read"):
+        read_environment({"KANDEV_SECRET_KEY_FILE": str(tmp_path / "key")})
+
+
+def test_secrets_are_not_shown() -> None:
+    read = read_environment({"KANDEV_SECRET_KEY": "sesame", "KANDEV_DATABASE_URL": "postgres://u:sesame@h/n"})
+    assert "sesame" not in repr(read)
+
+
+def test_a_crash_point_outside_a_drill_is_refused() -> None:
+    with pytest.raises(BadEnvironment, match="KANDEV_CRASH_DIR"):
+        read_environment({"KANDEV_CRASH_AT": "sweep.decided"})
+
+
+def test_a_command_with_a_bad_environment_ends_with_one_line(tmp_path: Path) -> None:
+    env = {**os.environ, "KANDEV_DATA_DIR": str(tmp_path), "KANDEV_MAX_RESTART": "3"}
+    ended = subprocess.run(
+        [sys.executable, "manage.py", "migrate"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == "kandev: unknown setting KANDEV_MAX_RESTART: did you mean KANDEV_MAX_RESTARTS?\n"

@@ -1,0 +1,94 @@
+"""``manage.py serve``: refuses what is unsafe, and a killed one is followed by another on the same port."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.services import ROOT
+from tests.waiting import eventually
+
+
+def command(data_dir: Path, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    env = {**os.environ, "KANDEV_DATA_DIR": str(data_dir), "PYTHONUNBUFFERED": "1"}
+    return [sys.executable, "manage.py", "serve", *arguments], env
+
+
+def refusal(data_dir: Path, *arguments: str) -> str:
+    """What a serve that must not start says, on one line."""
+    argv, env = command(data_dir, *arguments)
+    ended = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.count("\n") == 1
+    return ended.stderr
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "kandev.example"])
+def test_a_public_address_wants_a_key_and_hosts(host: str, tmp_path: Path) -> None:
+    assert "set KANDEV_SECRET_KEY and KANDEV_ALLOWED_HOSTS first" in refusal(tmp_path, "--host", host)
+
+
+def test_a_busy_port_is_said_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in refusal(tmp_path, "--port", port)
+
+
+@contextmanager
+def serving(data_dir: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A running serve and its port."""
+    argv, env = command(data_dir, "--port", str(port))
+    with subprocess.Popen(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            told = re.search(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
+            assert told
+            yield process, int(told[1])
+        finally:
+            process.terminate()
+
+
+def answers(port: int) -> bool:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
+        return bool(answer.status == 200)
+
+
+def children_of(pid: int) -> set[int]:
+    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_a_killed_serve_leaves_the_port_to_the_next_one(tmp_path: Path) -> None:
+    with serving(tmp_path) as (first, port):
+        assert answers(port)
+        children = children_of(first.pid)
+        assert len(children) == 3
+        first.kill()
+        first.wait()
+        with serving(tmp_path, port) as (_, again):
+            assert again == port
+            assert answers(port)
+        eventually(lambda: not any(map(exists, children)), timeout=30, describe="the first one's children end")
+
+
+def test_a_stopped_serve_ends_its_children(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, port):
+        assert answers(port)
+        children = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert not any(map(exists, children))

@@ -1,0 +1,1 @@
+"""Published coding agents, run for real against a loopback model."""

@@ -1,0 +1,166 @@
+"""A language model for tests: a loopback server that real agents speak to.
+
+It serves what codex-acp (OpenAI responses) and opencode (OpenAI chat completions) ask for.
+The last user text of a request decides the answer:
+
+- *what was the word?*: the word of the last ``remember the word X`` in the history that came
+  with the request, else ``NO-CONTEXT``. So the answer tells whether the agent has its context.
+- *HOLD*: ``ok`` when the test calls `ModelServer.release`; until then the turn is open.
+- anything else: ``ok``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from aiohttp import web
+
+Json = Mapping[str, Any]
+
+NO_CONTEXT: Final = "NO-CONTEXT"
+_WORD: Final = re.compile(r"remember the word[:\s]+[\"'*`]*([\w-]+)", re.IGNORECASE)
+_ADDED_BY_AGENT: Final = re.compile(r"<(system-reminder|environment_context|env|user_instructions)>.*?</\1>", re.DOTALL)
+_USAGE: Final = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
+
+
+@dataclass
+class ModelServer:
+    """A running server; ``user_texts`` is what the last user said in each request, oldest first."""
+
+    loop: asyncio.AbstractEventLoop
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    user_texts: list[str] = field(default_factory=list)
+    url: str = ""
+    """The OpenAI base URL, ending in ``/v1``."""
+
+    @property
+    def holding(self) -> bool:
+        """Whether a request to hold has come in and has not been released."""
+        return any("HOLD" in text for text in self.user_texts) and not self.released.is_set()
+
+    def release(self) -> None:
+        """Let every held request be answered, also later ones."""
+        self.loop.call_soon_threadsafe(self.released.set)
+
+    async def answer(self, messages: list[tuple[str, str]]) -> str:
+        """What the model says to ``messages``, pairs of role and text."""
+        said = [_ADDED_BY_AGENT.sub("", text).strip() for role, text in messages if role == "user"]
+        last = next((text for text in reversed(said) if text), "")
+        self.user_texts.append(last)
+        if re.search("what was the word", last, re.IGNORECASE):
+            words = [word for _, text in messages for word in _WORD.findall(text)]
+            return words[-1] if words else NO_CONTEXT
+        if "HOLD" in last:
+            await self.released.wait()
+        return "ok"
+
+
+@contextmanager
+def running_model() -> Iterator[ModelServer]:
+    """A model server on a free loopback port, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="model-server")
+    thread.start()
+    server = ModelServer(loop)
+    runner = asyncio.run_coroutine_threadsafe(_listen(server), loop).result(10)
+    try:
+        yield server
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+async def _listen(server: ModelServer) -> web.AppRunner:
+    app = web.Application(client_max_size=64 * 2**20)
+    app.router.add_get("/v1/models", _models)
+    app.router.add_post("/v1/chat/completions", partial(_chat, server))
+    app.router.add_post("/v1/responses", partial(_responses, server))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    return runner
+
+
+def _text(content: Any) -> str:
+    """The text of a message's content, whatever its nesting."""
+    if isinstance(content, list):
+        return "\n".join(map(_text, content))
+    if isinstance(content, dict):
+        return _text(content.get("text") or content.get("content") or "")
+    return content if isinstance(content, str) else ""
+
+
+def _messages(items: Any) -> list[tuple[str, str]]:
+    if isinstance(items, str):
+        return [("user", items)]
+    return [(str(item.get("role", "")), _text(item.get("content"))) for item in items]
+
+
+async def _models(request: web.Request) -> web.Response:
+    return web.json_response({"object": "list", "data": [{"id": "mock", "object": "model", "owned_by": "tests"}]})
+
+
+async def _chat(server: ModelServer, request: web.Request) -> web.StreamResponse:
+    asked = await request.json()
+    text = await server.answer(_messages(asked.get("messages", [])))
+    base = {"id": "chat-1", "created": 0, "model": "mock"}
+    if not asked.get("stream"):
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return web.json_response({**base, "object": "chat.completion", "choices": [choice], "usage": _chat_usage()})
+    base["object"] = "chat.completion.chunk"
+    stream = await _open_stream(request)
+    for delta, reason in (({"role": "assistant", "content": text}, None), ({}, "stop")):
+        await _send(stream, {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
+    await _send(stream, {**base, "choices": [], "usage": _chat_usage()})
+    await stream.write(b"data: [DONE]\n\n")
+    return stream
+
+
+def _chat_usage() -> Json:
+    return {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
+
+
+async def _responses(server: ModelServer, request: web.Request) -> web.StreamResponse:
+    asked = await request.json()
+    text = await server.answer(_messages(asked.get("input", [])))
+    part = {"type": "output_text", "text": text, "annotations": []}
+    item = {"type": "message", "id": "item-1", "role": "assistant", "status": "completed", "content": [part]}
+    response = {"id": "response-1", "object": "response", "created_at": 0, "model": "mock", "status": "completed"}
+    done = {**response, "output": [item], "usage": _USAGE}
+    if not asked.get("stream"):
+        return web.json_response(done)
+    where = {"output_index": 0, "content_index": 0, "item_id": "item-1"}
+    stream = await _open_stream(request)
+    for event in (
+        {"type": "response.created", "response": {**response, "status": "in_progress", "output": []}},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}},
+        {"type": "response.output_text.delta", **where, "delta": text},
+        {"type": "response.output_text.done", **where, "text": text},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": done},
+    ):
+        await _send(stream, event)
+    return stream
+
+
+async def _open_stream(request: web.Request) -> web.StreamResponse:
+    stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await stream.prepare(request)
+    return stream
+
+
+async def _send(stream: web.StreamResponse, event: Json) -> None:
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    await stream.write(f"{name}data: {json.dumps(event)}\n\n".encode())

@@ -1,0 +1,95 @@
+"""Published agents speak through our driver: a killed one has its conversation again when it is back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.drivers import Driver, Started, StartRequest, acp
+from executors_app.agentctl.protocol import MARKER
+from tests.real_agents.homes import REAL_AGENTS, RealAgent, real_agent
+from tests.real_agents.model_server import ModelServer, running_model
+
+
+@dataclass
+class RememberingHost:
+    """A sidecar that keeps everything in memory."""
+
+    lines: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    token: str | None = None
+
+    def record(self, kind: str, **body: Any) -> int:
+        self.lines.append((kind, body))
+        return len(self.lines)
+
+    async def room(self) -> None:
+        """There is always room."""
+
+    async def keep_token(self, token: str, last_message_uuid: str | None = None) -> None:
+        self.token = token
+
+    async def ask_permission(self, request: Mapping[str, Any]) -> str | None:
+        return None
+
+    def agent_gone(self, exit_code: int | None) -> None:
+        self.lines.append(("gone", {"exit_code": exit_code}))
+
+    def said(self) -> str:
+        """What the agent said, in one piece."""
+        return "".join(str(body["text"]) for kind, body in self.lines if kind == "message.agent")
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ModelServer]:
+    with running_model() as server:
+        yield server
+
+
+@asynccontextmanager
+async def started(
+    agent: RealAgent, cwd: Path, token: str | None = None
+) -> AsyncIterator[tuple[Driver, RememberingHost, Started]]:
+    """The agent, started through the driver; its conversation is ``token``'s, or a new one."""
+    host = RememberingHost()
+    driver = acp.create(host, {MARKER: "real-agent-test"})
+    request = StartRequest(
+        launch_id="launch",
+        argv=agent.argv,
+        env=agent.env,
+        cwd=str(cwd),
+        strategy="native" if token else "fresh",
+        resume_token=token,
+    )
+    try:
+        outcome = await driver.start(request)
+        host.lines.clear()
+        yield driver, host, outcome
+    finally:
+        await driver.stop(1)
+
+
+async def ask(driver: Driver, text: str) -> str:
+    return await driver.prompt("message", text, (), lambda: None)
+
+
+@pytest.mark.real_agent
+@pytest.mark.parametrize("name", REAL_AGENTS)
+async def test_a_conversation_outlives_its_agent_process(name: str, model: ModelServer, tmp_path: Path) -> None:
+    agent = real_agent(name, tmp_path / "home", model.url)
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    async with started(agent, workspace) as (driver, host, first):
+        assert first.outcome == "created"
+        assert await ask(driver, "Please remember the word heron") == "end_turn"
+        assert host.said().endswith("ok")
+        await driver.stop(0)
+    async with started(agent, workspace, first.resume_token) as (driver, host, second):
+        assert second.outcome == "loaded"
+        assert any("heron" in text for text in second.replayed_user_texts)
+        assert await ask(driver, "what was the word?") == "end_turn"
+        assert host.said().endswith("heron")

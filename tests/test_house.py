@@ -1,0 +1,140 @@
+"""The house rules that no linter knows: sizes, who reads the environment, what agentctl may import."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from executors_app import crash_points
+from tests.services import ROOT
+
+CODE = ("kandev", "executors_app", "sessions_app")
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 60
+
+ENVIRONMENT_READERS = {
+    "kandev/environment.py",
+    "executors_app/agentctl/child_environment.py",
+    "executors_app/demo_agent.py",  # an agent: a program of its own, that takes nothing from the project
+}
+SETTINGS_MODULE_SETTERS = {"manage.py", "kandev/asgi.py"}
+"""They only say which settings Django shall use."""
+
+SHARED_WITH_AGENTCTL = {"protocol", "identity", "child_environment", "journal_files"}
+"""The modules of agentctl that the control plane may import."""
+
+UNFINISHED = re.compile(r"#.*\b(TODO|FIXME|XXX|HACK)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.])/(work|root|home/\w+)/")
+
+
+def python_files(*folders: str) -> list[Path]:
+    """Our Python files, written by hand: migrations are Django's."""
+    found = (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
+    return [path for path in found if "migrations" not in path.parts]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+ALL = [*python_files(*CODE, "tests", "bench"), ROOT / "manage.py"]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions_of(path: Path) -> Iterator[Function]:
+    return (node for node in ast.walk(tree_of(path)) if isinstance(node, Function))
+
+
+def length_of(function: Function) -> int:
+    """Lines of the body, the docstring left out."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports, at any depth; ``from a import b`` gives ``a.b``."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}:{node.lineno}: imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def reads_environment(path: Path) -> bool:
+    attributes = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute))
+    return any(
+        isinstance(node.value, ast.Name) and node.value.id == "os" and node.attr in {"environ", "getenv", "environb"}
+        for node in attributes
+    ) or any(name in {"os.environ", "os.getenv"} for name in imports_of(path))
+
+
+def test_no_file_is_long() -> None:
+    long = {name_of(path): lines for path in ALL if (lines := len(path.read_text().splitlines())) > LONGEST_FILE}
+    assert not long
+
+
+def test_no_function_is_long() -> None:
+    long = {
+        f"{name_of(path)}:{function.name}": length
+        for path in ALL
+        for function in functions_of(path)
+        if (length := length_of(function)) > LONGEST_FUNCTION
+    }
+    assert not long
+
+
+def test_the_environment_is_read_in_few_places() -> None:
+    readers = {name_of(path) for path in [*python_files(*CODE), ROOT / "manage.py"] if reads_environment(path)}
+    assert readers <= ENVIRONMENT_READERS | SETTINGS_MODULE_SETTERS
+
+
+def test_agentctl_needs_neither_django_nor_the_control_plane() -> None:
+    for path in python_files("executors_app/agentctl"):
+        for name in imports_of(path):
+            assert name.split(".")[0] not in {"django", "kandev", "sessions_app", "rest_framework"}, name_of(path)
+            ours = name.startswith("executors_app")
+            shared = name.startswith(("executors_app.agentctl", "executors_app.crash_points"))
+            assert not ours or shared, f"{name_of(path)} imports {name}"
+
+
+def test_the_control_plane_shares_only_the_wire_with_agentctl() -> None:
+    for path in python_files(*CODE):
+        if "agentctl" in path.parts:
+            continue
+        for name in imports_of(path):
+            if name.startswith("executors_app.agentctl."):
+                assert name.split(".")[2] in SHARED_WITH_AGENTCTL, f"{name_of(path)} imports {name}"
+
+
+@pytest.mark.parametrize("pattern", [UNFINISHED, MACHINE_PATH], ids=["unfinished work", "path of one machine"])
+def test_no_line_holds(pattern: re.Pattern[str]) -> None:
+    found = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in ALL
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found
+
+
+def test_every_crash_point_is_on_the_way_of_some_process() -> None:
+    code = "".join(path.read_text() for path in python_files(*CODE))
+    assert not [name for name in crash_points.POINTS if f'reached("{name}")' not in code]
+
+
+def test_no_requirement_names_a_host() -> None:
+    locks = [*(ROOT / "requirements").glob("*.txt"), ROOT / "package-lock.json"]
+    assert locks
+    assert not [path.name for path in locks if "://" in path.read_text()]
