@@ -35,7 +35,6 @@ KANDEV_AGENT_USER = _env.agent_user
 KANDEV_LEASE_TTL = _env.lease_ttl
 KANDEV_DOCKER_HOST = _env.docker_host
 KANDEV_AGENTCTL_IMAGE = _env.agentctl_image
-KANDEV_DEMO_AGENT_HOME = _env.demo_agent_home
 KANDEV_CRASH_AT = _env.crash_at
 KANDEV_CRASH_DIR = _env.crash_dir
 
@@ -181,6 +180,14 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
+    "ENUM_NAME_OVERRIDES": {
+        "DesiredState": "sessions_app.api.words.DESIRED_STATES",
+        "PromptState": "sessions_app.api.words.PROMPT_STATES",
+        "RunState": "sessions_app.api.words.RUN_STATES",
+        "SessionState": "sessions_app.api.words.SESSION_STATES",
+        "TaskState": "sessions_app.api.words.TASK_STATES",
+        "WorkState": "sessions_app.api.words.WORK_STATES",
+    },
 }
 
 # --- Logs ---

@@ -57,7 +57,7 @@ async def serve(options: Options, lock: InstanceLock, drivers: Mapping[str, Crea
         logger.error("process %d of an earlier agentctl could not be ended", left.pid)
     sidecar = Sidecar(execution, drivers)
     streams = EventStreams(sidecar.journal, sidecar.fence)
-    listener = _listen(options.host, options.port)
+    listener = listen(options.host, options.port)
     port = listener.getsockname()[1]
     app = build_app(sidecar, streams, options.token, options.host, port)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -75,7 +75,8 @@ async def serve(options: Options, lock: InstanceLock, drivers: Mapping[str, Crea
         await _end(sidecar, streams, runner, background)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes a free one. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named: with 0 asyncio would leave Nagle's algorithm on, 40 ms an answer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -194,5 +194,5 @@ class Sidecar:
 
 
 def _note(line: Mapping[str, Any], accepted: list[str]) -> None:
-    if line["kind"] == Kind.PROMPT_ACCEPTED:
-        accepted.append(line["message_id"])
+    if line.get("kind") == Kind.PROMPT_ACCEPTED:
+        accepted.append(str(line.get("message_id")))

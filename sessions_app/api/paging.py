@@ -35,9 +35,7 @@ class Behind(BasePagination):
     default_limit = 200
     max_limit = 1000
 
-    def paginate_queryset(
-        self, queryset: QuerySet[Any], request: Request, view: Any = None
-    ) -> list[Any]:
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         """The rows of this piece; ValidationError for parameters that are no numbers."""
         self.after = _number(request, "after", 0, 0, MAX_SEQ)
         limit = _number(request, "limit", self.default_limit, 1, self.max_limit)
@@ -85,5 +83,5 @@ def _number(request: Request, name: str, default: int, least: int, most: int) ->
 def paged(rows: Sequence[Any] | QuerySet[Any], view: Any) -> tuple[list[Any], BasePagination]:
     """One piece of ``rows`` by the view's ``pagination_class``, and the paginator that makes the answer."""
     paginator: BasePagination = view.pagination_class()
-    found = paginator.paginate_queryset(rows, view.request, view=view)  # type: ignore[arg-type]
+    found = paginator.paginate_queryset(rows, view.request, view=view)
     return list(found or []), paginator

@@ -47,7 +47,9 @@ def visible_sessions(user: Any) -> QuerySet[TaskSession]:
     found: QuerySet[TaskSession] = TaskSession.objects.visible_to(user).select_related(
         "task__repository", "agent_profile", "executor"
     )
-    return found.defer(*SECRETS).annotate(executor_status=Coalesce(Subquery(status), Value(ExecutorStatus.STOPPED.value)))
+    return found.defer(*SECRETS).annotate(
+        executor_status=Coalesce(Subquery(status), Value(ExecutorStatus.STOPPED.value))
+    )
 
 
 def visible_profiles(user: Any) -> QuerySet[AgentProfile]:

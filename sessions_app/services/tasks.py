@@ -46,6 +46,22 @@ def _by_path(team: Any, path: str) -> Repository | None:
     return found
 
 
+def change_task(task: Task, values: Mapping[str, Any]) -> Task:
+    """Change title, description, repository (a row or None) or base_branch; what is left out stays.
+
+    Where a task works is settled by its first session: Conflict from then on.
+    """
+    with transaction.atomic():
+        row = Task.objects.select_for_update().get(id=task.id)
+        changed = {name: value for name, value in values.items() if getattr(row, name) != value}
+        if changed.keys() & {"repository", "base_branch"} and row.sessions.exists():
+            raise Conflict("The task has sessions already, so it stays where it works.")
+        for name, value in changed.items():
+            setattr(row, name, value)
+        row.save(update_fields=[*changed, "updated_at"])
+    return row
+
+
 def create_session(
     user: Any,
     task: Task,

@@ -6,7 +6,6 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
-from executors_app.answers import read_json
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutorStatus
 from executors_app.errors import AgentctlUnreachable
@@ -24,7 +23,7 @@ def list_files(session: TaskSession, path: str) -> dict[str, Any]:
 
 def read_file(session: TaskSession, path: str) -> dict[str, Any]:
     """A file: ``{path, size, encoding: "utf-8" | "base64", content, truncated}``; raises as ``list_files``."""
-    return read_json(200, async_to_sync(_client(session).read_file)(path))
+    return async_to_sync(_client(session).read_file)(path)
 
 
 def _client(session: TaskSession) -> AgentctlClient:

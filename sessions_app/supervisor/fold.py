@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from executors_app.agentctl.protocol import Kind
+from sessions_app.domain import verification
 from sessions_app.domain.states import PROMPT, SESSION
+from sessions_app.domain.verification import ReceiptKind, Verdict, Verified
 from sessions_app.models import Draft, PermissionRequest, Prompt
 from sessions_app.supervisor.conversation import Conversation
 from sessions_app.supervisor.interruptions import interrupt
@@ -142,6 +144,8 @@ def _turn_ended(move: str) -> Callable[[Fold, Line], None]:
             return
         failure = {"error_code": line.get("code"), "error_message": line.get("message")} if move == "fail" else {}
         draft.move_run(move, reason=str(line.get("stop_reason") or line.get("code") or ""), **failure)
+        if move != "cancel":
+            _settle_receipt(draft, failed=move == "fail")
         _move(draft, "turn_ended")
         draft.work("rest")
         draft.set(start_attempts=0, next_restart_at=None)
@@ -149,6 +153,22 @@ def _turn_ended(move: str) -> Callable[[Fold, Line], None]:
             fold.conversation.add("status", str(line.get("message") or "The turn failed."), level="error")
 
     return end
+
+
+def _settle_receipt(draft: Draft, *, failed: bool) -> None:
+    """The first turn after a resume proves or refutes what was pending (rules, section 9)."""
+    receipt = draft.session.receipts.filter(verified=Verified.PENDING).order_by("-created_at").first()
+    if receipt is None or draft.execution is None:
+        return
+    token = draft.execution.resume_token
+    receipt.verified = verification.after_first_turn(
+        Verdict(ReceiptKind(receipt.kind), Verified.PENDING),
+        str(receipt.evidence.get("fingerprint_after") or ""),
+        verification.fingerprint(token) if token else "",
+        failed=failed,
+    )
+    receipt.save(update_fields=["verified"])
+    draft.say("session.receipt", receipt_id=str(receipt.id), kind=receipt.kind, verified=receipt.verified)
 
 
 def _exited(fold: Fold, line: Line) -> None:

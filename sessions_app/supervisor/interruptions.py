@@ -10,6 +10,8 @@ from sessions_app.domain.states import UNSETTLED_PROMPT_STATES, PromptState, Wor
 from sessions_app.models import Draft, Prompt, Run, TaskSession
 from sessions_app.supervisor.conversation import Conversation
 
+AGENTCTL_GONE = "agentctl_gone"
+"""Reason of an interruption in which what stood in the agent's pipe is lost (rule 23)."""
 INTERRUPTION_NOTE = "interruption_note"
 """Key of ``TaskSession.metadata``: what the user's next prompt says before its text."""
 

@@ -18,6 +18,7 @@ from sessions_app.domain.states import DesiredState, PromptState, RunState
 from sessions_app.domain.verification import ReceiptKind, Verdict, fingerprint
 from sessions_app.models import Draft, Intent, Lease, TaskSession, writing
 from sessions_app.services.assessment import assess_start, history_allowed
+from sessions_app.supervisor.interruptions import AGENTCTL_GONE
 from sessions_app.supervisor.outcomes import Failure, settle, write_failure
 from sessions_app.supervisor.start_plan import Plan
 
@@ -169,6 +170,7 @@ def _keep_token(draft: Draft, order: AgentOrder, answer: Mapping[str, Any]) -> N
 def _evidence(draft: Draft, order: AgentOrder, answer: Mapping[str, Any]) -> dict[str, Any]:
     token = str(answer.get("resume_token") or "")
     before = fingerprint(order.token_before) if order.token_before else None
+    newest = draft.session.runs.order_by("-started_at").first()
     return {
         "fingerprint_before": before,
         "fingerprint_after": fingerprint(token) if token else None,
@@ -176,6 +178,7 @@ def _evidence(draft: Draft, order: AgentOrder, answer: Mapping[str, Any]) -> dic
         "completed_turns": order.completed_turns,
         "prompts_held": draft.session.prompts.filter(state=PromptState.HELD).count(),
         "tool_calls_interrupted": draft.session.messages.filter(role="tool", payload__status="interrupted").count(),
+        "log_is_a_prefix": newest is not None and newest.reason == AGENTCTL_GONE,
         "agent": answer.get("agent"),
         "timings_ms": answer.get("timings"),
     }

@@ -19,12 +19,16 @@ from sessions_app.services import intents
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.ingest import ingest
-from sessions_app.supervisor.interruptions import interrupt
+from sessions_app.supervisor.interruptions import AGENTCTL_GONE, interrupt
 from sessions_app.supervisor.sweep_rows import Row
 
 log = logging.getLogger(__name__)
 BATCH = 500
 """Lines of a dead agentctl's journal in one transaction."""
+
+
+LEFT_ALONE = frozenset({"foreign_lease", "start_under_way", "asleep"})
+"""Rules under which an execution that lives is not attached to, and its journal not drained."""
 
 
 @dataclass
@@ -44,11 +48,11 @@ async def act(core: Core, row: Row, seen: Observation, decision: Decision) -> Ou
     if decision.end_leftovers:
         await runtime(place.runtime).end_leftovers(place)
     attached = core.attached(row.session.id) is not None
-    wants_stream = decision.agent_action in ("reattach", "resume", "stop") and seen.observed is Observed.ALIVE
-    if decision.quiet and not (wants_stream and not attached):
+    takes_over = seen.observed is Observed.ALIVE and not attached and decision.rule not in LEFT_ALONE
+    if decision.quiet and not takes_over:
         return Outcome(skipped=decision.rule == "foreign_lease")
     try:
-        if seen.observed is Observed.ALIVE and not attached:
+        if takes_over:
             return await _take_over(core, row, seen, decision)
         return await _write_unattached(core, row, seen, decision)
     except LeaseLost:
@@ -110,7 +114,7 @@ def write(row: Row, seen: Observation, decision: Decision, lease: Lease) -> Outc
     outcome = Outcome()
     with writing(row.session.id, lease) as draft:
         if decision.interrupt_run and draft.open_run is not None:
-            interrupt(draft, "agent_gone")
+            interrupt(draft, AGENTCTL_GONE if seen.observed is Observed.DEAD else "agent_gone")
         if seen.observed is Observed.DEAD or (decision.agent_action in ("resume", "none") and _agent_is_gone(seen)):
             draft.set(launch_id="")
         _move_executor(draft, seen, decision)
@@ -169,13 +173,12 @@ def _move_session(draft: Draft, decision: Decision) -> None:
         move = "turn_started"
     if move == "turn_started" and draft.open_run is None:
         move = "ready"
-    if decision.restore or move not in ("ready", "turn_started") or draft.session.state in ("STARTING", "CREATED"):
-        draft.move(
-            move,
-            error_code=decision.session_error_code,
-            error_message=decision.error_message,
-            reason=decision.reason or decision.rule,
-        )
+    draft.move(
+        move,
+        error_code=decision.session_error_code,
+        error_message=decision.error_message,
+        reason=decision.reason or decision.rule,
+    )
     if decision.session_error_code == WORKTREE_MISSING:
         draft.set(next_restart_at=None)
 

@@ -42,7 +42,8 @@ class Row:
     execution: ExecutorRunning
     place: ExecutionFacts
     foreign: bool
-    in_flight: bool
+    start_created_at: datetime | None
+    """Of the open start order, if there is one."""
     queued: bool
     open_run: bool
     ever_prompted: bool
@@ -70,7 +71,7 @@ def read(me: str, sessions: Collection[uuid.UUID] = (), runtime: str = "") -> li
     ids = list(found)
     executions = ExecutorRunning.objects.in_bulk([s.agent_execution_id for s in found.values()])
     starts = Intent.objects.filter(session_id__in=ids, done_at=None, kind="start")
-    in_flight = set(starts.values_list("session_id", flat=True))
+    in_flight = dict(starts.values_list("session_id", "created_at"))
     queued = set(
         Prompt.objects.filter(session_id__in=ids, state=PromptState.QUEUED).values_list("session_id", flat=True)
     )
@@ -93,7 +94,7 @@ def read(me: str, sessions: Collection[uuid.UUID] = (), runtime: str = "") -> li
                 execution=execution,
                 place=facts_of(execution, session),
                 foreign=execution.id in foreign,
-                in_flight=session.id in in_flight,
+                start_created_at=in_flight.get(session.id),
                 queued=session.id in queued,
                 open_run=session.id in turning,
                 ever_prompted=session.id in prompted,
@@ -151,8 +152,8 @@ def facts(
         has_open_run=row.open_run,
         has_queued_prompts=row.queued,
         known_launch_id=session.launch_id or None,
-        started_at=execution.updated_at if starting else None,
-        start_in_flight=row.in_flight,
+        started_at=row.start_created_at or (execution.updated_at if starting else None),
+        start_in_flight=row.start_created_at is not None,
         foreign_lease=row.foreign,
         boot=boot,
         unknown_before=unknown_before,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.db.models import Q
 
 from executors_app.models import Executor
 from sessions_app.models import Repository, Task
+from sessions_app.services.catalogue import profiles_for, visible_profiles
 from sessions_app.services.intents import TEXT_LIMIT
-from sessions_app.views.found import profiles_of
 
 
 class _StartForm(forms.Form):
@@ -21,7 +20,7 @@ class _StartForm(forms.Form):
 
     def __init__(self, user: Any, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.choose("agent_profile", profiles_of(user))
+        self.choose("agent_profile", visible_profiles(user))
         self.choose("executor", Executor.objects.all())
 
     def choose(self, name: str, rows: Any) -> None:
@@ -67,4 +66,4 @@ class NewSession(_StartForm):
 
     def __init__(self, user: Any, task: Task, *args: Any, **kwargs: Any):
         super().__init__(user, *args, **kwargs)
-        self.choose("agent_profile", profiles_of(user).filter(Q(team=None) | Q(team=task.team_id)))
+        self.choose("agent_profile", profiles_for(task))

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST
 
 from sessions_app.models import TaskSession
 from sessions_app.services import intents, prompts
+from sessions_app.services.continuation import continue_interrupted
 from sessions_app.services.errors import SessionsError
 from sessions_app.views.found import find_session
 
@@ -29,6 +30,7 @@ ACTIONS: Final[Mapping[str, Act]] = {
     "stop": lambda row, request: intents.stop(row.id, request.user),
     "close": lambda row, request: intents.close(row.id, request.user, _given(request, "as")),
     "answer": lambda row, request: intents.answer(row.id, *_answer(request), request.user),
+    "continue": lambda row, request: continue_interrupted(row.id, _given(request, "message_id"), request.user),
     "resend": lambda row, request: prompts.resend(row.id, _given(request, "message_id"), request.user),
     "dismiss": lambda row, request: prompts.dismiss(row.id, _given(request, "message_id")),
     "withdraw": lambda row, request: prompts.withdraw(row.id, _given(request, "message_id")),

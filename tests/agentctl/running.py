@@ -16,7 +16,7 @@ from executors_app.agentctl.event_stream import EventStreams
 from executors_app.agentctl.journal_files import journal_directory, read_lines
 from executors_app.agentctl.protocol import GENERATION_HEADER
 from executors_app.agentctl.server import build_app
-from executors_app.agentctl.serving import _listen
+from executors_app.agentctl.serving import listen
 from executors_app.agentctl.sidecar import Execution, Sidecar
 from tests.agentctl.fakes import DELIVERED, Obedient
 from tests.agentctl.journals import QUICK
@@ -61,7 +61,8 @@ class Running:
         async def is_there() -> bool:
             return await self.state() == state
 
-        assert await eventually_async(is_there, describe=f"agent {state}") is True
+        there: bool = await eventually_async(is_there, describe=f"agent {state}")
+        assert there
 
     async def pending_permission(self) -> str:
         async def pending() -> str:
@@ -97,7 +98,7 @@ async def agentctl(base: Path, limits: Any = QUICK) -> AsyncIterator[Running]:
     agent = Obedient()
     sidecar = Sidecar(Execution("execution-1", "session-1", workspace, state_dir), {"obedient": agent.create}, limits)
     streams = EventStreams(sidecar.journal, sidecar.fence)
-    listener = _listen("127.0.0.1", 0)
+    listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     runner = web.AppRunner(build_app(sidecar, streams, TOKEN, "127.0.0.1", port), access_log=None, shutdown_timeout=0.2)
     await runner.setup()

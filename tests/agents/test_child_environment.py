@@ -38,8 +38,6 @@ def test_the_mark_stands_above_what_is_asked_for() -> None:
 
 # -- crash points
 
-REACH = "from executors_app import crash_points, sys; "
-
 
 def _run(spec: str, directory: Path, times: int = 1) -> int:
     script = (

@@ -182,7 +182,7 @@ async def test_children_that_outlive_a_finished_agent_are_ended(tmp_path: Path) 
     assert identity.of(child) is None
 
 
-async def test_the_reaper_takes_in_adopted_corpses_and_none_that_somebody_waits_for(tmp_path: Path) -> None:
+def test_the_reaper_takes_in_adopted_corpses_and_none_that_somebody_waits_for() -> None:
     adoption.become_subreaper()
     ours = subprocess.Popen(["/bin/true"])
     script = "sh -c 'echo $$; exec >&-; read x' &"

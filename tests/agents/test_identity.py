@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,12 +77,12 @@ def test_a_zombie_is_dead(sleeper: subprocess.Popen[bytes]) -> None:
     assert identity.signal(found, signal.SIGKILL) is False
 
 
-def test_a_name_with_parentheses_and_spaces_is_parsed(tmp_path: Any) -> None:
+def test_a_name_with_parentheses_and_spaces_is_parsed(tmp_path: Path) -> None:
     program = tmp_path / ") S 1 (x"
     program.symlink_to("/bin/sleep")
     process = subprocess.Popen([str(program), "3600"])
     try:
-        eventually(lambda: program.name[:15] in open(f"/proc/{process.pid}/stat").read())
+        eventually(lambda: program.name in Path(f"/proc/{process.pid}/stat").read_text())
         found = identity.stat(process.pid)
         assert found is not None
         assert found.parent == os.getpid()

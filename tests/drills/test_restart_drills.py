@@ -15,6 +15,11 @@ def talking(session: Session) -> None:
     eventually(lambda: "tick" in session.agent_text(), timeout=30, describe="the agent talks")
 
 
+def finish_turn(session: Session) -> None:
+    """Wait until the first turn is over."""
+    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
+
+
 def test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("work 4\nask")
@@ -47,7 +52,7 @@ def test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows(deployment: D
     deployment.serve()
     session = deployment.start_session("remember walrus")
     session.wait_for("WAITING_FOR_INPUT")
-    eventually(lambda: "session.run.completed" in session.names(), describe="the first turn is over")
+    finish_turn(session)
     session.prompt("work 30")
     talking(session)
     deployment.kill_server()
@@ -70,7 +75,7 @@ def test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows(deployment: D
 def test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("write kept.txt hello", {"supports_session_resume": False})
-    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
+    finish_turn(session)
     deployment.kill_server()
     session.kill_everything()
 
@@ -90,7 +95,7 @@ def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deploym
     gone = deployment.start_session("remember one")
     other = deployment.start_session("remember two")
     for session in (gone, other):
-        eventually(lambda session=session: "session.run.completed" in session.names(), timeout=60, describe="a turn")
+        finish_turn(session)
     deployment.kill_server()
     for session in (gone, other):
         session.kill_everything()

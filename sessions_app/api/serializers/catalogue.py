@@ -11,6 +11,7 @@ from executors_app.encryption import SecretUnreadable
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import UnknownPlugin
 from sessions_app.api.fields import Argv, RowSerializer, TeamField, Text
+from sessions_app.api.words import EXECUTOR_STATUSES, one_of
 from sessions_app.services.catalogue import missing_programs
 
 ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -218,4 +219,4 @@ class ExecutionSerializer(RowSerializer):
 class ExecutionQuery(serializers.Serializer[Any]):
     """Which executions are listed; without a status those that run or should."""
 
-    status = serializers.ChoiceField(choices=ExecutorRunning.Status.values, required=False)
+    status = one_of(EXECUTOR_STATUSES, required=False)

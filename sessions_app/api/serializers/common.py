@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 
 from sessions_app.api.fields import Text
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 class Problem(serializers.Serializer[Any]):
@@ -30,6 +33,9 @@ class FolderQuery(serializers.Serializer[Any]):
     path = Text(max_length=4096, trim_whitespace=False, allow_blank=True, default="")
 
 
-def described(answers: dict[int, Any], *errors: int, **more: Any) -> Any:
+def described(answers: dict[int, Any], *errors: int, **more: Any) -> Callable[[Handler], Handler]:
     """``extend_schema`` with the good answers by status, and the statuses an error may have."""
-    return extend_schema(responses={**answers, **dict.fromkeys((401, *errors), Problem)}, **more)
+    described_so: Callable[[Handler], Handler] = extend_schema(
+        responses={**answers, **dict.fromkeys((401, *errors), Problem)}, **more
+    )
+    return described_so

@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from sessions_app.api.fields import RowSerializer, Text
+from sessions_app.api.words import PROMPT_STATES, one_of
 from sessions_app.domain.states import PromptState
 from sessions_app.models import ContinuityReceipt, Message, PermissionRequest, Prompt, Run, SessionEvent
 from sessions_app.services.feed import event_json
@@ -99,7 +100,7 @@ class PromptAnswer(serializers.Serializer[Prompt]):
 class PromptQuery(serializers.Serializer[Any]):
     """Which prompts are listed; without a state all of them."""
 
-    state = serializers.ChoiceField(choices=[state.value for state in PromptState], required=False)
+    state = one_of(PROMPT_STATES, required=False)
 
 
 class PermissionSerializer(RowSerializer):
@@ -121,7 +122,7 @@ class PermissionAnswer(serializers.Serializer[Any]):
 class PermissionQuery(serializers.Serializer[Any]):
     """Which permissions are listed; without a state all of them."""
 
-    state = serializers.ChoiceField(choices=PermissionRequest.STATES, required=False)
+    state = one_of(PermissionRequest.STATES, required=False)
 
 
 class Entry(serializers.Serializer[Any]):

@@ -6,20 +6,16 @@ from typing import Any, Final
 
 from rest_framework import serializers
 
-from executors_app.domain import ExecutorStatus
 from executors_app.models import AgentProfile, Executor
+from sessions_app.api import words
 from sessions_app.api.fields import RowSerializer, Text
 from sessions_app.api.serializers.conversation import ReceiptSerializer
+from sessions_app.api.words import one_of
 from sessions_app.domain.resumability import Reason, Strategy
-from sessions_app.domain.states import DesiredState, SessionState, WorkState
 from sessions_app.domain.status import DerivedStatus
 from sessions_app.models import POLICIES, TaskSession
 from sessions_app.services.catalogue import profiles_for
 from sessions_app.services.intents import MODES, TEXT_LIMIT
-
-
-def _one_of(names: Any, **kwargs: Any) -> serializers.ChoiceField:
-    return serializers.ChoiceField(choices=[str(name) for name in names], **kwargs)
 
 
 class SessionSerializer(RowSerializer):
@@ -27,7 +23,7 @@ class SessionSerializer(RowSerializer):
 
     agent_type = serializers.CharField(source="agent_profile.agent_type", read_only=True)
     runtime = serializers.CharField(source="executor.runtime", read_only=True)
-    executor_status = _one_of(ExecutorStatus, read_only=True)
+    executor_status = one_of(words.EXECUTOR_STATUSES, read_only=True)
     restart_attempts = serializers.IntegerField(source="start_attempts", read_only=True)
 
     class Meta:
@@ -75,8 +71,8 @@ class NewSession(serializers.Serializer[Any]):
     agent_profile = OfTheTask(queryset=AgentProfile.objects.all(), pk_field=serializers.UUIDField())
     executor = serializers.PrimaryKeyRelatedField(queryset=Executor.objects.all(), pk_field=serializers.UUIDField())
     prompt = Text(required=False, allow_blank=True, trim_whitespace=False, max_length=TEXT_LIMIT)
-    policy = _one_of(POLICIES, required=False)
-    desired_state = _one_of(DesiredState, required=False)
+    policy = one_of(POLICIES, required=False)
+    desired_state = one_of(words.DESIRED_STATES, required=False)
 
     def validate_prompt(self, value: str) -> str:
         """Nothing but blanks is no prompt."""
@@ -86,7 +82,7 @@ class NewSession(serializers.Serializer[Any]):
 class ResumeRequest(serializers.Serializer[Any]):
     """How a session shall run again."""
 
-    mode = _one_of(MODES, default="auto")
+    mode = one_of(MODES, default="auto")
 
 
 class CloseRequest(serializers.Serializer[Any]):
@@ -94,7 +90,7 @@ class CloseRequest(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         """``as`` is a word of the language, so it cannot be an attribute."""
-        return {"as": _one_of(("completed", "cancelled"))}
+        return {"as": one_of(("completed", "cancelled"))}
 
 
 class StatusSerializer(serializers.Serializer[Any]):
@@ -102,24 +98,24 @@ class StatusSerializer(serializers.Serializer[Any]):
 
     session_id = serializers.UUIDField()
     task_id = serializers.UUIDField()
-    state = _one_of(SessionState)
-    derived_status = _one_of(DerivedStatus)
+    state = one_of(words.SESSION_STATES)
+    derived_status = one_of(DerivedStatus)
     agent_profile_id = serializers.UUIDField()
     agent_type = serializers.CharField()
     executor_id = serializers.UUIDField()
     runtime = serializers.CharField()
-    executor_status = _one_of(ExecutorStatus)
+    executor_status = one_of(words.EXECUTOR_STATUSES)
     agent_execution_id = serializers.UUIDField(allow_null=True)
     is_agent_running = serializers.BooleanField()
     is_resumable = serializers.BooleanField()
     needs_resume = serializers.BooleanField()
-    resume_reason = _one_of(Reason)
-    resume_strategy = _one_of(Strategy, allow_null=True)
+    resume_reason = one_of(Reason)
+    resume_strategy = one_of(Strategy, allow_null=True)
     supports_session_resume = serializers.BooleanField()
     supports_workspace_only = serializers.BooleanField()
     requires_new_session = serializers.BooleanField()
-    desired_state = _one_of(DesiredState)
-    work_state = _one_of(WorkState)
+    desired_state = one_of(words.DESIRED_STATES)
+    work_state = one_of(words.WORK_STATES)
     needs_attention = serializers.BooleanField()
     worktree_id = serializers.CharField(allow_blank=True)
     worktree_path = serializers.CharField(allow_blank=True)
@@ -129,7 +125,7 @@ class StatusSerializer(serializers.Serializer[Any]):
     error_message = serializers.CharField(allow_blank=True)
     last_seq = serializers.IntegerField()
     epoch = serializers.CharField()
-    policy = _one_of(POLICIES)
+    policy = one_of(POLICIES)
     recovering = serializers.BooleanField()
     continuing = serializers.BooleanField()
     restart_attempts = serializers.IntegerField()

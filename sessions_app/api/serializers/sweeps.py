@@ -64,7 +64,8 @@ class SweepDetail(SweepSerializer):
 
     sessions = serializers.SerializerMethodField()
 
-    class Meta(SweepSerializer.Meta):
+    class Meta:
+        model = RecoverySweep
         fields = (*SweepSerializer.Meta.fields, "sessions")
         read_only_fields = fields
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from rest_framework import serializers
 
 from sessions_app.api.fields import RowSerializer, TeamField, Text
-from sessions_app.domain.states import WorkState
+from sessions_app.api.words import WORK_STATES, one_of
 from sessions_app.models import Repository, Task
 
 DESCRIPTION_LIMIT: Final = 1024 * 1024
@@ -28,7 +28,7 @@ class TaskSerializer(RowSerializer):
     team = serializers.IntegerField(source="team_id", read_only=True)
     team_name = serializers.CharField(source="team.name", read_only=True)
     repository_path = serializers.CharField(source="repository.path", read_only=True, default="")
-    agent_work_state = serializers.ChoiceField(choices=[state.value for state in WorkState], read_only=True)
+    agent_work_state = one_of(WORK_STATES, read_only=True)
 
     class Meta:
         model = Task

@@ -1,0 +1,67 @@
+"""Where everything of the API is, under ``/api/v1/`` (interfaces 3)."""
+
+from __future__ import annotations
+
+from django.urls import path, re_path, register_converter
+
+from sessions_app.api.views import asking, catalogue, conversation, documentation, sessions, tasks
+
+
+class NameConverter:
+    """What a caller or agentctl named something: 1 to 128 characters, slashes included, no controls."""
+
+    regex = r"[^\x00-\x1f]{1,128}"
+
+    def to_python(self, value: str) -> str:
+        """The name."""
+        return value
+
+    def to_url(self, value: str) -> str:
+        """The name."""
+        return value
+
+
+register_converter(NameConverter, "name")
+
+_TASK = "tasks/<uuid:task_id>/"
+_SESSION = _TASK + "sessions/<uuid:session_id>/"
+_PROMPT = _SESSION + "prompts/<name:message_id>/"
+
+urlpatterns = [
+    path("tasks/", tasks.Tasks.as_view()),
+    path(_TASK, tasks.TaskDetail.as_view()),
+    path(_TASK + "archive/", tasks.Archive.as_view()),
+    path(_TASK + "done/", tasks.Done.as_view()),
+    path(_TASK + "sessions/", sessions.Sessions.as_view()),
+    path(_SESSION, sessions.SessionDetail.as_view()),
+    path(_SESSION + "status/", sessions.Status.as_view()),
+    path(_SESSION + "resume/", sessions.Resume.as_view()),
+    path(_SESSION + "prompt/", sessions.Prompt.as_view()),
+    path(_SESSION + "cancel/", sessions.Cancel.as_view()),
+    path(_SESSION + "stop/", sessions.Stop.as_view()),
+    path(_SESSION + "close/", sessions.Close.as_view()),
+    path(_SESSION + "messages/", conversation.Messages.as_view()),
+    path(_SESSION + "events/", conversation.Events.as_view()),
+    path(_SESSION + "receipts/", conversation.Receipts.as_view()),
+    path(_SESSION + "runs/", conversation.Runs.as_view()),
+    path(_SESSION + "files/", conversation.Files.as_view()),
+    path(_SESSION + "files/content/", conversation.Content.as_view()),
+    path(_SESSION + "permissions/", asking.Permissions.as_view()),
+    path(_SESSION + "permissions/<name:permission_id>/", asking.PermissionDetail.as_view()),
+    path(_SESSION + "prompts/", asking.Prompts.as_view()),
+    path(_PROMPT + "resend/", asking.Resend.as_view()),
+    path(_PROMPT + "continue/", asking.Continue.as_view()),
+    path(_PROMPT + "dismiss/", asking.Dismiss.as_view()),
+    path(_PROMPT, asking.PromptDetail.as_view()),
+    path("repositories/", tasks.Repositories.as_view()),
+    path("agent-types/", catalogue.AgentTypes.as_view()),
+    path("agent-profiles/", catalogue.AgentProfiles.as_view()),
+    path("executors/", catalogue.Executors.as_view()),
+    path("executors/running/", catalogue.Running.as_view()),
+    path("executors/<uuid:executor_id>/probe/", catalogue.Probe.as_view()),
+    path("sweeps/", catalogue.Sweeps.as_view()),
+    path("sweeps/<uuid:sweep_id>/", catalogue.SweepView.as_view()),
+    path("schema/", documentation.Schema.as_view(), name="api-schema"),
+    path("docs/", documentation.Documentation.as_view(), name="api-docs"),
+    re_path(r"(?s:.*)", documentation.NoSuchAddress.as_view()),
+]

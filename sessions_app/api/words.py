@@ -1,0 +1,31 @@
+"""The words that fields choose from, under the names that they have in the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+
+from rest_framework import serializers
+
+from executors_app.domain import ExecutorStatus
+from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState, TaskState, WorkState
+
+
+def words(kind: type[StrEnum]) -> list[str]:
+    """The words themselves."""
+    return [word.value for word in kind]
+
+
+DESIRED_STATES = words(DesiredState)
+EXECUTOR_STATUSES = words(ExecutorStatus)
+PROMPT_STATES = words(PromptState)
+RUN_STATES = words(RunState)
+SESSION_STATES = words(SessionState)
+TASK_STATES = words(TaskState)
+WORK_STATES = words(WorkState)
+
+
+def one_of(choices: Iterable[str], **kwargs: Any) -> serializers.ChoiceField:
+    """A field that takes one of these words."""
+    return serializers.ChoiceField(choices=[str(choice) for choice in choices], **kwargs)

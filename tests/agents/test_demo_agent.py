@@ -1,0 +1,239 @@
+"""The demo agent, spoken to over its pipes like any other program."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agents.conftest import ROOT
+
+SCRIPT = ROOT / "executors_app" / "demo_agent.py"
+
+
+class Client:
+    """The simplest client: sends a line, reads until the answer."""
+
+    def __init__(self, home: Path, cwd: Path):
+        env = {"KANDEV_DEMO_AGENT_HOME": str(home), "PATH": os.environ["PATH"]}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([sys.executable, str(SCRIPT)], stdin=pipe, stdout=pipe, env=env, cwd=cwd)
+        self.cwd, self.home = cwd, home
+        self.updates: list[dict[str, Any]] = []
+        self.asked: list[dict[str, Any]] = []
+        self.conversation = ""
+        self.call("initialize", protocolVersion=1)
+
+    def send(self, **message: Any) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def read(self) -> dict[str, Any]:
+        assert self.process.stdout
+        message: dict[str, Any] = json.loads(self.process.stdout.readline())
+        if message.get("method") == "session/update":
+            self.updates.append(message["params"]["update"])
+        elif "method" in message:
+            self.asked.append(message)
+        return message
+
+    def until_answer(self, request_id: int = 1) -> dict[str, Any]:
+        while "method" in (message := self.read()) or message["id"] != request_id:
+            continue
+        return message
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        self.send(id=1, method=method, params=params)
+        return self.until_answer()
+
+    def new(self) -> str:
+        self.conversation = self.call("session/new", cwd=str(self.cwd), mcpServers=[])["result"]["sessionId"]
+        return self.conversation
+
+    def load(self, conversation: str) -> dict[str, Any]:
+        self.conversation = conversation
+        return self.call("session/load", sessionId=conversation, cwd=str(self.cwd), mcpServers=[])
+
+    def begin(self, text: str) -> None:
+        prompt = [{"type": "text", "text": text}]
+        self.send(id=1, method="session/prompt", params={"sessionId": self.conversation, "prompt": prompt})
+
+    def prompt(self, text: str) -> str:
+        """The stop reason of a turn, its words being the ``words`` that follow."""
+        self.updates.clear()
+        self.begin(text)
+        reason: str = self.until_answer()["result"]["stopReason"]
+        return reason
+
+    @property
+    def words(self) -> str:
+        return "".join(self.texts("agent"))
+
+    def texts(self, role: str) -> list[str]:
+        kind = f"{role}_message_chunk"
+        return [each["content"]["text"] for each in self.updates if each["sessionUpdate"] == kind]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Callable[[], Client]]:
+    clients: list[Client] = []
+
+    def make() -> Client:
+        clients.append(Client(tmp_path / "home", tmp_path))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def test_it_remembers_a_word_after_it_was_killed_and_loaded_again(connect: Callable[[], Client]) -> None:
+    first = connect()
+    conversation = first.new()
+    first.prompt("remember pelican\nhello")
+    first.close()
+
+    second = connect()
+    second.load(conversation)
+
+    assert second.texts("user") == ["remember pelican\nhello"]
+    assert second.texts("agent") == ["I will remember pelican.\n", "Hello from the demo agent. You said: hello\n"]
+    assert second.prompt("what was the word?") == "end_turn"
+    assert second.words == "The word was pelican.\n"
+
+
+def test_it_knows_a_prompt_in_whose_middle_it_was_killed(connect: Callable[[], Client]) -> None:
+    first = connect()
+    conversation = first.new()
+    first.begin("remember pelican\nwork 60")
+    while "tick 2\n" not in first.texts("agent"):
+        first.read()
+    first.process.send_signal(signal.SIGKILL)
+    first.close()
+
+    second = connect()
+    second.load(conversation)
+
+    assert second.texts("user") == ["remember pelican\nwork 60"]
+    assert second.texts("agent")[:3] == ["I will remember pelican.\n", "tick 1\n", "tick 2\n"]
+
+
+def test_it_does_not_know_what_it_was_never_told(connect: Callable[[], Client]) -> None:
+    client = connect()
+    client.new()
+
+    client.prompt("what was the word?")
+
+    assert client.words == "I do not know.\n"
+
+
+def test_it_finds_the_word_in_a_history_that_is_told_to_it(connect: Callable[[], Client]) -> None:
+    client = connect()
+    client.new()
+
+    client.prompt("The conversation so far:\n> User: remember pelican, please\n\nwhat was the word?")
+
+    assert client.words.startswith("The word was pelican.\n")
+
+
+@pytest.mark.parametrize("conversation", ["demo-0", "../secrets", "", 5, None, "a/b"])
+def test_a_conversation_it_does_not_have_is_gone(conversation: Any, connect: Callable[[], Client]) -> None:
+    answer = connect().load(conversation)
+
+    assert answer["error"]["code"] == -32002
+    assert answer["error"]["message"] == f"Resource not found: conversation {conversation} is gone"
+
+
+def test_a_torn_line_in_its_memory_does_no_harm(connect: Callable[[], Client]) -> None:
+    first = connect()
+    conversation = first.new()
+    first.prompt("remember pelican")
+    with (first.home / f"{conversation}.jsonl").open("ab") as file:
+        file.write(b'{"role": "agent", "te')
+
+    second = connect()
+    second.load(conversation)
+    second.prompt("remember heron")
+    third = connect()
+    third.load(conversation)
+
+    assert third.texts("user") == ["remember pelican", "remember heron"]
+
+
+def test_its_own_log_is_what_it_has_said(connect: Callable[[], Client]) -> None:
+    client = connect()
+    conversation = client.new()
+    client.prompt("work 0.3\ntool\nGrüße")
+
+    assert (client.home / f"{conversation}.said").read_text() == client.words
+    assert client.words.startswith("tick 1\ntick 2\ntick 3\nThe tool is done.\n")
+
+
+def test_a_cancel_ends_its_work(connect: Callable[[], Client]) -> None:
+    client = connect()
+    client.new()
+    client.begin("work 60")
+    client.read()
+
+    client.send(method="session/cancel", params={"sessionId": client.conversation})
+
+    assert client.until_answer()["result"] == {"stopReason": "cancelled"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "words"),
+    [
+        ({"outcome": "selected", "optionId": "allow"}, "end_turn", "tick 1\nThe answer was allow.\n"),
+        ({"outcome": "cancelled"}, "cancelled", "tick 1\n"),
+    ],
+)
+def test_it_asks_for_permission(
+    outcome: dict[str, str], reason: str, words: str, connect: Callable[[], Client]
+) -> None:
+    client = connect()
+    client.new()
+    client.begin("ask after 0.1")
+    while not client.asked:
+        client.read()
+
+    client.send(id=client.asked[0]["id"], result={"outcome": outcome})
+
+    assert client.until_answer()["result"]["stopReason"] == reason
+    assert client.words == words
+
+
+def test_it_fails_when_told_to_and_refuses_what_it_does_not_know(connect: Callable[[], Client]) -> None:
+    client = connect()
+    client.new()
+    client.begin("fail")
+
+    assert client.until_answer()["error"]["code"] == -32603
+    assert client.call("session/fork")["error"]["code"] == -32601
+    assert client.prompt("hello") == "end_turn"
+
+
+def test_it_ends_with_its_input_in_the_middle_of_its_work(connect: Callable[[], Client]) -> None:
+    client = connect()
+    client.new()
+    client.begin("work 60")
+    client.read()
+
+    assert client.process.stdin
+    client.process.stdin.close()
+
+    assert client.process.wait(10) == 0
+    assert client.process.stdout
+    client.process.stdout.close()
+    client.process.stdin = client.process.stdout = None

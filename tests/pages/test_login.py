@@ -1,0 +1,162 @@
+"""Coming in by a one-time link or a password, and what never gets into a log."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.test import Client
+from django.utils import timezone
+
+from kandev.log_format import WithoutLoginSecrets
+from sessions_app.models import LoginLink
+from sessions_app.views.login import MOST_FAILURES
+from tests.pages.world import World
+
+
+@pytest.fixture(autouse=True)
+def _forget_failures() -> None:
+    cache.clear()
+
+
+@pytest.fixture
+def link(world: World) -> str:
+    return f"/login/{LoginLink.mint(world.ada)}/"
+
+
+def is_logged_in(client: Client) -> bool:
+    return client.get("/").status_code == 200
+
+
+def test_a_link_asks_first_and_logs_in_by_its_button(link: str) -> None:
+    client = Client()
+    asked = client.get(link)
+    assert "Log in as ada?" in asked.text
+    assert not is_logged_in(client)
+
+    answer = client.post(link)
+
+    assert answer.headers["Location"] == "/"
+    assert is_logged_in(client)
+
+
+def test_looking_at_a_link_does_not_use_it_up(link: str) -> None:
+    for _ in range(3):
+        Client().get(link)
+        Client().head(link)
+    assert Client().post(link).status_code == 302
+
+
+def test_a_link_works_once(link: str) -> None:
+    Client().post(link)
+    second = Client()
+    for answer in (second.get(link), second.post(link)):
+        assert answer.status_code == 410
+        assert "This link no longer works" in answer.text
+    assert not is_logged_in(second)
+
+
+def make_old(world: World) -> None:
+    LoginLink.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+
+
+def lock_out(world: World) -> None:
+    world.ada.is_active = False
+    world.ada.save()
+
+
+@pytest.mark.parametrize("spoil", [make_old, lock_out])
+def test_a_link_that_is_too_old_or_of_a_locked_user_lets_nobody_in(spoil: Any, link: str, world: World) -> None:
+    spoil(world)
+    client = Client()
+    assert client.get(link).status_code == 410
+    assert client.post(link).status_code == 410
+    assert not is_logged_in(client)
+
+
+def test_an_invented_link_lets_nobody_in(world: World) -> None:
+    assert Client().post("/login/invented/").status_code == 410
+
+
+def test_a_link_is_no_way_to_log_somebody_else_in(link: str) -> None:
+    strict = Client(enforce_csrf_checks=True)
+    assert strict.post(link).status_code == 403
+    assert Client().get(link).status_code == 200, "the refused attempt has not used it up"
+
+
+def test_no_log_line_holds_the_secret(link: str, caplog: pytest.LogCaptureFixture) -> None:
+    secret = link.split("/")[2]
+    caplog.handler.addFilter(WithoutLoginSecrets())
+    with caplog.at_level(logging.DEBUG):
+        Client(enforce_csrf_checks=True).post(link)
+        Client().post(link)
+        Client().get(link)
+    assert "/login/…" in caplog.text
+    assert secret not in caplog.text
+    assert not [record for record in caplog.records if secret in str(vars(record))]
+
+
+def test_a_link_page_tells_its_address_to_nobody(link: str) -> None:
+    answer = Client().get(link)
+    assert answer.headers["Referrer-Policy"] == "same-origin"
+    assert "no-store" in answer.headers["Cache-Control"]
+
+
+def test_a_password_works_too(world: World) -> None:
+    client = Client()
+    answer = client.post("/login/?next=/x", {"username": "ada", "password": "lovelace", "next": "/tasks/"})
+    assert answer.headers["Location"] == "/tasks/"
+
+
+def test_the_login_page_never_leads_away(world: World) -> None:
+    form = {"username": "ada", "password": "lovelace", "next": "https://elsewhere.example/"}
+    assert Client().post("/login/", form).headers["Location"] == "/"
+
+
+def test_many_wrong_passwords_have_to_wait(world: World) -> None:
+    client = Client()
+    form = {"username": "ada", "password": "wrong"}
+    for _ in range(MOST_FAILURES):
+        assert client.post("/login/", form).status_code == 200
+    assert client.post("/login/", form | {"password": "lovelace"}).status_code == 429
+    assert not is_logged_in(client)
+
+
+def test_logging_out_takes_a_post(ada: Client) -> None:
+    assert ada.get("/logout/").status_code == 405
+    ada.post("/logout/")
+    assert not is_logged_in(ada)
+
+
+@pytest.mark.parametrize("path", ["/", "/live/", "/tasks/00000000-0000-0000-0000-000000000000/"])
+def test_nobody_sees_a_page_without_a_login(path: str, db: None) -> None:
+    assert Client().get(path).headers["Location"].startswith("/login/?next=")
+
+
+def test_the_command_makes_a_link_that_works(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("login_link", "ada", port=8123)
+    link = capsys.readouterr().out.strip()
+    assert link.startswith("http://127.0.0.1:8123/login/")
+    client = Client()
+    assert client.post(link.removeprefix("http://127.0.0.1:8123")).status_code == 302
+    assert is_logged_in(client)
+
+
+def test_the_command_refuses_who_cannot_log_in(world: World) -> None:
+    lock_out(world)
+    for name in ("ada", "nobody"):
+        with pytest.raises(CommandError, match=f"no active user '{name}'"):
+            call_command("login_link", name)
+
+
+def test_a_public_installation_gives_links_at_its_own_address(
+    world: World, settings: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.CSRF_TRUSTED_ORIGINS = ["https://kandev.example"]
+    call_command("login_link", "ada")
+    assert capsys.readouterr().out.startswith("https://kandev.example/login/")

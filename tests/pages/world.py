@@ -1,0 +1,122 @@
+"""A small cast: Ada's team has a task with a session; Bob belongs to another team."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+
+from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from sessions_app.models import Draft, Prompt, Repository, Supervisor, Task, TaskSession, writing
+from sessions_app.services.tasks import create_session, create_task
+from sessions_app.supervisor.fold import Fold
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
+
+
+@dataclass
+class World:
+    """Two users of two teams; what is made in it belongs to Ada's."""
+
+    ada: User
+    bob: User
+    team: Group
+    repository: Repository
+    profile: AgentProfile
+    executor: Executor
+
+    def task(self, title: str = "Mend the tests", **values: Any) -> Task:
+        """A task of Ada's team."""
+        return create_task(self.ada, {"title": title, "team": self.team, "repository": self.repository, **values})
+
+    def session(self, prompt: str = "Look at the tests.", **values: Any) -> TaskSession:
+        """A session that nobody has begun to start."""
+        return create_session(self.ada, self.task(), self.profile, self.executor, prompt=prompt, **values)
+
+    def running_session(self) -> TaskSession:
+        """A session whose agent is at work on its first prompt."""
+        session = self.session()
+        session.intents.update(done_at=timezone.now())
+        with writing(session.id) as draft:
+            draft.move_executor("launch")
+            draft.move_executor("ready")
+            draft.set(launch_id="a-launch")
+        hear(session, accepted(session))
+        session.refresh_from_db()
+        return session
+
+    def resting_session(self, **execution: Any) -> TaskSession:
+        """A session that has had a turn and whose agent is gone."""
+        session = self.running_session()
+        hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+        with writing(session.id) as draft:
+            draft.move_executor("stop")
+            draft.set(launch_id="")
+        ExecutorRunning.objects.filter(id=session.agent_execution_id).update(**execution)
+        session.refresh_from_db()
+        return session
+
+
+def make_world() -> World:
+    """Both teams, and what Ada's needs to work."""
+    team, other = Group.objects.create(name="Ada's team"), Group.objects.create(name="Bob's team")
+    ada, bob = User.objects.create_user("ada", password="lovelace"), User.objects.create_user("bob")
+    ada.groups.add(team)
+    bob.groups.add(other)
+    return World(
+        ada,
+        bob,
+        team,
+        Repository.objects.create(name="engine", team=team, path="/srv/engine"),
+        AgentProfile.objects.create(name="Demo", agent_type="demo"),
+        Executor.objects.create(name="Here", runtime="local_standalone"),
+    )
+
+
+def supervise() -> None:
+    """A supervisor lives and has swept."""
+    now = timezone.now()
+    Supervisor.objects.create(boot_id="boot", host_id="host", started_at=now, beat_at=now, swept_at=now)
+
+
+def first_prompt(session: TaskSession) -> Prompt:
+    """The prompt that the session was made with."""
+    prompt: Prompt = session.prompts.earliest("id")
+    return prompt
+
+
+def accepted(session: TaskSession) -> dict[str, Any]:
+    """The journal's line that its agent has the first prompt."""
+    session.prompts.update(state="sending")
+    return {"kind": "prompt.accepted", "message_id": first_prompt(session).message_id}
+
+
+def hear(session: TaskSession, *lines: dict[str, Any]) -> None:
+    """Let the session's log take lines of its journal."""
+    with writing(session.id) as draft:
+        _fold(draft, lines)
+
+
+def _fold(draft: Draft, lines: tuple[dict[str, Any], ...]) -> None:
+    fold = Fold(draft)
+    for number, line in enumerate(lines, start=1):
+        fold.apply({"seq": number, "epoch": "e", "ts": NOON, **line})
+    fold.conversation.seal()
+
+
+def asks(permission_id: str = "p1", **tool_call: Any) -> dict[str, Any]:
+    """The journal's line that the agent asks before it acts."""
+    options = [
+        {"option_id": "allow", "name": "Allow once", "kind": "allow_once"},
+        {"option_id": "reject", "name": "Reject", "kind": "reject_once"},
+    ]
+    call = {"title": "Run the tests", **tool_call}
+    return {"kind": "permission.requested", "permission_id": permission_id, "tool_call": call, "options": options}
+
+
+def path_of(session: TaskSession) -> str:
+    """The session's page."""
+    return f"/tasks/{session.task_id}/sessions/{session.id}/"
