@@ -7,8 +7,10 @@ costs the others nothing but a place among ``concurrency``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
@@ -17,6 +19,9 @@ from executors_app.answers import MAX_ANSWER, check_execution, read_json, too_la
 from executors_app.errors import AgentctlForeign, AgentctlUnreachable, ExecutorError
 
 _HEAD_END: Final = b"\r\n\r\n"
+_CHUNK: Final = 64 << 10
+_HEAD_WITHIN: Final = 16
+"""Chunks in which the told length is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +65,74 @@ async def _ask_in_turn(
 async def ask_status(target: StatusTarget, timeout: float) -> dict[str, Any]:
     """Ask one; raises AgentctlUnreachable, AgentctlForeign, AgentctlRefused."""
     where, port, request, context = _request(target)
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[bytes] = loop.create_future()
-    transport: asyncio.Transport | None = None
     try:
         async with asyncio.timeout(timeout):
-            connect = loop.create_connection(lambda: _Exchange(request, answer), where, port, ssl=context)
-            transport, _ = await connect
-            whole = await answer
+            if context is None and (family := _numeric(where)):
+                whole = await _over_socket(family, where, port, request)
+            else:
+                whole = await _over_stream(where, port, request, context)
     except TimeoutError as error:
         raise AgentctlUnreachable("agentctl did not answer in time.", reason="timeout") from error
     except ConnectionRefusedError as error:
         raise AgentctlUnreachable("Nothing listens where agentctl was.", reason="refused") from error
+    except ConnectionError as error:
+        raise _closed() from error
     except OSError as error:
         raise AgentctlUnreachable(f"agentctl cannot be reached: {error}", reason="unreachable") from error
-    finally:
-        answer.cancel()
-        if transport is not None:
-            transport.abort()
     return _judged(whole, target.execution_id)
+
+
+def _numeric(where: str) -> socket.AddressFamily | None:
+    """The family of an address in figures; None for a name."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, where)
+        except OSError:
+            continue
+        return family
+    return None
+
+
+async def _over_socket(family: socket.AddressFamily, where: str, port: int, request: bytes) -> bytes:
+    """The usual case, at half the cost of a transport: no name to look up, no TLS."""
+    loop = asyncio.get_running_loop()
+    with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
+        with contextlib.suppress(BlockingIOError):
+            connection.connect((where, port))
+        # the send waits for the connection, and tells how that went
+        await loop.sock_sendall(connection, request)
+        return await _read_whole(lambda: loop.sock_recv(connection, _CHUNK))
+
+
+async def _over_stream(where: str, port: int, request: bytes, context: ssl.SSLContext | bool | None) -> bytes:
+    reader, writer = await asyncio.open_connection(where, port, ssl=context)
+    try:
+        writer.write(request)
+        return await _read_whole(lambda: reader.read(_CHUNK))
+    finally:
+        writer.transport.abort()
+
+
+async def _read_whole(read: Callable[[], Awaitable[bytes]]) -> bytes:
+    """The answer up to its told length or the end of the stream."""
+    answer, wanted, chunks = bytearray(), None, 0
+    while wanted is None or len(answer) < wanted:
+        chunk = await read()
+        if not chunk:
+            break
+        answer += chunk
+        chunks += 1
+        if len(answer) > MAX_ANSWER:
+            raise too_large()
+        if wanted is None and chunks < _HEAD_WITHIN:
+            wanted = _told_size(bytes(answer))
+    if not answer:
+        raise _closed()
+    return bytes(answer)
+
+
+def _closed() -> AgentctlUnreachable:
+    return AgentctlUnreachable("agentctl closed the connection without an answer.", reason="closed")
 
 
 def _request(target: StatusTarget) -> tuple[str, int, bytes, ssl.SSLContext | bool | None]:
@@ -113,53 +167,6 @@ def _judged(whole: bytes, execution_id: str) -> dict[str, Any]:
     status = read_json(int(words[1]), body)
     check_execution(status, execution_id)
     return status
-
-
-class _Exchange(asyncio.Protocol):
-    """Sends the request and keeps what comes back, up to the told length or the end of the stream."""
-
-    def __init__(self, request: bytes, answer: asyncio.Future[bytes]):
-        self._request = request
-        self._answer = answer
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._wanted: int | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send at once."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  (for the type checker)
-        transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        """Collect; the answer is whole when the told length is there."""
-        self._parts.append(data)
-        self._size += len(data)
-        if self._size > MAX_ANSWER:
-            self._fail(too_large())
-        elif self._wanted is None:
-            self._wanted = _told_size(b"".join(self._parts)) if len(self._parts) < 16 else None
-        if self._wanted is not None and self._size >= self._wanted:
-            self._finish()
-
-    def eof_received(self) -> None:
-        """The far end is done: what came is the answer."""
-        self._finish()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Say so if that was before the answer."""
-        if self._size == 0 or exc is not None:
-            self._fail(AgentctlUnreachable("agentctl closed the connection without an answer.", reason="closed"))
-        self._finish()
-
-    def _finish(self) -> None:
-        if self._size == 0:
-            self._fail(AgentctlUnreachable("agentctl closed the connection without an answer.", reason="closed"))
-        elif not self._answer.done():
-            self._answer.set_result(b"".join(self._parts))
-
-    def _fail(self, error: ExecutorError) -> None:
-        if not self._answer.done():
-            self._answer.set_exception(error)
 
 
 def _told_size(start: bytes) -> int | None:

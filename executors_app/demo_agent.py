@@ -147,7 +147,7 @@ class Turn:
         self.update("tool_call", toolCallId=call_id, title=title, kind=kind, status="in_progress", **body)
         try:
             text, status = run(), "completed"
-        except OSError as error:
+        except (OSError, ValueError) as error:
             text, status = str(error), "failed"
         content = [{"type": "content", "content": {"type": "text", "text": text}}]
         self.update("tool_call_update", toolCallId=call_id, status=status, content=content)
@@ -245,6 +245,8 @@ class DemoAgent:
             result = self.handle(message["method"], message.get("params") or {})
         except RpcError as error:
             reply: dict[str, Any] = {"error": {"code": error.code, "message": error.message}}
+        except Exception as error:  # noqa: BLE001  (the client waits for an answer)
+            reply = {"error": {"code": -32603, "message": f"Internal error: {error!r}"}}
         else:
             reply = {"result": result}
         if "id" in message:

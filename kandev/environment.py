@@ -130,8 +130,6 @@ class Environment:
     docker_host: str = _entry(_text)
     agentctl_image: str = _entry(_text, "kandev-agentctl")
     log_format: str = _entry(_one_of("console", "json"), "console")
-    demo_agent_home: Path | None = _entry(_optional_path)
-    """Where the demo's agent keeps its conversations, if not in the data directory."""
     crash_at: str = _entry(_crash_point)
     crash_dir: Path | None = _entry(_optional_path)
     """Drills only: the point at which a process ends itself (`executors_app.crash_points`), once per directory."""

@@ -7,7 +7,7 @@ from typing import IO, Any, Final
 
 import orjson
 from rest_framework.exceptions import ParseError
-from rest_framework.parsers import JSONParser
+from rest_framework.parsers import BaseParser
 
 from sessions_app.api.errors import TooLarge
 
@@ -16,8 +16,13 @@ MAX_BODY: Final = 8 * 1024 * 1024
 MAX_DEPTH: Final = 32
 
 
-class StrictJSONParser(JSONParser):
-    """Reads a JSON object; anything else is a ParseError, and too much of it TooLarge."""
+class StrictJSONParser(BaseParser):
+    """Reads a JSON object; anything else is a ParseError, and too much of it TooLarge.
+
+    No relative of REST framework's JSONParser, whose bodies end at Django's limit for forms.
+    """
+
+    media_type = "application/json"
 
     def parse(
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None

@@ -63,5 +63,5 @@ urlpatterns = [
     path("sweeps/<uuid:sweep_id>/", catalogue.SweepView.as_view()),
     path("schema/", documentation.Schema.as_view(), name="api-schema"),
     path("docs/", documentation.Documentation.as_view(), name="api-docs"),
-    re_path(r"(?s:.*)", documentation.NoSuchAddress.as_view()),
+    re_path("", documentation.NoSuchAddress.as_view()),
 ]

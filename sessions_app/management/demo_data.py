@@ -18,6 +18,7 @@ TEAM: Final = "Demo team"
 USER: Final = "demo"
 AGENT: Final = "Demo agent"
 EXECUTOR: Final = "This machine"
+TASK: Final = "Say hello"
 _README: Final = """# Demo repository
 
 The demo agent works in branches of this repository. It understands a few words, for example:
@@ -81,7 +82,7 @@ def _make_user(team: Group) -> Any:
 
 def _make_task(team: Group, repository: Repository, user: Any) -> None:
     Task.objects.create(
-        title="Say hello",
+        title=TASK,
         description="Say hello, then work for a while.\nwork 5\nask",
         team=team,
         repository=repository,

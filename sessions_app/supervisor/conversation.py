@@ -34,7 +34,9 @@ class Conversation:
         unfinished = list(draft.session.messages.filter(complete=False).order_by("seq"))
         texts = [message for message in unfinished if message.role in TEXT_ROLES]
         self._growing: Message | None = texts[-1] if texts else None
-        self._unfinished = {message.key: message for message in unfinished if message.role not in TEXT_ROLES}
+        self._tools = {message.key: message for message in unfinished if message.role == "tool"}
+        """Unfinished ones, and all that this batch touches: those in the database may be behind them."""
+        self._plan = next((message for message in unfinished if message.key == PLAN and message.role == "status"), None)
         self._changes: list[_Change] = []
         self._joining: _Change | None = None
 
@@ -79,13 +81,14 @@ class Conversation:
         """A tool call, or a change to one."""
         self.finish_text()
         known = {name: value for name, value in values.items() if value is not None}
-        message = self._unfinished.get(key) or self._earlier(key)
+        message = self._tools.get(key) or self._earlier(key)
         payload = {**(message.payload if message else {}), **known}
         complete = str(payload.get("status") or "") not in UNFINISHED_TOOL_STATES
         if message is None:
-            self._unfinished[key] = self.add("tool", "", key=key, complete=complete, **payload)
+            message = self.add("tool", "", key=key, complete=complete, **payload)
         else:
             self._update(message, complete=complete, payload=payload)
+        self._tools[key] = message
 
     def _earlier(self, key: str) -> Message | None:
         """A finished tool call that is changed once more."""
@@ -94,26 +97,24 @@ class Conversation:
     def plan(self, entries: Any) -> None:
         """The agent's plan: one message a turn, replaced as a whole."""
         self.finish_text()
-        message = self._unfinished.get(PLAN)
-        if message is None:
-            self._unfinished[PLAN] = self.add("status", "", key=PLAN, complete=False, plan=entries)
+        if self._plan is None:
+            self._plan = self.add("status", "", key=PLAN, complete=False, plan=entries)
         else:
-            self._update(message, complete=False, payload={"plan": entries})
+            self._update(self._plan, complete=False, payload={"plan": entries})
 
     def unfinished_tools(self) -> list[str]:
         """Titles of the tool calls that have no result."""
-        tools = [m for m in self._unfinished.values() if m.role == "tool" and not m.complete]
-        return [str(m.payload.get("title") or m.key) for m in tools]
+        return [str(m.payload.get("title") or m.key) for m in self._tools.values() if not m.complete]
 
     def finish(self, tool_status: str = "") -> None:
         """The turn is over; unfinished tool calls become ``tool_status`` (never "completed", design 7)."""
         self.finish_text()
-        for message in self._unfinished.values():
-            if message.complete:
-                continue
-            lost = message.role == "tool" and tool_status
-            self._update(message, complete=True, payload={**message.payload, "status": tool_status} if lost else None)
-        self._unfinished.clear()
+        for message in [tool for tool in self._tools.values() if not tool.complete]:
+            payload = {**message.payload, "status": tool_status} if tool_status else None
+            self._update(message, complete=True, payload=payload)
+        if self._plan is not None:
+            self._update(self._plan, complete=True)
+            self._plan = None
 
     def _update(self, message: Message, *, complete: bool, payload: dict[str, Any] | None = None) -> None:
         self.pause()

@@ -53,8 +53,7 @@ def _accepted(fold: Fold, line: Line) -> None:
     fold.conversation.add("user", text, key=message_id, kind=kind)
     if row is not None and PROMPT.allows(row.state, "accept"):
         draft.move_prompt(row, "accept", journal_epoch=line["epoch"])
-    _move(draft, "turn_started")
-    draft.work("begin")
+    _move(draft, "turn_started", work="begin")
 
 
 def _delivered(fold: Fold, line: Line) -> None:
@@ -146,9 +145,9 @@ def _turn_ended(move: str) -> Callable[[Fold, Line], None]:
         draft.move_run(move, reason=str(line.get("stop_reason") or line.get("code") or ""), **failure)
         if move != "cancel":
             _settle_receipt(draft, failed=move == "fail")
-        _move(draft, "turn_ended")
-        draft.work("rest")
-        draft.set(start_attempts=0, next_restart_at=None)
+        _move(draft, "turn_ended", work="rest")
+        if move == "complete":
+            draft.set(start_attempts=0, next_restart_at=None)
         if move == "fail":
             fold.conversation.add("status", str(line.get("message") or "The turn failed."), level="error")
 
@@ -183,10 +182,11 @@ def _abandoned(fold: Fold, line: Line) -> None:
     fold.draft.say("session.agentctl_abandoned")
 
 
-def _move(draft: Draft, move: str) -> None:
-    """Move the session where it may move; a session that ended for good only keeps its log."""
+def _move(draft: Draft, move: str, *, work: str) -> None:
+    """Move the session and its work where it may move; a session that ended for good only keeps its log."""
     if SESSION.allows(draft.session.state, move):
         draft.move(move)
+        draft.work(work)
 
 
 HANDLERS: dict[str, Callable[[Fold, Line], None]] = {

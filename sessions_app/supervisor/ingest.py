@@ -58,7 +58,8 @@ def _new_lines(draft: Draft, execution: ExecutorRunning, lines: Sequence[Line]) 
         if line["epoch"] != epoch:
             if epoch:
                 _say_gap(draft, execution, "new_epoch")
-            epoch, seq = str(line["epoch"]), int(line["seq"]) - 1
+            # what an earlier epoch hides is said already; a first one that begins late has a hole
+            epoch, seq = str(line["epoch"]), int(line["seq"]) - 1 if epoch else 0
         if line["seq"] <= seq:
             continue
         if line["seq"] > seq + 1:
@@ -77,7 +78,7 @@ def _say_gap(draft: Draft, execution: ExecutorRunning, reason: str) -> None:
 def _keep_cursor(execution: ExecutorRunning, new: Sequence[Line], token: Mapping[str, Any] | None) -> None:
     values = ["journal_epoch", "journal_seq", "last_seen_at", "updated_at"]
     execution.last_seen_at = timezone.now()
-    if token and token.get("resume_token"):
+    if token and token.get("resume_token") not in (None, "", execution.rejected_resume_token):
         execution.resume_token = str(token["resume_token"])
         execution.last_message_uuid = str(token.get("last_message_uuid") or "")
         values += ["resume_token", "last_message_uuid"]

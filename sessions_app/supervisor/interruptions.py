@@ -6,7 +6,7 @@ from django.conf import settings
 
 from sessions_app.domain import continuation
 from sessions_app.domain.recovery import Policy
-from sessions_app.domain.states import UNSETTLED_PROMPT_STATES, PromptState, WorkState
+from sessions_app.domain.states import SESSION, UNSETTLED_PROMPT_STATES, PromptState, WorkState
 from sessions_app.models import Draft, Prompt, Run, TaskSession
 from sessions_app.supervisor.conversation import Conversation
 
@@ -20,7 +20,8 @@ def interrupt(draft: Draft, reason: str, conversation: Conversation | None = Non
     """The agent of the open turn is gone: close the turn, its messages, permissions and prompts.
 
     Appends ``session.run.interrupted`` exactly once per run (unique in the database), and settles
-    every prompt on its way. False where no turn was open. Moves the session to WAITING_FOR_INPUT.
+    every prompt on its way. False where no turn was open. Moves the session to WAITING_FOR_INPUT,
+    unless it has ended for good.
     """
     run = draft.open_run
     talk = conversation or Conversation(draft)
@@ -32,9 +33,10 @@ def interrupt(draft: Draft, reason: str, conversation: Conversation | None = Non
     interrupted = _settle_prompts(draft)
     if run is not None:
         _go_on(draft, run, interrupted, tools)
-    draft.work("rest")
-    if run is not None:
-        draft.move("interrupt", reason="interrupted")
+    if SESSION.allows(draft.session.state, "interrupt"):
+        draft.work("rest")
+        if run is not None:
+            draft.move("interrupt", reason="interrupted")
     if conversation is None:
         talk.seal()
     return run is not None

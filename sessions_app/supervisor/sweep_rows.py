@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Observation
 from executors_app.models import ExecutorRunning
@@ -30,6 +30,8 @@ from sessions_app.supervisor.rows import facts_of
 
 CLAIMS = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 SHOULD_RUN = (SessionState.STARTING, SessionState.RUNNING, SessionState.WAITING_FOR_INPUT, SessionState.ERROR)
+SHARED = ("session__task__repository", "session__agent_profile", "session__owner")
+"""Few rows for many sessions: each is read, and its secrets are opened, once."""
 SETTLED_ERRORS = ("worktree_missing",)
 """Errors that no look can cure: a user's *try again* looks once more."""
 
@@ -50,26 +52,25 @@ class Row:
     owner_in_team: bool
 
 
-def select(sessions: Collection[uuid.UUID] = (), runtime: str = "") -> QuerySet[TaskSession]:
-    """The sessions to look at; cost follows what claims to run, not history."""
-    claims = Q(executions__status__in=CLAIMS)
-    unreachable = Q(executions__status=ExecutorStatus.ERROR) & ~Q(executions__error_code__in=SETTLED_ERRORS)
-    should = Q(desired_state=DesiredState.RUNNING, state__in=SHOULD_RUN)
-    asleep = Q(executions__status=ExecutorStatus.STOPPED, executions__status_reason__in=("idle", "new"))
-    wanted = claims | (should & (unreachable | Q(executions__status=ExecutorStatus.STOPPED)) & ~asleep)
-    rows = TaskSession.objects.filter(wanted).select_related("task__repository", "agent_profile", "executor", "owner")
+def select(sessions: Collection[uuid.UUID] = (), runtime: str = "") -> QuerySet[ExecutorRunning]:
+    """The present executions to look at, with their sessions; cost follows what claims to run, not history."""
+    claims = Q(status__in=CLAIMS)
+    unreachable = Q(status=ExecutorStatus.ERROR) & ~Q(error_code__in=SETTLED_ERRORS)
+    should = Q(session__desired_state=DesiredState.RUNNING, session__state__in=SHOULD_RUN)
+    asleep = Q(status=ExecutorStatus.STOPPED, status_reason__in=("idle", "new"))
+    wanted = claims | (should & (unreachable | Q(status=ExecutorStatus.STOPPED)) & ~asleep)
+    rows = ExecutorRunning.objects.filter(wanted, session__agent_execution_id=F("id"))
     if sessions:
-        rows = rows.filter(id__in=sessions)
+        rows = rows.filter(session_id__in=sessions)
     if runtime:
-        rows = rows.filter(executor__runtime=runtime)
-    return rows.order_by("id").distinct()
+        rows = rows.filter(session__executor__runtime=runtime)
+    return rows.select_related("session__task").prefetch_related(*SHARED).order_by("session_id")
 
 
 def read(me: str, sessions: Collection[uuid.UUID] = (), runtime: str = "") -> list[Row]:
     """Everything the decisions need of the database; a constant number of queries."""
-    found = {session.id: session for session in select(sessions, runtime)}
-    ids = list(found)
-    executions = ExecutorRunning.objects.in_bulk([s.agent_execution_id for s in found.values()])
+    executions = list(select(sessions, runtime))
+    ids = [execution.session_id for execution in executions]
     starts = Intent.objects.filter(session_id__in=ids, done_at=None, kind="start")
     in_flight = dict(starts.values_list("session_id", "created_at"))
     queued = set(
@@ -78,13 +79,11 @@ def read(me: str, sessions: Collection[uuid.UUID] = (), runtime: str = "") -> li
     runs = list(Run.objects.filter(session_id__in=ids).values_list("session_id", "state").distinct())
     prompted = {session_id for session_id, _ in runs}
     turning = {session_id for session_id, state in runs if state in OPEN_RUN_STATES}
-    teams = _teams(found.values())
-    foreign = _foreign(executions.values(), me)
+    teams = _teams([execution.session for execution in executions])
+    foreign = _foreign(executions, me)
     rows = []
-    for session in found.values():
-        execution = executions.get(session.agent_execution_id)
-        if execution is None:
-            continue
+    for execution in executions:
+        session = execution.session
         session.__dict__["present_execution"] = execution
         owner = session.owner
         in_team = owner is None or (owner.is_active and (owner.id, session.task.team_id) in teams)

@@ -6,7 +6,7 @@ from typing import Any
 
 from django import forms
 
-from executors_app.models import Executor
+from executors_app.models import AgentProfile, Executor
 from sessions_app.models import Repository, Task
 from sessions_app.services.catalogue import profiles_for, visible_profiles
 from sessions_app.services.intents import TEXT_LIMIT
@@ -15,8 +15,12 @@ from sessions_app.services.intents import TEXT_LIMIT
 class _StartForm(forms.Form):
     """Who is to work, and where."""
 
-    agent_profile = forms.ModelChoiceField(queryset=None, label="Agent", empty_label=None)
-    executor = forms.ModelChoiceField(queryset=None, label="Where it runs", empty_label=None)
+    agent_profile: forms.ModelChoiceField[AgentProfile] = forms.ModelChoiceField(
+        queryset=None, label="Agent", empty_label=None
+    )
+    executor: forms.ModelChoiceField[Executor] = forms.ModelChoiceField(
+        queryset=None, label="Where it runs", empty_label=None
+    )
 
     def __init__(self, user: Any, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -43,7 +47,9 @@ class NewTask(_StartForm):
 
     title = forms.CharField(max_length=300, label="Title")
     description = _prompt_field(label="What is to be done", help_text="This is the first prompt that the agent gets.")
-    repository = forms.ModelChoiceField(queryset=None, label="Repository", empty_label=None)
+    repository: forms.ModelChoiceField[Repository] = forms.ModelChoiceField(
+        queryset=None, label="Repository", empty_label=None
+    )
 
     def __init__(self, user: Any, *args: Any, **kwargs: Any):
         super().__init__(user, *args, **kwargs)

@@ -12,7 +12,8 @@ _PARSER: Final = MarkdownIt("commonmark", {"html": False, "breaks": True}).enabl
 _PARSER.disable("image")  # shown as a link: a picture from outside would tell its owner who reads
 
 _TAGS: Final = frozenset(
-    "a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre s strong table tbody td th thead tr ul".split()
+    {"a", "blockquote", "br", "code", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li"}
+    | {"ol", "p", "pre", "s", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"}
 )
 _SCHEMES: Final = frozenset({"http", "https", "mailto"})
 

@@ -87,12 +87,11 @@ def _trusted_only(session: TaskSession) -> bool:
 def _ledger(session: TaskSession) -> dict[str, Any]:
     shown = (PromptState.QUEUED, PromptState.SENDING, PromptState.HELD, PromptState.INTERRUPTED)
     rows = session.prompts.filter(state__in=shown, resent_as=None, continued_by=None)
-    prompts = [{"prompt": row, "word": PROMPT_STATES[row.state]} for row in rows]
-    waiting = (PromptState.QUEUED, PromptState.SENDING)
-    return {
-        "queue": [entry for entry in prompts if entry["prompt"].state in waiting],
-        "unsettled": [entry for entry in prompts if entry["prompt"].state not in waiting],
-    }
+    found: dict[str, list[dict[str, Any]]] = {"queue": [], "unsettled": []}
+    for row in rows:
+        waits = row.state in (PromptState.QUEUED, PromptState.SENDING)
+        found["queue" if waits else "unsettled"].append({"prompt": row, "word": PROMPT_STATES[row.state]})
+    return found
 
 
 def _permissions(session: TaskSession) -> list[dict[str, Any]]:

@@ -12,6 +12,16 @@ from tests.waiting import eventually
 
 SUPERVISOR_POINTS = sorted(point for point in crash_points.POINTS if point.startswith("supervisor."))
 
+AGENTCTL_POINTS = sorted(point for point in crash_points.POINTS if point.startswith("agentctl."))
+STATE_AFTER = {
+    "agentctl.agent_spawned": "done",
+    "agentctl.token_kept": "done",
+    "agentctl.prompt_accepted": "held",
+    "agentctl.prompt_delivered": "interrupted",
+    "agentctl.turn_ended": "done",
+}
+"""What becomes of the first prompt when agentctl dies there."""
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
@@ -58,5 +68,28 @@ def test_a_supervisor_killed_at_a_crash_point_leaves_nothing_lost_and_nothing_tw
         assert [row["kind"] for row in session.receipts()].count("fresh") <= 1
         assert "failed" not in [row["kind"] for row in session.receipts()]
         eventually(lambda: not session.processes(), describe="nothing of the session runs")
+    finally:
+        shared.kill_server()
+
+
+@pytest.mark.parametrize("point", AGENTCTL_POINTS)
+def test_an_agentctl_killed_at_a_crash_point_delivers_no_prompt_twice(shared: Deployment, point: str) -> None:
+    reached = shared.home / f"reached-{point}"
+    reached.mkdir()
+    shared.serve({"KANDEV_CRASH_AT": point, "KANDEV_CRASH_DIR": str(reached), "KANDEV_CONTINUE": "off"})
+    try:
+        session = shared.start_session("remember walrus")
+        eventually((reached / point).exists, timeout=60, describe=f"agentctl dies at {point}")
+        settled = ("done", "interrupted", "held")
+        eventually(lambda: session.prompts()[0]["state"] in settled, timeout=90, describe="its prompt is settled")
+        session.wait_for("WAITING_FOR_INPUT")
+        eventually(lambda: session.status()["is_agent_running"], timeout=90, describe="the agent is back")
+        session.prompt("work 1")
+        eventually(lambda: session.prompts()[1]["state"] == "done", timeout=60, describe="it works again")
+
+        heard = "".join(path.read_text() for path in session.agent_home.glob("*.jsonl"))
+        assert heard.count('"user", "text": "remember walrus"') <= 1
+        assert session.prompts()[0]["state"] == STATE_AFTER[point]
+        assert session.names().count("session.run.interrupted") <= 1
     finally:
         shared.kill_server()

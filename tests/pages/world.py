@@ -44,6 +44,8 @@ class World:
             draft.move_executor("launch")
             draft.move_executor("ready")
             draft.set(launch_id="a-launch")
+            draft.move("start")
+            draft.move("ready")
         hear(session, accepted(session))
         session.refresh_from_db()
         return session
@@ -55,7 +57,7 @@ class World:
         with writing(session.id) as draft:
             draft.move_executor("stop")
             draft.set(launch_id="")
-        ExecutorRunning.objects.filter(id=session.agent_execution_id).update(**execution)
+        ExecutorRunning.objects.filter(session=session).update(**execution)
         session.refresh_from_db()
         return session
 

@@ -1,0 +1,34 @@
+"""``manage.py demo``: the restart story in the terminal (``make demo``)."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+from django.core.management import BaseCommand, CommandError
+from rich.console import Console
+
+from sessions_app.management.restart_story import Story
+from sessions_app.management.throwaway import BrokenPromise, Throwaway
+
+
+class Command(BaseCommand):
+    """Kills everything that can be killed, and shows what becomes of an agent's work."""
+
+    help = "Show, with real processes in a directory of its own, what a restart does to an agent: nothing."
+    requires_system_checks: list[str] = []
+    requires_migrations_checks = False
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Tell the story; exit status 1 with one line if anything is not as promised. Leaves nothing behind."""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        kandev = Throwaway()
+        try:
+            Story(Console(), kandev).tell()
+        except BrokenPromise as broken:
+            raise CommandError(f"The demo failed. {broken}\n{kandev.log()}".rstrip()) from broken
+        except KeyboardInterrupt:
+            raise CommandError("Stopped.", returncode=130) from None
+        finally:
+            kandev.close()

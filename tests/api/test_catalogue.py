@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from executors_app.models import AgentProfile, Executor
+from tests.api.world import SECRET, World, client_of
+
+PROFILES, EXECUTORS = "/api/v1/agent-profiles/", "/api/v1/executors/"
+
+
+def test_agent_types_say_what_they_can(world: World, api: APIClient) -> None:
+    types = {row["name"]: row for row in api.get("/api/v1/agent-types/").json()["results"]}
+    assert types["demo"]["wants_command"] is False
+    assert types["custom_acp"]["wants_command"] is True
+    for row in types.values():
+        assert row["requires_new_session"] is not row["supports_session_resume"]
+
+
+def test_a_profile_made_by_staff_tells_the_names_of_its_secrets_only(world: World, staff: APIClient) -> None:
+    asked = {
+        "name": "custom",
+        "agent_type": "custom_acp",
+        "command": ["agent", "", " --flag "],
+        "args": ["-v"],
+        "env": {"TOKEN": SECRET, "EMPTY": ""},
+        "mcp_servers": [{"name": "tools", "headers": {"Authorization": SECRET}}],
+        "permission_mode": "auto_approve",
+        "supports_session_resume": False,
+    }
+    answer = staff.post(PROFILES, asked, format="json")
+    assert answer.status_code == 201
+    assert SECRET not in answer.content.decode()
+    made = answer.json()
+    assert (made["env"], made["mcp_servers"]) == (["EMPTY", "TOKEN"], ["tools"])
+    assert (made["command"], made["team"], made["supports_session_resume"]) == (asked["command"], None, False)
+    assert AgentProfile.objects.get(id=made["id"]).env == asked["env"]
+    told = client_of(world.member).get(PROFILES)
+    assert told.json()["count"] == 2
+    assert SECRET not in told.content.decode()
+
+
+def test_a_profile_whose_secrets_cannot_be_read_spoils_no_list(world: World, api: APIClient, settings: Any) -> None:
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another key", []
+    [profile] = api.get(PROFILES).json()["results"]
+    assert (profile["name"], profile["env"], profile["mcp_servers"]) == ("demo", [], [])
+
+
+def test_a_stranger_sees_the_shared_profiles_only(world: World) -> None:
+    AgentProfile.objects.create(name="shared", agent_type="demo")
+    rows = client_of(world.stranger).get(PROFILES).json()["results"]
+    assert [row["name"] for row in rows] == ["shared"]
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "field"),
+    [
+        (PROFILES, {"name": "x", "agent_type": "nothing"}, "agent_type"),
+        (PROFILES, {"name": "x"}, "agent_type"),
+        (PROFILES, {"name": "x", "agent_type": "demo", "command": "rm -rf"}, "command"),
+        (PROFILES, {"name": "x", "agent_type": "demo", "args": [1]}, "args"),
+        (PROFILES, {"name": "x", "agent_type": "demo", "env": {"A=B": "c"}}, "env"),
+        (PROFILES, {"name": "x", "agent_type": "demo", "env": {"A": {}}}, "env"),
+        (PROFILES, {"name": "x", "agent_type": "demo", "mcp_servers": [{}]}, "mcp_servers"),
+        (PROFILES, {"name": "x", "agent_type": "demo", "permission_mode": "yes"}, "permission_mode"),
+        (PROFILES, {"name": "x", "agent_type": "demo", "team": 10**30}, "team"),
+        (EXECUTORS, {"name": "x", "runtime": "moon"}, "runtime"),
+        (EXECUTORS, {"name": "here", "runtime": "local_standalone"}, "name"),
+        (EXECUTORS, {"name": "x", "runtime": "local_standalone", "config": []}, "config"),
+        (EXECUTORS, {"name": "x", "runtime": "local_standalone", "config": {"a": 1}}, "config"),
+        (EXECUTORS, {"name": "x", "runtime": "local_standalone", "max_live": 10**30}, "max_live"),
+        (EXECUTORS, {"name": "x", "runtime": "local_standalone", "max_live": -1}, "max_live"),
+    ],
+)
+def test_what_staff_says_is_checked(world: World, staff: APIClient, url: str, body: dict[str, Any], field: str) -> None:
+    answer = staff.post(url, body, format="json")
+    assert (answer.status_code, list(answer.json()["details"])) == (400, [field])
+
+
+def test_staff_makes_an_executor_whose_settings_only_staff_sees(world: World, staff: APIClient) -> None:
+    answer = staff.post(EXECUTORS, {"name": "there", "runtime": "local_standalone", "max_live": 3}, format="json")
+    assert answer.status_code == 201
+    made = answer.json()
+    assert (made["config"], made["max_live"], made["trusted_agents_only"]) == ({}, 3, True)
+    seen = client_of(world.member).get(EXECUTORS).json()["results"]
+    assert [(row["name"], row["config"]) for row in seen] == [("here", None), ("there", None)]
+
+
+def test_a_probe_looks_at_what_should_run_there(world: World, api: APIClient) -> None:
+    world.run_it("http://127.0.0.1:1")
+    answer = api.post(f"{EXECUTORS}{world.executor.id}/probe/")
+    assert answer.status_code == 200
+    assert answer.json()["runtime"] == "local_standalone"
+    assert sum(answer.json()["observed"].values()) == 1
+    assert answer.json()["observed"]["alive"] == 0
+
+
+def test_a_probe_of_a_place_that_cannot_be_used_says_so(world: World, api: APIClient) -> None:
+    Executor.objects.update(config={"unknown": 1})
+    answer = api.post(f"{EXECUTORS}{world.executor.id}/probe/")
+    assert (answer.status_code, answer.json()["code"]) == (503, "runtime_unavailable")
+
+
+def test_a_sweep_is_shown_with_the_sessions_of_the_users_teams(world: World, api: APIClient) -> None:
+    [listed] = api.get("/api/v1/sweeps/").json()["results"]
+    assert (listed["sweep_id"], listed["trigger"], listed["examined"]) == (str(world.sweep.id), "boot", 1)
+    shown = api.get(f"/api/v1/sweeps/{world.sweep.id}/").json()
+    assert [(row["session_id"], row["rule"]) for row in shown["sessions"]] == [(str(world.session.id), "reattach")]
+    assert client_of(world.stranger).get(f"/api/v1/sweeps/{world.sweep.id}/").json()["sessions"] == []

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from sessions_app.models import Intent, PermissionRequest, Prompt, Run, TaskSession, writing
+from tests.api.world import PERMISSION, World, message, prompt, say
+
+
+def test_events_are_the_objects_of_the_socket(world: World, api: APIClient) -> None:
+    say(world.session, times=2)
+    session = TaskSession.objects.get()
+    answer = api.get(world.url("events/")).json()
+    assert [event["seq"] for event in answer["results"]] == [1, 2]
+    event = answer["results"][1]
+    assert event.pop("at")
+    assert event == {
+        "type": "event",
+        "event": "session.workspace.changed",
+        "seq": 2,
+        "epoch": session.epoch,
+        "session_id": str(session.id),
+        "task_id": str(world.task.id),
+        "payload": {"number": 1},
+    }
+
+
+def test_the_log_is_read_in_pieces_without_gap(world: World, api: APIClient) -> None:
+    say(world.session, times=7)
+    seen, url = [], world.url("events/?after=1&limit=3")
+    while url:
+        piece = api.get(url).json()
+        seen += [event["seq"] for event in piece["results"]]
+        url = piece["next"]
+    assert seen == [2, 3, 4, 5, 6, 7]
+    assert api.get(world.url("events/?after=7")).json() == {"count": 0, "next": None, "previous": None, "results": []}
+
+
+@pytest.mark.parametrize("tail", ["events/", "messages/"])
+@pytest.mark.parametrize(
+    "query", [{"after": "x"}, {"after": "-1"}, {"after": "9" * 30}, {"after": ""}, {"limit": "0"}, {"limit": "100000"}]
+)
+def test_a_piece_is_asked_for_in_numbers(world: World, api: APIClient, tail: str, query: dict[str, str]) -> None:
+    answer = api.get(world.url(tail), query)
+    assert answer.status_code == 400
+    assert answer.json()["details"].keys() == query.keys()
+
+
+def test_a_message_is_shown_with_its_whole_text(world: World, api: APIClient) -> None:
+    message(world.session, 1, "One, ", "two, ", "three.")
+    message(world.session, 2)
+    rows = api.get(world.url("messages/")).json()["results"]
+    assert [(row["seq"], row["role"], row["text"]) for row in rows] == [
+        (1, "agent", "One, two, three."),
+        (2, "agent", ""),
+    ]
+    assert [row["seq"] for row in api.get(world.url("messages/"), {"after": 1}).json()["results"]] == [2]
+
+
+def test_receipts_and_runs_are_listed(world: World, api: APIClient) -> None:
+    Run.objects.create(session=world.session, message_id="m", started_at=timezone.now())
+    [receipt] = api.get(world.url("receipts/")).json()["results"]
+    [run] = api.get(world.url("runs/")).json()["results"]
+    assert (receipt["kind"], receipt["verified"], receipt["evidence"]) == ("resumed", "pending", {})
+    assert (run["message_id"], run["state"], run["ended_at"]) == ("m", "running", None)
+
+
+def test_the_ledger_can_be_asked_for_one_state(world: World, api: APIClient) -> None:
+    prompt(world.session, "held", "1")
+    prompt(world.session, "queued", "2")
+    held = api.get(world.url("prompts/"), {"state": "held"}).json()["results"]
+    assert [(row["message_id"], row["text"], row["resent_as"]) for row in held] == [("1", "Paint it green", None)]
+    assert api.get(world.url("prompts/")).json()["count"] == 2
+    assert api.get(world.url("prompts/"), {"state": "lost"}).status_code == 400
+
+
+def test_a_held_prompt_sent_again_is_a_new_one_once(world: World, api: APIClient) -> None:
+    prompt(world.session, "held", "a/1")
+    first = api.post(world.url("prompts/a/1/resend/"))
+    second = api.post(world.url("prompts/a/1/resend/"))
+    assert (first.status_code, first.json()["state"]) == (202, "queued")
+    assert first.json() == second.json()
+    old = Prompt.objects.get(message_id="a/1")
+    assert (old.state, str(old.resent_as.message_id)) == ("dismissed", first.json()["message_id"])
+    assert Prompt.objects.count() == 2
+
+
+def interrupted(world: World) -> Run:
+    """A turn that was cut short in the middle of a tool call."""
+    now = timezone.now()
+    run = Run.objects.create(session=world.session, message_id="1", state="interrupted", started_at=now, ended_at=now)
+    prompt(world.session, "interrupted", "1")
+    TaskSession.objects.update(state="WAITING_FOR_INPUT")
+    world.run_it()
+    with writing(world.session.id) as draft:
+        draft.say("session.run.interrupted", f"run.interrupted:{run.id}", unfinished_tools=["Paint the gate"])
+    return run
+
+
+def test_an_interrupted_prompt_is_continued_once_in_the_systems_words(world: World, api: APIClient) -> None:
+    run = interrupted(world)
+    first = api.post(world.url("prompts/1/continue/"))
+    assert first.status_code == 202
+    assert (first.json()["message_id"], first.json()["kind"]) == (f"continue:{run.id}", "continue")
+    for known in (world.task.title, "Paint it green", "Paint the gate"):
+        assert known in first.json()["text"]
+    assert api.post(world.url("prompts/1/continue/")).json() == first.json()
+    old = Prompt.objects.get(message_id="1")
+    assert (old.state, old.continued_by.message_id) == ("dismissed", f"continue:{run.id}")
+
+
+def test_a_prompt_in_doubt_is_not_continued(world: World, api: APIClient) -> None:
+    prompt(world.session, "held", "1")
+    answer = api.post(world.url("prompts/1/continue/"))
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+    assert Prompt.objects.count() == 1
+
+
+def test_a_held_prompt_is_dismissed_and_a_queued_one_withdrawn(world: World, api: APIClient) -> None:
+    prompt(world.session, "held", "1")
+    prompt(world.session, "queued", "2")
+    assert api.post(world.url("prompts/1/dismiss/")).json()["state"] == "dismissed"
+    assert api.delete(world.url("prompts/2/")).status_code == 204
+    assert api.delete(world.url("prompts/2/")).status_code == 409
+    assert dict(Prompt.objects.values_list("message_id", "state")) == {"1": "dismissed", "2": "withdrawn"}
+
+
+@pytest.mark.parametrize("verb", ["resend", "continue", "dismiss"])
+def test_there_is_no_such_prompt(world: World, api: APIClient, verb: str) -> None:
+    assert api.post(world.url(f"prompts/nothing/{verb}/")).status_code == 404
+
+
+def answer_to(world: World, api: APIClient, **body: Any) -> Any:
+    return api.post(world.url(f"permissions/{PERMISSION}/"), body, format="json")
+
+
+def test_a_permission_is_answered_once(world: World, api: APIClient) -> None:
+    [asked] = api.get(world.url("permissions/"), {"state": "pending"}).json()["results"]
+    assert asked["options"][0]["option_id"] == "allow"
+    for _ in range(2):
+        assert answer_to(world, api, option_id="allow", resume_token="later").status_code == 202
+    assert Intent.objects.get(kind="answer").payload == {"permission_id": PERMISSION, "option_id": "allow"}
+    PermissionRequest.objects.update(state="resolved", option_id="allow")
+    assert answer_to(world, api, option_id="allow").status_code == 200
+
+
+def test_a_permission_has_only_its_own_options_and_one_answer(world: World, api: APIClient) -> None:
+    refused = answer_to(world, api, option_id="everything")
+    assert (refused.status_code, list(refused.json()["details"])) == (400, ["option_id"])
+    PermissionRequest.objects.update(state="expired")
+    assert answer_to(world, api, option_id="allow").json()["code"] == "conflict"
+    assert api.post(world.url("permissions/other/"), {"option_id": "allow"}, format="json").status_code == 404

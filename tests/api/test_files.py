@@ -1,0 +1,86 @@
+"""Files come from the session's agentctl; here a small one that knows its token."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from rest_framework.test import APIClient
+
+from executors_app.models import ExecutorRunning
+from tests.api.world import SECRET, World
+
+FOLDER = {"path": "", "entries": [{"name": "a.txt", "type": "file", "size": 2}], "truncated": False}
+CONTENT = {"path": "a.txt", "size": 2, "encoding": "utf-8", "content": "hi", "truncated": False}
+
+
+class WorkspaceOfOneFile(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        path = parse_qs(address.query).get("path", [""])[0]
+        if self.headers["Authorization"] != f"Bearer {SECRET}":
+            self._answer(401, {"code": "not_authenticated", "message": "Who are you?", "details": {}})
+        elif (address.path, path) == ("/files", ""):
+            self._answer(200, FOLDER)
+        elif (address.path, path) == ("/files/content", "a.txt"):
+            self._answer(200, CONTENT)
+        else:
+            self._answer(404, {"code": "not_found", "message": "There is no such file.", "details": {}})
+
+    def _answer(self, status: int, body: object) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the name of the base class)
+        """Keep the test's output clean."""
+
+
+@pytest.fixture
+def agentctl(world: World) -> Iterator[World]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), WorkspaceOfOneFile) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        world.run_it(f"http://127.0.0.1:{server.server_port}")
+        execution = world.execution()
+        execution.auth_token = SECRET
+        execution.save()
+        yield world
+        server.shutdown()
+
+
+def test_files_of_the_workspace_are_shown(agentctl: World, api: APIClient) -> None:
+    assert api.get(agentctl.url("files/")).json() == FOLDER
+    assert api.get(agentctl.url("files/content/"), {"path": "a.txt"}).json() == CONTENT
+
+
+def test_a_file_that_is_not_there_is_a_404(agentctl: World, api: APIClient) -> None:
+    answer = api.get(agentctl.url("files/content/"), {"path": "b.txt"})
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+def test_what_does_not_know_us_is_not_our_agentctl(agentctl: World, api: APIClient) -> None:
+    execution = agentctl.execution()
+    execution.auth_token = "another"
+    execution.save()
+    answer = api.get(agentctl.url("files/"))
+    assert (answer.status_code, answer.json()["code"]) == (503, "agentctl_unreachable")
+
+
+@pytest.mark.parametrize(
+    "values", [{"status": "stopped"}, {"agentctl_url": ""}, {"agentctl_url": "http://127.0.0.1:1"}]
+)
+def test_without_agentctl_there_are_no_files(world: World, api: APIClient, values: dict[str, str]) -> None:
+    world.run_it("http://127.0.0.1:1")
+    ExecutorRunning.objects.update(**values)
+    answer = api.get(world.url("files/"))
+    assert (answer.status_code, answer.json()["code"]) == (503, "agentctl_unreachable")
+
+
+@pytest.mark.parametrize("query", [{}, {"path": ""}, {"path": "a\0b"}, {"path": "x" * 5000}])
+def test_a_path_is_needed_and_must_be_one(world: World, api: APIClient, query: dict[str, str]) -> None:
+    answer = api.get(world.url("files/content/"), query)
+    assert (answer.status_code, list(answer.json()["details"])) == (400, ["path"])

@@ -1,0 +1,89 @@
+"""Who may see what, for every address of the API: the table is made from the URL conf."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.urls import URLPattern
+from rest_framework.test import APIClient
+
+from sessions_app.api import urls
+from tests.api.world import PERMISSION, World, client_of, prompt
+
+METHODS = ("get", "post", "put", "patch", "delete")
+PATTERNS = [pattern for pattern in urls.urlpatterns if str(pattern.pattern)]
+CALLS = [
+    (str(pattern.pattern), method)
+    for pattern in PATTERNS
+    for method in METHODS
+    if hasattr(pattern.callback.view_class, method) and method in pattern.callback.view_class.http_method_names
+]
+OF_A_TEAM = [call for call in CALLS if "<uuid:task_id>" in call[0]]
+OF_ALL = [call for call in CALLS if call not in OF_A_TEAM]
+STAFF_WRITES = {("repositories/", "post"), ("agent-profiles/", "post"), ("executors/", "post")}
+
+
+def call(client: APIClient, world: World, route: str, method: str) -> Any:
+    values = {
+        "task_id": world.task.id,
+        "session_id": world.session.id,
+        "permission_id": PERMISSION,
+        "message_id": "message-1",
+        "executor_id": world.executor.id,
+        "sweep_id": world.sweep.id,
+    }
+    path = re.sub(r"<\w+:(\w+)>", lambda found: str(values[found[1]]), route)
+    return getattr(client, method)(f"/api/v1/{path}", {}, format="json" if method != "get" else None)
+
+
+def test_the_table_holds_every_address() -> None:
+    assert len(PATTERNS) == len(urls.urlpatterns) - 1
+    assert all(isinstance(pattern, URLPattern) for pattern in PATTERNS)
+    assert len(OF_A_TEAM) > 20
+
+
+@pytest.mark.parametrize(("route", "method"), CALLS)
+def test_nobody_is_asked_to_log_in(world: World, route: str, method: str) -> None:
+    answer = call(client_of(None), world, route, method)
+    assert answer.status_code == 401
+    assert answer.json()["code"] == "not_authenticated"
+    assert answer["WWW-Authenticate"] == "Token"
+
+
+@pytest.mark.parametrize(("route", "method"), OF_A_TEAM)
+def test_a_stranger_finds_nothing_of_the_team(world: World, route: str, method: str) -> None:
+    prompt(world.session, "held", "message-1")
+    answer = call(client_of(world.stranger), world, route, method)
+    assert answer.status_code == 404
+    assert answer.json()["code"] == "not_found"
+
+
+@pytest.mark.parametrize(("route", "method"), [one for one in OF_ALL if one not in STAFF_WRITES])
+def test_what_is_for_all_names_nothing_of_a_team_to_a_stranger(world: World, route: str, method: str) -> None:
+    world.run_it()
+    answer = call(client_of(world.stranger), world, route, method)
+    assert answer.status_code in ({400} if (route, method) == ("tasks/", "post") else {200})
+    told = answer.content.decode()
+    for hidden in (world.task.id, world.session.id, world.repository.id, world.profile.id, world.repository.path):
+        assert str(hidden) not in told
+
+
+@pytest.mark.parametrize(("route", "method"), CALLS)
+def test_a_member_is_let_in(world: World, route: str, method: str) -> None:
+    prompt(world.session, "held", "message-1")
+    answer = call(client_of(world.member), world, route, method)
+    allowed = {403} if (route, method) in STAFF_WRITES else {200, 201, 202, 204, 400, 409, 503}
+    assert answer.status_code in allowed, answer.content
+
+
+def test_somebody_who_left_the_team_sees_nothing_more(world: World, api: APIClient) -> None:
+    assert api.get(world.url()).status_code == 200
+    world.member.groups.clear()
+    assert api.get(world.url()).status_code == 404
+
+
+def test_a_session_is_not_found_under_another_task(world: World, api: APIClient) -> None:
+    made = api.post("/api/v1/tasks/", {"title": "Another"}, format="json").json()
+    assert api.get(f"/api/v1/tasks/{made['id']}/sessions/{world.session.id}/").status_code == 404

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from executors_app.models import AgentProfile, ExecutorRunning
+from sessions_app.api.serializers.sessions import STATUS_FIELDS
+from sessions_app.models import Intent, Prompt, Run, TaskSession
+from tests.api.world import World, client_of
+
+
+def sessions_of(world: World) -> str:
+    return f"/api/v1/tasks/{world.task.id}/sessions/"
+
+
+def new_session(world: World, **more: Any) -> dict[str, Any]:
+    return {"agent_profile": str(world.profile.id), "executor": str(world.executor.id), **more}
+
+
+def test_a_session_is_made_with_its_first_prompt_and_launched_in_the_background(world: World, api: APIClient) -> None:
+    answer = api.post(sessions_of(world), new_session(world, prompt="  Go\n", policy="manual"), format="json")
+    assert answer.status_code == 201
+    made = answer.json()
+    assert (made["state"], made["desired_state"], made["policy"]) == ("CREATED", "running", "manual")
+    assert (made["agent_type"], made["runtime"], made["executor_status"]) == ("demo", "local_standalone", "stopped")
+    session = TaskSession.objects.get(id=made["id"])
+    assert session.prompts.get().text == "  Go\n"
+    assert session.intents.get().kind == "start"
+    assert api.get(f"{sessions_of(world)}{made['id']}/").json() == made
+    assert [row["id"] for row in api.get(sessions_of(world)).json()["results"]] == [made["id"], str(world.session.id)]
+
+
+def test_a_session_that_shall_not_run_yet_is_not_launched(world: World, api: APIClient) -> None:
+    made = api.post(sessions_of(world), new_session(world, desired_state="stopped", prompt=" "), format="json").json()
+    assert not Intent.objects.filter(session=made["id"]).exists()
+    assert not Prompt.objects.filter(session=made["id"]).exists()
+
+
+def test_another_teams_profile_is_as_if_it_were_not_there(world: World, api: APIClient) -> None:
+    theirs = AgentProfile.objects.create(name="theirs", agent_type="demo", team=world.stranger.groups.get())
+    answer = api.post(sessions_of(world), new_session(world, agent_profile=str(theirs.id)), format="json")
+    assert (answer.status_code, list(answer.json()["details"])) == (400, ["agent_profile"])
+
+
+def test_a_task_that_is_over_gets_no_session(world: World, api: APIClient) -> None:
+    api.post(f"/api/v1/tasks/{world.task.id}/done/")
+    answer = api.post(sessions_of(world), new_session(world), format="json")
+    assert (answer.status_code, answer.json()["code"]) == (409, "terminal_state")
+
+
+def test_the_status_has_the_shape_that_the_schema_says(world: World, api: APIClient) -> None:
+    status = api.get(world.url("status/")).json()
+    assert status.keys() == STATUS_FIELDS
+    assert status["session_id"] == str(world.session.id)
+    assert (status["needs_resume"], status["resume_strategy"]) == (True, "fresh")
+    assert status["latest_receipt"]["kind"] == "resumed"
+    assert status["pending_permissions"] == 1
+
+
+def test_reading_the_status_changes_nothing(world: World, api: APIClient) -> None:
+    before = TaskSession.objects.values().get()
+    api.get(world.url("status/"))
+    assert TaskSession.objects.values().get() == before
+
+
+def test_a_resume_is_taken_and_answers_with_the_status(world: World, api: APIClient) -> None:
+    Intent.objects.all().delete()
+    answer = api.post(world.url("resume/"))
+    assert answer.status_code == 202
+    assert answer.json()["status"]["starting"] is True
+    assert Intent.objects.get().payload == {"mode": "auto"}
+
+
+def test_a_running_session_is_not_resumed_again(world: World, api: APIClient) -> None:
+    world.run_it()
+    answer = api.post(world.url("resume/"), {"mode": "resume"}, format="json")
+    assert (answer.status_code, answer.json()["code"]) == (409, "already_running")
+
+
+def prompted(world: World, **values: Any) -> None:
+    """The session has had a turn, and its agent is gone."""
+    Run.objects.create(session=world.session, message_id="m", state="completed", started_at=timezone.now())
+    TaskSession.objects.filter(id=world.session.id).update(**{"state": "WAITING_FOR_INPUT", **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({}, "missing_resume_token"),
+        ({"context_mismatch": True}, "not_resumable"),
+        ({"error_code": "worktree_missing"}, "worktree_missing"),
+        ({"state": "COMPLETED"}, "terminal_state"),
+    ],
+)
+def test_what_cannot_run_again_says_why(world: World, api: APIClient, values: dict[str, Any], code: str) -> None:
+    prompted(world, **values)
+    answer = api.post(world.url("resume/"), {"mode": "resume"}, format="json")
+    assert (answer.status_code, answer.json()["code"]) == (409, code)
+
+
+def test_a_prompt_given_again_gets_the_first_answer_and_happens_once(world: World, api: APIClient) -> None:
+    asked = {"message_id": "mine/1", "text": "Go on"}
+    first = api.post(world.url("prompt/"), asked, format="json")
+    Prompt.objects.update(state="delivered")
+    second = api.post(world.url("prompt/"), asked, format="json")
+    assert (first.status_code, second.status_code) == (202, 200)
+    assert first.json() == second.json()
+    assert first.json()["message_id"] == "mine/1"
+    assert Prompt.objects.count() == 1
+
+
+def test_a_prompt_wakes_a_session_that_was_stopped(world: World, api: APIClient) -> None:
+    api.post(world.url("stop/"))
+    assert not Intent.objects.filter(kind="start", done_at=None).exists()
+    api.post(world.url("prompt/"), {"message_id": "1", "text": "Go on"}, format="json")
+    assert Intent.objects.filter(kind="start", done_at=None).count() == 1
+    assert TaskSession.objects.get().desired_state == "running"
+
+
+def test_the_name_of_a_prompt_in_doubt_is_not_used_again(world: World, api: APIClient) -> None:
+    asked = {"message_id": "1", "text": "Go on"}
+    api.post(world.url("prompt/"), asked, format="json")
+    Prompt.objects.update(state="held")
+    answer = api.post(world.url("prompt/"), asked, format="json")
+    assert (answer.status_code, answer.json()["code"]) == (409, "prompt_in_doubt")
+
+
+@pytest.mark.parametrize("open_turn", [True, False])
+def test_cancel_ends_the_turn_where_there_is_one(world: World, api: APIClient, open_turn: bool) -> None:
+    if open_turn:
+        Run.objects.create(session=world.session, message_id="m", started_at=timezone.now())
+    answer = api.post(world.url("cancel/"))
+    assert (answer.status_code, answer.json()["cancelling"]) == (202, open_turn)
+    assert Intent.objects.filter(kind="cancel", payload={"message_id": "m"}).exists() is open_turn
+
+
+def test_stop_can_be_said_twice(world: World, api: APIClient) -> None:
+    for _ in range(2):
+        answer = api.post(world.url("stop/"))
+        assert answer.status_code == 202
+        assert answer.json()["status"]["desired_state"] == "stopped"
+    assert Intent.objects.filter(kind="stop").count() == 1
+
+
+def test_close_ends_a_session_for_good(world: World, api: APIClient) -> None:
+    answer = api.post(world.url("close/"), {"as": "completed"}, format="json")
+    assert answer.status_code == 202
+    assert Intent.objects.get(kind="close").payload == {"as": "completed"}
+    TaskSession.objects.update(state="COMPLETED")
+    assert api.post(world.url("close/"), {"as": "completed"}, format="json").json()["code"] == "terminal_state"
+
+
+def test_only_a_session_without_a_live_execution_is_deleted(world: World, api: APIClient) -> None:
+    assert api.delete(world.url()).status_code == 409
+    Intent.objects.update(done_at=timezone.now())
+    world.run_it()
+    assert api.delete(world.url()).status_code == 409
+    ExecutorRunning.objects.update(status="stopped")
+    assert api.delete(world.url()).status_code == 204
+    assert api.get(world.url()).status_code == 404
+
+
+def test_running_executions_are_listed_without_their_secrets(world: World, api: APIClient) -> None:
+    assert api.get("/api/v1/executors/running/").json()["count"] == 0
+    world.run_it("http://127.0.0.1:1")
+    [row] = api.get("/api/v1/executors/running/").json()["results"]
+    assert (row["session"], row["status"], row["has_resume_token"]) == (str(world.session.id), "ready", True)
+    assert not row.keys() & {"auth_token", "resume_token", "rejected_resume_token", "state"}
+    assert api.get("/api/v1/executors/running/", {"status": "stopped"}).json()["count"] == 0
+    assert client_of(world.stranger).get("/api/v1/executors/running/").json()["count"] == 0

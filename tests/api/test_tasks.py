@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from rest_framework.test import APIClient
+
+from sessions_app.models import Intent, Task, TaskSession
+from tests.api.world import World, client_of
+
+TASKS = "/api/v1/tasks/"
+
+
+def one(world: World, tail: str = "") -> str:
+    return f"{TASKS}{world.task.id}/{tail}"
+
+
+def test_a_task_is_made_in_the_only_team_of_its_maker(world: World, api: APIClient) -> None:
+    asked = {"title": "Dig", "description": "Deep.", "repository": str(world.repository.id), "base_branch": "main"}
+    answer = api.post(TASKS, asked, format="json")
+    assert answer.status_code == 201
+    made = answer.json()
+    assert asked.items() <= made.items()
+    assert (made["team"], made["state"], made["agent_work_state"]) == (world.team.id, "TODO", "idle")
+    assert api.get(f"{TASKS}{made['id']}/").json() == made
+
+
+@pytest.mark.parametrize("by", ["id", "name"])
+def test_a_task_names_its_team_by_id_or_name_and_its_repository_by_path(world: World, api: APIClient, by: str) -> None:
+    asked = {"title": "Dig", "team": getattr(world.team, by), "repository_path": world.repository.path}
+    made = api.post(TASKS, asked, format="json").json()
+    assert (made["repository"], made["repository_path"]) == (str(world.repository.id), world.repository.path)
+
+
+def test_somebody_in_two_teams_has_to_say_which(world: World, api: APIClient) -> None:
+    world.member.groups.add(Group.objects.create(name="second"))
+    answer = api.post(TASKS, {"title": "Dig"}, format="json")
+    assert answer.status_code == 400
+    assert "team" in answer.json()["details"]
+
+
+def test_another_teams_repository_is_as_if_it_were_not_there(world: World) -> None:
+    stranger = client_of(world.stranger)
+    for asked in ({"repository": str(world.repository.id)}, {"repository_path": world.repository.path}):
+        answer = stranger.post(TASKS, {"title": "Dig", **asked}, format="json")
+        assert answer.status_code == 400
+        assert answer.json()["details"].keys() == asked.keys()
+
+
+def test_tasks_are_listed_newest_first_in_pages(world: World, api: APIClient) -> None:
+    for number in range(3):
+        Task.objects.create(title=str(number), team=world.team)
+    first = api.get(TASKS, {"page_size": 3}).json()
+    assert [task["title"] for task in first["results"]] == ["2", "1", "0"]
+    assert (first["count"], first["previous"]) == (4, None)
+    second = api.get(first["next"]).json()
+    assert [task["title"] for task in second["results"]] == [world.task.title]
+    assert second["next"] is None
+
+
+@pytest.mark.parametrize(("page", "status"), [("7", 404), ("x", 400), ("-1", 400), ("9" * 5000, 404), ("0", 404)])
+def test_a_page_that_is_not_there(world: World, api: APIClient, page: str, status: int) -> None:
+    assert api.get(TASKS, {"page": page}).status_code == status
+
+
+def test_title_and_description_can_be_changed_always(world: World, api: APIClient) -> None:
+    answer = api.patch(one(world), {"title": "Mend it well", "description": "  two\nlines"}, format="json")
+    assert answer.status_code == 200
+    assert (answer.json()["title"], answer.json()["description"]) == ("Mend it well", "  two\nlines")
+
+
+def test_where_a_task_works_is_settled_by_its_first_session(world: World, api: APIClient) -> None:
+    answer = api.patch(one(world), {"base_branch": "other"}, format="json")
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+    fresh = api.post(TASKS, {"title": "Dig"}, format="json").json()
+    asked = {"base_branch": "other", "repository": str(world.repository.id)}
+    assert asked.items() <= api.patch(f"{TASKS}{fresh['id']}/", asked, format="json").json().items()
+
+
+@pytest.mark.parametrize(("verb", "field"), [("archive", "archived_at"), ("done", "state")])
+def test_putting_a_task_away_stops_its_sessions_and_may_be_said_twice(
+    world: World, api: APIClient, verb: str, field: str
+) -> None:
+    first = api.post(one(world, f"{verb}/"))
+    assert first.status_code == 200
+    assert first.json()[field] in (Task.objects.get().archived_at and first.json()[field], "DONE")
+    assert TaskSession.objects.get().desired_state == "stopped"
+    assert Intent.objects.filter(kind="stop", done_at=None).count() == 1
+    assert api.post(one(world, f"{verb}/")).json()[field] == first.json()[field]
+
+
+def test_archived_tasks_can_be_left_out(world: World, api: APIClient) -> None:
+    api.post(one(world, "archive/"))
+    assert [api.get(TASKS, query).json()["count"] for query in ({}, {"archived": "false"}, {"archived": "1"})] == [
+        1,
+        0,
+        1,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("states", "shown"), [(["idle", "working"], "working"), (["done", "idle"], "done"), ([], "idle")]
+)
+def test_a_task_shows_what_the_busiest_of_its_sessions_does(
+    world: World, api: APIClient, states: list[str], shown: str
+) -> None:
+    world.session.delete()
+    for state in states:
+        TaskSession.objects.create(
+            task=world.task, agent_profile=world.profile, executor=world.executor, work_state=state
+        )
+    assert api.get(one(world)).json()["agent_work_state"] == shown
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    path = tmp_path / "roots" / "repository"
+    path.mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", "-b", "trunk", str(path)], check=True)
+    return path
+
+
+def test_staff_opens_a_git_repository_to_a_team(world: World, staff: APIClient, repository: Path) -> None:
+    asked = {"name": "new", "team": world.team.id, "path": str(repository)}
+    answer = staff.post("/api/v1/repositories/", asked, format="json")
+    assert answer.status_code == 201
+    assert (asked | {"default_branch": "trunk"}).items() <= answer.json().items()
+    assert client_of(world.member).get("/api/v1/repositories/").json()["count"] == 2
+    assert staff.post("/api/v1/repositories/", asked, format="json").status_code == 400
+
+
+def test_a_repository_lies_under_the_allowed_folders(
+    world: World, staff: APIClient, repository: Path, settings: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(repository)
+    settings.KANDEV_REPOSITORY_ROOTS = (tmp_path / "elsewhere",)
+    asked = {"name": "new", "team": world.team.id, "path": str(tmp_path / "elsewhere" / ".." / "link")}
+    refused = staff.post("/api/v1/repositories/", asked, format="json")
+    assert (refused.status_code, list(refused.json()["details"])) == (400, ["path"])
+    settings.KANDEV_REPOSITORY_ROOTS = (tmp_path / "roots",)
+    assert staff.post("/api/v1/repositories/", asked, format="json").json()["path"] == str(repository)
+
+
+@pytest.mark.parametrize("path", ["relative", "/nonexistent/x", "/", "/" + "x" * 4000, "/etc/passwd"])
+def test_what_is_no_repository_is_refused(world: World, staff: APIClient, path: str) -> None:
+    asked = {"name": "new", "team": world.team.id, "path": path}
+    answer = staff.post("/api/v1/repositories/", asked, format="json")
+    assert (answer.status_code, list(answer.json()["details"])) == (400, ["path"])

@@ -1,0 +1,121 @@
+"""A small deployment: a team with a member, a stranger in another team, staff, and a session."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from sessions_app.models import (
+    ContinuityReceipt,
+    Message,
+    MessagePart,
+    PermissionRequest,
+    Prompt,
+    RecoverySweep,
+    Repository,
+    SweepOutcome,
+    Task,
+    TaskSession,
+    writing,
+)
+from sessions_app.services.tasks import create_session, create_task
+
+SECRET = "s3cr3t-value"
+PERMISSION = "permission-1"
+OPTIONS = [{"option_id": "allow", "name": "Allow", "kind": "allow_once"}]
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything that the tests of the API start from."""
+
+    team: Group
+    member: User
+    stranger: User
+    staff: User
+    repository: Repository
+    profile: AgentProfile
+    executor: Executor
+    task: Task
+    session: TaskSession
+    sweep: RecoverySweep
+
+    def url(self, tail: str = "") -> str:
+        """An address under the session."""
+        return f"/api/v1/tasks/{self.task.id}/sessions/{self.session.id}/{tail}"
+
+    def execution(self) -> ExecutorRunning:
+        """The session's execution."""
+        return ExecutorRunning.objects.get(id=self.session.agent_execution_id)
+
+    def run_it(self, url: str = "") -> None:
+        """Make the session look as if its agent were up."""
+        values = {"status": "ready", "agentctl_url": url, "last_seen_at": timezone.now(), "resume_token": SECRET}
+        ExecutorRunning.objects.filter(id=self.session.agent_execution_id).update(**values)
+        TaskSession.objects.filter(id=self.session.id).update(launch_id="launch", state="WAITING_FOR_INPUT")
+
+
+def make_world() -> World:
+    """A new one, in the database of the test."""
+    team, other = Group.objects.create(name="team"), Group.objects.create(name="other team")
+    member, stranger = person("member", team), person("stranger", other)
+    staff = person("staff", team, is_staff=True)
+    repository = Repository.objects.create(name="repository", team=team, path="/srv/repository")
+    profile = AgentProfile.objects.create(
+        name="demo",
+        agent_type="demo",
+        team=team,
+        env={"API_KEY": SECRET},
+        mcp_servers=[{"name": "tools", "url": SECRET}],
+    )
+    executor = Executor.objects.create(name="here", runtime="local_standalone")
+    task = create_task(member, {"title": "Mend the fence", "team": team, "repository": repository})
+    session = create_session(member, task, profile, executor)
+    sweep = RecoverySweep.objects.create(boot_id="boot", trigger="boot", started_at=timezone.now(), examined=1)
+    SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")
+    ContinuityReceipt.objects.create(session=session, kind="resumed", verified="pending")
+    PermissionRequest.objects.create(id=PERMISSION, session=session, options=OPTIONS, requested_at=timezone.now())
+    return World(team, member, stranger, staff, repository, profile, executor, task, session, sweep)
+
+
+def person(name: str, team: Group, **more: Any) -> User:
+    """A user in a team, without a password: hashing one is slow."""
+    user = User.objects.create(username=name, **more)
+    user.groups.add(team)
+    return user
+
+
+def client_of(user: User | None) -> APIClient:
+    """A client that is logged in as ``user``."""
+    client = APIClient()
+    if user is not None:
+        client.force_authenticate(user)
+    return client
+
+
+def say(session: TaskSession, name: str = "session.workspace.changed", times: int = 1) -> None:
+    """Put events into a session's log."""
+    with writing(session.id) as draft:
+        for number in range(times):
+            draft.say(name, number=number)
+
+
+def message(session: TaskSession, seq: int, *parts: str) -> Message:
+    """A message of the agent whose text came in ``parts``."""
+    row = Message.objects.create(session=session, seq=seq, updated_seq=seq, role="agent", created_at=timezone.now())
+    for number, text in enumerate(parts):
+        MessagePart.objects.create(message=row, number=number, text=text)
+    return row
+
+
+def prompt(session: TaskSession, state: str, message_id: str = "") -> Prompt:
+    """A prompt of the ledger in some state."""
+    return Prompt.objects.create(
+        session=session, message_id=message_id or str(uuid.uuid4()), text="Paint it green", state=state
+    )

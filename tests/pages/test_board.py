@@ -1,0 +1,166 @@
+"""The board and the page of a task, and their forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from executors_app.git import commit_of
+from executors_app.models import AgentProfile, Executor
+from sessions_app.models import Repository, Task, TaskSession
+from tests.pages.world import World, first_prompt, path_of
+
+
+def new_task(world: World, **values: Any) -> dict[str, Any]:
+    return {
+        "title": "Mend it",
+        "description": "Please\r\nmend it.",
+        "repository": world.repository.id,
+        "agent_profile": world.profile.id,
+        "executor": world.executor.id,
+        **values,
+    }
+
+
+def test_a_new_task_is_started_with_its_description_as_first_prompt(ada: Client, world: World) -> None:
+    answer = ada.post("/", new_task(world))
+
+    session = TaskSession.objects.get()
+    assert answer.headers["Location"] == path_of(session)
+    assert (session.task.title, session.task.team, session.owner) == ("Mend it", world.team, world.ada)
+    assert first_prompt(session).text == "Please\nmend it."
+    assert session.intents.get().kind == "start"
+
+
+def test_a_task_may_be_made_without_a_session(ada: Client, world: World) -> None:
+    answer = ada.post("/", new_task(world, only="1"))
+    assert answer.headers["Location"] == f"/tasks/{Task.objects.get().id}/"
+    assert not TaskSession.objects.exists()
+
+
+def another_teams_repository(world: World) -> dict[str, Any]:
+    team = Group.objects.get(name="Bob's team")
+    return {"repository": Repository.objects.create(name="theirs", team=team, path="/srv/theirs").id}
+
+
+def another_teams_profile(world: World) -> dict[str, Any]:
+    team = Group.objects.get(name="Bob's team")
+    return {"agent_profile": AgentProfile.objects.create(name="theirs", team=team, agent_type="demo").id}
+
+
+def a_profile_of_the_users_other_team(world: World) -> dict[str, Any]:
+    world.ada.groups.add(Group.objects.get(name="Bob's team"))
+    return another_teams_profile(world)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda world: {"title": ""},
+        lambda world: {"repository": "nonsense"},
+        another_teams_repository,
+        another_teams_profile,
+        a_profile_of_the_users_other_team,
+    ],
+)
+def test_a_wrong_form_is_shown_again_and_makes_nothing(wrong: Any, ada: Client, world: World) -> None:
+    answer = ada.post("/", new_task(world, **wrong(world)))
+    assert answer.status_code == 422
+    assert 'aria-invalid="true"' in answer.text
+    assert "Please" in answer.text, "what was typed is still there"
+    assert not Task.objects.exists()
+
+
+def test_an_empty_board_says_what_to_do(ada: Client, world: World) -> None:
+    page = ada.get("/").text
+    assert "There is no task yet." in page
+    assert '<details class="card new" id="new-task" open>' in page
+
+
+def test_a_team_without_anything_is_told_what_lacks(ada: Client, world: World) -> None:
+    Repository.objects.all().delete()
+    Executor.objects.all().delete()
+    page = ada.get("/").text
+    assert "your team needs a repository and an executor" in page
+    assert "Ask a member of staff" in page
+    assert "New task" not in page
+
+
+def test_tasks_stand_under_their_states(ada: Client, world: World) -> None:
+    world.task("Waiting")
+    Task.objects.filter(id=world.task("Broken").id).update(state="FAILED")
+    page = ada.get("/").text
+    assert page.index("To do") < page.index("Waiting") < page.index("In progress") < page.index("Broken")
+    assert "Cancelled" not in page, "a state that is rare is shown when it is there"
+
+
+def test_the_board_asks_the_database_as_often_for_many_tasks_as_for_one(ada: Client, world: World) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as seen:
+            ada.get("/")
+        return len(seen)
+
+    world.session()
+    with_one = queries()
+    for _ in range(5):
+        world.session()
+    assert queries() == with_one
+
+
+def test_another_session_is_started_on_a_task(ada: Client, world: World) -> None:
+    task = world.session().task
+    form = {"prompt": "Again", "agent_profile": world.profile.id, "executor": world.executor.id}
+    answer = ada.post(f"/tasks/{task.id}/", form)
+    made = task.sessions.latest("created_at")
+    assert answer.headers["Location"] == path_of(made)
+    assert first_prompt(made).text == "Again"
+
+
+def test_an_untouched_task_offers_its_description_as_the_prompt(ada: Client, world: World) -> None:
+    page = ada.get(f"/tasks/{world.task(description='Mend the brakes').id}/").text
+    assert "Mend the brakes</textarea>" in page
+
+
+@pytest.mark.parametrize(("change", "shown"), [("done", "Done"), ("archive", "Archived")])
+def test_a_task_that_is_over_starts_nothing_more(change: str, shown: str, ada: Client, world: World) -> None:
+    task = world.task()
+    ada.post(f"/tasks/{task.id}/{change}/")
+    page = ada.get(f"/tasks/{task.id}/").text
+    assert shown in page
+    assert "no session is started on it any more" in page
+    form = {"agent_profile": world.profile.id, "executor": world.executor.id}
+    assert "This task is over" in ada.post(f"/tasks/{task.id}/", form).text
+    assert not task.sessions.exists()
+
+
+def test_an_archived_task_leaves_the_board(ada: Client, world: World) -> None:
+    task = world.task("Old thing")
+    assert "Old thing" in ada.get("/").text
+    ada.post(f"/tasks/{task.id}/archive/")
+    assert "Old thing" not in ada.get("/").text
+
+
+@pytest.mark.django_db
+def test_the_demo_is_made_once(settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings.KANDEV_DATA_DIR = tmp_path
+    for _ in range(2):
+        call_command("create_demo", port=8765)
+
+    user = User.objects.get()
+    assert (user.username, user.is_staff, user.has_usable_password()) == ("demo", True, False)
+    assert [group.name for group in user.groups.all()] == ["Demo team"]
+    assert [(task.title, task.sessions.count()) for task in Task.objects.all()] == [("Say hello", 0)]
+    assert (AgentProfile.objects.count(), Executor.objects.count(), Repository.objects.count()) == (1, 1, 1)
+    assert commit_of(tmp_path / "demo-repository", "HEAD")
+    links = [line.strip() for line in capsys.readouterr().out.splitlines() if "/login/" in line]
+    assert len(set(links)) == 2
+    client = Client()
+    client.post(links[1].removeprefix("http://127.0.0.1:8765"))
+    assert "Say hello" in client.get("/").text

@@ -1,0 +1,173 @@
+"""How messages are shown: markdown that can do no harm, tool calls, plans, errors."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from sessions_app.models import TaskSession
+from sessions_app.views.conversation import GROWING_LIMIT, last_messages, rendered
+from sessions_app.views.markdown import render_markdown
+from tests.pages.world import World, asks, first_prompt, hear, path_of
+
+
+@pytest.mark.parametrize(
+    ("text", "never"),
+    [
+        ("<script>alert(1)</script>", "<script"),
+        ("<img src=x onerror=alert(1)>", "<img"),
+        ("[x](javascript:alert(1))", 'href="javascript'),
+        ("[x](JaVaScRiPt:alert(1))", 'href="JaVa'),
+        ("[x](data:text/html,<script>1</script>)", 'href="data'),
+        ("[x](vbscript:x)", 'href="vbscript'),
+        ("<javascript:alert(1)>", "<a"),
+        ("![x](https://spy.example/p.png)", "<img"),
+        ("[x]: javascript:alert(1)\n\n[x]", "href"),
+        ("| a |\n|:-:|\n| 1 |", "style="),
+        ('```js" onload="x\nk\n```', "onload"),
+        ("<iframe src=//evil.example></iframe>", "<iframe"),
+        ("<a href='x' onclick='y'>k</a>", "<a"),
+        ('[x](https://ok.example "t" onclick="y")', "<a"),
+        ("<svg><script>1</script></svg>", "<svg"),
+        ("<form action=//evil.example><input name=x></form>", "<form"),
+        ("<style>*{display:none}</style>", "<style"),
+        ("<!--><script>1</script>-->", "<script"),
+    ],
+)
+def test_markdown_cannot_do_harm(text: str, never: str) -> None:
+    assert never not in render_markdown(text)
+
+
+def test_markdown_is_still_good_for_something() -> None:
+    html = render_markdown("# T\n\n*a* **b** `c` ~~d~~ [e](https://x.example)\n\n- f\n\n```\n<g>\n```\n\n|h|\n|-|\n|i|")
+    for piece in ("<h1>T</h1>", "<em>a</em>", "<strong>b</strong>", "<code>c</code>", "<s>d</s>", "<li>f</li>"):
+        assert piece in html
+    assert '<a href="https://x.example" rel="noopener noreferrer nofollow">e</a>' in html
+    assert "&lt;g&gt;" in html
+    assert "<td>i</td>" in html
+
+
+def shown(session: TaskSession) -> list[str]:
+    return [item["html"] for item in rendered(last_messages(session)[0])]
+
+
+def test_what_others_wrote_is_never_taken_for_html(world: World) -> None:
+    session = world.running_session()
+    evil = "<script>alert(1)</script>"
+    session.prompts.update(text=evil)
+    hear(
+        session,
+        {"kind": "message.thought", "text": evil},
+        {
+            "kind": "tool.call",
+            "tool_call_id": evil,
+            "title": evil,
+            "status": evil,
+            "raw_input": {"x": evil},
+            "locations": [{"path": evil}],
+            "content": [{"type": "diff", "path": evil, "oldText": evil, "newText": evil}],
+        },
+        {"kind": "plan", "entries": [{"content": evil, "status": evil}]},
+        {"kind": "message.user", "text": evil},
+        asks(title=evil, kind=evil),
+    )
+    client = Client()
+    client.force_login(world.ada)
+    assert "<script>alert" not in client.get(path_of(session)).text
+
+
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [
+        ("pending", "Waiting"),
+        ("in_progress", "Running"),
+        ("completed", "Done"),
+        ("failed", "Failed"),
+        ("something new", "something new"),
+    ],
+)
+def test_a_tool_call_is_a_card_with_its_status(status: str, word: str, world: World) -> None:
+    session = world.running_session()
+    tool = {"kind": "tool.call", "tool_call_id": "t", "title": "Read a.py", "status": status}
+    hear(session, {**tool, "content": [{"type": "content", "content": {"type": "text", "text": "line one"}}]})
+    card = shown(session)[-1]
+    assert "Read a.py" in card
+    assert f"{word}</span>" in card
+    assert "line one" in card
+
+
+def test_a_tool_call_that_a_dead_agent_left_is_interrupted_and_never_done(world: World) -> None:
+    session = world.running_session()
+    hear(session, {"kind": "tool.call", "tool_call_id": "t", "title": "Push", "status": "in_progress"})
+    hear(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
+    card = shown(session)[-1]
+    assert "Interrupted</span>" in card
+    assert "Done" not in card
+
+
+@pytest.mark.parametrize("content", ["text", 7, {"a": 1}, [1, "x", None], [{"content": 3}], [{"text": ["x"]}]])
+def test_a_tool_call_of_any_shape_can_be_shown(content: object, world: World) -> None:
+    session = world.running_session()
+    line = {"kind": "tool.call", "tool_call_id": "t", "title": None, "status": None}
+    hear(session, {**line, "content": content, "locations": content, "raw_output": content})
+    assert "Waiting" in shown(session)[-1]
+
+
+def test_a_plan_shows_what_is_done_and_what_is_now(world: World) -> None:
+    session = world.running_session()
+    steps = [{"content": "Read", "status": "completed"}, {"content": "Mend", "status": "in_progress"}]
+    hear(session, {"kind": "plan", "entries": steps})
+    plan = " ".join(shown(session)[-1].split())
+    assert '<li class="done">Read <span class="unseen">(done)</span></li>' in plan
+    assert '<li class="now">Mend' in plan
+
+
+def test_a_failed_turn_says_why(world: World) -> None:
+    session = world.running_session()
+    failed = {"kind": "turn.failed", "message_id": first_prompt(session).message_id, "code": "boom"}
+    hear(session, {**failed, "message": "The model is overloaded."})
+    assert 'class="message error"' in shown(session)[-1]
+    assert "The model is overloaded." in shown(session)[-1]
+
+
+def test_the_systems_words_are_not_the_users(world: World) -> None:
+    session = world.running_session()
+    session.prompts.create(message_id="continue:1", text="Go on.", kind="continue", state="sending")
+    hear(session, {"kind": "prompt.accepted", "message_id": "continue:1"})
+    first, second = shown(session)
+    assert "You " in first
+    assert "System, after an interruption" in second
+
+
+def test_a_thought_is_folded_away(world: World) -> None:
+    session = world.running_session()
+    hear(session, {"kind": "message.thought", "text": "Hmm."})
+    assert "<details" in shown(session)[-1]
+    assert "open>" not in shown(session)[-1]
+
+
+def test_a_very_long_text_that_grows_shows_its_end_and_then_all(world: World) -> None:
+    session = world.running_session()
+    hear(session, {"kind": "message.agent", "text": "first " + "x" * GROWING_LIMIT + " last"})
+    growing = shown(session)[-1]
+    assert "first" not in growing
+    assert " last" in growing
+
+    hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+    assert "first" in shown(session)[-1]
+
+
+def test_earlier_messages_are_a_page_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessions_app.views.conversation.PAGE", 2)
+    session = world.running_session()
+    for number in range(3):
+        hear(session, {"kind": "message.user", "text": f"note {number}"})
+    client = Client()
+    client.force_login(world.ada)
+    newest = client.get(path_of(session))
+    assert "note 2" in newest.text
+    assert "note 0" not in newest.text
+    earlier = client.get(path_of(session), {"before": newest.context["older_than"]})
+    assert "note 0" in earlier.text
+    assert "note 2" not in earlier.text
+    assert client.get(path_of(session), {"before": "x"}).status_code == 404

@@ -1,0 +1,130 @@
+"""The live updates of a session's page: what is told twice does no harm, nothing is left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from executors_app.models import ExecutorRunning
+from sessions_app.models import Supervisor, TaskSession
+from tests.pages.world import World, asks, first_prompt, hear, path_of
+
+
+def live(client: Client, session: TaskSession, after: int = 0) -> dict[str, Any]:
+    answer: dict[str, Any] = client.get(f"{path_of(session)}live/", {"after": after}).json()
+    return answer
+
+
+def texts(answer: dict[str, Any]) -> str:
+    return " ".join(item["html"] for item in answer["messages"])
+
+
+def test_only_what_changed_is_told(ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, {"kind": "message.agent", "text": "One"})
+    first = live(ada, session)
+    hear(session, {"kind": "message.agent", "text": " and two"})
+    second = live(ada, session, first["last_seq"])
+
+    assert "Look at the tests." in texts(first)
+    assert [item["id"] for item in second["messages"]] == [first["messages"][-1]["id"]]
+    assert "One and two" in texts(second)
+    assert second["messages"][0]["updated_seq"] > first["messages"][-1]["updated_seq"]
+    assert live(ada, session, second["last_seq"])["messages"] == []
+
+
+def test_asking_twice_gives_the_same(ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, {"kind": "message.agent", "text": "One"}, asks())
+    first, again = live(ada, session), live(ada, session)
+    for answer in (first, again):
+        answer["status"].pop("last_seen_at")
+    assert first == again, "pieces of HTML hold no token or time of their own"
+
+
+def test_looking_writes_nothing(ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    before = TaskSession.objects.values().get()
+    assert live(ada, session)["start_on_open"]
+    assert TaskSession.objects.values().get() == before
+    assert session.intents.filter(done_at=None).count() == 0
+
+
+def test_the_page_and_its_updates_show_the_same_parts(ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks())
+    page = ada.get(path_of(session)).text
+    for name, html in live(ada, session)["parts"].items():
+        assert f'<div id="part-{name}">{html}</div>' in page
+
+
+def test_a_long_absence_is_told_in_pieces_and_whole(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessions_app.views.conversation.PAGE", 2)
+    session = world.running_session()
+    hear(session, *({"kind": "message.user", "text": f"note {number}"} for number in range(5)))
+    heard, after, more = "", 0, True
+    while more:
+        answer = live(ada, session, after)
+        assert answer["last_seq"] > after
+        heard, after, more = heard + texts(answer), answer["last_seq"], answer["more"]
+    assert all(f"note {number}" in heard for number in range(5))
+    session.refresh_from_db()
+    assert after == session.last_seq
+
+
+@pytest.mark.parametrize("after", ["-1", "x", "", "1e3", "9" * 30])
+def test_a_number_is_wanted(after: str, ada: Client, world: World) -> None:
+    assert ada.get(f"{path_of(world.session())}live/", {"after": after}).status_code == 400
+
+
+def gave_up(session: TaskSession) -> None:
+    session.state = "FAILED"
+
+
+def failed(session: TaskSession) -> None:
+    session.state = "ERROR"
+
+
+def manual(session: TaskSession) -> None:
+    session.policy = "manual"
+
+
+def stopped(session: TaskSession) -> None:
+    session.desired_state, session.stopped_by_user = "stopped", True
+
+
+@pytest.mark.parametrize(
+    ("given", "starts"),
+    [(lambda session: None, True), (gave_up, False), (failed, False), (manual, False), (stopped, False)],
+    ids=["resting", "gave up", "error", "policy manual", "stopped by the user"],
+)
+def test_an_opened_page_starts_what_only_waits_for_it(given: Any, starts: bool, ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    given(session)
+    session.save()
+    assert live(ada, session)["start_on_open"] is starts
+
+
+def test_until_the_sweep_is_over_nothing_is_claimed(ada: Client, world: World) -> None:
+    session = world.running_session()
+    Supervisor.objects.update(swept_at=None)
+    answer = live(ada, session)
+    assert "Looking after a restart" in answer["parts"]["strip"]
+    assert "The server has just started" in answer["parts"]["banner"]
+    assert not answer["start_on_open"]
+
+
+def test_a_turns_end_is_told(ada: Client, world: World) -> None:
+    session = world.running_session()
+    assert "Working" in live(ada, session)["parts"]["strip"]
+    hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+    assert "Your turn" in live(ada, session)["parts"]["strip"]
+
+
+def test_an_execution_of_which_nothing_is_known_spoils_no_page(ada: Client, world: World) -> None:
+    session = world.session()
+    ExecutorRunning.objects.all().delete()
+    TaskSession.objects.update(agent_execution_id=None)
+    assert live(ada, session)["status"]["executor_status"] == "stopped"

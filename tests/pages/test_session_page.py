@@ -1,0 +1,313 @@
+"""The page of a session: what it says, what it offers, and what its forms do."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from executors_app.models import AgentProfile, ExecutorRunning
+from sessions_app.domain.states import SessionState
+from sessions_app.models import ContinuityReceipt, Intent, Prompt, TaskSession
+from sessions_app.views.wording import receipt_word
+from tests.pages.world import World, asks, first_prompt, hear, path_of
+
+
+def page(client: Client, session: TaskSession) -> str:
+    return client.get(path_of(session)).text
+
+
+def composer_is_open(html: str) -> bool:
+    return "disabled" not in html[html.index("<textarea") : html.index("</textarea>")]
+
+
+# --- the banner and the composer ---
+
+
+def plain(session: TaskSession) -> None:
+    """As it is."""
+
+
+def never_resumable(session: TaskSession) -> None:
+    AgentProfile.objects.update(supports_session_resume=False)
+
+
+def never_resumable_with_workspace(session: TaskSession) -> None:
+    never_resumable(session)
+    ExecutorRunning.objects.update(status="ready")
+
+
+def with_token(session: TaskSession) -> None:
+    ExecutorRunning.objects.update(resume_token="t")
+
+
+def token_rejected(session: TaskSession) -> None:
+    ExecutorRunning.objects.update(rejected_resume_token="t")
+
+
+def changed(**values: Any) -> Callable[[TaskSession], None]:
+    def change(session: TaskSession) -> None:
+        with_token(session)
+        TaskSession.objects.filter(id=session.id).update(**values)
+
+    return change
+
+
+def archived(session: TaskSession) -> None:
+    session.task.archived_at = timezone.now()
+    session.task.save()
+
+
+@pytest.mark.parametrize(
+    ("given", "says", "offers", "may_prompt"),
+    [
+        (with_token, "The agent is not running. Resume the session.", ["Resume session"], True),
+        (
+            never_resumable,
+            "This agent doesn’t support resuming. Start a new session.",
+            ["Create new session"],
+            False,
+        ),
+        (never_resumable_with_workspace, "Create new session to continue messaging.", ["Create new session"], False),
+        (plain, "conversation id was never learned", ["Start fresh", "Create new session"], False),
+        (
+            changed(state="ERROR", error_message="It ended with status 1."),
+            "It ended with status 1.",
+            ["Try again", "Start fresh", "Create new session"],
+            True,
+        ),
+        (changed(state="FAILED"), "not tried again by itself", ["Try again"], False),
+        (changed(state="COMPLETED"), "This session is complete.", ["Create new session"], False),
+        (
+            changed(context_mismatch=True),
+            "You decide how to go on.",
+            ["Go on with the loaded conversation", "Start fresh"],
+            False,
+        ),
+        (token_rejected, "no longer knows this conversation", ["Try the old conversation again", "Start fresh"], True),
+        (
+            changed(error_code="worktree_missing"),
+            "The worktree of this session is gone and cannot be rebuilt.",
+            ["Create new session"],
+            False,
+        ),
+        (changed(desired_state="stopped", stopped_by_user=True), "This agent was stopped.", ["Resume session"], True),
+        (archived, "This task is archived.", ["Create new session"], False),
+    ],
+)
+def test_the_banner_says_how_to_go_on(
+    given: Callable[[TaskSession], None],
+    says: str,
+    offers: list[str],
+    may_prompt: bool,
+    ada: Client,
+    world: World,
+) -> None:
+    session = world.resting_session()
+    given(session)
+    html = page(ada, session)
+    banner = html[html.index('<div id="part-banner">') : html.index('<p id="refused"')]
+    assert says in banner
+    assert [button for button in offers if f">{button}<" in banner] == offers
+    assert composer_is_open(html) is may_prompt
+    assert ('class="refusal"' in html) is not may_prompt, "a closed composer says why"
+
+
+@pytest.mark.parametrize(
+    ("button", "mode"),
+    [("Resume session", "auto"), ("Start fresh", "fresh_start"), ("Open the workspace", "workspace_only")],
+)
+def test_a_button_orders_its_start_once(button: str, mode: str, ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    for _ in range(2):
+        assert ada.post(f"{path_of(session)}resume/", {"mode": mode}).headers["Location"] == path_of(session)
+    assert session.intents.get(done_at=None).payload == {"mode": mode}
+
+
+def test_a_refused_start_says_why(ada: Client, world: World) -> None:
+    session = world.resting_session()
+    never_resumable(session)
+    answer = ada.post(f"{path_of(session)}resume/", {"mode": "auto"}, follow=True)
+    assert "This agent cannot resume previous sessions. Create a new session." in answer.text
+    by_script = ada.post(f"{path_of(session)}resume/", {"mode": "auto"}, headers={"Accept": "application/json"})
+    assert (by_script.status_code, by_script.json()["code"]) == (409, "not_resumable")
+
+
+# --- prompts ---
+
+
+def test_a_prompt_goes_into_the_queue_once_however_often_it_is_sent(ada: Client, world: World) -> None:
+    session = world.running_session()
+    form = {"message_id": str(uuid.uuid4()), "text": "One\r\nTwo"}
+    for _ in range(2):
+        ada.post(f"{path_of(session)}prompt/", form)
+    row = session.prompts.get(message_id=form["message_id"])
+    assert (row.text, row.state, row.by) == ("One\nTwo", "queued", world.ada)
+    html = page(ada, session)
+    assert "Waiting for its turn" in html
+    assert "Withdraw" in html
+
+
+def test_a_script_gets_the_next_message_id(ada: Client, world: World) -> None:
+    session = world.running_session()
+    form = {"message_id": "m1", "text": "One"}
+    answer = ada.post(f"{path_of(session)}prompt/", form, headers={"Accept": "application/json"})
+    assert uuid.UUID(answer.json()["next_message_id"])
+
+
+def test_every_page_gives_a_message_id_of_its_own(ada: Client, world: World) -> None:
+    session = world.session()
+    first, second = (ada.get(path_of(session)).context["message_id"] for _ in range(2))
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("action", "state", "after"),
+    [
+        ("withdraw", "queued", "withdrawn"),
+        ("dismiss", "held", "dismissed"),
+        ("dismiss", "interrupted", "dismissed"),
+        ("resend", "held", "dismissed"),
+        ("resend", "interrupted", "dismissed"),
+        ("continue", "interrupted", "dismissed"),
+    ],
+)
+def test_a_person_settles_a_prompt(action: str, state: str, after: str, ada: Client, world: World) -> None:
+    session = world.running_session()
+    row = session.prompts.create(message_id="odd/name: x", text="Do it.", state=state)
+    assert "Do it." in page(ada, session)
+
+    ada.post(f"{path_of(session)}{action}/", {"message_id": row.message_id})
+
+    row.refresh_from_db()
+    assert row.state == after
+    made = Prompt.objects.filter(state="queued").first()
+    assert (made is not None) is (action in ("resend", "continue"))
+    if action == "resend":
+        assert made is not None and made.text == "Do it."
+
+
+def test_a_held_prompt_is_shown_with_what_can_be_done(ada: Client, world: World) -> None:
+    session = world.running_session()
+    session.prompts.create(message_id="h", text="Deploy it.", state="held")
+    html = page(ada, session)
+    assert "It is not known whether the agent got this." in html
+    assert ">Send again<" in html
+    assert ">Dismiss<" in html
+    assert ">Continue<" not in html
+
+
+# --- permissions and control ---
+
+
+def test_a_permission_is_answered_by_its_button(ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks("p1", title="Push to main"))
+    html = page(ada, session)
+    assert "Push to main" in html
+    assert "Asks for permission" in html
+    assert 'value="p1 allow"' in html
+
+    ada.post(f"{path_of(session)}answer/", {"answer": "p1 allow"})
+
+    intent = session.intents.get(kind="answer")
+    assert intent.payload == {"permission_id": "p1", "option_id": "allow"}
+    assert "Your answer is on its way" in page(ada, session)
+
+
+@pytest.mark.parametrize("answer", ["", "p1", "p1 nonsense", "p2 allow", "p1 allow "])
+def test_a_wrong_answer_is_refused(answer: str, ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks("p1"))
+    ada.post(f"{path_of(session)}answer/", {"answer": answer})
+    assert not session.intents.filter(kind="answer").exists()
+
+
+@pytest.mark.parametrize(("action", "form", "kind"), [("cancel", {}, "cancel"), ("stop", {}, "stop")])
+def test_a_turn_is_cancelled_and_an_agent_stopped(
+    action: str, form: dict[str, str], kind: str, ada: Client, world: World
+) -> None:
+    session = world.running_session()
+    html = page(ada, session)
+    assert ">Cancel turn<" in html
+    assert ">Stop<" in html
+    ada.post(f"{path_of(session)}{action}/", form)
+    assert session.intents.get(done_at=None).kind == kind
+
+
+def test_a_session_is_closed_for_good(ada: Client, world: World) -> None:
+    session = world.running_session()
+    ada.post(f"{path_of(session)}close/", {"as": "completed"})
+    assert session.intents.get(done_at=None).payload == {"as": "completed"}
+
+
+@pytest.mark.parametrize("action", ["explode", "Stop", "__class__"])
+def test_an_unknown_action_is_not_there(action: str, ada: Client, world: World) -> None:
+    assert ada.post(f"{path_of(world.session())}{action}/").status_code == 404
+
+
+def test_looking_does_nothing(ada: Client, world: World) -> None:
+    session = world.resting_session()
+    for action in ("stop", "resume", "prompt", "close"):
+        assert ada.get(f"{path_of(session)}{action}/").status_code == 405
+    page(ada, session)
+    assert not Intent.objects.filter(done_at=None).exists()
+
+
+def test_where_agents_are_not_kept_apart_it_is_said(ada: Client, world: World) -> None:
+    assert "Trusted agents only" in page(ada, world.session())
+
+
+# --- the words ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "verified", "words"),
+    [
+        ("reattached", "same_process", "Reattached: the same process (verified)"),
+        ("loaded", "replay", "Loaded: the agent read its conversation back (verified by what it replayed)"),
+        (
+            "resumed",
+            "pending",
+            "Resumed: the agent took up its own conversation (not proven yet, the next turn will tell)",
+        ),
+        ("resumed", "agent_echo", "Resumed: the agent took up its own conversation (confirmed by the agent)"),
+        ("injected", "none", "New conversation, told what was said before (not verified)"),
+        ("workspace_only", "none", "Workspace only: no agent is running"),
+        ("fresh", "none", "New conversation: the agent knows nothing of an earlier one"),
+        ("failed", "none", "Could not be resumed"),
+    ],
+)
+def test_a_receipt_is_told_in_plain_words(kind: str, verified: str, words: str) -> None:
+    assert receipt_word(ContinuityReceipt(kind=kind, verified=verified)).text == words
+
+
+def test_the_page_shows_the_newest_receipt_and_its_evidence(ada: Client, world: World) -> None:
+    session = world.running_session()
+    session.receipts.create(kind="fresh")
+    session.receipts.create(kind="loaded", verified="replay", evidence={"replayed_messages": 4, "empty": None})
+    html = page(ada, session)
+    strip = html[html.index('<dl class="strip"') : html.index("</dl>")]
+    assert "Loaded" in strip
+    assert "New conversation" not in strip
+    assert "replayed messages" in html
+    assert "empty" not in html
+
+
+def test_every_state_has_words(ada: Client, world: World) -> None:
+    session = world.session()
+    for state in SessionState:
+        TaskSession.objects.update(state=state)
+        assert ada.get(path_of(session)).status_code == 200
+        assert ada.get("/").status_code == 200
+
+
+def test_a_new_session_is_starting_and_asks_for_nothing(ada: Client, world: World) -> None:
+    html = page(ada, world.session())
+    assert "The agent is starting." in html
+    assert "Resume session" not in html
+    assert first_prompt(TaskSession.objects.get()).text in html

@@ -1,0 +1,114 @@
+"""What every page owes to everybody: nothing of another team, nothing inline, nothing from outside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from sessions_app.models import Intent, Prompt
+from tests.pages.world import World, asks, first_prompt, hear, path_of
+
+ACTIONS = ["prompt", "resume", "cancel", "stop", "close", "answer", "resend", "continue", "dismiss", "withdraw"]
+INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
+OUTSIDE = re.compile(r"(?:src|href|action|formaction)=\"(?:[a-z]+:)?//", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("page", ["", "live/"])
+def test_another_teams_session_is_not_there(page: str, bob: Client, ada: Client, world: World) -> None:
+    path = path_of(world.session()) + page
+    assert ada.get(path).status_code == 200
+    assert bob.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("page", ["", "live/"])
+def test_another_teams_task_is_not_there(page: str, bob: Client, ada: Client, world: World) -> None:
+    path = f"/tasks/{world.task().id}/{page}"
+    assert ada.get(path).status_code == 200
+    assert bob.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_nothing_is_done_to_another_teams_session(action: str, bob: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks())
+    before = (Intent.objects.count(), Prompt.objects.count())
+    form = {"message_id": first_prompt(session).message_id, "text": "x", "answer": "p1 allow", "as": "completed"}
+    assert bob.post(f"{path_of(session)}{action}/", form).status_code == 404
+    assert (Intent.objects.count(), Prompt.objects.count()) == before
+
+
+@pytest.mark.parametrize("change", ["done", "archive"])
+def test_nothing_is_done_to_another_teams_task(change: str, bob: Client, world: World) -> None:
+    task = world.task()
+    assert bob.post(f"/tasks/{task.id}/{change}/").status_code == 404
+    task.refresh_from_db()
+    assert (task.state, task.archived_at) == ("TODO", None)
+
+
+def test_a_session_is_found_under_its_own_task_alone(ada: Client, world: World) -> None:
+    session, other = world.session(), world.task()
+    assert ada.get(f"/tasks/{other.id}/sessions/{session.id}/").status_code == 404
+
+
+def test_the_board_shows_the_own_teams_tasks(ada: Client, bob: Client, world: World) -> None:
+    world.task("Mend the engine")
+    assert "Mend the engine" in ada.get("/").text
+    assert "Mend the engine" not in bob.get("/").text
+    assert "Mend the engine" not in bob.get("/live/").json()["parts"]["board"]
+
+
+@pytest.mark.parametrize("action", ["stop", "prompt"])
+def test_forms_of_other_sites_are_refused(action: str, world: World) -> None:
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(world.ada)
+    answer = strict.post(f"{path_of(world.session())}{action}/", {"text": "x", "message_id": "m"})
+    assert answer.status_code == 403
+    assert "nothing was done" in answer.text
+
+
+def a_full_session(world: World) -> str:
+    session = world.running_session()
+    tool = {"kind": "tool.call", "tool_call_id": "t", "title": "Look", "status": "completed"}
+    hear(session, {"kind": "message.agent", "text": "**Hello** <b onclick=x>you</b>"}, tool, asks())
+    session.prompts.create(message_id="held", text="held", state="held")
+    session.prompts.create(message_id="queued", text="queued")
+    return path_of(session)
+
+
+PAGES: dict[str, Callable[[World], str]] = {
+    "board": lambda world: "/" if world.task() else "",
+    "empty board": lambda world: "/",
+    "task": lambda world: f"/tasks/{world.task().id}/",
+    "session": a_full_session,
+    "not found": lambda world: "/nowhere/",
+    "login": lambda world: "/login/?out",
+    "used link": lambda world: "/login/used/",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_nothing_inline_and_nothing_from_outside(name: str, ada: Client, world: World) -> None:
+    path = PAGES[name](world)
+    answer = (Client() if "login" in path else ada).get(path)
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert not INLINE.findall(answer.text.replace("&lt;b onclick=x&gt;", ""))
+    assert not OUTSIDE.findall(answer.text)
+    assert '<main id="main"' in answer.text
+    assert answer.text.count("<h1>") == 1
+
+
+def test_a_mistake_of_the_server_has_a_page_too(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("inner workings")
+
+    monkeypatch.setattr("sessions_app.views.board.columns_context", fail)
+    ada.raise_request_exception = False
+    answer = ada.get("/")
+    assert answer.status_code == 500
+    assert "Your agents are not touched by this" in answer.text
+    assert "inner workings" not in answer.text

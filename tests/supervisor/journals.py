@@ -1,0 +1,67 @@
+"""Journal lines as agentctl writes them, and their way into the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from executors_app.agentctl.protocol import Kind
+from sessions_app.models import Lease, TaskSession
+from sessions_app.supervisor.ingest import Ingested, ingest
+from tests.supervisor.rows import MINE
+
+Line = dict[str, Any]
+
+
+class Journal:
+    """Numbers its lines without a hole, as agentctl does."""
+
+    def __init__(self, epoch: str = "epoch-1"):
+        self.epoch, self.seq = epoch, 0
+
+    def line(self, kind: str, **body: Any) -> Line:
+        """The next line."""
+        self.seq += 1
+        return {"seq": self.seq, "epoch": self.epoch, "ts": 1_750_000_000.0 + self.seq, "kind": str(kind), **body}
+
+    def accepted(self, message_id: str, text: str = "do it", prompt_kind: str = "user") -> Line:
+        """The agent is about to get a prompt."""
+        return self.line(Kind.PROMPT_ACCEPTED, message_id=message_id, text=text, prompt_kind=prompt_kind)
+
+    def turn_begins(self, message_id: str, text: str = "do it") -> list[Line]:
+        """The agent has a prompt."""
+        return [self.accepted(message_id, text), self.line(Kind.PROMPT_DELIVERED, message_id=message_id)]
+
+    def says(self, *chunks: str) -> list[Line]:
+        """The agent talks."""
+        return [self.line(Kind.MESSAGE_AGENT, text=chunk) for chunk in chunks]
+
+    def tool(self, tool_call_id: str, **values: Any) -> Line:
+        """The agent calls a tool."""
+        return self.line(Kind.TOOL_CALL, tool_call_id=tool_call_id, **{"status": "in_progress", **values})
+
+    def asks(self, permission_id: str) -> Line:
+        """The agent asks before it acts."""
+        options = [{"option_id": "yes", "name": "Yes", "kind": "allow_once"}, {"option_id": "no", "name": "No"}]
+        return self.line(
+            Kind.PERMISSION_REQUESTED, permission_id=permission_id, tool_call={"title": "rm"}, options=options
+        )
+
+    def completes(self, message_id: str) -> Line:
+        """The turn ends well."""
+        return self.line(Kind.TURN_COMPLETED, message_id=message_id, stop_reason="end_turn")
+
+    def exits(self, message_id: str | None = None, *, expected: bool = False) -> Line:
+        """The agent process ends."""
+        return self.line(Kind.AGENT_EXITED, exit_code=1, expected=expected, message_id=message_id)
+
+
+def hear(
+    session: TaskSession,
+    lines: Sequence[Line],
+    *,
+    lease: Lease | None = MINE,
+    token: Mapping[str, Any] | None = None,
+) -> Ingested:
+    """Write one batch of lines."""
+    return ingest(session.id, lease, lines, token)

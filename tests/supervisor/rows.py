@@ -1,0 +1,125 @@
+"""A team, a task and sessions as the services make them, and what became of them."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from django.contrib.auth.models import Group, User
+from django.db import models
+from django.utils import timezone
+
+from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from sessions_app.models import Lease, Message, PermissionRequest, Prompt, Repository, Run, Task, TaskSession, texts_of
+from sessions_app.services import tasks
+
+MINE = Lease("me", 1)
+"""The lease that ``running_session`` has."""
+
+_numbers = itertools.count(1)
+Row = TypeVar("Row", bound=models.Model)
+
+
+def make_user(name: str = "ada") -> User:
+    """A member of the team."""
+    user, _ = User.objects.get_or_create(username=name)
+    team, _ = Group.objects.get_or_create(name="team")
+    user.groups.add(team)
+    return user
+
+
+def make_task(**values: Any) -> Task:
+    """A task with a repository."""
+    team, _ = Group.objects.get_or_create(name="team")
+    repository, _ = Repository.objects.get_or_create(team=team, path="/srv/repository", defaults={"name": "it"})
+    return tasks.create_task(make_user(), {"title": "Faster parser", "team": team, "repository": repository, **values})
+
+
+def make_session(
+    prompt: str = "", *, task: Task | None = None, runtime: str = "local_standalone", **fields: Any
+) -> TaskSession:
+    """A session as it is made: its first prompt queued, its start ordered. ``fields`` are set on its row."""
+    profile, _ = AgentProfile.objects.get_or_create(name="Demo", agent_type="demo")
+    executor, _ = Executor.objects.get_or_create(name=runtime, defaults={"runtime": runtime})
+    session = tasks.create_session(make_user(), task or make_task(), profile, executor, prompt=prompt)
+    return change(session, **fields)
+
+
+def running_session(prompt: str = "", *, execution: dict[str, Any] | None = None, **fields: Any) -> TaskSession:
+    """A session whose agent is up and at rest; its lease is ``MINE``."""
+    task, runtime = fields.pop("task", None), fields.pop("runtime", "local_standalone")
+    session = make_session(prompt, task=task, runtime=runtime)
+    session.intents.update(done_at=timezone.now(), outcome="fresh", claimed_generation=1)
+    row = {
+        "status": "ready",
+        "status_reason": "",
+        "agentctl_url": "http://127.0.0.1:9",
+        "owner": MINE.owner,
+        "generation": MINE.generation,
+        "lease_expires_at": timezone.now() + timedelta(hours=1),
+        "resume_token": "conversation-1",
+    }
+    change(execution_of(session), **{**row, **(execution or {})})
+    return change(session, **{"state": "WAITING_FOR_INPUT", "launch_id": f"launch-{next(_numbers)}", **fields})
+
+
+def change(row: Row, **values: Any) -> Row:
+    """Set fields of a row, as nobody but a test may; returns the row as it is now."""
+    if values:
+        type(row)._default_manager.filter(pk=row.pk).update(**values)
+    return fresh(row)
+
+
+def fresh(row: Row) -> Row:
+    """The row, read anew with nothing cached."""
+    found: Row = type(row)._default_manager.get(pk=row.pk)
+    return found
+
+
+def execution_of(session: TaskSession) -> ExecutorRunning:
+    """The session's execution, read anew."""
+    return ExecutorRunning.objects.get(session_id=session.id)
+
+
+def names(session: TaskSession, after: int = 0) -> list[str]:
+    """The names of the session's log behind ``after``."""
+    return list(session.events.filter(seq__gt=after).order_by("seq").values_list("name", flat=True))
+
+
+def last_payload(session: TaskSession, name: str) -> dict[str, Any]:
+    """What the newest event of that name says."""
+    return dict(session.events.filter(name=name).order_by("-seq").values_list("payload", flat=True)[0])
+
+
+def prompt_states(session: TaskSession) -> dict[str, str]:
+    """State of every prompt, by message_id."""
+    return dict(Prompt.objects.filter(session=session).order_by("id").values_list("message_id", "state"))
+
+
+def runs(session: TaskSession) -> list[tuple[str, str]]:
+    """(message_id, state) of every run, oldest first."""
+    return list(Run.objects.filter(session=session).order_by("started_at").values_list("message_id", "state"))
+
+
+def permission_states(session: TaskSession) -> dict[str, str]:
+    """State of every permission, by id."""
+    return dict(PermissionRequest.objects.filter(session=session).values_list("id", "state"))
+
+
+def talk(session: TaskSession) -> list[tuple[str, str, dict[str, Any], bool]]:
+    """(role, text, payload, complete) of every message, in order."""
+    messages = list(Message.objects.filter(session=session).order_by("seq"))
+    texts = texts_of(messages)
+    return [(one.role, texts[one.id], one.payload, one.complete) for one in messages]
+
+
+def told_by_events(session: TaskSession) -> list[tuple[str, str]]:
+    """(role, text) of every message, as somebody knows it who has only read the log."""
+    told: dict[str, list[str]] = {}
+    for name, payload in session.events.order_by("seq").values_list("name", "payload"):
+        if name == "session.message.added":
+            told[payload["message_id"]] = [payload["role"], payload["text"]]
+        elif name == "session.message.updated":
+            told[payload["message_id"]][1] += payload.get("append", "")
+    return [(role, text) for role, text in told.values()]

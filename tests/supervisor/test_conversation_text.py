@@ -1,0 +1,157 @@
+"""What the agent said is in the log to the byte, however its journal was cut into batches."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.protocol import Kind
+from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
+from tests.supervisor.journals import Journal, Line, hear
+from tests.supervisor.rows import names, permission_states, running_session, runs, talk, told_by_events
+
+pytestmark = pytest.mark.django_db
+
+PIECES = ("a", " ", "\n", "é", "日本", "👩‍👩‍👧", "<b>", '"\\', "\u200d", "x" * 700, "\r\n", "\u2028")
+
+
+def some_turns(seed: int) -> list[Line]:
+    """A journal with all that an agent does, in a random order."""
+    draw, journal = random.Random(seed), Journal()
+    lines: list[Line] = []
+    for turn in range(3):
+        message_id = f"p{turn}"
+        lines += journal.turn_begins(message_id)
+        for step in range(draw.randint(5, 25)):
+            lines.append(_something(draw, journal, f"t{draw.randint(0, 3)}", f"q{turn}-{step}"))
+        end = draw.choice([Kind.TURN_COMPLETED, Kind.TURN_CANCELLED, Kind.TURN_FAILED, Kind.AGENT_EXITED])
+        lines.append(journal.line(end, message_id=message_id, code="c", message="m", exit_code=0, expected=True))
+        lines.append(journal.line(Kind.TOOL_UPDATE, tool_call_id="t0", status="completed", raw_output=turn))
+    return lines
+
+
+def _something(draw: random.Random, journal: Journal, tool: str, permission: str) -> Line:
+    match draw.randint(0, 9):
+        case 0:
+            return journal.tool(tool, title=draw.choice(PIECES), status=draw.choice(["pending", "completed", "failed"]))
+        case 1:
+            return journal.line(Kind.TOOL_UPDATE, tool_call_id=tool, status="in_progress", content=[draw.random()])
+        case 2:
+            return journal.line(Kind.PLAN, entries=[draw.random()])
+        case 3:
+            return journal.asks(permission)
+        case 4:
+            return journal.line(Kind.MESSAGE_USER, text=draw.choice(PIECES))
+        case 5:
+            return journal.line(Kind.USAGE, tokens=3)
+        case 6 | 7:
+            return journal.line(Kind.MESSAGE_THOUGHT, text=draw.choice(PIECES))
+        case _:
+            return journal.line(Kind.MESSAGE_AGENT, text="".join(draw.choices(PIECES, k=3)))
+
+
+def cut(lines: Sequence[Line], draw: random.Random) -> Iterator[list[Line]]:
+    """The lines in batches of random length."""
+    at = 0
+    while at < len(lines):
+        length = draw.choice([1, 1, 2, 3, 8, 30])
+        yield list(lines[at : at + length])
+        at += length
+
+
+def everything(session: TaskSession) -> dict[str, Any]:
+    """What a user sees of a session; ids aside."""
+    return {
+        "talk": talk(session),
+        "runs": runs(session),
+        "permissions": set(permission_states(session).values()),
+        "ends": [name for name in names(session) if name.startswith("session.run.")],
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_journal_makes_the_same_conversation_however_it_is_cut(seed: int) -> None:
+    lines = some_turns(seed)
+    whole, pieces = running_session(), running_session()
+    hear(whole, lines)
+    for batch in cut([_named_apart(line) for line in lines], random.Random(seed)):
+        hear(pieces, batch)
+    assert everything(whole) == everything(pieces)
+    for session in (whole, pieces):
+        said = "".join(text for role, text, _, _ in talk(session) if role == "agent")
+        assert said == "".join(line["text"] for line in lines if line["kind"] == Kind.MESSAGE_AGENT)
+        assert told_by_events(session) == [(role, text) for role, text, _, _ in talk(session)]
+
+
+def _named_apart(line: Line) -> Line:
+    """Permission ids are unique for ever, so two sessions cannot share them."""
+    return {**line, "permission_id": f"other-{line['permission_id']}"} if "permission_id" in line else line
+
+
+def test_chunks_of_one_batch_are_one_event() -> None:
+    session, journal = running_session(), Journal()
+    hear(session, [*journal.turn_begins("p1"), *journal.says("one ", "two ", "three")])
+    assert names(session)[-1] == "session.message.added"
+    hear(session, journal.says(" four", " five"))
+    assert names(session)[-2:] == ["session.message.added", "session.message.updated"]
+    assert talk(session)[-1][:2] == ("agent", "one two three four five")
+
+
+def test_words_around_a_tool_call_stay_around_it() -> None:
+    session, journal = running_session(), Journal()
+    hear(session, [*journal.says("before"), journal.tool("t1"), *journal.says("after")])
+    assert [(role, text) for role, text, _, _ in talk(session)] == [("agent", "before"), ("tool", ""), ("agent", "after")]
+
+
+def test_a_thought_ends_what_was_said_and_the_other_way_round() -> None:
+    session, journal = running_session(), Journal()
+    hear(session, [*journal.says("a"), journal.line(Kind.MESSAGE_THOUGHT, text="b"), *journal.says("c")])
+    told = [(role, text, complete) for role, text, _, complete in talk(session)]
+    assert told == [("agent", "a", True), ("thought", "b", True), ("agent", "c", False)]
+
+
+def test_a_late_result_changes_its_tool_call_and_makes_no_second_one() -> None:
+    session, journal = running_session(), Journal()
+    lines = [*journal.turn_begins("p1"), journal.tool("t1", title="ls"), journal.completes("p1")]
+    late = [journal.line(Kind.TOOL_UPDATE, tool_call_id="t1", status=status) for status in ("in_progress", "failed")]
+    hear(session, [*lines, *late])
+    tools = [payload for role, _, payload, _ in talk(session) if role == "tool"]
+    assert [(tool["title"], tool["status"]) for tool in tools] == [("ls", "failed")]
+
+
+def test_two_late_changes_of_one_batch_are_both_kept() -> None:
+    session, journal = running_session(), Journal()
+    hear(session, [journal.tool("t1", title="ls", status="completed")])
+    changes = ({"raw_output": "a"}, {"locations": ["b"]})
+    hear(session, [journal.line(Kind.TOOL_UPDATE, tool_call_id="t1", **change) for change in changes])
+    assert talk(session)[-1][2] == {
+        "tool_call_id": "t1",
+        "title": "ls",
+        "status": "completed",
+        "raw_output": "a",
+        "locations": ["b"],
+    }
+
+
+@pytest.mark.parametrize("length", [PART_LIMIT - 1, PART_LIMIT, PART_LIMIT + 1, 5 * PART_LIMIT + 3])
+def test_a_long_text_lies_in_parts_of_bounded_size_and_reads_as_one(length: int) -> None:
+    session, journal = running_session(), Journal()
+    text = ("0123456789é" * (length // 11 + 1))[:length]
+    hear(session, journal.says("start ", text))
+    hear(session, journal.says(text, " end"))
+    parts = MessagePart.objects.filter(message__session=session).order_by("number")
+    assert [part.number for part in parts] == list(range(len(parts)))
+    assert all(len(part.text) <= PART_LIMIT for part in parts)
+    assert all(len(part.text) == PART_LIMIT for part in list(parts)[:-1])
+    assert talk(session)[0][1] == f"start {text}{text} end"
+
+
+def test_a_text_that_grows_by_small_steps_fills_its_parts() -> None:
+    session, journal = running_session(), Journal()
+    for number in range(12):
+        hear(session, journal.says(str(number % 10) * 10_000))
+    lengths = MessagePart.objects.order_by("number").values_list("text", flat=True)
+    assert [len(text) for text in lengths] == [PART_LIMIT, 120_000 - PART_LIMIT]

@@ -1,0 +1,259 @@
+"""What each kind of journal line makes of a session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.protocol import Kind
+from sessions_app.models import Prompt, TaskSession
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import (
+    execution_of,
+    fresh,
+    last_payload,
+    names,
+    permission_states,
+    prompt_states,
+    running_session,
+    runs,
+    talk,
+)
+
+pytestmark = pytest.mark.django_db
+
+ADDED, RUN, PROMPT = "session.message.added", "session.run.", "session.prompt."
+AT_REST = ("session.state_changed", "session.work_state_changed")
+
+# kind, body, what it adds to the log of a session in mid-turn, state afterwards
+TABLE: list[tuple[Kind, dict[str, Any], tuple[str, ...], str]] = [
+    (Kind.AGENT_STARTING, {"launch_id": "l", "strategy": "fresh"}, (), "RUNNING"),
+    (Kind.AGENT_STARTED, {"launch_id": "l", "pid": 7}, (), "RUNNING"),
+    (Kind.AGENT_FAILED, {"launch_id": "l", "code": "spawn_failed"}, (), "RUNNING"),
+    (Kind.SESSION_CREATED, {"fingerprint": "f"}, (), "RUNNING"),
+    (Kind.SESSION_RESUMED, {"fingerprint": "f"}, (), "RUNNING"),
+    (Kind.SESSION_LOADED, {"fingerprint": "f", "replayed": 3}, (), "RUNNING"),
+    (Kind.SESSION_IDENTIFIED, {"fingerprint": "f"}, (), "RUNNING"),
+    (
+        Kind.PROMPT_ACCEPTED,
+        {"message_id": "p2", "text": "again"},
+        (RUN + "completed", RUN + "started", ADDED),
+        "RUNNING",
+    ),
+    (Kind.PROMPT_DELIVERED, {"message_id": "p1"}, (), "RUNNING"),
+    (Kind.PROMPT_DELIVERED, {"message_id": "nobody's"}, (), "RUNNING"),
+    (Kind.MESSAGE_USER, {"text": "not ours"}, (ADDED,), "RUNNING"),
+    (Kind.MESSAGE_AGENT, {"text": "hello"}, (ADDED,), "RUNNING"),
+    (Kind.MESSAGE_AGENT, {"text": ""}, (), "RUNNING"),
+    (Kind.MESSAGE_THOUGHT, {"text": "hm"}, (ADDED,), "RUNNING"),
+    (Kind.TOOL_CALL, {"tool_call_id": "t1", "title": "ls", "status": "pending"}, (ADDED,), "RUNNING"),
+    (Kind.TOOL_UPDATE, {"tool_call_id": "t1", "status": "completed"}, (ADDED,), "RUNNING"),
+    (Kind.PLAN, {"entries": [{"content": "first"}]}, (ADDED,), "RUNNING"),
+    (
+        Kind.PERMISSION_REQUESTED,
+        {"permission_id": "q1", "tool_call": {}, "options": []},
+        (RUN + "waiting", "session.permission.requested"),
+        "RUNNING",
+    ),
+    (Kind.PERMISSION_RESOLVED, {"permission_id": "nobody's", "option_id": "yes"}, (), "RUNNING"),
+    (Kind.PERMISSION_CANCELLED, {"permission_id": "nobody's", "reason": "stopped"}, (), "RUNNING"),
+    (
+        Kind.TURN_COMPLETED,
+        {"message_id": "p1", "stop_reason": "end_turn"},
+        (PROMPT + "done", RUN + "completed", *AT_REST),
+        "WAITING_FOR_INPUT",
+    ),
+    (
+        Kind.TURN_CANCELLED,
+        {"message_id": "p1"},
+        (PROMPT + "done", RUN + "cancelled", *AT_REST),
+        "WAITING_FOR_INPUT",
+    ),
+    (
+        Kind.TURN_FAILED,
+        {"message_id": "p1", "code": "refused", "message": "No."},
+        (PROMPT + "done", RUN + "failed", *AT_REST, ADDED),
+        "WAITING_FOR_INPUT",
+    ),
+    (
+        Kind.AGENT_EXITED,
+        {"exit_code": 9, "expected": False, "message_id": "p1"},
+        (
+            RUN + "interrupted",
+            PROMPT + "interrupted",
+            PROMPT + "queued",
+            *reversed(AT_REST),
+            "session.agent_exited",
+        ),
+        "WAITING_FOR_INPUT",
+    ),
+    (Kind.USAGE, {"tokens": 5}, (), "RUNNING"),
+    (Kind.WORKSPACE_SNAPSHOT, {"ref": "r", "commit": "c"}, (), "RUNNING"),
+    (Kind.AGENTCTL_ABANDONED, {}, ("session.agentctl_abandoned",), "RUNNING"),
+    (Kind.LOG, {"level": "info", "text": "hello"}, (), "RUNNING"),
+]
+
+
+def in_mid_turn(journal: Journal) -> TaskSession:
+    """A session whose agent works on the prompt ``p1``."""
+    session = running_session()
+    Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
+    hear(session, journal.turn_begins("p1"))
+    return fresh(session)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said", "state"), TABLE, ids=[f"{line[0]}-{number}" for number, line in enumerate(TABLE)]
+)
+def test_a_line_of_the_journal_says_this_in_the_log(
+    kind: Kind, body: dict[str, Any], said: tuple[str, ...], state: str
+) -> None:
+    journal = Journal()
+    session = in_mid_turn(journal)
+    hear(session, [journal.line(kind, **body)])
+    assert tuple(names(session, after=session.last_seq)) == said
+    assert fresh(session).state == state
+    assert execution_of(session).journal_seq == journal.seq
+
+
+def test_every_kind_of_line_has_its_place_in_the_table() -> None:
+    assert {line[0] for line in TABLE} == set(Kind)
+
+
+def test_a_kind_that_nobody_knows_changes_nothing_but_the_cursor() -> None:
+    journal = Journal()
+    session = in_mid_turn(journal)
+    hear(session, [journal.line("zebra.seen", stripes=40)])
+    assert names(session, after=session.last_seq) == []
+    assert execution_of(session).journal_seq == 3
+
+
+def test_a_prompt_enters_the_conversation_when_the_agent_accepts_it_and_not_before() -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="ours", state="sending")
+    assert talk(session) == []
+    hear(session, [journal.accepted("p1", text="history, then ours")])
+    assert talk(session) == [("user", "ours", {"kind": "user"}, True)]
+    assert prompt_states(session) == {"p1": "accepted"}
+    assert runs(session) == [("p1", "running")]
+    assert (fresh(session).state, fresh(session).work_state) == ("RUNNING", "working")
+
+
+def test_the_task_is_in_progress_while_the_agent_works_and_in_review_after() -> None:
+    journal = Journal()
+    session = in_mid_turn(journal)
+    assert session.task.state == "IN_PROGRESS"
+    hear(session, [journal.completes("p1")])
+    assert fresh(session).task.state == "REVIEW"
+
+
+def test_text_that_the_agent_puts_into_the_users_mouth_is_kept_apart() -> None:
+    journal = Journal()
+    session = in_mid_turn(journal)
+    hear(session, [journal.line(Kind.MESSAGE_USER, text="I am the user")])
+    assert talk(session)[-1] == ("status", "I am the user", {"attributed_to": "user"}, True)
+
+
+def test_a_tool_call_is_one_message_from_its_start_to_its_result() -> None:
+    journal = Journal()
+    session = in_mid_turn(journal)
+    hear(session, [journal.tool("t1", title="ls", raw_input={"path": "."})])
+    hear(session, [journal.line(Kind.TOOL_UPDATE, tool_call_id="t1", status="completed", raw_output="a b")])
+    hear(session, [journal.line(Kind.TOOL_UPDATE, tool_call_id="t1", locations=["a"])])
+    role, _, payload, complete = talk(session)[-1]
+    assert (role, complete, len(talk(session))) == ("tool", True, 2)
+    assert payload == {
+        "tool_call_id": "t1",
+        "title": "ls",
+        "raw_input": {"path": "."},
+        "status": "completed",
+        "raw_output": "a b",
+        "locations": ["a"],
+    }
+
+
+def test_a_plan_is_one_message_a_turn_and_replaced_as_a_whole() -> None:
+    journal = Journal()
+    session = in_mid_turn(journal)
+    hear(session, [journal.line(Kind.PLAN, entries=["a", "b"]), journal.line(Kind.PLAN, entries=["b"])])
+    hear(session, [journal.completes("p1"), *journal.turn_begins("p2"), journal.line(Kind.PLAN, entries=["c"])])
+    plans = [payload["plan"] for _, _, payload, _ in talk(session) if "plan" in payload]
+    assert plans == [["b"], ["c"]]
+
+
+def test_a_permission_waits_until_it_is_answered_and_the_turn_goes_on() -> None:
+    journal = Journal()
+    session = in_mid_turn(journal)
+    hear(session, [journal.asks("q1"), journal.asks("q2")])
+    assert runs(session) == [("p1", "waiting")]
+    hear(session, [journal.line(Kind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")])
+    assert permission_states(session) == {"q1": "resolved", "q2": "pending"}
+    assert runs(session) == [("p1", "waiting")]
+    hear(session, [journal.line(Kind.PERMISSION_CANCELLED, permission_id="q2", reason="turn_cancelled")])
+    assert permission_states(session) == {"q1": "resolved", "q2": "cancelled"}
+    assert runs(session) == [("p1", "running")]
+    assert last_payload(session, "session.permission.resolved")["reason"] == "turn_cancelled"
+
+
+def test_a_permission_asked_twice_is_one() -> None:
+    journal = Journal()
+    session = in_mid_turn(journal)
+    hear(session, [journal.asks("q1")])
+    hear(session, [journal.asks("q1")])
+    assert names(session).count("session.permission.requested") == 1
+
+
+@pytest.mark.parametrize(("kind", "status"), [(Kind.TURN_CANCELLED, "cancelled"), (Kind.TURN_FAILED, "cancelled")])
+def test_tools_of_a_turn_that_did_not_complete_are_never_called_completed(kind: Kind, status: str) -> None:
+    journal = Journal()
+    session = in_mid_turn(journal)
+    hear(session, [journal.tool("t1"), journal.line(kind, message_id="p1", code="x", message="y")])
+    tool = next(one for one in talk(session) if one[0] == "tool")
+    assert (tool[2]["status"], tool[3]) == (status, True)
+
+
+def test_the_end_of_a_turn_is_said_once() -> None:
+    journal = Journal()
+    session = in_mid_turn(journal)
+    hear(session, [journal.completes("p1")])
+    hear(session, [journal.completes("p1"), journal.line(Kind.TURN_CANCELLED, message_id="p1")])
+    assert names(session).count("session.run.completed") == 1
+    assert "session.run.cancelled" not in names(session)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempts"), [(Kind.TURN_COMPLETED, 0), (Kind.TURN_FAILED, 3), (Kind.TURN_CANCELLED, 3)]
+)
+def test_only_a_completed_turn_forgives_earlier_starts(kind: Kind, attempts: int) -> None:
+    session, journal = running_session(start_attempts=3), Journal()
+    hear(session, [*journal.turn_begins("p1"), journal.line(kind, message_id="p1", code="x", message="y")])
+    assert fresh(session).start_attempts == attempts
+
+
+def test_an_agent_that_ends_as_it_was_asked_to_is_not_looked_after() -> None:
+    session, journal = running_session(), Journal()
+    assert not hear(session, [journal.exits(expected=True)]).agent_gone
+    assert hear(session, [journal.exits()]).agent_gone
+    assert fresh(session).launch_id == ""
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED"])
+def test_a_session_that_has_ended_only_keeps_its_log(state: str) -> None:
+    journal = Journal()
+    session = in_mid_turn(journal)
+    type(session).objects.filter(id=session.id).update(state=state, work_state="done")
+    hear(session, [*journal.says("last words"), journal.asks("q1"), journal.tool("t1"), journal.exits("p1")])
+    assert talk(session)[1][:2] == ("agent", "last words")
+    assert (fresh(session).state, fresh(session).work_state) == (state, "done")
+    assert runs(session) == [("p1", "interrupted")]
+    assert permission_states(session) == {"q1": "expired"}
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED"])
+def test_a_turn_after_the_end_of_its_session_does_not_open_it_again(state: str) -> None:
+    journal = Journal()
+    session = running_session(state=state, work_state="done")
+    hear(session, [*journal.turn_begins("p1"), *journal.says("hello"), journal.completes("p1")])
+    assert (fresh(session).state, fresh(session).work_state) == (state, "done")
+    assert runs(session) == [("p1", "completed")]

@@ -1,0 +1,146 @@
+"""A turn whose agent is gone: what is said of it, and what is done of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessions_app.models import Prompt, TaskSession, writing
+from sessions_app.supervisor.interruptions import INTERRUPTION_NOTE, interrupt
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import (
+    fresh,
+    last_payload,
+    names,
+    permission_states,
+    prompt_states,
+    running_session,
+    runs,
+    talk,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def cut_in_mid_turn(delivered: bool = True, queued: str = "", **fields: Any) -> TaskSession:
+    """The agent dies while it works on ``p1``; ``queued`` is the kind of a prompt that waits behind it."""
+    session, journal = running_session(**fields), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
+    if queued:
+        Prompt.objects.create(session=session, message_id="p2", text="and then", kind=queued)
+    begins = journal.turn_begins("p1") if delivered else [journal.accepted("p1")]
+    hear(session, [*begins, *journal.says("I sh"), journal.tool("t1", title="rm -r build"), journal.asks("q1")])
+    hear(session, [journal.exits("p1")])
+    return fresh(session)
+
+
+def test_everything_that_was_open_is_closed_and_said_once() -> None:
+    session = cut_in_mid_turn()
+    assert runs(session) == [("p1", "interrupted")]
+    assert permission_states(session) == {"q1": "expired"}
+    assert [(role, complete) for role, _, _, complete in talk(session)] == [
+        ("user", True),
+        ("agent", True),
+        ("tool", True),
+    ]
+    assert talk(session)[2][2]["status"] == "interrupted"
+    assert names(session).count("session.run.interrupted") == 1
+    assert last_payload(session, "session.run.interrupted")["unfinished_tools"] == ["rm -r build"]
+    assert (session.state, session.work_state, session.launch_id) == ("WAITING_FOR_INPUT", "idle", "")
+
+
+def test_an_interruption_is_told_once_whoever_finds_it() -> None:
+    session = cut_in_mid_turn()
+    before = session.last_seq
+    for _ in range(2):
+        with writing(session.id) as draft:
+            assert not interrupt(draft, "agent_gone")
+    assert fresh(session).last_seq == before
+
+
+def test_an_agent_that_ends_between_turns_interrupts_nothing() -> None:
+    session, journal = running_session(), Journal()
+    hear(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])
+    assert runs(session) == [("p1", "completed")]
+    assert names(session)[-1] == "session.agent_exited"
+    assert "session.run.interrupted" not in names(session)
+    assert not Prompt.objects.filter(kind="continue").exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "after"),
+    [
+        ("queued", "queued"),
+        ("sending", "sending"),
+        ("accepted", "held"),
+        ("delivered", "interrupted"),
+        ("held", "held"),
+        ("done", "done"),
+        ("dismissed", "dismissed"),
+    ],
+)
+def test_a_prompt_is_settled_by_how_far_it_is_known_to_have_come(state: str, after: str) -> None:
+    session = running_session()
+    Prompt.objects.create(session=session, message_id="p1", text="do it", state=state)
+    with writing(session.id) as draft:
+        draft.start_run("another")
+        interrupt(draft, "agent_gone")
+    assert prompt_states(session)["p1"] == after
+
+
+CONTINUED, NOTED, LEFT = "continued", "noted", "left"
+
+
+@pytest.mark.parametrize(
+    ("fields", "deployment", "delivered", "queued", "outcome"),
+    [
+        ({"policy": "auto"}, "", True, "", CONTINUED),
+        ({"policy": "working"}, "", True, "", LEFT),
+        ({"policy": "on_open"}, "", True, "", LEFT),
+        ({"policy": "manual"}, "", True, "", LEFT),
+        ({"policy": "auto"}, "off", True, "", LEFT),
+        ({"policy": "manual"}, "on", True, "", CONTINUED),
+        ({"policy": "auto", "continue_prompts": False}, "on", True, "", LEFT),
+        ({"policy": "manual", "continue_prompts": True}, "off", True, "", CONTINUED),
+        ({"policy": "auto"}, "", False, "", LEFT),
+        ({"policy": "auto", "stopped_by_user": True}, "", True, "", LEFT),
+        ({"policy": "auto"}, "", True, "user", NOTED),
+        ({"policy": "manual"}, "", True, "user", NOTED),
+        ({"policy": "auto"}, "", True, "wait", CONTINUED),
+    ],
+)
+def test_what_happens_of_itself_after_an_interruption(
+    settings: Any, fields: dict[str, Any], deployment: str, delivered: bool, queued: str, outcome: str
+) -> None:
+    settings.KANDEV_CONTINUE = deployment
+    session = cut_in_mid_turn(delivered, queued, **fields)
+    made = Prompt.objects.filter(session=session, kind="continue").exists()
+    noted = bool(session.metadata.get(INTERRUPTION_NOTE))
+    assert {(True, False): CONTINUED, (False, True): NOTED, (False, False): LEFT}[made, noted] == outcome
+
+
+def test_the_continue_prompt_is_named_after_its_run_and_tells_what_was_lost() -> None:
+    session = cut_in_mid_turn()
+    run = session.runs.get()
+    row = session.prompts.get(kind="continue")
+    assert (row.message_id, row.state) == (f"continue:{run.id}", "queued")
+    assert session.prompts.get(message_id="p1").continued_by == row
+    for told in ("Faster parser", "> write it", "- rm -r build"):
+        assert told in row.text
+    names_said = names(session)
+    assert names_said.index("session.run.interrupted") < names_said.index("session.prompt.queued")
+
+
+def test_the_note_of_an_interruption_tells_what_was_asked_before() -> None:
+    session = cut_in_mid_turn(queued="user")
+    assert "> write it" in session.metadata[INTERRUPTION_NOTE]
+    assert prompt_states(session) == {"p1": "interrupted", "p2": "queued"}
+
+
+def test_a_turn_that_was_waiting_for_an_answer_says_so_when_it_is_interrupted() -> None:
+    session = cut_in_mid_turn()
+    assert session.runs.get().waited
+    other, journal = running_session(), Journal()
+    hear(other, [*journal.turn_begins("p1"), journal.exits("p1")])
+    assert not other.runs.get().waited
