@@ -22,7 +22,7 @@ agents: ## published coding agents, for the tests that run them
 
 run: setup ## serve on http://127.0.0.1:$(PORT), with a demo on the first start
 	@$(BIN)/python manage.py migrate --verbosity 0
-	@$(BIN)/python manage.py create_demo
+	@$(BIN)/python manage.py create_demo --port $(PORT)
 	@exec $(BIN)/python manage.py serve --port $(PORT)
 
 test: setup-dev ## the whole test suite; ARGS="tests/house -x" for a part
@@ -32,7 +32,7 @@ check: setup-dev ## format, lint, types, imports, migrations, API schema
 	@scripts/check
 
 bench: setup-dev ## the benchmarks: each figure beside its floor
-	@$(BIN)/python -m bench
+	@$(BIN)/python -m tests.bench
 
 demo: setup ## the restart story, in the terminal
 	@$(BIN)/python manage.py demo

@@ -19,6 +19,8 @@ from rich.table import Table
 from executors_app.agentctl import identity
 from sessions_app.management.demo_data import AGENT, EXECUTOR, TASK, USER
 from sessions_app.management.throwaway import BrokenPromise, Throwaway, until
+from sessions_app.models import ContinuityReceipt
+from sessions_app.views.wording import receipt_word
 
 WORK: Final = 20
 """Seconds of the first turn."""
@@ -78,7 +80,7 @@ class Story:
         self._listen(2)
         self.kept("The agent is in the middle of its turn")
 
-        names = [name for process in self.kandev.server_processes() if (name := _part(process.pid))]
+        names = _parts(self.kandev.server_processes())
         killed = self.kandev.kill_server()
         self.kept(f"kill -9: {', '.join(names)} (in all {len(killed)} processes)")
         self._listen(3)
@@ -138,6 +140,7 @@ class Story:
         self.promise((True, "interrupted") in states, "The interrupted prompt is shown, and was not sent again")
         self.kandev.api("POST", f"{self.session}/prompts/second/dismiss/")
         self._ask_for_the_word()
+        self._show_receipts()
 
     def _kill_everything(self) -> None:
         killed = self.kandev.kill_server()
@@ -148,7 +151,7 @@ class Story:
 
     def _show_sweep(self, document: Mapping[str, Any]) -> None:
         columns = ("session", "observed", "rule", "receipt", "session state", "ms")
-        table = Table(*columns, title="Continuity receipts", header_style="bold")
+        table = Table(*columns, title="recover_sessions", title_justify="left", header_style="bold")
         for row in document["sessions"]:
             values = (
                 row["session_id"][:8],
@@ -159,6 +162,13 @@ class Story:
                 row["duration_ms"],
             )
             table.add_row(*(escape(str(value)) for value in values))
+        self.console.print(table)
+
+    def _show_receipts(self) -> None:
+        table = Table("at", "continuity receipt", title="All receipts", title_justify="left", header_style="bold")
+        for row in reversed(self.kandev.api("GET", f"{self.session}/receipts/")["results"]):
+            receipt = ContinuityReceipt(kind=row["kind"], verified=row["verified"])
+            table.add_row(row["created_at"][11:19], receipt_word(receipt).text)
         self.console.print(table)
 
     def _prompts_after_restart(self) -> list[dict[str, Any]]:
@@ -218,14 +228,15 @@ class Story:
         self.kept(text)
 
 
-def _part(pid: int) -> str:
-    """``web 123``, by the command line; the empty text for what is none of the three."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-    except OSError:
-        return ""
-    name = next((part for word, part in _PARTS.items() if word in words), "")
-    return f"{name} {pid}" if name else ""
+def _parts(processes: Iterable[identity.ProcessIdentity]) -> list[str]:
+    """``web 123``, ``supervisor 124``, ``worker 125``, by their command lines, without their own children."""
+    found: dict[str, str] = {}
+    for process in processes:
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+        for word, part in _PARTS.items():
+            if word in words:
+                found.setdefault(part, f"{part} {process.pid}")
+    return list(found.values())
 
 
 def _named(page: Mapping[str, Any], field: str, value: str) -> dict[str, Any]:

@@ -177,7 +177,7 @@ _MANAGE: Final = (sys.executable, str(Path(settings.BASE_DIR) / "manage.py"))
 
 def _tree(root: int) -> list[identity.ProcessIdentity]:
     """A process and everything below it, parents first."""
-    parents = {pid: found.parent for pid in identity.pids() if (found := identity.stat(pid))}
+    parents = {pid: stat.parent for pid in identity.pids() if (stat := identity.stat(pid))}
     wanted = [root]
     for pid in wanted:  # grows while it is read
         wanted += [child for child, parent in parents.items() if parent == pid]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from django.conf import settings
@@ -21,11 +22,25 @@ def directory() -> Path:
     return path
 
 
+@contextlib.contextmanager
+def _short_directory() -> Iterator[Path]:
+    """The directory by a name that leaves room in a socket's address (107 bytes), however deep it lies."""
+    descriptor = os.open(directory(), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
 def ring() -> None:
     """Wake every listening process; never blocks, never fails."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
+        _short_directory() as folder,
+    ):
         sender.setblocking(False)
-        for path in directory().glob("*.sock"):
+        for path in folder.glob("*.sock"):
             _ring_one(sender, path)
 
 
@@ -40,16 +55,16 @@ def _ring_one(sender: socket.socket, path: Path) -> None:
 
 def listen() -> socket.socket:
     """A socket of this process, readable after each ``ring`` of anybody."""
-    path = directory() / f"{os.getpid()}-{os.urandom(4).hex()}.sock"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    listener.bind(str(path))
     listener.setblocking(False)
+    with _short_directory() as folder:
+        listener.bind(str(folder / f"{os.getpid()}-{os.urandom(4).hex()}.sock"))
     return listener
 
 
 def close(listener: socket.socket) -> None:
     """Stop listening and take the socket's file away."""
-    name = listener.getsockname()
+    name = Path(listener.getsockname()).name
     listener.close()
     with contextlib.suppress(OSError):
-        Path(name).unlink()
+        (directory() / name).unlink()

@@ -89,8 +89,7 @@ def _put_continue_prompt(draft: Draft, run: Run, interrupted: Prompt, text: str)
         session=draft.session, message_id=f"continue:{run.id}", defaults={"text": text, "kind": "continue"}
     )
     if made:
-        interrupted.continued_by = row
-        interrupted.save(update_fields=["continued_by"])
+        draft.move_prompt(interrupted, "dismiss", continued_by=row)  # settled by it
         draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
 
 

@@ -52,12 +52,12 @@ class World:
 
     def execution(self) -> ExecutorRunning:
         """The session's execution."""
-        return ExecutorRunning.objects.get(id=self.session.agent_execution_id)
+        return ExecutorRunning.objects.get(session=self.session)
 
     def run_it(self, url: str = "") -> None:
         """Make the session look as if its agent were up."""
         values = {"status": "ready", "agentctl_url": url, "last_seen_at": timezone.now(), "resume_token": SECRET}
-        ExecutorRunning.objects.filter(id=self.session.agent_execution_id).update(**values)
+        ExecutorRunning.objects.filter(session=self.session).update(**values)
         TaskSession.objects.filter(id=self.session.id).update(launch_id="launch", state="WAITING_FOR_INPUT")
 
 

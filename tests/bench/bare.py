@@ -1,0 +1,97 @@
+"""The floors: the least that could do the same, without any of our code."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from executors_app.stand_in import StandIn
+
+AT_ONCE = 50
+TABLE = "CREATE TABLE events (session BLOB, seq INTEGER, name TEXT, payload TEXT, at TEXT, PRIMARY KEY (session, seq))"
+INSERT = "INSERT INTO events VALUES (?, ?, ?, ?, ?)"
+
+
+class BareGets:
+    """One ``GET /status`` of each member over epoll, nothing parsed."""
+
+    def __init__(self, fleet: Sequence[StandIn]):
+        self._asked = [(_address(one.url), _request(one)) for one in fleet]
+
+    def __call__(self) -> None:
+        """Ask all; raises AssertionError where an answer is not 200."""
+        waiting, connected = iter(self._asked), dict[int, socket.socket]()
+        with closing(select.epoll()) as poll:
+            for _ in range(AT_ONCE):
+                _ask_next(waiting, connected, poll)
+            while connected:
+                for descriptor, _ in poll.poll():
+                    with connected.pop(descriptor) as connection:
+                        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+                    _ask_next(waiting, connected, poll)
+
+
+def _ask_next(
+    waiting: Iterator[tuple[tuple[str, int], bytes]], connected: dict[int, socket.socket], poll: select.epoll
+) -> None:
+    for address, request in waiting:
+        connection = socket.socket()
+        connection.connect(address)  # on loopback this does not wait
+        connection.send(request)
+        connection.setblocking(False)
+        connected[connection.fileno()] = connection
+        poll.register(connection.fileno(), select.EPOLLIN)
+        return
+
+
+def _address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    return host, int(port)
+
+
+def _request(one: StandIn) -> bytes:
+    return f"GET /status HTTP/1.0\r\nAuthorization: Bearer {one.token}\r\n\r\n".encode()
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[int]:
+    """A file to append to."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def append_durably(descriptor: int, batch: bytes) -> None:
+    """One batch: a write and an fdatasync."""
+    os.write(descriptor, batch)
+    os.fdatasync(descriptor)
+
+
+class BareTable:
+    """A SQLite file with one table, as durable as ours (WAL, synchronous=FULL)."""
+
+    def __init__(self, path: Path):
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        self.connection.execute("PRAGMA journal_mode=WAL")
+        self.connection.execute("PRAGMA synchronous=FULL")
+        self.connection.execute(TABLE)
+        self._seq = 0
+
+    def insert(self, count: int, payload: str = '{"text": "a few words of an agent"}') -> None:
+        """So many rows in one transaction."""
+        first, self._seq = self._seq + 1, self._seq + count
+        rows = [(b"s" * 16, seq, "session.message.updated", payload, "now") for seq in range(first, self._seq + 1)]
+        self.connection.execute("BEGIN IMMEDIATE")
+        self.connection.executemany(INSERT, rows)
+        self.connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()

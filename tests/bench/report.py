@@ -1,0 +1,55 @@
+"""The two tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from tests.bench.figures import Figure, Floor
+
+PEER = "Peer: JupyterHub 6.1.1 re-verifies 1,000 servers in 4.58 s after a restart, about 21 times its floor."
+
+
+def figures_table(figures: Sequence[Figure]) -> Table:
+    """Every figure beside its floor."""
+    table = Table(title="Figures and floors of this run", caption=PEER, title_justify="left", caption_justify="left")
+    table.add_column("row", no_wrap=True)
+    table.add_column("figure", justify="right")
+    table.add_column("unit")
+    table.add_column("floor", justify="right")
+    table.add_column("what the floor is", no_wrap=True)
+    table.add_column("ratio", justify="right")
+    table.add_column("limit", justify="right")
+    table.add_column("verdict")
+    for one in figures:
+        table.add_row(
+            one.row,
+            one.shown(one.seconds),
+            one.unit,
+            one.shown(one.floor_seconds),
+            one.floor,
+            f"{one.ratio:.2f}",
+            f"{one.limit:g}" if one.limit else "–",
+            _verdict(one),
+        )
+    return table
+
+
+def _verdict(figure: Figure) -> str:
+    if figure.limit is None:
+        return "–"
+    return "[red]over[/red]" if figure.is_over else "[green]ok[/green]"
+
+
+def floors_table(floors: Sequence[Floor]) -> Table:
+    """This machine's floors beside the known ones."""
+    table = Table(title="Floors, microseconds", title_justify="left")
+    table.add_column("floor", no_wrap=True)
+    table.add_column("here", justify="right")
+    table.add_column("known", justify="right")
+    table.add_column("verdict")
+    for one in floors:
+        verdict = "[yellow]off by more than half[/yellow]" if one.strays else "[green]ok[/green]"
+        table.add_row(one.name, f"{one.measured:,.2f}", f"{one.known:,.2f}", verdict)
+    return table

@@ -1,0 +1,94 @@
+"""Sweeps beside bare HTTP and bare commits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+from executors_app.domain import Observed
+from executors_app.models import ExecutorRunning
+from executors_app.stand_in import StandIn, plan
+from sessions_app.domain.states import SessionState
+from sessions_app.models import TaskSession
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.sweep import Scope, Sweep, sweep
+from tests.bench.bare import BareGets, BareTable
+from tests.bench.figures import Figure, best_in_turn
+from tests.bench.world import World, fleet_of
+
+LIMIT = 4.0
+TIMEOUT = 1.0
+
+
+def of_the_living(world: World, count: int, rounds: int) -> tuple[Figure, float]:
+    """A dry sweep over a fleet that answers; and the seconds of the bare GETs."""
+    with fleet_of(count, "127.1.0.1") as fleet:
+        world.fill(fleet)
+        seconds, floor = asyncio.run(_beside_gets(fleet, rounds, Counter({Observed.ALIVE: count})))
+    figure = Figure(f"sweep of {count:,} live", seconds, f"{count:,} bare GETs", floor, limit=LIMIT)
+    return figure, floor
+
+
+def of_the_troubled(world: World, count: int, rounds: int) -> Figure:
+    """The same with 10 % that refuse and 1 % that hang: what comes on top of their timeout."""
+    refusing, hanging = count // 10, max(1, count // 100)
+    with fleet_of(count, "127.2.0.1", refusing=refusing, hanging=hanging) as fleet:
+        world.fill(fleet)
+        expected = Counter(
+            {Observed.ALIVE: count - refusing - hanging, Observed.DEAD: refusing, Observed.UNKNOWN: hanging}
+        )
+        seconds, floor = asyncio.run(_beside_gets(fleet, rounds, expected))
+    row = f"the same, {refusing:,} refuse, {hanging} hang: beyond the timeout of {TIMEOUT:g} s"
+    answering = count - refusing - hanging
+    return Figure(row, seconds - TIMEOUT, f"{answering:,} bare GETs", floor, limit=LIMIT)
+
+
+async def _beside_gets(fleet: Sequence[StandIn], rounds: int, expected: Counter[Observed]) -> list[float]:
+    core = Core()
+
+    async def swept() -> None:
+        result = await sweep(core, Scope("command", timeout=TIMEOUT, dry_run=True), set())
+        assert _observed(result) == expected
+
+    try:
+        return await best_in_turn(rounds, swept, BareGets([one for one in fleet if one.behaviour == "answers"]))
+    finally:
+        await core.close()
+
+
+def _observed(result: Sweep) -> Counter[Observed]:
+    return Counter(item.seen.observed for item in result.decided)
+
+
+def of_the_dead(world: World, count: int, rounds: int) -> Figure:
+    """A sweep that acts: every agentctl is gone, which is written for each under its lease."""
+    world.fill(plan(count, "127.3.0.1", 9), policy="manual")
+    seconds, floor = asyncio.run(_beside_commits(world, count, rounds))
+    return Figure(f"sweep that writes {count} losses", seconds, f"{count} bare commits", floor)
+
+
+async def _beside_commits(world: World, count: int, rounds: int) -> list[float]:
+    core, table = Core(), BareTable(world.home / "losses.sqlite3")
+    seconds = []
+
+    def forget() -> None:
+        ExecutorRunning.objects.update(status=ExecutorRunning.Status.READY)
+        TaskSession.objects.update(state=SessionState.RUNNING, launch_id="stand-in")
+
+    async def acted() -> None:
+        result = await sweep(core, Scope("command"), set())
+        assert [outcome.error for outcome in result.outcomes.values()] == [""] * count
+
+    def committed() -> None:
+        for _ in range(count):
+            table.insert(2)
+
+    try:
+        for _ in range(rounds):
+            await core.database(forget)
+            seconds.append(await best_in_turn(1, acted, committed))
+    finally:
+        await core.close()
+        table.close()
+    return [min(each) for each in zip(*seconds, strict=True)]

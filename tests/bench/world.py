@@ -1,0 +1,126 @@
+"""A database full of sessions, and the fleet of stand-ins that they claim to run on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.core.management import call_command
+
+from executors_app import worktrees
+from executors_app.agentctl import identity
+from executors_app.git import git
+from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from executors_app.stand_in import StandIn
+from sessions_app.domain.states import SessionState
+from sessions_app.models import Repository, Task, TaskSession
+from tests.services import ROOT
+
+
+class World:
+    """One team with a repository, a demo agent and this machine to run it on."""
+
+    def __init__(self) -> None:
+        call_command("migrate", verbosity=0)
+        self.home = Path(settings.KANDEV_DATA_DIR) / "bench"
+        self.home.mkdir()
+        self.team = Group.objects.create(name="Bench team")
+        self.user: Any = get_user_model().objects.create_user("bench")
+        self.user.groups.add(self.team)
+        path = self.home / "repository"
+        _make_repository(path)
+        self.repository = Repository.objects.create(name="bench", team=self.team, path=str(path))
+        self.executor = Executor.objects.create(name="here", runtime="local_standalone")
+        self.profile = AgentProfile.objects.create(
+            name="demo", agent_type="demo", env={"KANDEV_DEMO_AGENT_HOME": str(self.home / "agent")}
+        )
+
+    @cached_property
+    def worktree(self) -> str:
+        """A real worktree, shared by all that never work in it."""
+        place = worktrees.Worktree(self.home / "worktree", "bench")
+        worktrees.make(Path(self.repository.path), "", place, existed=False)
+        return str(place.path)
+
+    def task(self, title: str) -> Task:
+        """A task that is not saved yet."""
+        return Task(title=title, team=self.team, repository=self.repository)
+
+    def fill(self, fleet: Sequence[StandIn], **session: Any) -> None:
+        """A session with a ready execution for each member, and no other sessions."""
+        TaskSession.objects.all().delete()
+        Task.objects.all().delete()
+        tasks = [self.task(f"Task {number}") for number in range(len(fleet))]
+        Task.objects.bulk_create(tasks)
+        sessions = [self._session(one, task, session) for one, task in zip(fleet, tasks, strict=True)]
+        TaskSession.objects.bulk_create(sessions)
+        pairs = zip(fleet, sessions, strict=True)
+        ExecutorRunning.objects.bulk_create([self._execution(one, session) for one, session in pairs])
+
+    def _session(self, one: StandIn, task: Task, values: dict[str, Any]) -> TaskSession:
+        return TaskSession(
+            id=one.session_id,
+            task=task,
+            agent_profile=self.profile,
+            executor=self.executor,
+            agent_execution_id=one.execution_id,
+            owner=self.user,
+            launch_id="stand-in",
+            **{"state": SessionState.WAITING_FOR_INPUT, **values},
+        )
+
+    def _execution(self, one: StandIn, session: TaskSession) -> ExecutorRunning:
+        return ExecutorRunning(
+            id=one.execution_id,
+            session=session,
+            task=session.task,
+            executor=self.executor,
+            runtime=self.executor.runtime,
+            host_id=identity.host_id(),
+            agentctl_url=one.url,
+            auth_token=one.token,
+            resume_token=f"conversation of {one.session_id}",
+            status=ExecutorRunning.Status.READY,
+            workspace_path=self.worktree,
+            worktree_path=self.worktree,
+            worktree_branch="bench",
+        )
+
+
+def _make_repository(path: Path) -> None:
+    path.mkdir()
+    git(path, "init", "--quiet", "--initial-branch=main")
+    author = ("-c", "user.name=Bench", "-c", "user.email=bench@example.invalid")
+    git(path, *author, "commit", "--quiet", "--allow-empty", "--no-gpg-sign", "--message=First")
+
+
+@contextmanager
+def fleet_of(count: int, base: str, *, refusing: int = 0, hanging: int = 0) -> Iterator[list[StandIn]]:
+    """The stand-in fleet, in a process of its own."""
+    options = {"count": count, "base": base, "port": _free_port(), "refusing": refusing, "hanging": hanging}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    argv = [sys.executable, "-m", "executors_app.stand_in", *words]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield [StandIn(**one) for one in json.loads(process.stdout.readline())]
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,158 @@
+"""The log of a session has no hole and no second truth, whoever writes it and at the same time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+from django.conf import settings
+from django.db import IntegrityError, connection, transaction
+
+from sessions_app.models import NewEvent, SessionEvent, TaskSession, append, reserve, write_reserved
+from sessions_app.models.event import AppendOnlyError
+from tests.services import ROOT
+from tests.supervisor.rows import fresh, make_session
+
+WRITE_SOME = """
+import sys, django
+django.setup()
+from django.db import transaction
+from sessions_app.models import NewEvent, append
+who, session_id = sys.argv[1:]
+sys.stdin.readline()
+for number in range(20):
+    with transaction.atomic():
+        append(session_id, [NewEvent("tick", {"who": who, "number": number})] * 2)
+"""
+
+
+def numbers(session: TaskSession) -> list[int]:
+    return list(session.events.order_by("seq").values_list("seq", flat=True))
+
+
+def write(session: TaskSession, count: int) -> int:
+    with transaction.atomic():
+        return append(session.id, [NewEvent("tick", {"number": number}) for number in range(count)])
+
+
+@pytest.mark.django_db
+def test_events_are_numbered_from_one_without_a_hole() -> None:
+    session = make_session()
+    assert write(session, 3) == 3
+    assert write(session, 2) == 5
+    assert numbers(session) == [1, 2, 3, 4, 5]
+    assert fresh(session).last_seq == 5
+
+
+@pytest.mark.django_db
+def test_sessions_count_for_themselves() -> None:
+    one, two = make_session(), make_session()
+    write(one, 2)
+    assert write(two, 1) == 1
+
+
+@pytest.mark.django_db
+def test_nothing_to_say_takes_no_number() -> None:
+    session = make_session()
+    assert write(session, 0) == 0
+    assert fresh(session).last_seq == 0
+
+
+@pytest.mark.django_db
+def test_a_transaction_that_is_taken_back_leaves_no_hole() -> None:
+    session = make_session()
+    write(session, 1)
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        append(session.id, [NewEvent("lost")])
+        raise ZeroDivisionError
+    write(session, 1)
+    assert numbers(session) == [1, 2]
+
+
+@pytest.mark.django_db
+def test_reserved_numbers_can_be_filled_later_in_the_same_transaction() -> None:
+    session = make_session()
+    with transaction.atomic():
+        first = reserve(session.id, 2)
+        append(session.id, [NewEvent("after")])
+        write_reserved(session.id, first, [NewEvent("one"), NewEvent("two")])
+    assert list(session.events.order_by("seq").values_list("name", flat=True)) == ["one", "two", "after"]
+
+
+@pytest.mark.django_db
+def test_there_is_no_log_of_a_session_that_is_not_there() -> None:
+    with pytest.raises(TaskSession.DoesNotExist), transaction.atomic():
+        append(uuid.uuid4(), [NewEvent("tick")])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_log_is_written_in_a_transaction_or_not_at_all() -> None:
+    session = make_session()
+    with pytest.raises(transaction.TransactionManagementError):
+        append(session.id, [NewEvent("tick")])
+    assert numbers(session) == []
+
+
+@pytest.mark.django_db
+def test_what_was_said_cannot_be_changed() -> None:
+    session = make_session()
+    write(session, 1)
+    event = SessionEvent.objects.get(session=session)
+    event.name = "something else"
+    with pytest.raises(AppendOnlyError):
+        event.save()
+    assert SessionEvent.objects.get(session=session).name == "tick"
+
+
+@pytest.mark.django_db
+def test_what_may_be_said_once_is_said_once_and_takes_the_rest_with_it() -> None:
+    session = make_session()
+    with transaction.atomic():
+        append(session.id, [NewEvent("end", once="run:1")])
+    with pytest.raises(IntegrityError), transaction.atomic():
+        append(session.id, [NewEvent("before"), NewEvent("end", once="run:1")])
+    assert numbers(session) == [1]
+    assert fresh(session).last_seq == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_writers_at_once_leave_no_hole_and_repeat_no_number() -> None:
+    session, begin = make_session(), Barrier(6)
+
+    def writer(_: int) -> list[int]:
+        try:
+            begin.wait(10)
+            return [write(session, 3) for _ in range(10)]
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(6) as pool:
+        ends = [end for some in pool.map(writer, range(6)) for end in some]
+    assert sorted(ends) == list(range(3, 181, 3))
+    assert numbers(session) == list(range(1, 181))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_processes_at_once_leave_no_hole_and_keep_what_belongs_together(tmp_path: object) -> None:
+    session = make_session()
+    env = {
+        **os.environ,
+        "KANDEV_DATA_DIR": str(tmp_path),
+        "KANDEV_DATABASE_URL": f"sqlite:///{settings.DATABASES['default']['NAME']}",
+    }
+    argv = [sys.executable, "-c", WRITE_SOME]
+    writers = [
+        subprocess.Popen([*argv, who, str(session.id)], env=env, cwd=ROOT, stdin=subprocess.PIPE) for who in "abc"
+    ]
+    ended = [writer.communicate(b"go\n", timeout=60) and writer.returncode for writer in writers]
+    assert ended == [0, 0, 0]
+    assert numbers(session) == list(range(1, 121))
+    said = [(event.payload["who"], event.payload["number"]) for event in session.events.order_by("seq")]
+    assert said[::2] == said[1::2]
+    for who in "abc":
+        assert [number for writer, number in said[::2] if writer == who] == list(range(20))

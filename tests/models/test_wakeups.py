@@ -1,0 +1,110 @@
+"""Whoever waits for the database is woken; nobody waits for whoever does not listen."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from sessions_app.models import NewEvent, append, wakeups
+from tests.supervisor.rows import make_session
+
+
+@pytest.fixture(autouse=True)
+def data_directory(tmp_path: Path, settings: Any) -> Path:
+    settings.KANDEV_DATA_DIR = tmp_path / "data"
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    made = wakeups.listen()
+    yield made
+    wakeups.close(made)
+
+
+def hears(listener: socket.socket) -> int:
+    """How often it was rung."""
+    rung = 0
+    try:
+        while listener.recv(16):
+            rung += 1
+    except BlockingIOError:
+        return rung
+    return rung
+
+
+def test_everybody_who_listens_is_rung(listener: socket.socket) -> None:
+    other = wakeups.listen()
+    wakeups.ring()
+    assert (hears(listener), hears(other)) == (1, 1)
+    wakeups.close(other)
+
+
+def test_nobody_listens_and_nothing_happens() -> None:
+    wakeups.ring()
+
+
+def test_the_way_in_is_for_our_own_uid_alone(listener: socket.socket) -> None:
+    assert wakeups.directory().stat().st_mode & 0o777 == 0o700
+
+
+def test_who_has_ended_in_order_is_rung_no_more(listener: socket.socket) -> None:
+    other = wakeups.listen()
+    wakeups.close(other)
+    assert len(list(wakeups.directory().iterdir())) == 1
+
+
+def test_the_bell_of_a_dead_process_is_taken_away(listener: socket.socket) -> None:
+    dead = wakeups.listen()
+    dead.close()
+    wakeups.ring()
+    assert len(list(wakeups.directory().iterdir())) == 1
+    assert hears(listener) == 1
+
+
+def test_who_does_not_read_blocks_nobody(listener: socket.socket) -> None:
+    deaf = wakeups.listen()
+    for _ in range(2000):
+        wakeups.ring()
+        hears(listener)
+    wakeups.ring()
+    assert hears(listener) == 1
+    wakeups.close(deaf)
+
+
+def test_a_data_directory_may_lie_deep(tmp_path: Path, settings: Any) -> None:
+    settings.KANDEV_DATA_DIR = tmp_path / ("d" * 100) / ("e" * 100)
+    listener = wakeups.listen()
+    wakeups.ring()
+    assert hears(listener) == 1
+    wakeups.close(listener)
+    assert list(wakeups.directory().iterdir()) == []
+
+
+def test_waiting_leaves_no_descriptor_behind() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        listener = wakeups.listen()
+        wakeups.ring()
+        wakeups.close(listener)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_bell_rings_after_the_commit_and_never_for_what_was_taken_back(listener: socket.socket) -> None:
+    session = make_session()
+    hears(listener)
+    with transaction.atomic():
+        append(session.id, [NewEvent("tick")])
+        assert hears(listener) == 0
+    assert hears(listener) == 1
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        append(session.id, [NewEvent("tick")])
+        raise ZeroDivisionError
+    assert hears(listener) == 0
