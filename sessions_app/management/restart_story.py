@@ -22,8 +22,6 @@ from sessions_app.management.throwaway import BrokenPromise, Throwaway, until
 from sessions_app.models import ContinuityReceipt
 from sessions_app.views.wording import receipt_word
 
-WORK: Final = 20
-"""Seconds of the first turn."""
 _BREATH: Final = 1.5
 """Seconds between two lines about an agent that talks."""
 _PARTS: Final = {"daphne": "web", "supervise": "supervisor", "qcluster": "worker"}
@@ -33,8 +31,10 @@ _PARTS: Final = {"daphne": "web", "supervise": "supervisor", "qcluster": "worker
 class Story:
     """Tells the story on a console, with a Kandev of its own."""
 
-    def __init__(self, console: Console, kandev: Throwaway):
+    def __init__(self, console: Console, kandev: Throwaway, work: int):
         self.console, self.kandev = console, kandev
+        self.work = work
+        """Seconds of the first turn; it must outlast the death and the next start."""
         self.session = ""
 
     def tell(self) -> None:
@@ -74,7 +74,7 @@ class Story:
 
     def _first_act(self) -> None:
         self.console.rule("[bold]Act 1: the control plane dies, the agent does not notice")
-        self._start(f"remember walrus\nwork {WORK}\nask")
+        self._start(f"remember walrus\nwork {self.work}\nask")
         until(lambda: b"tick" in self._shown(), "what the agent says is on the page")
         agents = self.kandev.agent_processes()
         self._listen(2)
@@ -98,7 +98,7 @@ class Story:
 
     def _answer(self) -> None:
         with self.console.status("The agent works on, and will then ask for a permission"):
-            asked = until(self._asked, "the agent asks for a permission", WORK + 40)[0]
+            asked = until(self._asked, "the agent asks for a permission", self.work + 40)[0]
         self.kept("The agent asks for a permission, in the same turn")
         option = asked["options"][0]
         self.kandev.api("POST", f"{self.session}/permissions/{asked['id']}/", {"option_id": option["option_id"]})

@@ -11,7 +11,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from sessions_app.domain.resumability import Mode, assess_mode
+from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, SessionState
 from sessions_app.models import Draft, Intent, IntentKind, PermissionRequest, Prompt, TaskSession, wakeups, writing
 from sessions_app.services.assessment import assess_session
@@ -31,11 +31,17 @@ def order(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | No
 
 
 def order_start(session: TaskSession, by: Any, mode: str) -> Intent:
-    """The session's open start order: the one there is, or a new one (never two)."""
+    """The session's open start order: the one there is, or a new one (never two).
+
+    What a user chose counts as long as nobody has begun the start.
+    """
     earlier = session.intents.filter(kind=IntentKind.START, done_at=None).first()
-    if earlier is not None:
-        return earlier
-    return order(session, IntentKind.START, by, {"mode": mode})
+    if earlier is None:
+        return order(session, IntentKind.START, by, {"mode": mode})
+    if by is not None and mode != Mode.AUTO and earlier.claimed_generation is None:
+        earlier.by, earlier.payload = by, {"mode": mode}
+        earlier.save(update_fields=["by", "payload"])
+    return earlier
 
 
 def resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
@@ -43,7 +49,7 @@ def resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
     if mode not in MODES:
         raise Invalid(f"mode is one of {', '.join(MODES)}.", field="mode")
     with writing(session_id) as draft:
-        assessment = assess_session(draft.session)
+        assessment = _opinion(draft)
         if mode == Mode.AUTO and assessment.row == RUNNING_ROW:
             return
         verdict = assess_mode(assessment, mode)
@@ -52,6 +58,12 @@ def resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
         _want(draft, by)
         draft.set(start_attempts=0, next_restart_at=None)
         order_start(draft.session, by, mode)
+
+
+def _opinion(draft: Draft) -> Assessment:
+    """What a start would meet; an agent that is to be stopped is as good as gone."""
+    assessment = assess_session(draft.session)
+    return assessment if draft.session.desired_state == DesiredState.RUNNING else assessment.if_dead
 
 
 def _want(draft: Draft, by: Any) -> None:
@@ -101,7 +113,7 @@ def _given_again(earlier: Prompt, text: str) -> Prompt:
 
 def wake(draft: Draft, by: Any) -> None:
     """Order a start where nothing runs; refuses where no start can be had."""
-    assessment = assess_session(draft.session)
+    assessment = _opinion(draft)
     if assessment.row == RUNNING_ROW:
         return
     verdict = assess_mode(assessment, Mode.AUTO)
@@ -137,9 +149,13 @@ def close(session_id: uuid.UUID, by: Any, outcome: str) -> None:
     with writing(session_id) as draft:
         if draft.session.state in (SessionState.COMPLETED, SessionState.CANCELLED):
             raise TerminalState
+        earlier = draft.session.intents.filter(kind=IntentKind.CLOSE, done_at=None).first()
+        if earlier is not None and earlier.payload["as"] != outcome:
+            raise Conflict(f"The session is being closed as {earlier.payload['as']}.")
         _refuse_start(draft)
         draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=True)
-        order(draft.session, IntentKind.CLOSE, by, {"as": outcome})
+        if earlier is None:
+            order(draft.session, IntentKind.CLOSE, by, {"as": outcome})
 
 
 def _refuse_start(draft: Draft) -> None:

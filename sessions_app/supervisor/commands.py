@@ -85,6 +85,7 @@ async def _stop(core: Core, intent: Intent) -> bool:
     await core.database(settle, intent.id, reason)
     if facts is not None:
         await core.database(leases.release, core.boot_id, uuid.UUID(facts.id))
+    core.on_change(intent.session_id)  # a start may have waited for this end
     return True
 
 

@@ -12,7 +12,7 @@ from sessions_app.domain.states import PROMPT, SESSION
 from sessions_app.domain.verification import ReceiptKind, Verdict, Verified
 from sessions_app.models import Draft, PermissionRequest, Prompt
 from sessions_app.supervisor.conversation import Conversation
-from sessions_app.supervisor.interruptions import interrupt
+from sessions_app.supervisor.interruptions import agent_left, interrupt
 
 Line = Mapping[str, Any]
 
@@ -173,7 +173,7 @@ def _settle_receipt(draft: Draft, *, failed: bool) -> None:
 def _exited(fold: Fold, line: Line) -> None:
     """The agent process is gone: what it left unfinished is said, and nobody takes it for running."""
     interrupt(fold.draft, "agent_exited", fold.conversation)
-    fold.draft.set(launch_id="")
+    agent_left(fold.draft)
     fold.draft.say("session.agent_exited", exit_code=line.get("exit_code"), expected=bool(line.get("expected")))
     fold.agent_gone = fold.agent_gone or not line.get("expected")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from django.conf import settings
 
 from sessions_app.domain import continuation
@@ -12,6 +14,7 @@ from sessions_app.supervisor.conversation import Conversation
 
 AGENTCTL_GONE = "agentctl_gone"
 """Reason of an interruption in which what stood in the agent's pipe is lost (rule 23)."""
+STEADY = timedelta(minutes=10)
 INTERRUPTION_NOTE = "interruption_note"
 """Key of ``TaskSession.metadata``: what the user's next prompt says before its text."""
 
@@ -40,6 +43,15 @@ def interrupt(draft: Draft, reason: str, conversation: Conversation | None = Non
     if conversation is None:
         talk.seal()
     return run is not None
+
+
+def agent_left(draft: Draft) -> None:
+    """No agent is up any more; one that was steady for ten minutes has earned its starts back (rule 33)."""
+    since, execution = draft.session.ready_since, draft.execution
+    seen = execution.last_seen_at if execution else None
+    if since is not None and seen is not None and seen - since >= STEADY:
+        draft.set(start_attempts=0)
+    draft.set(launch_id="", ready_since=None)
 
 
 def _expire_permissions(draft: Draft) -> None:

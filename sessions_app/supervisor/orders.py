@@ -36,9 +36,11 @@ def next_overtaking(session_id: uuid.UUID) -> Intent | None:
 
 
 def next_start(session_id: uuid.UUID) -> uuid.UUID | None:
-    """The session's open start order, unless it waits for its time."""
-    rows = Intent.objects.filter(session_id=session_id, done_at=None, kind=IntentKind.START)
-    due = rows.filter(Q(session__next_restart_at=None) | Q(session__next_restart_at__lte=timezone.now()))
+    """The session's open start order, unless it waits for its time or for the end of what it had before."""
+    rows = Intent.objects.filter(session_id=session_id, done_at=None)
+    if rows.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE)).exists():
+        return None
+    due = rows.filter(kind=IntentKind.START).filter(Q(session__next_restart_at=None) | Q(session__next_restart_at__lte=timezone.now()))
     return due.values_list("id", flat=True).first()
 
 

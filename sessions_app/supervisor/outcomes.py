@@ -15,7 +15,7 @@ from executors_app.errors import ExecutorError
 from sessions_app.domain import backoff
 from sessions_app.domain.states import SESSION, DesiredState
 from sessions_app.models import Draft, Intent, Lease, writing
-from sessions_app.supervisor.interruptions import interrupt
+from sessions_app.supervisor.interruptions import agent_left, interrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,17 @@ def failure_of(error: ExecutorError, *, executor_failed: bool) -> Failure:
     )
 
 
-def settle(intent_id: uuid.UUID, outcome: str) -> None:
-    """An order is carried out, or has become pointless."""
-    Intent.objects.filter(id=intent_id, done_at=None).update(done_at=timezone.now(), outcome=outcome)
+def settle(intent_id: uuid.UUID, outcome: str) -> bool:
+    """An order is carried out, or has become pointless; False where that is known already."""
+    still_open = Intent.objects.filter(id=intent_id, done_at=None)
+    return bool(still_open.update(done_at=timezone.now(), outcome=outcome))
 
 
 def write_failure(session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | None, failure: Failure) -> None:
     """A start failed: say it, keep the token unless the agent itself said that it is gone, back off (rule 33)."""
     with writing(session_id, lease) as draft:
-        settle(intent_id, failure.code)
+        if not settle(intent_id, failure.code):
+            return  # our own time limit came a moment after its end
         if draft.session.desired_state != DesiredState.RUNNING:
             return  # somebody stopped it meanwhile: that start has lost, and is no failure
         strategy = Intent.objects.values_list("payload", flat=True).get(id=intent_id).get("strategy", "")
@@ -92,14 +94,16 @@ def _back_off(draft: Draft, failure: Failure) -> None:
         return
     wait = backoff.delay(attempts, random.random())  # noqa: S311  (jitter)
     draft.set(next_restart_at=None if failure.permanent else draft.at + wait)
-    draft.move("fail", error_code=failure.code, error_message=message)
+    if SESSION.allows(draft.session.state, "fail"):  # one that was given up, and whose workspace was asked for, stays
+        draft.move("fail", error_code=failure.code, error_message=message)
 
 
 def write_stopped(session_id: uuid.UUID, lease: Lease | None, reason: str, close_as: str = "") -> None:
     """The execution has ended as it was asked to: nothing of it is left unfinished, the session can be resumed."""
     with writing(session_id, lease) as draft:
         interrupt(draft, reason)
-        draft.set(launch_id="", next_restart_at=None, ready_since=None)
+        agent_left(draft)
+        draft.set(next_restart_at=None)
         draft.move_executor("stop", pid=None, status_reason=reason)
         if close_as:
             draft.work("finish")

@@ -14,7 +14,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Strategy
-from sessions_app.domain.states import DesiredState, PromptState, RunState
+from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
 from sessions_app.domain.verification import ReceiptKind, Verdict, fingerprint
 from sessions_app.models import Draft, Intent, Lease, TaskSession, writing
 from sessions_app.services.assessment import assess_start, history_allowed
@@ -57,7 +57,8 @@ def _workspace_only(draft: Draft, plan: Plan, refusal: str) -> None:
     draft.receipt("workspace_only", "none", launch_id=str(plan.intent_id), reason=refusal or plan.mode)
     keeps_away = {**draft.session.metadata, "workspace_only": plan.mode == Mode.WORKSPACE_ONLY}
     draft.set(launch_id="", metadata=keeps_away)
-    if plan.mode == Mode.WORKSPACE_ONLY and draft.session.error_code in REFUSALS:
+    given_up = draft.session.state == SessionState.FAILED
+    if plan.mode == Mode.WORKSPACE_ONLY and (given_up or draft.session.error_code in REFUSALS):
         return  # what was said of its agent stays true
     if refusal:
         draft.move("fail", error_code=refusal, error_message=REFUSALS.get(refusal, "This session cannot be resumed."))

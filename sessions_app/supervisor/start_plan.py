@@ -11,7 +11,7 @@ from executors_app.agentctl import identity
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.resumability import Mode
-from sessions_app.domain.states import DesiredState
+from sessions_app.domain.states import DesiredState, SessionState
 from sessions_app.models import Draft, Intent, Lease, TaskSession, writing
 from sessions_app.services.assessment import is_running
 from sessions_app.supervisor import leases
@@ -57,7 +57,7 @@ def claim(session_id: uuid.UUID, intent_id: uuid.UUID, me: str, *, attached: boo
         _count(draft, intent)
         intent.claimed_generation = lease.generation
         intent.save(update_fields=["claimed_generation"])
-        if intent.payload.get("mode") != Mode.WORKSPACE_ONLY:
+        if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or draft.session.state == SessionState.CREATED:
             draft.move("start")
         if not attached:
             draft.move_executor("launch")

@@ -19,7 +19,7 @@ from sessions_app.services import intents
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.ingest import ingest
-from sessions_app.supervisor.interruptions import AGENTCTL_GONE, interrupt
+from sessions_app.supervisor.interruptions import AGENTCTL_GONE, agent_left, interrupt
 from sessions_app.supervisor.sweep_rows import Row
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ def write(row: Row, seen: Observation, decision: Decision, lease: Lease) -> Outc
         if decision.interrupt_run and draft.open_run is not None:
             interrupt(draft, AGENTCTL_GONE if seen.observed is Observed.DEAD else "agent_gone")
         if seen.observed is Observed.DEAD or (decision.agent_action in ("resume", "none") and _agent_is_gone(seen)):
-            draft.set(launch_id="")
+            agent_left(draft)
         _move_executor(draft, seen, decision)
         if decision.agent_action == "reattach":
             outcome.receipt_kind = _reattached(draft, row, seen)

@@ -112,15 +112,15 @@ def _teams(sessions: Collection[TaskSession]) -> set[tuple[int, int]]:
 def _foreign(executions: Collection[ExecutorRunning], me: str) -> set[uuid.UUID]:
     """Executions whose lease another living supervisor holds."""
     now = leases.database_now()
-    free: dict[str, bool] = {}
+    dead: dict[str, bool] = {}
     held = set()
     for execution in executions:
         fresh = execution.lease_expires_at is not None and execution.lease_expires_at > now
         if execution.owner in ("", me) or not fresh:
             continue
-        if execution.owner not in free:
-            free[execution.owner] = leases.is_dead(execution.owner)
-        if not free[execution.owner]:
+        if execution.owner not in dead:
+            dead[execution.owner] = leases.is_dead(execution.owner)
+        if not dead[execution.owner]:
             held.add(execution.id)
     return held
 

@@ -67,7 +67,7 @@ class NewTask(_StartForm):
 class NewSession(_StartForm):
     """Another session on a task."""
 
-    prompt = _prompt_field(label="First prompt", help_text="May be left empty: the agent then waits for one.")
+    prompt = _prompt_field(label="First prompt", help_text="Without one the agent starts and waits.")
     field_order = ("prompt", "agent_profile", "executor")
 
     def __init__(self, user: Any, task: Task, *args: Any, **kwargs: Any):

@@ -27,4 +27,6 @@ def render_markdown(text: str) -> SafeString:
         url_schemes=set(_SCHEMES),
         link_rel="noopener noreferrer nofollow",
     )
+    for wide in ("<pre>", "<table>"):  # they scroll sideways, so the keyboard must reach them
+        html = html.replace(wide, f'{wide[:-1]} tabindex="0">')
     return mark_safe(html)  # noqa: S308  (cleaned above)

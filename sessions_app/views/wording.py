@@ -74,7 +74,7 @@ _RECEIPTS: Final[Mapping[str, Word]] = {
     "loaded": Word("Loaded: the agent read its conversation back", "good"),
     "injected": Word("New conversation, told what was said before", "ask"),
     "workspace_only": Word("Workspace only: no agent is running", "calm"),
-    "fresh": Word("New conversation: the agent knows nothing of an earlier one", "calm"),
+    "fresh": Word("Started fresh: the agent knows nothing of what was said before", "ask"),
     "failed": Word("Could not be resumed", "bad"),
 }
 _VERIFIED: Final[Mapping[str, str]] = {
@@ -89,6 +89,8 @@ _NOTHING_TO_VERIFY: Final = frozenset({"workspace_only", "fresh", "failed"})
 
 def receipt_word(receipt: ContinuityReceipt) -> Word:
     """A receipt in plain words: ``Reattached: the same process (verified)``."""
+    if receipt.kind == "fresh" and not receipt.evidence.get("completed_turns"):
+        return Word("New conversation")
     word = _RECEIPTS.get(receipt.kind, Word(receipt.kind))
     if receipt.kind in _NOTHING_TO_VERIFY:
         return word

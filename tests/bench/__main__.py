@@ -27,7 +27,7 @@ def main() -> int:
     figures, floors = run.everything(run.QUICK if asked.quick else run.FULL)
     console = Console(width=None if sys.stdout.isatty() else WIDE)
     console.print(report.figures_table(figures), report.floors_table(floors))
-    return 1 if any(figure.is_over for figure in figures) and not asked.quick else 0
+    return 1 if any(figure.is_over for figure in figures) else 0
 
 
 if __name__ == "__main__":

@@ -17,20 +17,18 @@ from tests.bench.bare import BareGets, BareTable
 from tests.bench.figures import Figure, best_in_turn
 from tests.bench.world import World, fleet_of
 
-LIMIT = 4.0
 TIMEOUT = 1.0
 
 
-def of_the_living(world: World, count: int, rounds: int) -> tuple[Figure, float]:
-    """A dry sweep over a fleet that answers; and the seconds of the bare GETs."""
+def of_the_living(world: World, count: int, rounds: int, limit: float | None) -> Figure:
+    """A dry sweep over a fleet that answers."""
     with fleet_of(count, "127.1.0.1") as fleet:
         world.fill(fleet)
         seconds, floor = asyncio.run(_beside_gets(fleet, rounds, Counter({Observed.ALIVE: count})))
-    figure = Figure(f"sweep of {count:,} live", seconds, f"{count:,} bare GETs", floor, limit=LIMIT)
-    return figure, floor
+    return Figure(f"sweep of {count:,} live", seconds, f"{count:,} bare GETs", floor, limit=limit)
 
 
-def of_the_troubled(world: World, count: int, rounds: int) -> Figure:
+def of_the_troubled(world: World, count: int, rounds: int, limit: float | None) -> Figure:
     """The same with 10 % that refuse and 1 % that hang: what comes on top of their timeout."""
     refusing, hanging = count // 10, max(1, count // 100)
     with fleet_of(count, "127.2.0.1", refusing=refusing, hanging=hanging) as fleet:
@@ -41,7 +39,7 @@ def of_the_troubled(world: World, count: int, rounds: int) -> Figure:
         seconds, floor = asyncio.run(_beside_gets(fleet, rounds, expected))
     row = f"the same, {refusing:,} refuse, {hanging} hang: beyond the timeout of {TIMEOUT:g} s"
     answering = count - refusing - hanging
-    return Figure(row, seconds - TIMEOUT, f"{answering:,} bare GETs", floor, limit=LIMIT)
+    return Figure(row, seconds - TIMEOUT, f"{answering:,} bare GETs", floor, limit=limit)
 
 
 async def _beside_gets(fleet: Sequence[StandIn], rounds: int, expected: Counter[Observed]) -> list[float]:

@@ -278,12 +278,17 @@ def test_where_agents_are_not_kept_apart_it_is_said(ada: Client, world: World) -
         ("resumed", "agent_echo", "Resumed: the agent took up its own conversation (confirmed by the agent)"),
         ("injected", "none", "New conversation, told what was said before (not verified)"),
         ("workspace_only", "none", "Workspace only: no agent is running"),
-        ("fresh", "none", "New conversation: the agent knows nothing of an earlier one"),
+        ("fresh", "none", "Started fresh: the agent knows nothing of what was said before"),
         ("failed", "none", "Could not be resumed"),
     ],
 )
 def test_a_receipt_is_told_in_plain_words(kind: str, verified: str, words: str) -> None:
-    assert receipt_word(ContinuityReceipt(kind=kind, verified=verified)).text == words
+    evidence = {"completed_turns": 2}
+    assert receipt_word(ContinuityReceipt(kind=kind, verified=verified, evidence=evidence)).text == words
+
+
+def test_a_first_conversation_has_lost_nothing() -> None:
+    assert receipt_word(ContinuityReceipt(kind="fresh", verified="none")).text == "New conversation"
 
 
 def test_the_page_shows_the_newest_receipt_and_its_evidence(ada: Client, world: World) -> None:

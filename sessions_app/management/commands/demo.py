@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management import BaseCommand, CommandError
@@ -20,12 +21,16 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
     requires_migrations_checks = False
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """How long the first turn takes."""
+        parser.add_argument("--work", type=int, default=20, help="seconds of the first turn (default: %(default)s)")
+
+    def handle(self, *args: Any, work: int, **options: Any) -> None:
         """Tell the story; exit status 1 with one line if anything is not as promised. Leaves nothing behind."""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         kandev = Throwaway()
         try:
-            Story(Console(), kandev).tell()
+            Story(Console(), kandev, work).tell()
         except BrokenPromise as broken:
             raise CommandError(f"The demo failed. {broken}\n{kandev.log()}".rstrip()) from broken
         except KeyboardInterrupt:

@@ -18,6 +18,7 @@ const replaceParts = partsOf(PARTS);
 
 let lastSeq = Number(page.dataset.lastSeq);
 let mayStart = true;
+let follows = false; // the reader has just sent something, and wants to see what comes of it
 let heard = document.querySelector(".strip").dataset.word;
 
 const live = keepLive({ url: () => `${page.dataset.live}?after=${lastSeq}`, every: EVERY, apply });
@@ -28,7 +29,8 @@ function apply(answer) {
     return false;
   }
   if (answer.last_seq < lastSeq) return false;
-  const wasAtEnd = isAtEnd();
+  const wasAtEnd = follows || isAtEnd();
+  follows = false;
   replaceParts(answer.parts);
   if (!isPast) answer.messages.forEach(showMessage);
   lastSeq = answer.last_seq;
@@ -74,7 +76,8 @@ function isAtEnd() {
 }
 
 function toEnd() {
-  talk.scrollIntoView({ block: "end" });
+  // Not scrollIntoView: that would also move the place from which the Tab key goes on.
+  window.scrollBy({ top: talk.getBoundingClientRect().bottom - window.innerHeight + 16 });
 }
 
 // --- what the reader does ---
@@ -124,6 +127,7 @@ composer.addEventListener("submit", async (event) => {
       messageId.value = answer.next_message_id;
       text.value = "";
       mayStart = false;
+      follows = true;
     }
   } catch {
     tell("The server did not answer. Your text is still here; sending it again is safe, it is delivered once.");

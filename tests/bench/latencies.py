@@ -1,0 +1,123 @@
+"""From the agent's word to the event log, through a real supervisor, agentctl and demo agent."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import socket
+import sqlite3
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from executors_app.agentctl import identity
+from executors_app.models import ExecutorRunning
+from sessions_app.models import TaskSession, wakeups
+from sessions_app.services import intents, tasks
+from tests.bench.bare import BareTable
+from tests.bench.figures import Figure
+from tests.bench.world import World
+from tests.services import ROOT
+from tests.waiting import eventually
+
+WITHIN = 60.0
+"""Seconds for the start and the turn."""
+ASKED = "SELECT seq, name, payload, at FROM session_events WHERE session_id = ? AND seq > ? ORDER BY seq"
+
+
+def of_a_turn(world: World, seconds: float) -> list[Figure]:
+    """While the agent works: from the journal's time of each tick until another process has read it."""
+    task = world.task("Work")
+    task.save()
+    with _supervising():
+        prompt = f"work {seconds:g}"
+        session = tasks.create_session(world.user, task, world.profile, world.executor, prompt=prompt)
+        try:
+            waited, commits = _watch(session.id, world.home)
+        finally:
+            _end(session, world)
+    row, floor = f"agent to event log, {{}} of {len(waited)}", "one bare commit, {}"
+    return [
+        Figure(row.format(name), _quantile(waited, share), floor.format(name), _quantile(commits, share))
+        for name, share in (("p50", 0.5), ("p95", 0.95))
+    ]
+
+
+@contextmanager
+def _supervising() -> Iterator[None]:
+    argv = [sys.executable, str(ROOT / "manage.py"), "supervise"]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def _end(session: TaskSession, world: World) -> None:
+    intents.stop(session.id, world.user)
+    executions = ExecutorRunning.objects.filter(session=session)
+    try:
+        eventually(lambda: executions.get().status == "stopped", timeout=30, describe="the session is stopped")
+    finally:
+        for execution in executions:
+            identity.end_all(identity.marked(str(execution.id)), 10)
+
+
+def _watch(session_id: uuid.UUID, home: Path) -> tuple[list[float], list[float]]:
+    """Seconds that each tick took, and those of a bare commit in each pause between them."""
+    waited: list[float] = []
+    commits: list[float] = []
+    deadline, seq, over = time.monotonic() + WITHIN, 0, False
+    listener, table = wakeups.listen(), BareTable(home / "latency.sqlite3")
+    reader = sqlite3.connect(f"file:{settings.DATABASES['default']['NAME']}?mode=ro", uri=True)
+    try:
+        while not over:
+            assert time.monotonic() < deadline, "the agent's turn did not end in time"
+            select.select([listener], [], [], 0.25)
+            _drain(listener)
+            rows = reader.execute(ASKED, (session_id.hex, seq)).fetchall()
+            now = time.time()
+            seq = rows[-1][0] if rows else seq
+            over = any(name == "session.run.completed" for _, name, _, _ in rows)
+            ticks = [now - _time(at) for _, _, payload, at in rows if _is_tick(json.loads(payload))]
+            waited += ticks
+            if ticks:
+                began = time.perf_counter()
+                table.insert(1)
+                commits.append(time.perf_counter() - began)
+    finally:
+        reader.close()
+        table.close()
+        wakeups.close(listener)
+    return waited, commits
+
+
+def _drain(listener: socket.socket) -> None:
+    with suppress(BlockingIOError):
+        while True:
+            listener.recv(16)
+
+
+def _is_tick(payload: Mapping[str, Any]) -> bool:
+    return str(payload.get("text") or payload.get("append") or "").startswith("tick ")
+
+
+def _time(at: str) -> float:
+    """A time as Django keeps it in SQLite, in seconds."""
+    return datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp()
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    if len(values) < 2:
+        return values[0]
+    return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]

@@ -1,0 +1,64 @@
+"""All benchmarks, one after the other, with a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tests.bench import floors, ingests, journals, latencies, sweeps
+from tests.bench.figures import Figure, Floor
+from tests.bench.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of everything."""
+
+    fleet: int
+    losses: int
+    rounds: int
+    appends: int
+    """Batches for each round of a journal."""
+    work: float
+    """Seconds that the agent works."""
+    samples: int
+    limit: float | None
+    """How many times its floor a sweep may take; None where the counts are too small to judge."""
+
+
+FULL = Sizes(fleet=1000, losses=100, rounds=7, appends=100, work=5, samples=200, limit=4.0)
+QUICK = Sizes(fleet=20, losses=3, rounds=1, appends=3, work=0.5, samples=5, limit=None)
+
+
+def everything(sizes: Sizes) -> tuple[list[Figure], list[Floor]]:
+    """Every row, and the floors of this machine."""
+    world, rounds = World(), sizes.rounds
+    gets = 0.0
+
+    def living() -> list[Figure]:
+        nonlocal gets
+        figure = sweeps.of_the_living(world, sizes.fleet, rounds, sizes.limit)
+        gets = figure.floor_seconds / sizes.fleet
+        return [figure]
+
+    parts: dict[str, Callable[[], list[Figure]]] = {
+        "sweep": living,
+        "sweep with troubles": lambda: [sweeps.of_the_troubled(world, sizes.fleet, rounds, sizes.limit)],
+        "sweep that writes": lambda: [sweeps.of_the_dead(world, sizes.losses, rounds)],
+        "journal": lambda: [journals.appends(world.home, size, sizes.appends, rounds) for size in (1, 64, 1000)],
+        "ingest": lambda: [ingests.batches(world, 1, 64, rounds), ingests.batches(world, 20, 50, rounds)],
+        "latency": lambda: latencies.of_a_turn(world, sizes.work),
+    }
+    figures: list[Figure] = []
+    columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=len(parts) + 1)
+        for name, measure in parts.items():
+            bar.update(task, description=name)
+            figures += measure()
+            bar.advance(task)
+        bar.update(task, description="floors")
+        return figures, floors.measured(world.home, gets, sizes.samples)

@@ -1,0 +1,33 @@
+"""The benchmarks run from end to end; what they measure is judged by people and by ``make bench``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.services import ROOT
+
+ROWS = (
+    "sweep of 20 live",
+    "the same, 2 refuse, 1 hang",
+    "sweep that writes 3 losses",
+    "journal, 1 line until durable",
+    "journal, 64 lines until durable",
+    "journal, 1000 lines until durable",
+    "ingest, 1 x 64 lines",
+    "ingest, 20 x 50 lines",
+    "agent to event log, p50",
+    "agent to event log, p95",
+    "bare GET /status, each",
+    "append 1 line + fdatasync",
+    "append 100 lines + fdatasync, each line",
+    "SQLite commit of 1 row",
+    "SQLite commit of 10,000 rows, each row",
+)
+
+
+def test_a_quick_run_has_every_row() -> None:
+    argv = [sys.executable, "-W", "error", "-m", "tests.bench", "--quick"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [row for row in ROWS if row not in done.stdout] == []

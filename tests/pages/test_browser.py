@@ -1,0 +1,276 @@
+"""The pages in a real browser: coming in, prompting, dark and narrow screens, the keyboard, a server that goes away."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.test import Client
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
+
+from sessions_app.models import LoginLink, TaskSession
+from tests.pages.world import World, asks, first_prompt, hear, make_world, path_of, supervise
+from tests.services import chromium, require
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--no-first-run", "--disable-quic"),
+)
+MARKDOWN = (
+    "Found it:\n\n```\n" + "a very long line " * 20 + "\n```\n\n| file | line |\n|---|---|\n| `tests/login.py` | 12 |\n"
+    "\n- one\n- two\n\n" + "unbreakable" * 30
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium. Playwright keeps an event loop in this thread, which Django must not take for an async caller."""
+    require("chromium")
+    path = chromium()
+    before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+    if before is None:
+        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+@pytest.fixture
+def world(browser: Browser) -> World:
+    supervise()
+    return make_world()
+
+
+class Visit:
+    """Ada at one screen; whatever her browser complains about is kept."""
+
+    def __init__(self, browser: Browser, server: Any, world: World, **screen: Any):
+        self.context: BrowserContext = browser.new_context(base_url=server.url, **screen)
+        client = Client()
+        client.force_login(world.ada)
+        name, cookie = "kandev_session", client.cookies["kandev_session"].value
+        self.context.add_cookies([{"name": name, "value": cookie, "url": server.url}])
+        self.page: Page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self._note(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _note(self, kind: str, text: str) -> None:
+        if kind == "error":
+            self.complaints.append(text)
+
+    def open(self, path: str) -> Page:
+        """Go there; the page is back."""
+        self.page.goto(path)
+        return self.page
+
+
+@pytest.fixture
+def visit(browser: Browser, live_server: Any, world: World) -> Iterator[Any]:
+    """Makes visits, and ends them."""
+    made: list[Visit] = []
+
+    def begin(**screen: Any) -> Visit:
+        made.append(Visit(browser, live_server, world, **screen))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.context.close()
+
+
+def busy_session(world: World) -> TaskSession:
+    """A session with everything on its page."""
+    session = world.running_session()
+    tool = {
+        "kind": "tool.call",
+        "tool_call_id": "t",
+        "title": "Read a file",
+        "status": "completed",
+        "raw_input": "x" * 400,
+    }
+    plan = {"kind": "plan", "entries": [{"content": "Read", "status": "completed"}]}
+    thought = {"kind": "message.thought", "text": "Hmm."}
+    hear(session, plan, thought, {"kind": "message.agent", "text": MARKDOWN}, tool, asks(title="Run " + "x" * 90))
+    session.prompts.create(message_id="held", text="held " * 40, state="held")
+    session.prompts.create(message_id="queued", text="queued " * 40)
+    session.receipts.create(kind="reattached", verified="same_process")
+    return session
+
+
+def test_ada_comes_in_by_a_link(visit: Any, browser: Browser, live_server: Any, world: World) -> None:
+    context = browser.new_context(base_url=live_server.url)
+    page = context.new_page()
+    page.goto(f"/login/{LoginLink.mint(world.ada)}/")
+    page.get_by_role("button", name="Log in as ada").click()
+    expect(page.get_by_role("heading", name="Board")).to_be_visible()
+    assert page.url == f"{live_server.url}/"
+    context.close()
+
+
+def test_a_prompt_is_sent_without_leaving_the_page_and_shown_in_the_queue(visit: Any, world: World) -> None:
+    session, ada = world.running_session(), visit()
+    page = ada.open(path_of(session))
+    page.evaluate("window.stayed = true")
+    page.get_by_label("Your prompt").fill("And now the docs.\nAll of them.")
+    page.keyboard.press("Control+Enter")
+
+    queue = page.get_by_role("region", name="Queue")
+    expect(queue).to_contain_text("And now the docs.")
+    expect(page.get_by_label("Your prompt")).to_have_value("")
+    assert page.evaluate("window.stayed")
+    assert session.prompts.get(state="queued").text == "And now the docs.\nAll of them."
+    queue.get_by_role("button", name="Withdraw").click()
+    expect(queue).to_be_hidden()
+    assert ada.complaints == []
+
+
+def test_what_the_agent_says_appears_by_itself_and_once(visit: Any, world: World) -> None:
+    session = world.running_session()
+    page = visit().open(path_of(session))
+    for word in ("one ", "two"):
+        hear(session, {"kind": "message.agent", "text": word})
+        expect(page.locator(".message.agent")).to_contain_text(word.strip())
+    expect(page.locator(".message.agent .prose")).to_have_text("one two")
+    hear(session, asks())
+    page.get_by_role("button", name="Allow once").click()
+    expect(page.get_by_text("Your answer is on its way")).to_be_visible()
+    assert session.intents.get(kind="answer").payload["option_id"] == "allow"
+
+
+def test_a_server_that_goes_away_is_waited_for(visit: Any, world: World) -> None:
+    session, ada = world.running_session(), visit()
+    page = ada.open(path_of(session))
+    away = True
+
+    def answer(route: Route) -> None:
+        route.abort() if away else route.continue_()
+
+    page.route("**/live/**", answer)
+    expect(page.get_by_text("Reconnecting…")).to_be_visible()
+    hear(session, {"kind": "message.agent", "text": "Said meanwhile."})
+    away = False
+    expect(page.get_by_text("Said meanwhile.")).to_be_visible(timeout=10_000)
+    expect(page.get_by_text("Reconnecting…")).to_be_hidden()
+
+
+def test_a_text_that_could_not_be_sent_is_kept_and_sent_once(visit: Any, world: World) -> None:
+    session = world.running_session()
+    page = visit().open(path_of(session))
+
+    def lose_the_answer(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    page.route("**/prompt/", lose_the_answer)
+    page.get_by_label("Your prompt").fill("Deploy it.")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("alert")).to_contain_text("sending it again is safe")
+    expect(page.get_by_label("Your prompt")).to_have_value("Deploy it.")
+    page.unroute("**/prompt/")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_label("Your prompt")).to_have_value("")
+    assert session.prompts.filter(text="Deploy it.").count() == 1
+
+
+def test_opening_a_resting_session_starts_its_agent_once(visit: Any, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    page = visit().open(path_of(session))
+    eventually(
+        lambda: session.intents.filter(kind="start", done_at=None).exists(), describe="the page asks for a start"
+    )
+    expect(page.get_by_text("The agent is starting.")).to_be_visible()
+    assert session.intents.filter(kind="start", done_at=None).count() == 1
+
+
+def test_a_new_task_needs_only_a_title_and_words(visit: Any, world: World) -> None:
+    page = visit().open("/")
+    page.get_by_label("Title").fill("Mend the engine")
+    page.get_by_label("What is to be done").fill("Please.")
+    page.get_by_role("button", name="Create and start").click()
+    expect(page.get_by_role("heading", name="Mend the engine")).to_be_visible()
+    assert first_prompt(TaskSession.objects.get()).text == "Please."
+
+
+@pytest.mark.parametrize("javascript", [True, False], ids=["with JavaScript", "without JavaScript"])
+def test_everything_can_be_done_with_and_without_javascript(javascript: bool, visit: Any, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks())
+    page = visit(java_script_enabled=javascript).open(path_of(session))
+    page.get_by_role("button", name="Reject").click()
+    expect(page.get_by_text("Your answer is on its way")).to_be_visible()
+    page.get_by_label("Your prompt").fill("More.")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("region", name="Queue")).to_contain_text("More.")
+    page.get_by_role("button", name="Stop").click()
+    eventually(lambda: session.intents.filter(kind="stop").exists(), describe="the stop is ordered")
+
+
+PLACES = {
+    "board": lambda world: "/" if busy_session(world) else "",
+    "task": lambda world: f"/tasks/{busy_session(world).task_id}/",
+    "session": lambda world: path_of(busy_session(world)),
+    "login": lambda world: "/login/used/",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_fits_a_telephone_and_can_be_read(place: str, scheme: str, visit: Any, world: World) -> None:
+    path = PLACES[place](world)
+    ada = visit(viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    page = ada.open(path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    lightness = sum(int(part) for part in back.strip("rgb()").split(","))
+    assert (lightness < 200) is (scheme == "dark")
+    axe: Any = Axe()
+    found = axe.run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert [one for one in ada.complaints if "410" not in one] == []
+
+
+def test_the_keyboard_reaches_what_matters_in_order_and_is_seen(visit: Any, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks())
+    page = visit().open(path_of(session))
+    reached = [_tab(page) for _ in range(14)]
+    names = [name for name, _ in reached]
+    wanted = ["Skip to content", "Board", "Log out", "Answer", "Allow once", "Reject", "Your prompt", "Send"]
+    assert (
+        [name for name in names if name in wanted][: len(wanted) + 1]
+        == [
+            *wanted[:3],
+            "Board",  # once more, in the page's own path
+            *wanted[3:],
+        ]
+    )
+    assert all(width >= 2 for _, width in reached), "the focus can be seen everywhere"
+
+
+def _tab(page: Page) -> tuple[str, float]:
+    page.keyboard.press("Tab")
+    seen = page.evaluate(
+        """() => { const e = document.activeElement; const s = getComputedStyle(e);
+        return [e.labels?.[0]?.innerText ?? e.innerText.trim(), parseFloat(s.outlineWidth)] }"""
+    )
+    return cast(tuple[str, float], tuple(seen))
+
+
+def test_the_focus_stays_where_it_was_when_the_page_changes(visit: Any, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks())
+    page = visit().open(path_of(session))
+    expect(page.get_by_role("button", name="Reject")).to_be_visible()
+    page.get_by_role("button", name="Reject").focus()
+    hear(session, asks("p2", title="Another thing"))
+    expect(page.get_by_text("Another thing")).to_be_visible()
+    assert page.evaluate("document.activeElement.value") == "p1 reject"

@@ -1,0 +1,61 @@
+"""``manage.py demo``: the whole story with real processes, and nothing left behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from executors_app.agentctl import identity
+from tests.services import ROOT
+from tests.waiting import eventually
+
+
+@contextmanager
+def demo(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """The story being told, with everything of it under ``directory``."""
+    argv = [sys.executable, "manage.py", "demo", "--work", "12"]
+    env = {**os.environ, "TMPDIR": str(directory), "KANDEV_DATA_DIR": str(directory / "of-the-caller")}
+    with subprocess.Popen(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as told:
+        try:
+            yield told
+        finally:
+            told.terminate()
+
+
+def left_over(directory: Path) -> list[str]:
+    """Directories of demos, and processes that work in one."""
+    place = str(directory / "kandev-demo-").encode()
+    processes = [pid for pid in identity.pids() if any(place in entry for entry in identity.environment(pid))]
+    return [path.name for path in directory.glob("kandev-demo-*")] + [str(pid) for pid in processes]
+
+
+def test_the_story_is_as_promised_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with demo(tmp_path) as told:
+        words, _ = told.communicate(timeout=120)
+    assert told.returncode == 0, words
+    for sentence in (
+        "No agent process was harmed",
+        "reattached, the same process (verified)",
+        "Equal to the byte",
+        "was not sent again",
+        "it says: walrus",
+        "Everything was as promised.",
+    ):
+        assert f"{sentence}" in words
+    assert left_over(tmp_path) == []
+
+
+def test_a_story_that_is_broken_off_leaves_nothing_behind(tmp_path: Path) -> None:
+    with demo(tmp_path) as told:
+        assert told.stdout
+        eventually(lambda: "the agent says" in told.stdout.readline(), timeout=60, describe="the agent talks")
+        assert left_over(tmp_path)
+        told.send_signal(signal.SIGTERM)
+        told.communicate(timeout=60)
+    assert told.returncode == 143
+    assert left_over(tmp_path) == []

@@ -1,0 +1,359 @@
+"""What is asked of a session is written down once, or refused before anything is written."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from sessions_app.models import Intent, IntentKind, PermissionRequest, Prompt, TaskSession
+from sessions_app.services import intents, tasks
+from sessions_app.services.errors import (
+    AlreadyRunning,
+    Conflict,
+    Invalid,
+    MissingResumeToken,
+    NotFound,
+    NotResumable,
+    PromptInDoubt,
+    SessionsError,
+    TerminalState,
+    WorktreeMissing,
+)
+from sessions_app.supervisor.orders import next_overtaking
+from tests.supervisor import tables
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import (
+    change,
+    execution_of,
+    fresh,
+    make_session,
+    make_task,
+    make_user,
+    names,
+    prompt_states,
+    running_session,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def open_orders(session: TaskSession) -> list[tuple[str, dict[str, Any]]]:
+    rows = Intent.objects.filter(session=session, done_at=None).order_by("created_at")
+    return list(rows.values_list("kind", "payload"))
+
+
+def at_rest(**fields: Any) -> TaskSession:
+    """A session whose agent is gone and whose conversation can be had again."""
+    session = running_session(**{"launch_id": "", **fields})
+    session.runs.create(message_id="p0", state="completed", started_at=timezone.now())
+    return session
+
+
+# --- prompts ---
+
+
+def test_a_prompt_to_a_running_session_is_queued_and_orders_no_start() -> None:
+    session = running_session()
+    row, new = intents.prompt(session.id, "p1", "do it", make_user())
+    assert new
+    assert (row.state, row.text, row.by) == ("queued", "do it", make_user())
+    assert names(session) == ["session.prompt.queued"]
+    assert open_orders(session) == []
+
+
+def test_a_prompt_to_a_session_at_rest_orders_its_start() -> None:
+    session = at_rest(desired_state="stopped", stopped_by_user=True)
+    intents.prompt(session.id, "p1", "do it", make_user())
+    assert open_orders(session) == [("start", {"mode": "auto"})]
+    assert (fresh(session).desired_state, fresh(session).stopped_by_user) == ("running", False)
+
+
+def test_the_same_prompt_again_is_the_first_one() -> None:
+    session = at_rest()
+    first, _ = intents.prompt(session.id, "p1", "do it", make_user())
+    before = tables.dump()
+    again, new = intents.prompt(session.id, "p1", "do it", make_user())
+    assert (again, new) == (first, False)
+    assert tables.dump() == before
+
+
+def test_the_same_prompt_again_is_answered_after_the_end_of_the_session_too() -> None:
+    session = at_rest()
+    first, _ = intents.prompt(session.id, "p1", "do it", make_user())
+    change(session, state="COMPLETED")
+    assert intents.prompt(session.id, "p1", "do it", make_user()) == (first, False)
+
+
+def test_another_text_under_the_same_name_is_a_conflict() -> None:
+    session = running_session()
+    intents.prompt(session.id, "p1", "do it", make_user())
+    with pytest.raises(Conflict):
+        intents.prompt(session.id, "p1", "do something else", make_user())
+
+
+def test_two_prompts_order_one_start() -> None:
+    session = at_rest()
+    for message_id in ("p1", "p2"):
+        intents.prompt(session.id, message_id, "do it", make_user())
+    assert open_orders(session) == [("start", {"mode": "auto"})]
+    assert prompt_states(session) == {"p1": "queued", "p2": "queued"}
+
+
+def test_a_prompt_whose_stop_is_not_carried_out_yet_wants_the_session_to_run() -> None:
+    session = running_session()
+    intents.stop(session.id, make_user())
+    intents.prompt(session.id, "p1", "do it", make_user())
+    assert (fresh(session).desired_state, fresh(session).stopped_by_user) == ("running", False)
+
+
+NO_TOKEN = {"resume_token": ""}
+REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], type[SessionsError]]] = [
+    ("completed", {"state": "COMPLETED"}, {}, TerminalState),
+    ("cancelled", {"state": "CANCELLED"}, {}, TerminalState),
+    ("given up", {"state": "FAILED"}, {}, TerminalState),
+    ("no token", {}, NO_TOKEN, MissingResumeToken),
+    ("agent cannot", {}, {"supports_session_resume": False}, NotResumable),
+    ("mismatch", {"context_mismatch": True}, {}, NotResumable),
+    ("worktree gone", {"error_code": "worktree_missing", "state": "ERROR"}, {}, WorktreeMissing),
+]
+
+
+@pytest.mark.parametrize(("fields", "row", "error"), [line[1:] for line in REFUSED], ids=[line[0] for line in REFUSED])
+def test_a_prompt_that_nobody_could_take_is_refused_before_anything_is_written(
+    fields: dict[str, Any], row: dict[str, Any], error: type[SessionsError]
+) -> None:
+    session = at_rest(execution=row, **fields)
+    before = tables.dump()
+    with pytest.raises(error):
+        intents.prompt(session.id, "p1", "do it", make_user())
+    assert tables.dump() == before
+
+
+def test_a_prompt_in_doubt_is_not_given_again_under_its_name() -> None:
+    session = at_rest()
+    Prompt.objects.create(session=session, message_id="p1", text="do it", state="held")
+    with pytest.raises(PromptInDoubt):
+        intents.prompt(session.id, "p1", "do it", make_user())
+    assert intents.prompt(session.id, "p2", "something else", make_user())[1]
+
+
+@pytest.mark.parametrize("message_id", ["", "x" * 129, "a\nb", "continue:1", "wait:1"])
+def test_a_message_id_is_short_printable_and_not_the_systems(message_id: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        intents.prompt(running_session().id, message_id, "do it", make_user())
+    assert refused.value.details == {"field": "message_id"}
+
+
+@pytest.mark.parametrize("text", ["", " \n ", "x" * (intents.TEXT_LIMIT + 1)])
+def test_a_prompt_says_something_and_not_too_much(text: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        intents.prompt(running_session().id, "p1", text, make_user())
+    assert refused.value.details == {"field": "text"}
+
+
+# --- starts ---
+
+
+def test_a_session_has_one_open_start_whoever_asks() -> None:
+    session = at_rest()
+    for mode in ("auto", "auto", "resume"):
+        intents.resume(session.id, make_user(), mode)
+    assert [kind for kind, _ in open_orders(session)] == ["start"]
+
+
+def test_a_users_choice_counts_while_nobody_has_begun_the_start() -> None:
+    session = at_rest()
+    intents.resume(session.id, None, "auto")
+    intents.resume(session.id, make_user(), "fresh_start")
+    intents.prompt(session.id, "p1", "do it", make_user())
+    assert open_orders(session) == [("start", {"mode": "fresh_start"})]
+
+
+def test_a_start_that_was_begun_goes_on_as_it_began() -> None:
+    session = at_rest()
+    intents.resume(session.id, make_user(), "auto")
+    session.intents.filter(done_at=None).update(claimed_generation=2)
+    intents.resume(session.id, make_user(), "fresh_start")
+    assert open_orders(session) == [("start", {"mode": "auto"})]
+
+
+def test_asking_for_what_runs_already_is_no_order() -> None:
+    session = running_session()
+    before = tables.dump()
+    intents.resume(session.id, make_user())
+    assert tables.dump() == before
+    with pytest.raises(AlreadyRunning):
+        intents.resume(session.id, make_user(), "fresh_start")
+
+
+def test_a_user_who_tries_again_begins_to_count_anew() -> None:
+    session = at_rest(state="FAILED", start_attempts=5, next_restart_at=timezone.now())
+    intents.resume(session.id, make_user())
+    assert (fresh(session).start_attempts, fresh(session).next_restart_at) == (0, None)
+
+
+def test_a_mode_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(Invalid):
+        intents.resume(at_rest().id, make_user(), "sideways")
+
+
+@pytest.mark.parametrize(
+    ("fields", "row", "mode", "error"),
+    [
+        ({"state": "COMPLETED"}, {}, "auto", TerminalState),
+        ({}, NO_TOKEN, "resume", MissingResumeToken),
+        ({"context_mismatch": True}, {}, "resume", NotResumable),
+        ({"error_code": "worktree_missing"}, {}, "workspace_only", WorktreeMissing),
+    ],
+)
+def test_a_start_that_cannot_be_had_is_refused_before_anything_is_written(
+    fields: dict[str, Any], row: dict[str, Any], mode: str, error: type[SessionsError]
+) -> None:
+    session = at_rest(execution=row, **fields)
+    before = tables.dump()
+    with pytest.raises(error):
+        intents.resume(session.id, make_user(), mode)
+    assert tables.dump() == before
+
+
+# --- stop, close, cancel ---
+
+
+def test_a_stop_takes_back_a_start_that_nobody_has_begun() -> None:
+    session = make_session()
+    intents.stop(session.id, make_user())
+    start = session.intents.get(kind="start")
+    assert (start.done_at is not None, start.outcome) == (True, "stopped")
+    assert [kind for kind, _ in open_orders(session)] == ["stop"]
+    assert (fresh(session).desired_state, fresh(session).stopped_by_user) == ("stopped", True)
+
+
+def test_a_start_that_was_begun_learns_of_the_stop_by_itself() -> None:
+    session = make_session()
+    session.intents.update(claimed_generation=1)
+    intents.stop(session.id, make_user())
+    assert [kind for kind, _ in open_orders(session)] == ["start", "stop"]
+
+
+def test_stopping_twice_is_one_order() -> None:
+    session = running_session()
+    for _ in range(2):
+        intents.stop(session.id, make_user())
+    assert [kind for kind, _ in open_orders(session)] == ["stop"]
+
+
+@pytest.mark.parametrize("outcome", ["completed", "cancelled"])
+def test_closing_is_ordered_once_and_stops_the_session(outcome: str) -> None:
+    session = running_session()
+    for _ in range(2):
+        intents.close(session.id, make_user(), outcome)
+    assert open_orders(session) == [("close", {"as": outcome})]
+    assert fresh(session).desired_state == "stopped"
+
+
+def test_a_session_is_closed_one_way_or_the_other() -> None:
+    session = running_session()
+    intents.close(session.id, make_user(), "completed")
+    with pytest.raises(Conflict):
+        intents.close(session.id, make_user(), "cancelled")
+    with pytest.raises(Invalid):
+        intents.close(session.id, make_user(), "somehow")
+
+
+def test_a_session_that_was_closed_is_not_closed_again() -> None:
+    session = running_session(state="COMPLETED")
+    with pytest.raises(TerminalState):
+        intents.close(session.id, make_user(), "completed")
+
+
+def test_a_cancel_names_the_turn_it_is_about() -> None:
+    session = running_session()
+    assert not intents.cancel(session.id, make_user())
+    hear(session, Journal().turn_begins("p1"))
+    assert intents.cancel(session.id, make_user())
+    assert open_orders(session) == [("cancel", {"message_id": "p1"})]
+
+
+@pytest.mark.parametrize("end", [tasks.archive, tasks.finish])
+def test_a_task_that_is_over_stops_its_sessions(end: Callable[..., object]) -> None:
+    task = make_task()
+    session = running_session(task=task)
+    end(task, make_user())
+    assert fresh(session).desired_state == "stopped"
+    assert [kind for kind, _ in open_orders(session)] == ["stop"]
+    with pytest.raises(TerminalState):
+        intents.prompt(session.id, "p1", "do it", make_user())
+    with pytest.raises(TerminalState):
+        make_session(task=task)
+
+
+def test_a_session_is_deleted_when_nothing_of_it_can_run() -> None:
+    session = running_session()
+    with pytest.raises(Conflict):
+        tasks.delete_session(session)
+    change(execution_of(session), status="stopped")
+    intents.stop(session.id, make_user())
+    with pytest.raises(Conflict):
+        tasks.delete_session(session)
+    session.intents.update(done_at=timezone.now())
+    tasks.delete_session(session)
+    assert not TaskSession.objects.exists()
+
+
+# --- answers ---
+
+
+def asked() -> TaskSession:
+    session, journal = running_session(), Journal()
+    hear(session, [*journal.turn_begins("p1"), journal.asks("q1")])
+    return session
+
+
+def test_the_first_answer_counts() -> None:
+    session = asked()
+    for _ in range(2):
+        intents.answer(session.id, "q1", "yes", make_user())
+    with pytest.raises(Conflict):
+        intents.answer(session.id, "q1", "no", make_user("bob"))
+    assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": "yes"})]
+
+
+def test_an_answer_that_was_given_is_given_again_to_whoever_agrees() -> None:
+    session = asked()
+    PermissionRequest.objects.update(state="resolved", option_id="yes")
+    assert intents.answer(session.id, "q1", "yes", make_user()).state == "resolved"
+    with pytest.raises(Conflict):
+        intents.answer(session.id, "q1", "no", make_user())
+    assert open_orders(session) == []
+
+
+def test_only_what_was_asked_can_be_answered_and_only_as_offered() -> None:
+    session = asked()
+    with pytest.raises(Invalid):
+        intents.answer(session.id, "q1", "maybe", make_user())
+    with pytest.raises(NotFound):
+        intents.answer(session.id, "q2", "yes", make_user())
+    with pytest.raises(NotFound):
+        intents.answer(running_session().id, "q1", "yes", make_user())
+
+
+def test_an_order_for_a_session_that_is_not_there_is_said() -> None:
+    with pytest.raises(TaskSession.DoesNotExist):
+        intents.stop(uuid.uuid4(), make_user())
+
+
+def test_orders_that_overtake_are_carried_out_strongest_first() -> None:
+    session = asked()
+    intents.answer(session.id, "q1", "yes", make_user())
+    intents.cancel(session.id, make_user())
+    intents.stop(session.id, make_user())
+    intents.close(session.id, make_user(), "completed")
+    order = []
+    while (row := next_overtaking(session.id)) is not None:
+        order.append(row.kind)
+        Intent.objects.filter(id=row.id).update(done_at=timezone.now())
+    assert order == [IntentKind.CLOSE, IntentKind.STOP, IntentKind.CANCEL, IntentKind.ANSWER]

@@ -1,0 +1,153 @@
+"""One supervisor at a time commands an execution, and each take-over is newer than all before."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from threading import Barrier
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from executors_app.agentctl import identity
+from executors_app.models import ExecutorRunning
+from sessions_app.models import Lease, Supervisor
+from sessions_app.supervisor import beat, leases
+from tests.supervisor.rows import change, execution_of, fresh, running_session
+
+NOW = timezone.now()
+LATER, EARLIER = NOW + timedelta(hours=1), NOW - timedelta(seconds=1)
+
+
+def execution(**fields: Any) -> ExecutorRunning:
+    return execution_of(running_session(execution={"generation": 4, **fields}))
+
+
+def supervisor(boot_id: str, *, lives: bool, host_id: str = "") -> None:
+    """A supervisor's row; a dead one's pid belongs to somebody else by now."""
+    process = identity.of_self()
+    known = process if lives else replace(process, start_time=process.start_time - 1)
+    Supervisor.objects.create(
+        boot_id=boot_id,
+        host_id=host_id or identity.host_id(),
+        process=known.to_json(),
+        started_at=NOW,
+        beat_at=NOW,
+    )
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("row", "reported", "generation"),
+    [
+        ({"owner": "", "lease_expires_at": None}, 0, 5),
+        ({"owner": "", "lease_expires_at": None}, 9, 10),
+        ({"owner": "", "lease_expires_at": LATER}, 4, 5),
+        ({"owner": "me", "lease_expires_at": LATER}, 4, 4),
+        ({"owner": "me", "lease_expires_at": LATER}, 0, 4),
+        ({"owner": "me", "lease_expires_at": EARLIER}, 4, 4),
+        ({"owner": "me", "lease_expires_at": LATER}, 5, 6),
+        ({"owner": "other", "lease_expires_at": EARLIER}, 4, 5),
+        ({"owner": "other", "lease_expires_at": None}, 7, 8),
+        ({"owner": "other", "lease_expires_at": LATER}, 4, None),
+        ({"owner": "dead", "lease_expires_at": LATER}, 4, 5),
+        ({"owner": "alive", "lease_expires_at": LATER}, 4, None),
+        ({"owner": "dead elsewhere", "lease_expires_at": LATER}, 4, None),
+    ],
+    ids=[
+        "free",
+        "free, agentctl has seen more",
+        "given back",
+        "ours",
+        "ours, agentctl was started anew",
+        "ours, run out",
+        "ours, but agentctl has seen a newer one",
+        "run out",
+        "never renewed",
+        "somebody's",
+        "a dead one's",
+        "a living one's",
+        "nobody can tell",
+    ],
+)
+def test_a_lease_is_had_where_nobody_alive_holds_it(row: dict[str, Any], reported: int, generation: int | None) -> None:
+    supervisor("dead", lives=False)
+    supervisor("alive", lives=True)
+    supervisor("dead elsewhere", lives=False, host_id="another host")
+    target = execution(**row)
+    lease = leases.acquire(target.id, "me", reported)
+    assert lease == (None if generation is None else Lease("me", generation))
+    after = fresh(target)
+    if lease is None:
+        assert (after.owner, after.generation) == (row["owner"], 4)
+    else:
+        assert (after.owner, after.generation) == ("me", generation)
+        assert after.lease_expires_at is not None
+        assert after.lease_expires_at > timezone.now() + leases.ttl() / 2
+
+
+@pytest.mark.django_db
+def test_there_is_no_lease_of_an_execution_that_is_not_there() -> None:
+    target = execution()
+    target.delete()
+    assert leases.acquire(target.session_id, "me") is None
+
+
+@pytest.mark.django_db
+def test_a_renewal_tells_what_is_still_ours() -> None:
+    mine, other = execution(lease_expires_at=EARLIER), execution(owner="other", lease_expires_at=EARLIER)
+    assert leases.renew("me") == {mine.id}
+    assert fresh(mine).lease_expires_at > timezone.now()  # type: ignore[operator]
+    assert fresh(other).lease_expires_at == EARLIER
+
+
+@pytest.mark.django_db
+def test_a_lease_given_back_keeps_its_generation() -> None:
+    one, two, other = execution(), execution(), execution(owner="other", lease_expires_at=LATER)
+    leases.release("me", one.id)
+    assert [fresh(row).owner for row in (one, two, other)] == ["", "me", "other"]
+    leases.release("me")
+    assert [fresh(row).owner for row in (one, two, other)] == ["", "", "other"]
+    assert (fresh(one).generation, fresh(one).lease_expires_at) == (4, None)
+    assert leases.acquire(one.id, "other") == Lease("other", 5)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_that_want_it_at_once_one_gets_it() -> None:
+    target = execution()
+    names = [f"s{number}" for number in range(4)]
+    for name in names:
+        supervisor(name, lives=True)
+    for turn in range(5):
+        change(target, owner="", lease_expires_at=None)
+        begin = Barrier(len(names))
+
+        def wants(name: str, begin: Barrier = begin) -> Lease | None:
+            try:
+                begin.wait(10)
+                return leases.acquire(target.id, name)
+            finally:
+                connection.close()
+
+        with ThreadPoolExecutor(len(names)) as pool:
+            got = [lease for lease in pool.map(wants, names) if lease is not None]
+        assert len(got) == 1
+        row = fresh(target)
+        assert (row.owner, row.generation) == (got[0].owner, got[0].generation) == (got[0].owner, 5 + turn)
+
+
+@pytest.mark.django_db
+def test_a_supervisor_says_that_it_lives_and_leaves_no_trace_when_it_ends() -> None:
+    Supervisor.objects.create(boot_id="long gone", host_id="h", started_at=NOW, beat_at=NOW - timedelta(days=8))
+    beat.register("me")
+    row = Supervisor.objects.get()
+    assert (row.boot_id, row.swept_at) == ("me", None)
+    assert not leases.is_dead("me")
+    beat.swept("me")
+    assert fresh(row).swept_at is not None
+    beat.unregister("me")
+    assert not Supervisor.objects.exists()
+    assert not leases.is_dead("me")
