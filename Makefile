@@ -31,8 +31,8 @@ test: setup-dev ## the whole test suite; ARGS="tests/house -x" for a part
 check: setup-dev ## format, lint, types, imports, migrations, API schema
 	@scripts/check
 
-bench: setup-dev ## the benchmarks: each figure beside its floor
-	@$(BIN)/python -m tests.bench
+bench: setup-dev ## the benchmarks: each figure beside its floor; ARGS=--quick to see them run
+	@$(BIN)/python -m tests.bench $(ARGS)
 
 demo: setup ## the restart story, in the terminal
 	@$(BIN)/python manage.py demo

@@ -139,7 +139,7 @@ def _request(target: StatusTarget) -> tuple[str, int, bytes, ssl.SSLContext | bo
     """Host, port, the bytes to send and the TLS to use. HTTP/1.0: nobody may answer in chunks."""
     try:
         parts = urlsplit(target.url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
         path = f"{parts.path.rstrip('/')}/status"
         lines = (
             f"GET {path} HTTP/1.0",
@@ -150,9 +150,9 @@ def _request(target: StatusTarget) -> tuple[str, int, bytes, ssl.SSLContext | bo
         request = "\r\n".join(lines).encode("ascii") + _HEAD_END
     except ValueError as error:
         raise AgentctlUnreachable("The address of agentctl is no URL.", reason="bad_url") from error
-    if not parts.hostname or parts.scheme not in {"http", "https"} or len(request.split(b"\r\n")) != len(lines) + 2:
+    if not host or parts.scheme not in {"http", "https"} or len(request.split(b"\r\n")) != len(lines) + 2:
         raise AgentctlUnreachable("The address of agentctl is no URL.", reason="bad_url")
-    return parts.hostname, port, request, _tls(parts, target.tls)
+    return host, port, request, _tls(parts, target.tls)
 
 
 def _tls(parts: SplitResult, context: ssl.SSLContext | None) -> ssl.SSLContext | bool | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from typing import Any, Final
 
 from django.core.exceptions import ValidationError
 from django.db import models
@@ -10,6 +12,27 @@ from django.db import models
 from executors_app import plugins
 from executors_app.domain import ExecutionFacts, ExecutorStatus
 from executors_app.encryption import EncryptedJSONField, EncryptedTextField
+
+ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_env(env: Any) -> None:
+    """Refuse, with ValidationError, what cannot be an environment: names must be such as a shell allows."""
+    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
+        raise ValidationError("An object whose values are texts is wanted.")
+    if bad := [name for name in env if not ENV_NAME.fullmatch(name)]:
+        raise ValidationError(f"No name of a variable: {', '.join(map(repr, bad))}.")
+
+
+def check_mcp_servers(servers: Any) -> None:
+    """Refuse, with ValidationError, what is no list of MCP servers: each one has a name."""
+    if not isinstance(servers, list) or not all(_has_name(server) for server in servers):
+        raise ValidationError("A list of objects is wanted, each with a name.")
+
+
+def _has_name(server: Any) -> bool:
+    name = server.get("name") if isinstance(server, dict) else None
+    return isinstance(name, str) and bool(name)
 
 
 class AgentProfile(models.Model):

@@ -1,4 +1,4 @@
-"""The ASGI entry point that daphne serves."""
+"""The ASGI entry point that daphne serves: pages and API, and the WebSockets."""
 
 from __future__ import annotations
 
@@ -9,4 +9,8 @@ from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kandev.settings")
 
-application = ProtocolTypeRouter({"http": get_asgi_application()})
+http = get_asgi_application()
+
+from sessions_app.routing import websockets  # noqa: E402 - the apps must be loaded before
+
+application = ProtocolTypeRouter({"http": http, "websocket": websockets})

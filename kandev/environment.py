@@ -36,26 +36,32 @@ class BadEnvironment(ImproperlyConfigured):
 
 
 def _text(value: str) -> str:
+    """A text."""
     return value
 
 
 def _path(value: str) -> Path:
+    """A path."""
     return Path(value).expanduser().absolute()
 
 
 def _optional_path(value: str) -> Path | None:
+    """A path."""
     return _path(value) if value else None
 
 
 def _paths(value: str) -> tuple[Path, ...]:
+    """Paths, separated by `:`."""
     return tuple(_path(part) for part in value.split(os.pathsep) if part)
 
 
 def _names(value: str) -> tuple[str, ...]:
+    """Names, separated by commas."""
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 def _seconds(value: str) -> float:
+    """Seconds."""
     try:
         seconds = float(value)
     except ValueError:
@@ -66,6 +72,7 @@ def _seconds(value: str) -> float:
 
 
 def _positive_seconds(value: str) -> float:
+    """Seconds, more than 0."""
     seconds = _seconds(value)
     if seconds == 0:
         raise ValueError("must be more than 0 seconds")
@@ -73,6 +80,7 @@ def _positive_seconds(value: str) -> float:
 
 
 def _count(value: str) -> int:
+    """A whole number, 1 or more."""
     if not (value.isascii() and value.isdigit() and int(value)):
         raise ValueError("must be a whole number, 1 or more")
     return int(value)
@@ -84,10 +92,12 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
             raise ValueError(f"must be one of {', '.join(filter(None, allowed))}")
         return value
 
+    parse.__doc__ = f"One of {', '.join(f'`{word}`' for word in filter(None, allowed))}."
     return parse
 
 
 def _crash_point(value: str) -> str:
+    """A crash point, or one with `:N` for its N-th time."""
     if value and value.partition(":")[0] not in crash_points.POINTS:
         raise ValueError("must be a crash point, see executors_app/crash_points.py")
     return value
@@ -101,38 +111,65 @@ def _entry(parse: Callable[[str], T], default: str = "", *, secret: bool = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The deployment's choices; field ``lease_ttl`` is ``KANDEV_LEASE_TTL``. Durations are in seconds."""
+    """The deployment's choices; field ``lease_ttl`` is ``KANDEV_LEASE_TTL``. Durations are in seconds.
+
+    The line under each is its meaning in ``docs/settings.md``; a parser's docstring says what may be written.
+    """
 
     data_dir: Path = _entry(_path, "~/.kandev")
+    """The database, the secret key, the worktrees and the state of every agentctl; private to its owner (0700)."""
     database_url: str = _entry(_text, secret=True)
+    """``sqlite:///FILE`` or ``postgres://USER:PASSWORD@HOST/NAME``; unset: SQLite in the data directory."""
     redis_url: str = _entry(_text, secret=True)
+    """A cache that several processes share; unset: each has its own."""
     secret_key: str = _entry(_text, secret=True)
+    """Signs cookies and encrypts secrets at rest; unset: drawn into the data directory at the first start."""
     secret_key_fallbacks: tuple[str, ...] = _entry(_names, secret=True)
+    """Earlier secret keys, so that what they have signed and encrypted can still be read."""
     metrics_token: str = _entry(_text, secret=True)
+    """The bearer token of the metrics."""
     allowed_hosts: tuple[str, ...] = _entry(_names)
+    """Names under which others may call; only with a secret key too is another than the loopback served."""
     trusted_origins: tuple[str, ...] = _entry(_names)
+    """Origins of the pages, as ``https://kandev.example``; if all are https, cookies are for https alone."""
     recovery_policy: str = _entry(_one_of("auto", "working", "on_open", "manual"), "auto")
+    """Which sessions get their agent back by themselves after a restart, where the session does not say."""
     sweep_concurrency: int = _entry(_count, "50")
+    """How many executions a sweep looks at at once."""
     sweep_timeout: float = _entry(_positive_seconds, "5")
+    """How long a sweep waits for the answer of one execution."""
     reconcile_interval: float = _entry(_positive_seconds, "30")
+    """Pause between two sweeps of the supervisor."""
     max_restarts: int = _entry(_count, "5")
+    """Starts without success after which only a user starts a session again."""
     idle_sleep: float = _entry(_seconds, "3600")
     """An idle agent is put to sleep after so long; 0 never."""
     start_concurrency: int = _entry(_count, "8")
+    """How many starts one supervisor carries out at once."""
     max_starts_per_pass: int = _entry(_count, "20")
+    """How many starts one sweep orders at most."""
     boot_grace: float = _entry(_seconds, "60")
+    """After its start a supervisor counts no failed start for so long."""
     start_timeout: float = _entry(_positive_seconds, "300")
+    """How long one start may take: workspace, agentctl and agent."""
     continue_: str = _entry(_one_of("", "on", "off"))
     """Whether interrupted work is continued by itself; unsaid: where the policy is auto (rule 16)."""
     repository_roots: tuple[Path, ...] = _entry(_paths)
+    """Folders in which repositories may lie; unset: anywhere."""
     agent_user: str = _entry(_text)
+    """The user as whom agents of this machine run, where Kandev runs as root."""
     lease_ttl: float = _entry(_positive_seconds, "15")
+    """How long a lease lives without renewal; waits for database locks end well within it."""
     docker_host: str = _entry(_text)
+    """Address of the Docker engine; unset: the client's own default."""
     agentctl_image: str = _entry(_text, "kandev-agentctl")
+    """The container image that agentctl and the agents run in."""
     log_format: str = _entry(_one_of("console", "json"), "console")
+    """Lines for people, or one JSON object a line."""
     crash_at: str = _entry(_crash_point)
+    """Drills only: the point at which a process ends itself (`executors_app.crash_points`)."""
     crash_dir: Path | None = _entry(_optional_path)
-    """Drills only: the point at which a process ends itself (`executors_app.crash_points`), once per directory."""
+    """Drills only: where a process that ended itself leaves a file, so that the next one goes on."""
 
 
 def name_of(entry: Field[Any]) -> str:

@@ -75,7 +75,7 @@ LOGOUT_REDIRECT_URL = "/login/"
 
 INSTALLED_APPS = [
     "daphne",
-    "django.contrib.admin",
+    "kandev.apps.KandevAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

@@ -47,7 +47,7 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-ALL = [*python_files(*CODE, "tests", "bench"), ROOT / "manage.py"]
+ALL = [*python_files(*CODE, "tests"), ROOT / "manage.py"]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -238,6 +238,7 @@ class AgentLife:
         self._permissions.cancel_all("stopped" if agent.stop_asked else "agent_gone")
         self._journal.append(
             Kind.AGENT_EXITED,
+            launch_id=agent.launch_id,
             exit_code=agent.exit_code,
             expected=agent.stop_asked,
             message_id=self._turns.broken_by_exit(),

@@ -8,7 +8,7 @@ epoch, ``ts`` is seconds since 1970. What each kind adds:
 ===================== ===========================================================================
 agent.starting        launch_id, strategy
 agent.started         launch_id, pid, started_at, agent {name, version}, capabilities {...}
-agent.exited          exit_code, expected (asked for by a stop), message_id of the turn it broke or null
+agent.exited          launch_id, exit_code, expected (asked for by a stop), message_id of the turn it broke or null
 agent.failed          launch_id, code, message, permanent, token_valid
 session.created       launch_id, fingerprint; also session.resumed and session.loaded, with
                       replayed (messages), replayed_user_texts (the last ones, cut)

@@ -10,6 +10,17 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class SeedClaim:
+    """What the seed, the design document that the agent types began from, says of one; for ``docs/agents.md``."""
+
+    native: bool
+    """NativeSessionResume: it restores its own conversation."""
+    history: bool
+    """HistoryContextInjection."""
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentType:
     """What is known of one kind of agent; every claim is checked against the running agent."""
 
@@ -33,3 +44,9 @@ class AgentType:
     """Known to say *gone* when it is not: twice, 90 s apart, before the token is set aside."""
     needs: Sequence[str] = ()
     """Executables that must be on PATH."""
+    notes: str = ""
+    """For people, in ``docs/agents.md``: where it keeps its conversations, how it logs in, what was measured."""
+    seed: SeedClaim | None = None
+    """None: the seed does not know it."""
+    differs_from_seed: str = ""
+    """Why ours is another; empty exactly where resume and history are the seed's."""

@@ -9,6 +9,8 @@ from django.db import models
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from sessions_app.models.scoping import teams_of
+
 MAX_ID = 2**31
 
 
@@ -37,7 +39,7 @@ class TeamField(serializers.Field[Group, Any, int, Any]):
     def to_internal_value(self, data: Any) -> Group:
         """The team; a person sees only their own, staff who opens something to a team sees all."""
         user = self.context["request"].user
-        teams = Group.objects.all() if self.context.get("any_team") else user.groups.all()
+        teams = Group.objects.all() if self.context.get("any_team") else teams_of(user)
         by_id = isinstance(data, int) and not isinstance(data, bool) and 0 < data < MAX_ID
         if not by_id and not isinstance(data, str):
             self.fail("unknown")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, re_path, register_converter
 
-from sessions_app.api.views import asking, catalogue, conversation, documentation, sessions, tasks
+from sessions_app.api.views import asking, catalogue, conversation, documentation, sessions, stream, tasks
 
 
 class NameConverter:
@@ -42,6 +42,7 @@ urlpatterns = [
     path(_SESSION + "close/", sessions.Close.as_view()),
     path(_SESSION + "messages/", conversation.Messages.as_view()),
     path(_SESSION + "events/", conversation.Events.as_view()),
+    path(_SESSION + "events/stream", stream.Stream.as_view()),
     path(_SESSION + "receipts/", conversation.Receipts.as_view()),
     path(_SESSION + "runs/", conversation.Runs.as_view()),
     path(_SESSION + "files/", conversation.Files.as_view()),
@@ -60,6 +61,7 @@ urlpatterns = [
     path("executors/running/", catalogue.Running.as_view()),
     path("executors/<uuid:executor_id>/probe/", catalogue.Probe.as_view()),
     path("sweeps/", catalogue.Sweeps.as_view()),
+    path("sweeps/requests/<uuid:request_id>/", catalogue.SweepRequested.as_view()),
     path("sweeps/<uuid:sweep_id>/", catalogue.SweepView.as_view()),
     path("schema/", documentation.Schema.as_view(), name="api-schema"),
     path("docs/", documentation.Documentation.as_view(), name="api-docs"),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sessions_app.domain.recovery import decide
 from sessions_app.domain.recovery_examples import EXAMPLES, NOW, RESUME_EXAMPLES
 from sessions_app.domain.recovery_facts import Decision
 from sessions_app.domain.recovery_rules import RULES
 from sessions_app.domain.resumability import Mode, ResumeFacts, assess, assess_mode
-from sessions_app.domain.states import MACHINES, Machine
+from sessions_app.domain.states import MACHINES, DesiredState, Machine, RunState, SessionState, TaskState, task_state
+from sessions_app.domain.status import RunFacts, derived_status
 
 _GENERATED = "<!-- Written by `manage.py write_docs`. Change the tables, not this file. -->"
 _TITLES = {
@@ -19,6 +20,22 @@ _TITLES = {
     "prompt": "Prompt (the ledger)",
     "run": "Run (one turn or wait)",
 }
+_S, _R = SessionState, RunState
+_TASKS: tuple[tuple[str, list[SessionState]], ...] = (
+    ("one is STARTING or RUNNING", [_S.RUNNING, _S.ERROR]),
+    ("one is WAITING_FOR_INPUT or in ERROR", [_S.WAITING_FOR_INPUT, _S.FAILED]),
+    ("all are FAILED", [_S.FAILED]),
+    ("anything else", []),
+)
+_NEWEST = (
+    ("has no end and its agent is gone", RunFacts(_R.RUNNING, waited=False, process_gone=True)),
+    ("was interrupted, other than in a wait", RunFacts(_R.INTERRUPTED, waited=False, process_gone=True)),
+    ("was interrupted in a wait", RunFacts(_R.INTERRUPTED, waited=True, process_gone=True)),
+    ("waits, and the key to answer it is of no use any more", RunFacts(_R.WAITING, waited=True, token_usable=False)),
+    ("waits", RunFacts(_R.WAITING, waited=True, process_gone=False)),
+    ("goes on", RunFacts(_R.RUNNING, waited=False, process_gone=False)),
+    ("has ended, or there is none", None),
+)
 
 
 def documents() -> dict[str, str]:
@@ -50,8 +67,23 @@ def states_document() -> str:
             (f"`{move}`", ", ".join(sorted(map(str, sources))), str(target))
             for move, (sources, target) in machine.moves.items()
         ]
-        sections += [f"## {_TITLES[machine.name]}", mermaid(machine), _table(("move", "from", "to"), rows)]
-    return _joined(sections)
+        sections += [f"## {_TITLES[machine.name]}", mermaid(machine), table(("move", "from", "to"), rows)]
+    return _joined([*sections, *_followers()])
+
+
+def _followers() -> Iterator[str]:
+    """The states that no move leads to: they follow, or are somebody's word."""
+    yield "## Task (`tasks.state`)"
+    yield "The first line that fits."
+    said = ("a user has said so, and it stays", f"{TaskState.DONE}, {TaskState.CANCELLED}")
+    followed = [(words, str(task_state("TODO", states))) for words, states in _TASKS]
+    yield table(("its sessions", "the task"), [said, *followed])
+    yield "## Derived status"
+    yield "Of the newest run; never stored."
+    yield table(("the newest run", "derived status"), [(words, f"`{derived_status(run)}`") for words, run in _NEWEST])
+    yield "## Wanted (`desired_state`)"
+    words = {DesiredState.RUNNING: "it is kept running", DesiredState.STOPPED: "it was stopped, closed or archived"}
+    yield table(("wanted", "means"), [(f"`{wanted}`", words[wanted]) for wanted in DesiredState])
 
 
 def recovery_document() -> str:
@@ -88,9 +120,10 @@ def _joined(sections: Iterable[str]) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown; a bar in a cell stays a bar."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 
 
 def _decisions() -> str:
@@ -99,7 +132,7 @@ def _decisions() -> str:
         (f"`{example.rule}`", says[example.rule], *_cells(decide(example.facts, example.observation, NOW)))
         for example in EXAMPLES
     ]
-    return _table(("rule", "meaning", "observed", "executor", "session", "agent", "open run"), rows)
+    return table(("rule", "meaning", "observed", "executor", "session", "agent", "open run"), rows)
 
 
 def _cells(decision: Decision) -> tuple[str, ...]:
@@ -120,12 +153,12 @@ def _assessments() -> str:
         needed = "yes" if said.needs_resume else "no"
         resumable = "yes" if said.is_resumable else "no"
         rows.append((str(row), words, resumable, needed, f"`{said.resume_reason}`", str(said.strategy or "–")))
-    return _table(("row", "condition", "is_resumable", "needs_resume", "resume_reason", "strategy"), rows)
+    return table(("row", "condition", "is_resumable", "needs_resume", "resume_reason", "strategy"), rows)
 
 
 def _modes() -> str:
     rows = [(str(row), words, *(_verdict(facts, mode) for mode in Mode)) for row, words, facts in RESUME_EXAMPLES]
-    return _table(("row", "condition", *(f"`{mode}`" for mode in Mode)), rows)
+    return table(("row", "condition", *(f"`{mode}`" for mode in Mode)), rows)
 
 
 def _verdict(facts: ResumeFacts, mode: Mode) -> str:

@@ -10,7 +10,9 @@ from sessions_app.models.receipt import ContinuityReceipt
 from sessions_app.models.run import PermissionRequest, Run
 from sessions_app.models.session import POLICIES, TaskSession
 from sessions_app.models.sweep import RecoverySweep, Supervisor, SweepOutcome
+from sessions_app.models.sweep_request import SweepRequest
 from sessions_app.models.task import Repository, Task
+from sessions_app.models.team_role import TeamRole
 
 __all__ = [
     "OVERTAKING",
@@ -34,8 +36,10 @@ __all__ = [
     "SessionEvent",
     "Supervisor",
     "SweepOutcome",
+    "SweepRequest",
     "Task",
     "TaskSession",
+    "TeamRole",
     "append",
     "refresh_task",
     "reserve",

@@ -24,6 +24,7 @@ class Repository(TeamModel):
     class Meta(TeamModel.Meta):
         abstract = False
         db_table = "repositories"
+        verbose_name_plural = "repositories"
         ordering = ("name", "id")
         constraints = (models.UniqueConstraint(fields=("team", "path"), name="one_repository_per_team_and_path"),)
 

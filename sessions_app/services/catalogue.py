@@ -22,6 +22,7 @@ from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import runtime
 from sessions_app.domain.states import WorkState
 from sessions_app.models import Repository, Task, TaskSession
+from sessions_app.models.scoping import teams_of
 from sessions_app.services.errors import Invalid
 
 LIVE: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY, ExecutorStatus.ERROR)
@@ -54,7 +55,7 @@ def visible_sessions(user: Any) -> QuerySet[TaskSession]:
 
 def visible_profiles(user: Any) -> QuerySet[AgentProfile]:
     """The profiles that are shared by all and those of the user's teams."""
-    return AgentProfile.objects.filter(Q(team=None) | Q(team__in=user.groups.all()))
+    return AgentProfile.objects.filter(Q(team=None) | Q(team__in=teams_of(user)))
 
 
 def profiles_for(task: Task) -> QuerySet[AgentProfile]:
@@ -78,19 +79,19 @@ def add_repository(values: Mapping[str, Any]) -> Repository:
     ``values``: name, team, path, and maybe default_branch (else the one that is checked out).
     Raises Invalid for what is no repository, lies outside the allowed folders, or is there already.
     """
-    path = _repository_path(values["path"])
+    path = usable_repository(values["path"])
     if Repository.objects.filter(team=values["team"], path=str(path)).exists():
         raise Invalid("This repository is open to the team already.", field="path")
     return Repository.objects.create(
         name=values["name"],
         team=values["team"],
         path=str(path),
-        default_branch=values.get("default_branch") or _checked_out(path),
+        default_branch=values.get("default_branch") or checked_out(path),
     )
 
 
-def _repository_path(given: str) -> Path:
-    """The real path of a usable repository under the allowed folders."""
+def usable_repository(given: str) -> Path:
+    """The real path of a git repository under the allowed folders (rule 38); Invalid for anything else."""
     if not Path(given).is_absolute():
         raise Invalid("An absolute path is wanted.", field="path")
     try:
@@ -106,7 +107,8 @@ def _repository_path(given: str) -> Path:
     return path
 
 
-def _checked_out(path: Path) -> str:
+def checked_out(path: Path) -> str:
+    """The branch that is checked out in a repository, or the empty text."""
     try:
         return git(path, "symbolic-ref", "--quiet", "--short", "HEAD")
     except GitFailed:

@@ -36,6 +36,12 @@ class NotFound(SessionsError):
     code = "not_found"
 
 
+class ReadOnly(SessionsError):
+    """You may read what belongs to this team, not change it."""
+
+    code = "permission_denied"
+
+
 class AlreadyRunning(SessionsError):
     """The session is running already."""
 

@@ -5,6 +5,7 @@ Each call is one transaction, after which the supervisors are woken. Nothing her
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 
@@ -21,6 +22,8 @@ MODES = tuple(mode.value for mode in Mode)
 RUNNING_ROW = 1
 TEXT_LIMIT = 1024 * 1024
 """Characters of a prompt."""
+NO_TEXT = re.compile("[\0\ud800-\udfff]")
+"""What no database stores: U+0000 and halves of characters."""
 
 
 def order(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | None = None) -> Intent:
@@ -99,6 +102,8 @@ def _check_prompt(message_id: str, text: str) -> None:
         raise Invalid("message_id begins with a word that the system keeps for itself.", field="message_id")
     if not text.strip():
         raise Invalid("The prompt is empty.", field="text")
+    if NO_TEXT.search(text):
+        raise Invalid("The prompt holds characters that are no text.", field="text")
     if len(text) > TEXT_LIMIT:
         raise Invalid(f"The prompt is longer than {TEXT_LIMIT} characters.", field="text")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
@@ -85,7 +86,7 @@ def create_session(
             owner=user,
             desired_state=desired_state,
             stopped_by_user=desired_state == DesiredState.STOPPED,
-            **({"policy": policy} if policy else {}),
+            policy=policy or settings.KANDEV_RECOVERY_POLICY,
         )
         execution = _execution(session)
         TaskSession.objects.filter(id=session.id).update(agent_execution_id=execution.id)
@@ -113,8 +114,8 @@ def _execution(session: TaskSession) -> ExecutorRunning:
 def archive(task: Task, user: Any) -> Task:
     """Put a task away; its sessions are stopped, and their workspaces stay."""
     with transaction.atomic():
+        _stop_sessions(task, user)  # first: whoever changes a session locks it before its task
         Task.objects.filter(id=task.id, archived_at=None).update(archived_at=timezone.now())
-        _stop_sessions(task, user)
     task.refresh_from_db()
     return task
 
@@ -124,8 +125,8 @@ def finish(task: Task, user: Any) -> Task:
     with transaction.atomic():
         if task.state == TaskState.CANCELLED:
             raise Conflict("This task was cancelled.")
-        Task.objects.filter(id=task.id).update(state=TaskState.DONE, updated_at=timezone.now())
         _stop_sessions(task, user)
+        Task.objects.filter(id=task.id).update(state=TaskState.DONE, updated_at=timezone.now())
     task.refresh_from_db()
     return task
 

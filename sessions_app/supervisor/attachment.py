@@ -37,6 +37,8 @@ class Attachment:
     on_change: Callable[[uuid.UUID], None]
     """Called after each commit: orders may be due."""
     on_end: Callable[[Attachment], None]
+    journal_epoch: str = ""
+    """The journal that its agentctl has; the cursor below may still be in an earlier one."""
     epoch: str = ""
     seq: int = 0
     sent: set[str] = field(default_factory=set)

@@ -79,13 +79,15 @@ class Core:
         if lease is None:
             return None
         crash_points.reached("supervisor.leased")
-        attachment = await self._stream(session_id, facts, lease)
         journal = report["journal"]
+        attachment = await self._stream(session_id, facts, lease, journal["epoch"])
         if journal["last_seq"] and not await attachment.reach(journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT):
             log.warning("session %s: its journal is not in the log yet", session_id)
         return attachment
 
-    async def _stream(self, session_id: uuid.UUID, facts: ExecutionFacts, lease: Lease) -> Attachment:
+    async def _stream(
+        self, session_id: uuid.UUID, facts: ExecutionFacts, lease: Lease, journal_epoch: str
+    ) -> Attachment:
         facts = replace(facts, generation=lease.generation)
         epoch, seq = await self.database(_cursor, facts.id)
         attachment = Attachment(
@@ -96,6 +98,7 @@ class Core:
             database=self.writer,
             on_change=self.on_change,
             on_end=self._forget,
+            journal_epoch=journal_epoch,
             epoch=epoch,
             seq=seq,
         )

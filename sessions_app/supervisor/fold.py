@@ -12,7 +12,7 @@ from sessions_app.domain.states import PROMPT, SESSION
 from sessions_app.domain.verification import ReceiptKind, Verdict, Verified
 from sessions_app.models import Draft, PermissionRequest, Prompt
 from sessions_app.supervisor.conversation import Conversation
-from sessions_app.supervisor.interruptions import agent_left, interrupt
+from sessions_app.supervisor.interruptions import INTERRUPTION_NOTE, agent_left, interrupt
 
 Line = Mapping[str, Any]
 
@@ -53,6 +53,7 @@ def _accepted(fold: Fold, line: Line) -> None:
     fold.conversation.add("user", text, key=message_id, kind=kind)
     if row is not None and PROMPT.allows(row.state, "accept"):
         draft.move_prompt(row, "accept", journal_epoch=line["epoch"])
+    draft.set(inject_history=False, metadata={**draft.session.metadata, INTERRUPTION_NOTE: ""})
     _move(draft, "turn_started", work="begin")
 
 
@@ -173,7 +174,8 @@ def _settle_receipt(draft: Draft, *, failed: bool) -> None:
 def _exited(fold: Fold, line: Line) -> None:
     """The agent process is gone: what it left unfinished is said, and nobody takes it for running."""
     interrupt(fold.draft, "agent_exited", fold.conversation)
-    agent_left(fold.draft)
+    if line.get("launch_id") in (None, fold.draft.session.launch_id):
+        agent_left(fold.draft)  # an earlier agent's end says nothing of the one that is up
     fold.draft.say("session.agent_exited", exit_code=line.get("exit_code"), expected=bool(line.get("expected")))
     fold.agent_gone = fold.agent_gone or not line.get("expected")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from django.utils import timezone
@@ -28,11 +29,17 @@ class Ingested:
 
 
 def ingest(
-    session_id: uuid.UUID, lease: Lease | None, lines: Sequence[Line], token: Mapping[str, Any] | None = None
+    session_id: uuid.UUID,
+    lease: Lease | None,
+    lines: Sequence[Line],
+    token: Mapping[str, Any] | None = None,
+    *,
+    alive: bool = True,
 ) -> Ingested:
     """Write a batch of journal lines; raises LeaseLost. What is behind the cursor already changes nothing.
 
     ``token`` is the answer of ``GET /agent/session``, where a line of the batch tells of a change (rule 22).
+    ``alive`` is False for what a dead agentctl has left: it was seen when it wrote, not now.
     """
     with writing(session_id, lease) as draft:
         execution = draft.execution
@@ -44,7 +51,11 @@ def ingest(
             fold.apply(line)
         fold.conversation.seal()
         draft.at = timezone.now()
-        _keep_cursor(execution, new, token)
+        if alive:
+            execution.last_seen_at = timezone.now()
+        elif new:
+            execution.last_seen_at = datetime.fromtimestamp(float(new[-1]["ts"]), UTC)
+        _keep_cursor(execution, token)
         crash_points.reached("supervisor.ingest_before_commit")
     crash_points.reached("supervisor.ingest_after_commit")
     return Ingested(execution.journal_epoch, execution.journal_seq, fold.agent_gone)
@@ -75,9 +86,8 @@ def _say_gap(draft: Draft, execution: ExecutorRunning, reason: str) -> None:
     draft.say("session.journal_gap", reason=reason, since=since.isoformat() if since else None)
 
 
-def _keep_cursor(execution: ExecutorRunning, new: Sequence[Line], token: Mapping[str, Any] | None) -> None:
+def _keep_cursor(execution: ExecutorRunning, token: Mapping[str, Any] | None) -> None:
     values = ["journal_epoch", "journal_seq", "last_seen_at", "updated_at"]
-    execution.last_seen_at = timezone.now()
     if token and token.get("resume_token") not in (None, "", execution.rejected_resume_token):
         execution.resume_token = str(token["resume_token"])
         execution.last_message_uuid = str(token.get("last_message_uuid") or "")

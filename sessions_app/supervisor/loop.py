@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import connection
 
 from sessions_app.models import wakeups
-from sessions_app.supervisor import beat, leases, sweep_report
+from sessions_app.supervisor import beat, leases, sweep_report, sweep_requests
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.orders import Orders
@@ -36,6 +36,7 @@ class Supervisor:
         self.unknown: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._bell = asyncio.Event()
+        self._asked = asyncio.Event()
         self._look_at = asyncio.Event()
         self._lost_sessions: set[uuid.UUID] = set()
 
@@ -60,7 +61,13 @@ class Supervisor:
                 await self.sweep(Scope("boot"))
             await self.core.database(beat.swept, self.core.boot_id)
             log.info("supervising: %d sessions attached", len(self.core.attachments))
-            for job in (self._carry_out, self._listen, self._reconcile, self._look_after_losses):
+            for job in (
+                self._carry_out,
+                self._listen,
+                self._reconcile,
+                self._look_after_losses,
+                self._sweep_on_request,
+            ):
                 self._spawn(job)
             await stop.wait()
         finally:
@@ -106,6 +113,7 @@ class Supervisor:
                 if changed != version:
                     version = changed
                     self._bell.set()
+                    self._asked.set()
                     await asyncio.sleep(LOOK_AGAIN)
         finally:
             wakeups.close(listener)
@@ -113,6 +121,17 @@ class Supervisor:
     async def _reconcile(self) -> None:
         await asyncio.sleep(settings.KANDEV_RECONCILE_INTERVAL)
         await self.sweep(Scope("reconcile"))
+        self._bell.set()
+
+    async def _sweep_on_request(self) -> None:
+        """One sweep that somebody asked for, or else the wait for a change of the database."""
+        asked = await self.core.database(sweep_requests.next_request)
+        if asked is None:
+            await self._asked.wait()
+            self._asked.clear()
+            return
+        result = await sweep(self.core, sweep_requests.scope_of(asked), self.unknown)
+        await self.core.database(sweep_requests.settle, asked, result, self.core.boot_id)
         self._bell.set()
 
     def _changed(self, session_id: uuid.UUID) -> None:

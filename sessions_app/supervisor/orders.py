@@ -40,7 +40,9 @@ def next_start(session_id: uuid.UUID) -> uuid.UUID | None:
     rows = Intent.objects.filter(session_id=session_id, done_at=None)
     if rows.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE)).exists():
         return None
-    due = rows.filter(kind=IntentKind.START).filter(Q(session__next_restart_at=None) | Q(session__next_restart_at__lte=timezone.now()))
+    due = rows.filter(kind=IntentKind.START).filter(
+        Q(session__next_restart_at=None) | Q(session__next_restart_at__lte=timezone.now())
+    )
     return due.values_list("id", flat=True).first()
 
 

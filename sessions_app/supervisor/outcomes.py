@@ -6,16 +6,25 @@ import random
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.utils import timezone
 
 from executors_app.errors import ExecutorError
+from executors_app.plugins import agent_type
 from sessions_app.domain import backoff
 from sessions_app.domain.states import SESSION, DesiredState
 from sessions_app.models import Draft, Intent, Lease, writing
 from sessions_app.supervisor.interruptions import agent_left, interrupt
+
+ASK_AGAIN = timedelta(seconds=90)
+"""Between two *gone* of an agent whose type is known to err about it (rules, section 8)."""
+SAID_GONE = "said_gone_at"
+"""Key of ``TaskSession.metadata``: when such an agent said it first."""
+PERMANENT_WAIT = timedelta(hours=1)
+"""Before the loop tries again what cannot succeed as things stand; a user's *try again* does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,8 @@ class Failure:
     token_valid: bool = True
     executor_failed: bool = False
     """agentctl itself is not there; otherwise the workspace stays open."""
+    needs_user: bool = False
+    """Nobody else can go on: not tried again by itself."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -70,8 +81,22 @@ def write_failure(session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | No
         draft.set(launch_id="")
         if failure.token_valid:
             _back_off(draft, failure)
-        else:
+        elif _is_believed(draft):
             _set_token_aside(draft, failure)
+        else:
+            draft.set(next_restart_at=draft.at + ASK_AGAIN)
+            draft.move("fail", error_code=failure.code, error_message=f"{failure.message} Asking once more.")
+
+
+def _is_believed(draft: Draft) -> bool:
+    """Whether the agent's *gone* counts: at once, or the second time where its type is known to err."""
+    if not agent_type(draft.session.agent_profile.agent_type).errs_about_gone:
+        return True
+    said = draft.session.metadata.get(SAID_GONE)
+    if said is None:
+        draft.set(metadata={**draft.session.metadata, SAID_GONE: draft.at.isoformat()})
+        return False
+    return draft.at - datetime.fromisoformat(said) >= ASK_AGAIN
 
 
 def _set_token_aside(draft: Draft, failure: Failure) -> None:
@@ -92,8 +117,8 @@ def _back_off(draft: Draft, failure: Failure) -> None:
         draft.set(next_restart_at=None)
         draft.move("give_up", error_code=failure.code, error_message=message)
         return
-    wait = backoff.delay(attempts, random.random())  # noqa: S311  (jitter)
-    draft.set(next_restart_at=None if failure.permanent else draft.at + wait)
+    wait = PERMANENT_WAIT if failure.permanent else backoff.delay(attempts, random.random())  # noqa: S311  (jitter)
+    draft.set(next_restart_at=None if failure.needs_user else draft.at + wait)
     if SESSION.allows(draft.session.state, "fail"):  # one that was given up, and whose workspace was asked for, stays
         draft.move("fail", error_code=failure.code, error_message=message)
 

@@ -38,7 +38,7 @@ async def send_next(core: Core, session_id: uuid.UUID) -> bool:
         return False
     try:
         sending = await core.database(
-            _claim, session_id, attachment.lease, attachment.epoch, frozenset(attachment.sent)
+            _claim, session_id, attachment.lease, attachment.journal_epoch, frozenset(attachment.sent)
         )
     except LeaseLost:
         return False
@@ -70,11 +70,11 @@ def _claim(session_id: uuid.UUID, lease: Lease, epoch: str, sent: frozenset[str]
         execution = draft.execution
         if execution is None or not _can_take(draft, execution):
             return None
-        row = _next(draft, epoch or execution.journal_epoch)
+        row = _next(draft, epoch)
         if row is None or row.message_id in sent:
             return None
-        text = _told(draft, row) if row.state == PromptState.QUEUED else row.text
-        draft.move_prompt(row, "send", execution_id=str(execution.id), journal_epoch=epoch or execution.journal_epoch)
+        text = _told(draft.session, row)
+        draft.move_prompt(row, "send", execution_id=str(execution.id), journal_epoch=epoch)
     return Sending(row.message_id, text, row.kind)
 
 
@@ -94,17 +94,14 @@ def _next(draft: Draft, epoch: str) -> Prompt | None:
     return queued.filter(kind="continue").order_by("id").first() or queued.order_by("id").first()
 
 
-def _told(draft: Draft, row: Prompt) -> str:
-    """The prompt's text with what a new agent, or one that was interrupted, has to know first."""
-    session, text = draft.session, row.text
+def _told(session: TaskSession, row: Prompt) -> str:
+    """The prompt's text with what a new agent, or one that was interrupted, has to know first.
+
+    Both are told again with every try, until the journal says that the agent has a prompt.
+    """
     note = session.metadata.get(INTERRUPTION_NOTE)
-    if note:
-        draft.set(metadata={**session.metadata, INTERRUPTION_NOTE: ""})
-        text = f"{note}\n\n{text}" if row.kind == "user" else text
-    if session.inject_history:
-        draft.set(inject_history=False)
-        text = _with_history(session, text)
-    return text
+    text = f"{note}\n\n{row.text}" if note and row.kind == "user" else row.text
+    return _with_history(session, text) if session.inject_history else text
 
 
 def _with_history(session: TaskSession, text: str) -> str:

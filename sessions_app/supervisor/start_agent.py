@@ -19,7 +19,7 @@ from sessions_app.domain.verification import ReceiptKind, Verdict, fingerprint
 from sessions_app.models import Draft, Intent, Lease, TaskSession, writing
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.supervisor.interruptions import AGENTCTL_GONE
-from sessions_app.supervisor.outcomes import Failure, settle, write_failure
+from sessions_app.supervisor.outcomes import SAID_GONE, Failure, settle, write_failure
 from sessions_app.supervisor.start_plan import Plan
 
 
@@ -143,7 +143,7 @@ def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[s
             next_restart_at=None,
             ready_since=timezone.now(),
             context_mismatch=False,
-            metadata={**draft.session.metadata, "workspace_only": False},
+            metadata={**draft.session.metadata, "workspace_only": False, SAID_GONE: None},
             inject_history=verdict.kind == ReceiptKind.INJECTED,
         )
         if draft.open_run is None:
@@ -196,7 +196,7 @@ def _quarantine(plan: Plan, lease: Lease, verdict: Verdict) -> bool:
     """A load that contradicts the journal: the agent is ended, the token stays, a user decides (design 8)."""
     with writing(plan.session_id, lease) as draft:
         draft.set(context_mismatch=True)
-    failure = Failure("context_mismatch", verdict.contradiction or "", permanent=True)
+    failure = Failure("context_mismatch", verdict.contradiction or "", permanent=True, needs_user=True)
     write_failure(plan.session_id, plan.intent_id, lease, failure)
     return False
 

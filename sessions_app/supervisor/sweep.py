@@ -74,7 +74,7 @@ class Sweep:
 async def sweep(core: Core, scope: Scope, unknown: set[str], progress: Progress = lambda done, total: None) -> Sweep:
     """Look at everything that claims to run, decide, and act unless it is a dry run.
 
-    ``unknown`` holds the execution ids that the last pass could not tell anything of; it is brought up to date.
+    ``unknown`` holds the execution ids that the last look could not tell anything of; it is brought up to date.
     """
     result, began = Sweep(scope), time.monotonic()
     rows = await core.database(sweep_rows.read, core.boot_id, scope.sessions, scope.runtime)
@@ -87,7 +87,7 @@ async def sweep(core: Core, scope: Scope, unknown: set[str], progress: Progress 
         )
         result.decided.append(Decided(row, facts, seen[row.place.id], decide(facts, seen[row.place.id], now)))
     if not scope.dry_run:
-        unknown.clear()
+        unknown.difference_update(row.place.id for row in rows)
         unknown.update(item.row.place.id for item in result.decided if item.seen.observed is Observed.UNKNOWN)
         crash_points.reached("sweep.decided")
         await _act_on_all(core, result, progress)

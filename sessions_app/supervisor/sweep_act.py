@@ -104,9 +104,9 @@ async def _drain_dead(core: Core, row: Row, lease: Lease) -> None:
         return
     kept = {"resume_token": token} if token else None
     for start in range(0, len(lines), BATCH):
-        await core.writer(ingest, row.session.id, lease, lines[start : start + BATCH], kept)
+        await core.writer(ingest, row.session.id, lease, lines[start : start + BATCH], kept, alive=False)
     if kept and not lines:
-        await core.writer(ingest, row.session.id, lease, [], kept)
+        await core.writer(ingest, row.session.id, lease, [], kept, alive=False)
 
 
 def write(row: Row, seen: Observation, decision: Decision, lease: Lease) -> Outcome:
@@ -134,7 +134,7 @@ def _move_executor(draft: Draft, seen: Observation, decision: Decision) -> None:
     said_by_order = decision.agent_action in ("resume", "start_workspace", "stop") and move != "ready"
     if execution is None or move is None or said_by_order or not EXECUTOR.allows(execution.status, move):
         return  # a start or a stop says so itself, once it is true
-    values: dict[str, Any] = {"last_seen_at": seen.seen_at} if seen.seen_at else {}
+    values: dict[str, Any] = {"last_seen_at": seen.seen_at} if seen.observed is Observed.ALIVE and seen.seen_at else {}
     if move == "fail":
         values |= {"error_code": decision.session_error_code, "error_message": decision.error_message}
     if move == "stop":

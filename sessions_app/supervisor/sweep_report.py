@@ -24,7 +24,7 @@ def report(result: Sweep, boot_id: str) -> dict[str, Any]:
     sessions = [_row(item, result, states, statuses, receipts) for item in result.decided]
     counts = dict.fromkeys((*COUNTED, "skipped"), 0)
     for row in sessions:
-        counts[row["receipt_kind"] or ("reattached" if row["agent_action"] == "reattach" else "skipped")] += 1
+        counts[_came_to(row, result)] += 1
     return {
         "sweep_id": str(result.sweep_id),
         "boot_id": boot_id,
@@ -36,6 +36,15 @@ def report(result: Sweep, boot_id: str) -> dict[str, Any]:
         "outcomes": counts,
         "sessions": sessions,
     }
+
+
+def _came_to(row: Mapping[str, Any], result: Sweep) -> str:
+    """What a row counts as: its receipt; without one, an agent that was found up counts as reattached."""
+    outcome = result.outcomes.get(row["session_id"], Outcome())
+    if row["receipt_kind"] or outcome.error:
+        return str(row["receipt_kind"] or ReceiptKind.FAILED)
+    found = row["agent_action"] == "reattach" and not outcome.skipped
+    return ReceiptKind.REATTACHED if found else "skipped"
 
 
 def _receipts(result: Sweep) -> dict[str, ContinuityReceipt]:
@@ -76,10 +85,10 @@ def _row(
     }
 
 
-def store(document: Mapping[str, Any], result: Sweep) -> None:
-    """Keep a sweep and its outcomes; loop passes only where something was decided."""
+def store(document: Mapping[str, Any], result: Sweep, *, asked: bool = False) -> None:
+    """Keep a sweep and its outcomes; loop passes that nobody asked for only where something was decided."""
     decided = [row for row, item in zip(document["sessions"], result.decided, strict=True) if not item.decision.quiet]
-    if result.scope.trigger == "reconcile" and not decided:
+    if result.scope.trigger == "reconcile" and not decided and not asked:
         return
     kept = RecoverySweep.objects.create(
         id=result.sweep_id,

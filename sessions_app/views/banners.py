@@ -30,6 +30,8 @@ TRY_AGAIN = Button("Try again", Mode.AUTO)
 START_FRESH = Button("Start fresh", Mode.FRESH_START)
 ACCEPT = Button("Go on with the loaded conversation", Mode.ACCEPT_MISMATCH)
 OLD_CONVERSATION = Button("Try the old conversation again", Mode.RESUME)
+RETRY = Button("Retry", Mode.AUTO)
+RETRY_WORKSPACE = Button("Retry", Mode.WORKSPACE_ONLY)
 WORKSPACE = Button("Open the workspace without the agent", Mode.WORKSPACE_ONLY)
 NEW_SESSION = Button("Create new session", place="new-session")
 REVIEW = Button("Review the prompts", place="unsettled")
@@ -80,6 +82,13 @@ def buttons_of(said: Banner, assessment: Assessment) -> list[Button]:
     """What the banner offers, without starts that would be refused."""
     offered = _choices(assessment) if said.action == "choose_conversation" else _BUTTONS.get(said.action, ())
     return [button for button in offered if not button.mode or assess_mode(assessment, button.mode).allowed]
+
+
+def retry_of(execution: ExecutorRunning | None, assessment: Assessment) -> Button | None:
+    """What can be tried with an execution that has failed: with its agent, or at least its workspace."""
+    if execution is None or execution.status != ExecutorStatus.ERROR:
+        return None
+    return next((one for one in (RETRY, RETRY_WORKSPACE) if assess_mode(assessment, one.mode).allowed), None)
 
 
 def _choices(assessment: Assessment) -> tuple[Button, ...]:

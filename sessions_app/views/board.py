@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Prefetch, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -13,8 +14,10 @@ from django.views.decorators.cache import never_cache
 from sessions_app.domain.states import PromptState, TaskState
 from sessions_app.models import Task, TaskSession
 from sessions_app.services.errors import SessionsError
+from sessions_app.services.rights import may_write_somewhere
 from sessions_app.services.tasks import create_session, create_task
 from sessions_app.views.forms import NewTask
+from sessions_app.views.found import READS
 from sessions_app.views.wording import SESSION_STATES, TASK_STATES
 
 SHOWN: Final = 50
@@ -25,13 +28,16 @@ ALWAYS_SHOWN: Final = (TaskState.TODO, TaskState.IN_PROGRESS, TaskState.REVIEW, 
 @never_cache
 def board(request: HttpRequest) -> HttpResponse:
     """Show the board; a POST makes a task, and a session on it where it is to be started at once."""
+    reads_only = not may_write_somewhere(request.user)
+    if reads_only and request.method not in READS:
+        raise PermissionDenied
     form = NewTask(request.user, request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
             return _create(request, form.cleaned_data)
         except SessionsError as error:
             messages.error(request, error.message)
-    context = {"form": form, "lacking": _lacking(form), **columns_context(request.user)}
+    context = {"form": form, "reads_only": reads_only, "lacking": _lacking(form), **columns_context(request.user)}
     return render(request, "board.html", context, status=422 if form.errors else 200)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.template.loader import render_to_string
 
-from sessions_app.models import Message, TaskSession, texts_of
+from sessions_app.models import Message, TaskSession
 from sessions_app.views.markdown import render_markdown
 from sessions_app.views.wording import tool_word
 
@@ -38,8 +38,11 @@ def changed_messages(session: TaskSession, after: int) -> tuple[list[Message], b
 
 
 def rendered(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Each message as ``{id, seq, updated_seq, html}``."""
-    texts = texts_of(messages)
+    """Each message as ``{id, seq, updated_seq, html}``, all as of one moment.
+
+    The socket appends behind ``updated_seq``, so the text must be that of ``updated_seq`` exactly.
+    """
+    texts = _refreshed(messages)
     return [
         {
             "id": str(message.id),
@@ -51,9 +54,24 @@ def rendered(messages: Sequence[Message]) -> list[dict[str, Any]]:
     ]
 
 
+def _refreshed(messages: Sequence[Message]) -> dict[Any, str]:
+    """Bring the messages up to date with their texts by one statement; the texts by id."""
+    by_id = {message.id: message for message in messages}
+    texts: dict[Any, list[str]] = {key: [] for key in by_id}
+    rows = Message.objects.filter(id__in=by_id).order_by("id", "parts__number")
+    for key, updated_seq, complete, payload, text in rows.values_list(
+        "id", "updated_seq", "complete", "payload", "parts__text"
+    ):
+        message = by_id[key]
+        message.updated_seq, message.complete, message.payload = updated_seq, complete, payload
+        texts[key].append(text or "")
+    return {key: "".join(parts) for key, parts in texts.items()}
+
+
 def _context(message: Message, text: str) -> dict[str, Any]:
     shown: dict[str, Any] = {"message": message, "text": text, "kind": _kind(message)}
     if message.role in ("agent", "thought"):
+        shown["tail"] = text[len(text.rstrip()) :]
         shown |= _prose(text, complete=message.complete)
     elif message.role == "tool":
         shown |= _tool(message.payload)

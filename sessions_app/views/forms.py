@@ -10,6 +10,7 @@ from executors_app.models import AgentProfile, Executor
 from sessions_app.models import Repository, Task
 from sessions_app.services.catalogue import profiles_for, visible_profiles
 from sessions_app.services.intents import TEXT_LIMIT
+from sessions_app.services.rights import writable_teams
 
 
 class _StartForm(forms.Form):
@@ -53,7 +54,7 @@ class NewTask(_StartForm):
 
     def __init__(self, user: Any, *args: Any, **kwargs: Any):
         super().__init__(user, *args, **kwargs)
-        self.choose("repository", Repository.objects.visible_to(user).select_related("team"))
+        self.choose("repository", Repository.objects.filter(team__in=writable_teams(user)).select_related("team"))
 
     def clean(self) -> dict[str, Any]:
         """Refuse another team's agent profile."""

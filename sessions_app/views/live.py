@@ -1,6 +1,6 @@
 """What has changed on a page since the browser looked last: JSON with ready pieces of HTML.
 
-Asked for once a second while the page is seen. Everything in an answer may be applied twice.
+Asked for when a socket says that there is news, else by the clock. Everything in an answer may be applied twice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from django.template.loader import render_to_string
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from sessions_app.services.rights import may_write_session
 from sessions_app.views import board as board_page
+from sessions_app.views import executors as executors_page
+from sessions_app.views import sweeps as sweeps_page
 from sessions_app.views import task_page
 from sessions_app.views.conversation import changed_messages, rendered
 from sessions_app.views.found import find_session, find_task
@@ -24,13 +27,14 @@ from sessions_app.views.session_state import PARTS, session_context, wants_start
 @require_GET
 def session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
     """``{status, parts, messages, last_seq, more, can_prompt, start_on_open}``; messages changed behind ``?after=``."""
-    row = find_session(request.user, task_id, session_id)
+    row = find_session(request, task_id, session_id)
     given = request.GET.get("after", "0")
     if not (given.isascii() and given.isdigit() and len(given) < 19):
         return JsonResponse({"code": "validation_error", "message": "after is a number."}, status=400)
     last_seq = row.last_seq  # read before the messages: one that comes meanwhile is told again, never left out
     messages, more = changed_messages(row, int(given))
-    context = session_context(row)
+    writes = may_write_session(request.user, row)
+    context = session_context(row, writes=writes)
     return JsonResponse(
         {
             "status": context["status"],
@@ -39,7 +43,7 @@ def session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> 
             "last_seq": messages[-1].updated_seq if more else last_seq,
             "more": more,
             "can_prompt": not context["refusal"],
-            "start_on_open": wants_start_on_open(context["status"]),
+            "start_on_open": writes and wants_start_on_open(context["status"]),
         }
     )
 
@@ -55,8 +59,23 @@ def board(request: HttpRequest) -> JsonResponse:
 @require_GET
 def task(request: HttpRequest, task_id: uuid.UUID) -> JsonResponse:
     """A task's sessions as they are now."""
-    context = task_page.sessions_context(find_task(request.user, task_id))
+    context = task_page.sessions_context(find_task(request, task_id))
     return _parts(sessions=render_to_string("task_sessions.html", context))
+
+
+@never_cache
+@require_GET
+def executors(request: HttpRequest) -> JsonResponse:
+    """What runs now, and where."""
+    context = executors_page.executors_context(request.user)
+    return _parts(executors=render_to_string("executors_list.html", context))
+
+
+@never_cache
+@require_GET
+def sweeps(request: HttpRequest) -> JsonResponse:
+    """The newest sweeps."""
+    return _parts(sweeps=render_to_string("sweeps_list.html", sweeps_page.sweeps_context()))
 
 
 def _parts(**parts: str) -> JsonResponse:

@@ -46,7 +46,7 @@ def _answer(request: HttpRequest) -> tuple[str, str]:
 @require_POST
 def act(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID, action: str) -> HttpResponse:
     """Carry out one of ``ACTIONS``; an unknown one is a 404."""
-    row = find_session(request.user, task_id, session_id)
+    row = find_session(request, task_id, session_id)
     if action not in ACTIONS:
         raise Http404(action)
     return _attempt(request, row, lambda: ACTIONS[action](row, request))
@@ -55,7 +55,7 @@ def act(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID, action:
 @require_POST
 def prompt(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
     """Put a prompt into the queue; the same form sent twice is one prompt."""
-    row = find_session(request.user, task_id, session_id)
+    row = find_session(request, task_id, session_id)
     text = _given(request, "text").replace("\r\n", "\n")
     return _attempt(request, row, lambda: intents.prompt(row.id, _given(request, "message_id"), text, request.user))
 

@@ -14,7 +14,7 @@ from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.errors import BY_CODE, Conflict, TerminalState
 from sessions_app.services.intents import RUNNING_ROW
 from sessions_app.services.status import session_status
-from sessions_app.views.banners import WORKSPACE, banner_of, buttons_of
+from sessions_app.views.banners import WORKSPACE, banner_of, buttons_of, retry_of
 from sessions_app.views.wording import PROMPT_STATES, executor_word, receipt_word, session_word, spelled
 
 RECEIPTS_SHOWN = 8
@@ -22,14 +22,24 @@ PARTS = ("strip", "banner", "permissions", "ledger", "refusal", "controls", "con
 """The templates ``session/<part>.html``; each is replaced as a whole when it changes."""
 
 
-def session_context(session: TaskSession) -> dict[str, Any]:
-    """The values of every part; reads, never writes."""
+READER_REFUSAL = "You are a viewer of this team: you can read along, but ask nothing of its agents."
+
+
+def session_context(session: TaskSession, *, writes: bool = True) -> dict[str, Any]:
+    """The values of every part; reads, never writes. Who only reads gets no buttons."""
+    context = _context(session)
+    return context if writes else context | _without_buttons(context)
+
+
+def _without_buttons(context: dict[str, Any]) -> dict[str, Any]:
+    nothing = dict.fromkeys(("open_run", "can_stop", "can_close", "workspace_button", "retry"))
+    asked = [{**permission, "options": []} for permission in context["permissions"]]
+    return {**nothing, "buttons": [], "permissions": asked, "refusal": READER_REFUSAL, "reads_only": True}
+
+
+def _context(session: TaskSession) -> dict[str, Any]:
     status, execution, assessment = session_status(session), execution_of(session), assess_session(session)
     said = banner_of(session, status, execution, assessment)
-    receipts = [
-        {"receipt": row, "word": receipt_word(row), "facts": _facts(row.evidence), "reason": spelled(row.reason)}
-        for row in session.receipts.all()[:RECEIPTS_SHOWN]
-    ]
     refusal = composer_refusal(session, assessment)
     return {
         "session": session,
@@ -40,7 +50,9 @@ def session_context(session: TaskSession) -> dict[str, Any]:
         "banner": said,
         "buttons": buttons_of(said, assessment) if said else [],
         "permissions": _permissions(session),
-        "receipts": receipts,
+        "receipts": _receipts(session),
+        "workspace_starts": status["executor_status"] == ExecutorStatus.STARTING,
+        "retry": retry_of(execution, assessment),
         "refusal": refusal,
         "open_run": session.runs.filter(ended_at=None).exists(),
         "can_stop": _can_stop(session, execution),
@@ -49,6 +61,24 @@ def session_context(session: TaskSession) -> dict[str, Any]:
         "trusted_only": _trusted_only(session),
         **_ledger(session),
     }
+
+
+def _receipts(session: TaskSession) -> list[dict[str, Any]]:
+    """The newest receipts in words; whether a fresh one is a loss depends on what was before it."""
+    rows = list(session.receipts.all()[: RECEIPTS_SHOWN + 1])
+    first_run = session.runs.order_by("started_at").values_list("started_at", flat=True).first()
+    first = rows[-1] if 0 < len(rows) <= RECEIPTS_SHOWN else None
+    return [
+        {
+            "receipt": row,
+            "word": receipt_word(
+                row, is_first=row is first, said_before=first_run is not None and first_run < row.created_at
+            ),
+            "facts": _facts(row.evidence),
+            "reason": spelled(row.reason),
+        }
+        for row in rows[:RECEIPTS_SHOWN]
+    ]
 
 
 def composer_refusal(session: TaskSession, assessment: Assessment) -> str:

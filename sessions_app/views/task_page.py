@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST
 
 from sessions_app.models import Task
 from sessions_app.services.errors import SessionsError
+from sessions_app.services.rights import may_write
 from sessions_app.services.tasks import archive, create_session, finish
 from sessions_app.views.board import session_row, with_counts
 from sessions_app.views.forms import NewSession
@@ -23,7 +24,7 @@ from sessions_app.views.wording import TASK_STATES
 @never_cache
 def task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
     """Show the task; a POST makes a session on it."""
-    row = find_task(request.user, task_id)
+    row = find_task(request, task_id)
     form = NewSession(request.user, row, request.POST or None, initial=_first_prompt(row))
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
@@ -36,7 +37,7 @@ def task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
             messages.error(request, error.message)
         else:
             return redirect("session", row.id, made.id)
-    context = {"form": form, **sessions_context(row)}
+    context = {"form": form, "reads_only": not may_write(request.user, row.team_id), **sessions_context(row)}
     return render(request, "task.html", context, status=422 if form.errors else 200)
 
 
@@ -54,7 +55,7 @@ def sessions_context(row: Task) -> dict[str, Any]:
 @require_POST
 def change(request: HttpRequest, task_id: uuid.UUID, what: str) -> HttpResponse:
     """Say that a task is done, or put it away."""
-    row, changes = find_task(request.user, task_id), {"done": finish, "archive": archive}
+    row, changes = find_task(request, task_id), {"done": finish, "archive": archive}
     if what not in changes:
         raise Http404(what)
     try:

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from django.urls import path
 
-from sessions_app.views import board, health, live, login, session_actions, session_page, task_page
+from sessions_app.views import (
+    board,
+    executors,
+    health,
+    live,
+    login,
+    session_actions,
+    session_page,
+    sweeps,
+    task_page,
+)
 
 _SESSION = "tasks/<uuid:task_id>/sessions/<uuid:session_id>/"
 
 urlpatterns = [
     path("", board.board, name="board"),
     path("live/", live.board, name="board-live"),
+    path("executors/", executors.executors, name="executors"),
+    path("executors/live/", live.executors, name="executors-live"),
+    path("sweeps/", sweeps.sweeps, name="sweeps"),
+    path("sweeps/live/", live.sweeps, name="sweeps-live"),
+    path("sweeps/<uuid:sweep_id>/", sweeps.sweep, name="sweep"),
     path("login/", login.Login.as_view(), name="login"),
     path("login/<str:secret>/", login.one_time_link, name="login-link"),
     path("logout/", login.Logout.as_view(), name="logout"),

@@ -87,15 +87,60 @@ _VERIFIED: Final[Mapping[str, str]] = {
 _NOTHING_TO_VERIFY: Final = frozenset({"workspace_only", "fresh", "failed"})
 
 
-def receipt_word(receipt: ContinuityReceipt) -> Word:
-    """A receipt in plain words: ``Reattached: the same process (verified)``."""
+OUTCOMES: Final[Mapping[str, Word]] = {
+    "reattached": Word("reattached", "good"),
+    "resumed": Word("resumed", "good"),
+    "loaded": Word("loaded", "good"),
+    "injected": Word("told what was said", "ask"),
+    "fresh": Word("started fresh", "ask"),
+    "workspace_only": Word("workspace only", "calm"),
+    "failed": Word("failed", "bad"),
+    "skipped": Word("left as they are", "off"),
+}
+"""What the rows of a sweep came to, in the order in which they are shown."""
+SWEEP_TRIGGERS: Final[Mapping[str, str]] = {
+    "boot": "At the start of a supervisor",
+    "command": "By command",
+    "reconcile": "In the loop",
+}
+_DECISIONS: Final[Mapping[str, str]] = {
+    "none": "Nothing to do",
+    "reattach": "Reattach to the agent",
+    "resume": "Resume the agent",
+    "start_workspace": "Start the workspace",
+    "stop": "Stop it",
+}
+
+FIRST_START: Final = Word("First start", "good")
+NOTHING_SAID_BEFORE: Final = Word("New conversation", "calm")
+
+
+def receipt_word(receipt: ContinuityReceipt, *, is_first: bool = False, said_before: bool = True) -> Word:
+    """A receipt in plain words: ``Reattached: the same process (verified)``.
+
+    A fresh start is a loss only where something was ``said_before``; the first one of a session never is.
+    """
     if receipt.kind == "fresh" and not receipt.evidence.get("completed_turns"):
-        return Word("New conversation")
+        if is_first:
+            return FIRST_START
+        if not said_before:
+            return NOTHING_SAID_BEFORE
     word = _RECEIPTS.get(receipt.kind, Word(receipt.kind))
     if receipt.kind in _NOTHING_TO_VERIFY:
         return word
     tone = word.tone if receipt.verified not in ("none", "pending") else "ask"
     return Word(f"{word.text} ({_VERIFIED.get(receipt.verified, receipt.verified)})", tone)
+
+
+def receipt_kind_word(kind: str) -> Word:
+    """The kind of a receipt in one word, for a table."""
+    return OUTCOMES.get(kind, Word(kind))
+
+
+def decision_words(action: str, strategy: str) -> str:
+    """What a sweep decided for an agent: ``Resume the agent (native)``."""
+    words = _DECISIONS.get(action, spelled(action))
+    return f"{words} ({strategy})" if strategy else words
 
 
 def session_word(status: Mapping[str, Any]) -> Word:

@@ -150,7 +150,12 @@ async def test_the_agent_inherits_nothing_but_its_three_pipes_and_no_ignored_sig
     await agent.close()
 
     assert descriptors.split() == ["0", "1", "2", "3"], "3 is the directory that ls reads"
-    assert (int(blocked.split()[1], 16), int(ignored.split()[1], 16)) == (0, 0)
+    assert (_ours(blocked), _ours(ignored)) == (0, 0)
+
+
+def _ours(mask: str) -> int:
+    """The signals of a line of ``/proc/self/status`` but for 32 and 33, which the C library keeps to itself."""
+    return int(mask.split()[1], 16) & ~(0b11 << 31)
 
 
 async def test_a_stop_sends_term_first_and_leaves_time_to_clean_up(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ CALLS = [
 ]
 OF_A_TEAM = [call for call in CALLS if "<uuid:task_id>" in call[0]]
 OF_ALL = [call for call in CALLS if call not in OF_A_TEAM]
-STAFF_WRITES = {("repositories/", "post"), ("agent-profiles/", "post"), ("executors/", "post")}
+STAFF_WRITES = {(f"{things}/", "post") for things in ("repositories", "agent-profiles", "executors", "sweeps")}
 
 
 def call(client: APIClient, world: World, route: str, method: str) -> Any:
@@ -34,6 +34,7 @@ def call(client: APIClient, world: World, route: str, method: str) -> Any:
         "message_id": "message-1",
         "executor_id": world.executor.id,
         "sweep_id": world.sweep.id,
+        "request_id": world.sweep_request.id,
     }
     path = re.sub(r"<\w+:(\w+)>", lambda found: str(values[found[1]]), route)
     return getattr(client, method)(f"/api/v1/{path}", {}, format="json" if method != "get" else None)

@@ -20,6 +20,7 @@ from sessions_app.models import (
     RecoverySweep,
     Repository,
     SweepOutcome,
+    SweepRequest,
     Task,
     TaskSession,
     writing,
@@ -45,6 +46,7 @@ class World:
     task: Task
     session: TaskSession
     sweep: RecoverySweep
+    sweep_request: SweepRequest
 
     def url(self, tail: str = "") -> str:
         """An address under the session."""
@@ -81,7 +83,8 @@ def make_world() -> World:
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")
     ContinuityReceipt.objects.create(session=session, kind="resumed", verified="pending")
     PermissionRequest.objects.create(id=PERMISSION, session=session, options=OPTIONS, requested_at=timezone.now())
-    return World(team, member, stranger, staff, repository, profile, executor, task, session, sweep)
+    asked = SweepRequest.objects.create(by=staff, report={"sessions": [{"session_id": str(session.id)}]})
+    return World(team, member, stranger, staff, repository, profile, executor, task, session, sweep, asked)
 
 
 def person(name: str, team: Group, **more: Any) -> User:

@@ -13,7 +13,7 @@ from pathlib import Path
 from executors_app.stand_in import StandIn
 
 AT_ONCE = 50
-TABLE = "CREATE TABLE events (session BLOB, seq INTEGER, name TEXT, payload TEXT, at TEXT, PRIMARY KEY (session, seq))"
+TABLE = "CREATE TABLE events (session BLOB, seq INTEGER PRIMARY KEY, name TEXT, payload TEXT, at TEXT)"
 INSERT = "INSERT INTO events VALUES (?, ?, ?, ?, ?)"
 
 

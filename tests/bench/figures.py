@@ -1,9 +1,8 @@
-"""What a benchmark tells: a time beside its floor, both the best of several rounds taken in turn."""
+"""What a benchmark tells: a time beside its floor, both measured in turn."""
 
 from __future__ import annotations
 
 import inspect
-import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -54,17 +53,16 @@ class Floor:
         return abs(self.measured / self.known - 1) > 0.5
 
 
-async def best_in_turn(rounds: int, *runs: Run) -> list[float]:
-    """Seconds of the best round of each, taken in turn so that a busy moment hits all of them."""
-    best = [math.inf] * len(runs)
+async def in_turn(rounds: int, *runs: Run) -> list[list[float]]:
+    """Seconds of every round of each, taken in turn so that a busy moment hits all of them."""
+    taken: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
-        for number, run in enumerate(runs):
-            best[number] = min(best[number], await seconds_of(run))
-    return best
+        for run, seconds in zip(runs, taken, strict=True):
+            seconds.append(await _seconds_of(run))
+    return taken
 
 
-async def seconds_of(run: Run) -> float:
-    """How long one run takes; ordinary and async functions."""
+async def _seconds_of(run: Run) -> float:
     began = time.perf_counter()
     done = run()
     if inspect.isawaitable(done):

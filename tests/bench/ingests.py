@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from sessions_app.supervisor.fold import Line
 from sessions_app.supervisor.ingest import ingest
 from sessions_app.supervisor.threads import DatabaseThread
 from tests.bench.bare import BareTable
-from tests.bench.figures import Figure, best_in_turn
+from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World
 
 TOOL_EVERY = 20
@@ -44,15 +43,15 @@ async def _beside_inserts(world: World, ids: Sequence[uuid.UUID], size: int, rou
         for _ in ids:
             table.insert(size)
 
-    best = [math.inf, math.inf]
+    taken = []
     try:
         for _ in range(rounds):
             batch[:] = itertools.islice(lines, size)
-            best = list(map(min, best, await best_in_turn(1, lambda: writer(ingest_all), insert_all)))
+            taken.append(await in_turn(1, lambda: writer(ingest_all), insert_all))
     finally:
         writer.close()
         table.close()
-    return best
+    return [min(each)[0] for each in zip(*taken, strict=True)]
 
 
 def _lines() -> Iterator[Line]:

@@ -37,6 +37,7 @@ ASKED = "SELECT seq, name, payload, at FROM session_events WHERE session_id = ? 
 
 def of_a_turn(world: World, seconds: float) -> list[Figure]:
     """While the agent works: from the journal's time of each tick until another process has read it."""
+    world.empty()
     task = world.task("Work")
     task.save()
     with _supervising():

@@ -8,7 +8,10 @@ from rich.table import Table
 
 from tests.bench.figures import Figure, Floor
 
-PEER = "Peer: JupyterHub 6.1.1 re-verifies 1,000 servers in 4.58 s after a restart, about 21 times its floor."
+PEER = (
+    "Peer: JupyterHub 6.1.1 re-verifies 1,000 servers in 4.58 s after a kill, about 21 times a floor of 0.22 ms each;"
+    " with 10 % that refuse 36 s, with 1 % that hang 304 s."
+)
 
 
 def figures_table(figures: Sequence[Figure]) -> Table:

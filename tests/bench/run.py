@@ -20,17 +20,16 @@ class Sizes:
     fleet: int
     losses: int
     rounds: int
-    appends: int
-    """Batches for each round of a journal."""
     work: float
     """Seconds that the agent works."""
     samples: int
+    """Of what waits for the disk."""
     limit: float | None
     """How many times its floor a sweep may take; None where the counts are too small to judge."""
 
 
-FULL = Sizes(fleet=1000, losses=100, rounds=7, appends=100, work=5, samples=200, limit=4.0)
-QUICK = Sizes(fleet=20, losses=3, rounds=1, appends=3, work=0.5, samples=5, limit=None)
+FULL = Sizes(fleet=1000, losses=100, rounds=15, work=5, samples=200, limit=4.0)
+QUICK = Sizes(fleet=20, losses=3, rounds=1, work=0.5, samples=5, limit=None)
 
 
 def everything(sizes: Sizes) -> tuple[list[Figure], list[Floor]]:
@@ -48,7 +47,7 @@ def everything(sizes: Sizes) -> tuple[list[Figure], list[Floor]]:
         "sweep": living,
         "sweep with troubles": lambda: [sweeps.of_the_troubled(world, sizes.fleet, rounds, sizes.limit)],
         "sweep that writes": lambda: [sweeps.of_the_dead(world, sizes.losses, rounds)],
-        "journal": lambda: [journals.appends(world.home, size, sizes.appends, rounds) for size in (1, 64, 1000)],
+        "journal": lambda: [journals.appends(world.home, size, sizes.samples) for size in (1, 64, 1000)],
         "ingest": lambda: [ingests.batches(world, 1, 64, rounds), ingests.batches(world, 20, 50, rounds)],
         "latency": lambda: latencies.of_a_turn(world, sizes.work),
     }

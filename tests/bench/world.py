@@ -57,10 +57,13 @@ class World:
         """A task that is not saved yet."""
         return Task(title=title, team=self.team, repository=self.repository)
 
+    def empty(self) -> None:
+        """No task and no session, so that a supervisor finds nothing to start."""
+        Task.objects.all().delete()
+
     def fill(self, fleet: Sequence[StandIn], **session: Any) -> None:
         """A session with a ready execution for each member, and no other sessions."""
-        TaskSession.objects.all().delete()
-        Task.objects.all().delete()
+        self.empty()
         tasks = [self.task(f"Task {number}") for number in range(len(fleet))]
         Task.objects.bulk_create(tasks)
         sessions = [self._session(one, task, session) for one, task in zip(fleet, tasks, strict=True)]

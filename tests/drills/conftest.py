@@ -1,8 +1,8 @@
-"""Deployments for drills: prepared once, copied for each."""
+"""Deployments for drills; one that fails tells its story."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,3 +17,15 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     made.prepare()
     yield made
     made.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put the story of its deployment into the report of a drill that failed."""
+    report = yield
+    used = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, Deployment)]
+    if report.failed and used and used[0].seeded:
+        report.sections.append(("what happened", used[0].story()))
+    return report

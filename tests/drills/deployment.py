@@ -138,16 +138,18 @@ class Deployment:
     def kill_server(self, number: int = signal.SIGKILL) -> None:
         """End web, supervisor and worker at once; with SIGTERM only the parent is told."""
         assert self.server is not None
-        processes = [self.server.pid, *descendants(self.server.pid)] if number == signal.SIGKILL else [self.server.pid]
-        known = [identity.of(pid) for pid in (*processes, *descendants(self.server.pid))]
-        for pid in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        groups = {process_group(pid) for pid in (self.server.pid, *descendants(self.server.pid))} - {0}
+        if number == signal.SIGKILL:
+            for group in groups:  # a whole group at once: nothing can be forked in between
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, number)
+        else:
+            self.server.send_signal(number)
         self.server.wait(timeout=30)
         assert self.server.stdout is not None
         self.server.stdout.close()
         self.server = None
-        eventually(lambda: not any(identity.is_alive(one) for one in known if one), describe="the server is gone")
+        eventually(lambda: not members(groups), timeout=30, describe="the server is gone")
 
     # --- the API ---
 
@@ -196,6 +198,14 @@ class Deployment:
             return [dict(row) for row in connection.execute(sql, values)]
         finally:
             connection.close()
+
+    def story(self) -> str:
+        """What happened, for a drill that failed: the server's log, then rows and events of every session."""
+        parts = [self.log()[-6000:]]
+        for table in ("task_sessions", "executors_running", "session_intents", "session_prompts", "supervisors"):
+            parts += [f"{table}: {row}" for row in self.rows(f"SELECT * FROM {table}")]  # noqa: S608
+        parts += [str(row) for row in self.rows("SELECT session_id, seq, name, payload, at FROM session_events")]
+        return "\n".join(parts)
 
     # --- the end ---
 
@@ -334,6 +344,21 @@ def descendants(pid: int) -> list[int]:
         found += below
         todo += below
     return found
+
+
+def process_group(pid: int) -> int:
+    """The process group of ``pid``; 0 when it is gone."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def members(groups: Iterable[int]) -> list[int]:
+    """The living processes of some groups."""
+    pids = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    mine = [identity.of(pid) for pid in pids if process_group(pid) in groups]
+    return [one.pid for one in mine if one is not None and identity.is_alive(one)]
 
 
 def make_repository(path: Path) -> None:

@@ -12,6 +12,8 @@ from tests.real_agents.homes import REAL_AGENTS, real_agent
 from tests.real_agents.model_server import running_model
 from tests.waiting import eventually
 
+AGENT_TYPES = {"codex-acp": "codex", "opencode": "opencode"}
+
 
 @pytest.mark.real_agent
 @pytest.mark.parametrize("name", sorted(REAL_AGENTS))
@@ -22,7 +24,7 @@ def test_drill_b_a_published_agent_that_was_killed_in_mid_turn_still_knows(
     with running_model() as model:
         agent = real_agent(name, tmp_path / "home", model.url)
         deployment.serve()
-        profile = {"agent_type": "custom_acp", "command": list(agent.argv), "env": dict(agent.env)}
+        profile = {"agent_type": AGENT_TYPES[name], "command": list(agent.argv), "env": dict(agent.env)}
         session = deployment.start_session("remember the word walrus, answer ok", profile)
         eventually(lambda: "session.run.completed" in session.names(), timeout=90, describe="the first turn is over")
         session.prompt("HOLD on")

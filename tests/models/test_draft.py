@@ -11,7 +11,16 @@ from executors_app.domain import ExecutorStatus
 from sessions_app.domain.states import IllegalMove
 from sessions_app.models import ContinuityReceipt, Draft, Lease, LeaseLost, Prompt, Run, Task, writing
 from tests.supervisor import tables
-from tests.supervisor.rows import MINE, execution_of, fresh, last_payload, make_session, make_task, names, running_session
+from tests.supervisor.rows import (
+    MINE,
+    execution_of,
+    fresh,
+    last_payload,
+    make_session,
+    make_task,
+    names,
+    running_session,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -80,6 +89,10 @@ def test_a_move_that_no_table_holds_changes_nothing(
     assert tables.dump() == before
 
 
+def fails() -> None:
+    raise ZeroDivisionError
+
+
 def test_whatever_goes_wrong_later_takes_all_back() -> None:
     session = make_session("first")
     before = tables.dump()
@@ -87,7 +100,7 @@ def test_whatever_goes_wrong_later_takes_all_back() -> None:
         draft.move("start")
         draft.move_executor("launch")
         draft.receipt("fresh", "none", launch_id="l1")
-        draft.then.append(lambda: print(1 // 0))
+        draft.then.append(fails)
     assert tables.dump() == before
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,12 +87,12 @@ def test_a_data_directory_may_lie_deep(tmp_path: Path, settings: Any) -> None:
 
 
 def test_waiting_leaves_no_descriptor_behind() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         listener = wakeups.listen()
         wakeups.ring()
         wakeups.close(listener)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.django_db(transaction=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -214,7 +214,7 @@ def test_everything_can_be_done_with_and_without_javascript(javascript: bool, vi
     eventually(lambda: session.intents.filter(kind="stop").exists(), describe="the stop is ordered")
 
 
-PLACES = {
+PLACES: dict[str, Callable[[World], str]] = {
     "board": lambda world: "/" if busy_session(world) else "",
     "task": lambda world: f"/tasks/{busy_session(world).task_id}/",
     "session": lambda world: path_of(busy_session(world)),
@@ -232,8 +232,7 @@ def test_a_page_fits_a_telephone_and_can_be_read(place: str, scheme: str, visit:
     back = page.evaluate("getComputedStyle(document.body).backgroundColor")
     lightness = sum(int(part) for part in back.strip("rgb()").split(","))
     assert (lightness < 200) is (scheme == "dark")
-    axe: Any = Axe()
-    found = axe.run(page)
+    found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     assert [one for one in ada.complaints if "410" not in one] == []
 

@@ -46,14 +46,15 @@ def test_the_story_is_as_promised_and_leaves_nothing_behind(tmp_path: Path) -> N
         "it says: walrus",
         "Everything was as promised.",
     ):
-        assert f"{sentence}" in words
+        assert sentence in words
     assert left_over(tmp_path) == []
 
 
 def test_a_story_that_is_broken_off_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as told:
-        assert told.stdout
-        eventually(lambda: "the agent says" in told.stdout.readline(), timeout=60, describe="the agent talks")
+        lines = told.stdout
+        assert lines
+        eventually(lambda: "the agent says" in lines.readline(), timeout=60, describe="the agent talks")
         assert left_over(tmp_path)
         told.send_signal(signal.SIGTERM)
         told.communicate(timeout=60)

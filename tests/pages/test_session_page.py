@@ -287,8 +287,57 @@ def test_a_receipt_is_told_in_plain_words(kind: str, verified: str, words: str) 
     assert receipt_word(ContinuityReceipt(kind=kind, verified=verified, evidence=evidence)).text == words
 
 
-def test_a_first_conversation_has_lost_nothing() -> None:
-    assert receipt_word(ContinuityReceipt(kind="fresh", verified="none")).text == "New conversation"
+@pytest.mark.parametrize(
+    ("is_first", "said_before", "words"),
+    [
+        (True, False, "First start"),
+        (False, False, "New conversation"),
+        (False, True, "Started fresh: the agent knows nothing of what was said before"),
+    ],
+)
+def test_a_start_that_has_lost_nothing_says_nothing_of_a_loss(is_first: bool, said_before: bool, words: str) -> None:
+    receipt = ContinuityReceipt(kind="fresh", verified="none")
+    assert receipt_word(receipt, is_first=is_first, said_before=said_before).text == words
+
+
+def badge(html: str) -> str:
+    return html[html.index("<dt>Continuity</dt>") : html.index("</dl>")]
+
+
+def test_the_badge_tells_a_first_start_from_a_loss(ada: Client, world: World) -> None:
+    session = world.session()
+    session.receipts.create(kind="fresh", evidence={"completed_turns": 0})
+    session.runs.create(message_id="m", started_at=timezone.now())
+    assert "First start" in badge(page(ada, session))
+    session.receipts.create(kind="fresh", evidence={"completed_turns": 0})
+    assert "the agent knows nothing" in badge(page(ada, session)), "its only turn had not been completed, yet was there"
+
+
+# --- the place where it runs ---
+
+
+def test_while_the_workspace_starts_its_panel_waits(ada: Client, world: World) -> None:
+    session = world.running_session()
+    assert "inert" not in page(ada, session)
+    ExecutorRunning.objects.update(status="starting")
+    html = page(ada, session)
+    assert 'inert aria-busy="true"' in html
+    assert '<span class="spinner" aria-hidden="true"></span> <span class="pill busy">Starting</span>' in html
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"), [(with_token, "auto"), (never_resumable, "workspace_only"), (archived, "")]
+)
+def test_a_place_that_failed_can_be_tried_again(
+    given: Callable[[TaskSession], None], mode: str, ada: Client, world: World
+) -> None:
+    session = world.resting_session()
+    ExecutorRunning.objects.update(status="error")
+    given(session)
+    html = page(ada, session)
+    strip = html[html.index('<dl class="strip"') : html.index("</dl>")]
+    assert '<span class="pill bad">Error</span>' in strip
+    assert (f'value="{mode}">Retry</button>' in strip) is bool(mode)
 
 
 def test_the_page_shows_the_newest_receipt_and_its_evidence(ada: Client, world: World) -> None:

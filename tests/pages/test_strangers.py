@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 
 from sessions_app.models import Intent, Prompt
+from tests.pages.test_sweeps import make_sweep
 from tests.pages.world import World, asks, first_prompt, hear, path_of
 
 ACTIONS = ["prompt", "resume", "cancel", "stop", "close", "answer", "resend", "continue", "dismiss", "withdraw"]
@@ -83,6 +84,9 @@ PAGES: dict[str, Callable[[World], str]] = {
     "empty board": lambda world: "/",
     "task": lambda world: f"/tasks/{world.task().id}/",
     "session": a_full_session,
+    "executors": lambda world: "/executors/" if world.running_session() else "",
+    "sweeps": lambda world: "/sweeps/" if make_sweep(failed=1) else "",
+    "sweep": lambda world: f"/sweeps/{make_sweep(world.session(), loaded=1).id}/",
     "not found": lambda world: "/nowhere/",
     "login": lambda world: "/login/?out",
     "used link": lambda world: "/login/used/",

@@ -11,7 +11,18 @@ from django.db import models
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
-from sessions_app.models import Lease, Message, PermissionRequest, Prompt, Repository, Run, Task, TaskSession, texts_of
+from sessions_app.models import (
+    Intent,
+    Lease,
+    Message,
+    PermissionRequest,
+    Prompt,
+    Repository,
+    Run,
+    Task,
+    TaskSession,
+    texts_of,
+)
 from sessions_app.services import tasks
 
 MINE = Lease("me", 1)
@@ -95,6 +106,12 @@ def last_payload(session: TaskSession, name: str) -> dict[str, Any]:
 def prompt_states(session: TaskSession) -> dict[str, str]:
     """State of every prompt, by message_id."""
     return dict(Prompt.objects.filter(session=session).order_by("id").values_list("message_id", "state"))
+
+
+def open_orders(session: TaskSession) -> list[tuple[str, dict[str, Any]]]:
+    """(kind, payload) of every order that nobody has carried out, oldest first."""
+    rows = Intent.objects.filter(session=session, done_at=None).order_by("created_at")
+    return list(rows.values_list("kind", "payload"))
 
 
 def runs(session: TaskSession) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -34,23 +34,18 @@ def some_turns(seed: int) -> list[Line]:
 
 
 def _something(draw: random.Random, journal: Journal, tool: str, permission: str) -> Line:
-    match draw.randint(0, 9):
-        case 0:
-            return journal.tool(tool, title=draw.choice(PIECES), status=draw.choice(["pending", "completed", "failed"]))
-        case 1:
-            return journal.line(Kind.TOOL_UPDATE, tool_call_id=tool, status="in_progress", content=[draw.random()])
-        case 2:
-            return journal.line(Kind.PLAN, entries=[draw.random()])
-        case 3:
-            return journal.asks(permission)
-        case 4:
-            return journal.line(Kind.MESSAGE_USER, text=draw.choice(PIECES))
-        case 5:
-            return journal.line(Kind.USAGE, tokens=3)
-        case 6 | 7:
-            return journal.line(Kind.MESSAGE_THOUGHT, text=draw.choice(PIECES))
-        case _:
-            return journal.line(Kind.MESSAGE_AGENT, text="".join(draw.choices(PIECES, k=3)))
+    said, figure = "".join(draw.choices(PIECES, k=3)), draw.random()
+    do: tuple[Callable[[], Line], ...] = (
+        lambda: journal.tool(tool, title=said, status=draw.choice(["pending", "completed", "failed"])),
+        lambda: journal.line(Kind.TOOL_UPDATE, tool_call_id=tool, status="in_progress", content=[figure]),
+        lambda: journal.line(Kind.PLAN, entries=[figure]),
+        lambda: journal.asks(permission),
+        lambda: journal.line(Kind.MESSAGE_USER, text=said),
+        lambda: journal.line(Kind.USAGE, tokens=3),
+        *[lambda: journal.line(Kind.MESSAGE_THOUGHT, text=said)] * 2,
+        *[lambda: journal.line(Kind.MESSAGE_AGENT, text=said)] * 3,
+    )
+    return draw.choice(do)()
 
 
 def cut(lines: Sequence[Line], draw: random.Random) -> Iterator[list[Line]]:
@@ -103,7 +98,11 @@ def test_chunks_of_one_batch_are_one_event() -> None:
 def test_words_around_a_tool_call_stay_around_it() -> None:
     session, journal = running_session(), Journal()
     hear(session, [*journal.says("before"), journal.tool("t1"), *journal.says("after")])
-    assert [(role, text) for role, text, _, _ in talk(session)] == [("agent", "before"), ("tool", ""), ("agent", "after")]
+    assert [(role, text) for role, text, _, _ in talk(session)] == [
+        ("agent", "before"),
+        ("tool", ""),
+        ("agent", "after"),
+    ]
 
 
 def test_a_thought_ends_what_was_said_and_the_other_way_round() -> None:

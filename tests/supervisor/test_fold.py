@@ -82,6 +82,7 @@ TABLE: list[tuple[Kind, dict[str, Any], tuple[str, ...], str]] = [
         (
             RUN + "interrupted",
             PROMPT + "interrupted",
+            PROMPT + "dismissed",
             PROMPT + "queued",
             *reversed(AT_REST),
             "session.agent_exited",

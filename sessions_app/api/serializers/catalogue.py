@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 from rest_framework import serializers
 
 from executors_app.encryption import SecretUnreadable
-from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from executors_app.models import AgentProfile, Executor, ExecutorRunning, check_env, check_mcp_servers
 from executors_app.plugins import UnknownPlugin
 from sessions_app.api.fields import Argv, RowSerializer, TeamField, Text
 from sessions_app.api.words import EXECUTOR_STATUSES, one_of
 from sessions_app.services.catalogue import missing_programs
 
-ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ENV_LIMIT: Final = 100_000
 
 
@@ -104,15 +102,12 @@ class NewProfile(RowSerializer):
 
     def validate_env(self, env: dict[str, str]) -> dict[str, str]:
         """Names must be such as a shell allows."""
-        bad = [name for name in env if not ENV_NAME.fullmatch(name)]
-        if bad:
-            raise serializers.ValidationError(f"No name of a variable: {', '.join(map(repr, bad))}.")
+        check_env(env)
         return env
 
     def validate_mcp_servers(self, servers: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Each one has a name."""
-        if not all(isinstance(server.get("name"), str) and server["name"] for server in servers):
-            raise serializers.ValidationError("Each server has a name.")
+        check_mcp_servers(servers)
         return servers
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:

@@ -34,8 +34,15 @@ class FolderQuery(serializers.Serializer[Any]):
 
 
 def described(answers: dict[int, Any], *errors: int, **more: Any) -> Callable[[Handler], Handler]:
-    """``extend_schema`` with the good answers by status, and the statuses an error may have."""
-    described_so: Callable[[Handler], Handler] = extend_schema(
-        responses={**answers, **dict.fromkeys((401, *errors), Problem)}, **more
-    )
-    return described_so
+    """``extend_schema`` with the good answers by status, and the statuses an error may have.
+
+    Whatever writes may be refused to those who only read, with 403.
+    """
+
+    def describe(handler: Handler) -> Handler:
+        of_all = (401,) if handler.__name__ == "get" else (401, 403)
+        responses = {**answers, **dict.fromkeys((*of_all, *errors), Problem)}
+        described_so: Handler = extend_schema(responses=responses, **more)(handler)
+        return described_so
+
+    return describe

@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from sessions_app.api.fields import RowSerializer
-from sessions_app.models import RecoverySweep, SweepOutcome
+from sessions_app.models import RecoverySweep, SweepOutcome, SweepRequest, TaskSession
 
 
 class OutcomeSerializer(RowSerializer):
@@ -74,3 +74,32 @@ class SweepDetail(SweepSerializer):
         rows = SweepOutcome.objects.visible_to(self.context["request"].user).filter(sweep=sweep)
         shown: list[dict[str, Any]] = OutcomeSerializer(rows.select_related("session"), many=True).data  # type: ignore[assignment]
         return shown
+
+
+class NewSweep(serializers.Serializer[Any]):
+    """What staff says of a sweep that is wanted now."""
+
+    dry_run = serializers.BooleanField(default=False)
+
+
+class SweepRequestSerializer(RowSerializer):
+    """A sweep that somebody asked for; ``report`` is the document of ``recover_sessions --json`` once it is done."""
+
+    sweep_id = serializers.UUIDField(read_only=True, allow_null=True)
+    report = serializers.SerializerMethodField()
+
+    class Meta:
+        model = SweepRequest
+        fields = ("id", "dry_run", "by", "created_at", "done_at", "sweep_id", "report")
+        read_only_fields = fields
+
+    def get_report(self, asked: SweepRequest) -> dict[str, Any] | None:
+        """Other teams' sessions are left out."""
+        if asked.report is None:
+            return None
+        rows = asked.report["sessions"]
+        sessions = TaskSession.objects.visible_to(self.context["request"].user)
+        seen = {
+            str(one) for one in sessions.filter(id__in=[row["session_id"] for row in rows]).values_list("id", flat=True)
+        }
+        return {**asked.report, "sessions": [row for row in rows if row["session_id"] in seen]}

@@ -9,6 +9,7 @@ from rest_framework import serializers
 from sessions_app.api.fields import RowSerializer, TeamField, Text
 from sessions_app.api.words import WORK_STATES, one_of
 from sessions_app.models import Repository, Task
+from sessions_app.services.rights import require_write, writable_teams
 
 DESCRIPTION_LIMIT: Final = 1024 * 1024
 BRANCH: Final = r"^(?![-/.])(?!.*(?:\.\.|@\{|//|\.lock$|[/.]$))[^\s\x00-\x1f\x7f~^:?*\[\\]+$"
@@ -62,14 +63,15 @@ class NewTask(serializers.Serializer[Any]):
     base_branch = BranchField(required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Find the team where none is named, and the repository among the team's."""
+        """Find the team where none is named, and the repository among the team's; ReadOnly for its viewers."""
         if "team" not in attrs:
             attrs["team"] = self._only_team()
+        require_write(self.context["request"].user, attrs["team"])
         attrs["repository"] = repository_of(attrs["team"], attrs.get("repository"))
         return attrs
 
     def _only_team(self) -> Any:
-        teams = list(self.context["request"].user.groups.all()[:2])
+        teams = list(writable_teams(self.context["request"].user)[:2])
         if len(teams) != 1:
             raise serializers.ValidationError({"team": ["Say which team the task is for."]})
         return teams[0]

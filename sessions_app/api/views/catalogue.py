@@ -22,9 +22,10 @@ from sessions_app.api.serializers.catalogue import (
     ProfileSerializer,
 )
 from sessions_app.api.serializers.common import described
-from sessions_app.api.serializers.sweeps import SweepDetail, SweepSerializer
-from sessions_app.models import RecoverySweep
+from sessions_app.api.serializers.sweeps import NewSweep, SweepDetail, SweepRequestSerializer, SweepSerializer
+from sessions_app.models import RecoverySweep, SweepRequest
 from sessions_app.services import catalogue
+from sessions_app.services.sweeps import ask_for_sweep
 
 
 class AgentTypes(ApiView):
@@ -92,10 +93,27 @@ class Running(ApiView):
 class Sweeps(ApiView):
     """The looks at everything that claims to run."""
 
+    permission_classes = [StaffWrites]
+
     @described({200: SweepSerializer(many=True)})
     def get(self, request: Request) -> Response:
         """List the sweeps, newest first."""
         return self.list(SweepSerializer, RecoverySweep.objects.all())
+
+    @described({202: SweepRequestSerializer}, 400, 403, request=NewSweep)
+    def post(self, request: Request) -> Response:
+        """Ask the supervisor for a sweep now; for staff only. ``requests/{id}/`` tells what came of it."""
+        asked = ask_for_sweep(request.user, dry_run=self.body(NewSweep)["dry_run"])
+        return self.show(SweepRequestSerializer, asked, 202)
+
+
+class SweepRequested(ApiView):
+    """A sweep that was asked for."""
+
+    @described({200: SweepRequestSerializer}, 404)
+    def get(self, request: Request, request_id: uuid.UUID) -> Response:
+        """Show whether a sweep that was asked for is done, and what it decided for the user's teams."""
+        return self.show(SweepRequestSerializer, get_object_or_404(SweepRequest, id=request_id))
 
 
 class SweepView(ApiView):

@@ -6,7 +6,9 @@ import asyncio
 import json
 import sys
 import uuid
-from argparse import ArgumentTypeError
+from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -14,6 +16,7 @@ from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
 from executors_app.plugins import runtimes
+from sessions_app.models import TaskSession
 from sessions_app.supervisor import command_pass, sweep_view
 from sessions_app.supervisor.sweep import Scope
 
@@ -31,6 +34,12 @@ def _positive(text: str) -> float:
     return value
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ArgumentTypeError(f"{text!r} is no positive number")
+    return int(text)
+
+
 def _session_id(text: str) -> uuid.UUID:
     try:
         return uuid.UUID(text)
@@ -46,12 +55,13 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """The flags of interfaces 2."""
+        parser.usage = SUPPRESS  # else a bad argument is told in many lines
         parser.add_argument("--dry-run", action="store_true", help="observe and decide, write nothing")
         parser.add_argument("--explain", action="store_true", help="print the facts and the rule for each session")
         parser.add_argument("--json", action="store_true", help="print one JSON document")
         parser.add_argument("--session", action="append", default=[], type=_session_id, metavar="ID")
         parser.add_argument("--runtime", default="", choices=sorted(runtimes()), metavar="NAME")
-        parser.add_argument("--concurrency", type=lambda text: int(_positive(text)), default=0, metavar="N")
+        parser.add_argument("--concurrency", type=_count, default=0, metavar="N")
         parser.add_argument("--timeout", type=_positive, default=0.0, metavar="S", help="seconds for each answer")
         parser.add_argument("--wait", nargs="?", type=_positive, const=WAIT_DEFAULT, default=0.0, metavar="S")
         parser.add_argument("--strict", action="store_true", help="exit 1 if some session ended in ERROR")
@@ -59,6 +69,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Sweep once; exit 0, 1 with ``--strict``, 2 when it could not run."""
         self._check_database()
+        self._check_sessions(options["session"])
         scope = Scope(
             trigger="command",
             sessions=frozenset(options["session"]),
@@ -79,6 +90,8 @@ class Command(BaseCommand):
 
     def _check_database(self) -> None:
         """Refuse to run on a database that cannot be reached or lacks migrations, touching nothing."""
+        if connection.vendor == "sqlite" and not Path(connection.settings_dict["NAME"]).exists():
+            raise CommandError("there is no database yet; run manage.py migrate", returncode=COULD_NOT_RUN)
         try:
             executor = MigrationExecutor(connection)
             missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
@@ -89,3 +102,9 @@ class Command(BaseCommand):
             raise CommandError(
                 f"the database lacks {len(missing)} migrations; run manage.py migrate", returncode=COULD_NOT_RUN
             )
+
+    def _check_sessions(self, ids: Collection[uuid.UUID]) -> None:
+        """Refuse a session that is not there: looking at nothing would look like success."""
+        missing = set(ids) - set(TaskSession.objects.filter(id__in=ids).values_list("id", flat=True))
+        if missing:
+            raise CommandError(f"there is no session {min(missing)}", returncode=COULD_NOT_RUN)

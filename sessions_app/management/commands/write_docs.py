@@ -1,4 +1,4 @@
-"""``manage.py write_docs``: the documents that are made of the tables."""
+"""``manage.py write_docs``: the documents that are made of the code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from sessions_app.domain.diagrams import documents
+from sessions_app.management.documents import documents
 
 
 class Command(BaseCommand):
-    """Write docs/states.md and docs/recovery.md, or say which of them are stale."""
+    """Write the generated files of docs/, or say which of them are stale."""
 
-    help = "Write the documents that are generated from the state tables and the recovery rules."
+    help = "Write the documents that are made of the code: states, recovery, agents, settings."
     requires_system_checks: list[str] = []
     requires_migrations_checks = False
 

@@ -85,6 +85,7 @@ function toEnd() {
 async function send(action, body) {
   body.set("csrfmiddlewaretoken", composer.elements.csrfmiddlewaretoken.value);
   const response = await fetch(action, { method: "POST", body, headers: { Accept: "application/json" }, redirect: "manual" });
+  if (response.status === 403) return { message: "This is not for you to do, or you have logged in anew: reload the page." };
   if (!response.ok && response.status !== 409) throw new Error(String(response.status));
   return response.json();
 }

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from sessions_app.domain.diagrams import documents
+from sessions_app.management.documents import documents
+from tests.docs.documents import DOCS
 
 
 @pytest.fixture
@@ -34,3 +35,8 @@ def test_a_stale_document_fails_the_check_and_stays_as_it_is(docs: Path, capsys:
     assert ended.value.code == 1
     assert "docs/states.md" in capsys.readouterr().err
     assert (docs / "states.md").read_text() == "old"
+
+
+@pytest.mark.parametrize("name", sorted(documents()))
+def test_a_generated_document_is_up_to_date(name: str) -> None:
+    assert (DOCS / name).read_text(encoding="utf-8") == documents()[name], "run manage.py write_docs"

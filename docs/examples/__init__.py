@@ -1,0 +1,1 @@
+"""Complete files to copy: an agent type and a runtime."""

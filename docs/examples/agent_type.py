@@ -1,0 +1,14 @@
+"""An agent type: Heron, an agent that speaks ACP. Put such a file into ``executors_app/agents/``."""
+
+from executors_app.agents import AgentType
+
+AGENT_TYPE = AgentType(
+    name="heron",
+    title="Heron",
+    argv=("heron", "--acp"),
+    env={"HERON_TELEMETRY": "off"},
+    gone_patterns=(r"no such thread",),
+    replays_on_load=True,
+    needs=("heron",),
+    notes="Package `heron-agent`. Conversations: `~/.heron/threads/`. Login: `heron login`.",
+)

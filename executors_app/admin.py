@@ -1,0 +1,217 @@
+"""The admin's pages for who runs, where, and what claims to run there now."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from executors_app import plugins
+from executors_app.encryption import SecretUnreadable
+from executors_app.models import AgentProfile, Executor, ExecutorRunning, check_env, check_mcp_servers
+from executors_app.staff_admin import UNREADABLE, Form, ReadOnly, StaffOnly, secret_word
+
+
+class WriteOnly(forms.Textarea):
+    """A text that goes to the server and never comes back, not even beside an error."""
+
+    def format_value(self, value: Any) -> str:
+        """Nothing."""
+        return ""
+
+
+def _agent_types() -> list[tuple[str, str]]:
+    return sorted((name, kind.title) for name, kind in plugins.agent_types().items())
+
+
+def _runtimes() -> list[tuple[str, str]]:
+    return sorted((name, name) for name in plugins.runtimes())
+
+
+class ProfileForm(Form):
+    """A profile; its secrets can be given and taken away, not read."""
+
+    agent_type = forms.ChoiceField(choices=_agent_types)
+    change_env = forms.JSONField(
+        required=False,
+        widget=WriteOnly,
+        label="Change the environment",
+        help_text='A JSON object: {"API_KEY": "value", "OLD_KEY": null} sets one variable and removes another; '
+        "the others stay as they are.",
+    )
+    change_mcp_servers = forms.JSONField(
+        required=False,
+        widget=WriteOnly,
+        label="Replace the MCP servers",
+        help_text='A JSON list of objects with a "name" each; [] removes all, an empty field leaves them.',
+    )
+
+    class Meta:
+        model = AgentProfile
+        fields = "__all__"
+
+    def clean(self) -> dict[str, Any]:
+        """Bring the secrets into the row."""
+        values: dict[str, Any] = super().clean() or {}
+        if values.get("change_env") is not None:
+            self.instance.env = values["change_env"]
+        if values.get("change_mcp_servers") is not None:
+            self.instance.mcp_servers = values["change_mcp_servers"]
+        return values
+
+    def clean_change_env(self) -> dict[str, str] | None:
+        """The environment as it will be; None where nothing was entered."""
+        change = self.cleaned_data["change_env"]
+        if change is None:
+            return None
+        if not isinstance(change, dict):
+            raise forms.ValidationError("A JSON object is wanted.")
+        env = {name: value for name, value in {**self._env(), **change}.items() if value is not None}
+        check_env(env)
+        return env
+
+    def clean_change_mcp_servers(self) -> list[dict[str, Any]] | None:
+        """The servers as they will be; None where nothing was entered."""
+        servers: list[dict[str, Any]] | None = self.cleaned_data["change_mcp_servers"]
+        if servers is not None:
+            check_mcp_servers(servers)
+        return servers
+
+    def _env(self) -> dict[str, str]:
+        """The environment as it is; what no key opens is replaced."""
+        try:
+            return dict(self.instance.env)
+        except SecretUnreadable:
+            return {}
+
+
+@admin.register(AgentProfile)
+class AgentProfileAdmin(StaffOnly):
+    """How teams run agents."""
+
+    form = ProfileForm
+    list_display = ("name", "team", "agent_type", "model", "permission_mode", "variables", "created_at")
+    list_filter = ("agent_type", "permission_mode", "team")
+    list_select_related = ("team",)
+    search_fields = ("name", "model", "team__name")
+    date_hierarchy = "created_at"
+    readonly_fields = ("variables", "servers", "created_at")
+    fields = (
+        "name",
+        "team",
+        "agent_type",
+        "command",
+        "args",
+        "model",
+        "permission_mode",
+        "supports_session_resume",
+        "history_context_injection",
+        "variables",
+        "change_env",
+        "servers",
+        "change_mcp_servers",
+        "created_at",
+    )
+
+    def written(self, form: Form) -> set[str]:
+        """The secrets too, where they were given."""
+        given = {name for name in ("env", "mcp_servers") if f"change_{name}" in form.changed_data}
+        return super().written(form) | given
+
+    @admin.display(description="environment")
+    def variables(self, profile: AgentProfile) -> str:
+        """The names of its variables, none of the values."""
+        try:
+            return ", ".join(f"{name} (set)" for name in sorted(profile.env)) or "–"
+        except SecretUnreadable:
+            return UNREADABLE
+
+    @admin.display(description="MCP servers")
+    def servers(self, profile: AgentProfile) -> str:
+        """The names of its servers."""
+        try:
+            return ", ".join(str(server.get("name", "?")) for server in profile.mcp_servers) or "–"
+        except SecretUnreadable:
+            return UNREADABLE
+
+
+class ExecutorForm(Form):
+    """A place where agents run."""
+
+    runtime = forms.ChoiceField(choices=_runtimes)
+
+    class Meta:
+        model = Executor
+        fields = "__all__"
+
+    def clean_config(self) -> dict[str, Any]:
+        """An empty field is no settings; anything but an object is refused."""
+        config = self.cleaned_data["config"]
+        if config is None:
+            return {}
+        if not isinstance(config, dict):
+            raise forms.ValidationError("A JSON object is wanted.")
+        return config
+
+
+@admin.register(Executor)
+class ExecutorAdmin(StaffOnly):
+    """The places where agents run."""
+
+    form = ExecutorForm
+    list_display = ("name", "runtime", "max_live", "isolated", "created_at")
+    list_filter = ("runtime",)
+    search_fields = ("name", "runtime")
+    date_hierarchy = "created_at"
+    readonly_fields = ("isolated", "created_at")
+    fields = ("name", "runtime", "config", "max_live", "isolated", "created_at")
+
+    @admin.display(boolean=True, description="isolated")
+    def isolated(self, executor: Executor) -> bool | None:
+        """Whether agents there are kept away from the control plane; otherwise only trusted agents belong there."""
+        try:
+            return not executor.trusted_agents_only
+        except plugins.UnknownPlugin:
+            return None
+
+
+@admin.register(ExecutorRunning)
+class ExecutorRunningAdmin(ReadOnly):
+    """What claims to run: kept by the supervisor, shown to people without its secrets."""
+
+    hidden = ("auth_token", "resume_token", "rejected_resume_token", "state")
+    list_display = ("id", "task", "session", "executor", "status", "status_reason", "owner", "last_seen_at")
+    list_filter = ("status", "runtime", "error_code", "executor")
+    list_select_related = ("task", "session", "executor")
+    search_fields = ("id", "session__id", "task__title", "host_id", "container_id", "error_message")
+    date_hierarchy = "created_at"
+    readonly_fields = ("agentctl_token", "conversation", "rejected_conversation", "runtime_state")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ExecutorRunning]:
+        """The lists need no secret, so none is opened for them."""
+        rows: QuerySet[ExecutorRunning] = super().get_queryset(request)
+        return rows.defer("auth_token", "resume_token", "rejected_resume_token", "state")
+
+    @admin.display(description="agentctl's token")
+    def agentctl_token(self, row: ExecutorRunning) -> str:
+        """Whether there is one."""
+        return secret_word(row, "auth_token")
+
+    @admin.display(description="resume token")
+    def conversation(self, row: ExecutorRunning) -> str:
+        """The fingerprint of the agent's own conversation id."""
+        return secret_word(row, "resume_token")
+
+    @admin.display(description="rejected resume token")
+    def rejected_conversation(self, row: ExecutorRunning) -> str:
+        """The fingerprint of the conversation id that was set aside."""
+        return secret_word(row, "rejected_resume_token")
+
+    @admin.display(description="the runtime's own state")
+    def runtime_state(self, row: ExecutorRunning) -> str:
+        """The names of what the runtime keeps; the values are its own affair."""
+        return json.dumps(sorted(row.state))

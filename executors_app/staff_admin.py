@@ -1,0 +1,105 @@
+"""What all pages of the admin have in common: staff may do what the page offers, and secrets are never shown.
+
+Who is staff is one question (``User.is_staff``), as in the API. The finer permissions of Django guard
+users and teams alone, for whoever can change those can make staff.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.db import models
+from django.forms import ModelForm
+from django.http import HttpRequest
+
+from executors_app.encryption import SecretUnreadable
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+    Form = ModelForm[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+    Form = ModelForm
+
+
+class StaffOnly(ModelAdmin):
+    """Whoever the site lets in may do everything here that a page offers."""
+
+    list_per_page = 50
+    show_full_result_count = False
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Staff."""
+        return self.admin_site.has_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Staff."""
+        return self.admin_site.has_permission(request)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Staff."""
+        return self.admin_site.has_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Staff."""
+        return self.admin_site.has_permission(request)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Staff."""
+        return self.admin_site.has_permission(request)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Form, change: bool) -> None:
+        """Write what the form changed and nothing else: other processes write the same rows."""
+        if change:
+            obj.save(update_fields=[*self.written(form), *_touched(obj)])
+        else:
+            obj.save()
+
+    def written(self, form: Form) -> set[str]:
+        """The names of the model's fields that the form changed."""
+        return {field.name for field in self.opts.concrete_fields} & set(form.changed_data)
+
+
+def _touched(obj: models.Model) -> list[str]:
+    """The fields that say when a row was changed."""
+    return [field.name for field in obj._meta.concrete_fields if getattr(field, "auto_now", False)]
+
+
+class ReadOnly(StaffOnly):
+    """What happened is what it is: nothing is added, changed or removed."""
+
+    actions = None
+    hidden: Sequence[str] = ()
+    """Fields that are shown to nobody."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Nobody."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        """All fields but the hidden ones, then what the class adds."""
+        own = [field.name for field in self.opts.concrete_fields if field.name not in self.hidden]
+        return [*own, *self.readonly_fields]
+
+
+UNREADABLE = "set, but no present key opens it"
+
+
+def secret_word(instance: models.Model, name: str) -> str:
+    """What may be said of a random secret: whether it is set, and its fingerprint (as receipts tell it)."""
+    try:
+        secret = getattr(instance, name)
+    except SecretUnreadable:
+        return UNREADABLE
+    return f"set, fingerprint {hashlib.sha256(secret.encode()).hexdigest()[:16]}" if secret else "not set"

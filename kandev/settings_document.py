@@ -1,0 +1,75 @@
+"""``docs/settings.md``, made of `kandev.environment`: every setting, what it takes, its default and its meaning."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from kandev import environment
+from kandev.environment import Environment, name_of
+
+NAME: Final = "settings.md"
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_PACKAGES: Final = ("kandev", "executors_app", "sessions_app")
+_ASSIGNMENT: Final = r"^{name} = _env\.{field}$"
+_INTRODUCTION: Final = """\
+Settings are environment variables, read in [one place](../kandev/environment.py). An unknown `KANDEV_*` name or a bad \
+value ends every command with one line and status 2; names that begin with `KANDEV_SERVICE_` or `KANDEV_PORT`, and the \
+markers of agents' processes, are let through.
+
+Whatever is marked *secret* may also come from a file: `KANDEV_SECRET_KEY_FILE=/run/secrets/key` is read instead of \
+`KANDEV_SECRET_KEY`. Durations are in seconds."""
+
+
+def documents() -> dict[str, str]:
+    """File name in ``docs/`` and its text."""
+    head = "| setting | takes | default | meaning |\n| --- | --- | --- | --- |"
+    rows = "\n".join(_row(entry, meaning) for entry, meaning in _settings())
+    written = "<!-- Written by `manage.py write_docs`. Change kandev/environment.py, not this file. -->"
+    return {NAME: f"# Settings\n\n{written}\n\n{_INTRODUCTION}\n\n{head}\n{rows}\n"}
+
+
+def _settings() -> Iterator[tuple[Field[Any], str]]:
+    meanings = _meanings()
+    unread = set(_unread())
+    for entry in fields(Environment):
+        meaning = meanings[entry.name]
+        yield entry, f"{meaning} *Nothing reads it yet.*" if entry.name in unread else meaning
+
+
+def _meanings() -> Mapping[str, str]:
+    """By field, the text that stands under it."""
+    tree = ast.parse(inspect.getsource(Environment)).body[0]
+    assert isinstance(tree, ast.ClassDef)  # noqa: S101  (its source begins with it)
+    found = {}
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            found[field.target.id] = str(ast.literal_eval(text.value)).replace("``", "`")
+    return found
+
+
+def _row(entry: Field[Any], meaning: str) -> str:
+    takes = str(entry.metadata["parse"].__doc__).rstrip(".")
+    if entry.metadata["secret"]:
+        takes += " (*secret*)"
+    default = f"`{entry.metadata['default']}`" if entry.metadata["default"] else "–"
+    return f"| `{name_of(entry)}` | {takes[0].lower()}{takes[1:]} | {default} | {meaning} |"
+
+
+def _unread() -> Iterator[str]:
+    """Fields that become a Django setting which no code asks for."""
+    own = (_ROOT / "kandev" / "settings.py").read_text(encoding="utf-8")
+    mine = {environment.__file__, __file__, str(_ROOT / "kandev" / "settings.py")}
+    others = [path for name in _PACKAGES for path in (_ROOT / name).rglob("*.py") if str(path) not in mine]
+    asked = set(re.findall(r"\bKANDEV_[A-Z_]+", "".join(path.read_text(encoding="utf-8") for path in others)))
+    for entry in fields(Environment):
+        name = name_of(entry)
+        plain = re.compile(_ASSIGNMENT.format(name=name, field=entry.name), re.MULTILINE)
+        rest = plain.sub("", own)
+        if name not in asked and not re.search(rf"\b({name}|_env\.{entry.name})\b", rest):
+            yield entry.name

@@ -1,0 +1,139 @@
+"""Who may come in, and what they may do: users, teams, roles, login links, keys of the API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.models import Group, User
+from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest
+from rest_framework.authtoken.models import TokenProxy
+
+from executors_app.staff_admin import ReadOnly, StaffOnly, secret_word
+from sessions_app.models import LoginLink, TeamRole
+
+if TYPE_CHECKING:
+    Inline = admin.TabularInline[Any, Any]
+    People = UserAdmin[User]
+else:
+    Inline = admin.TabularInline
+    People = UserAdmin
+
+for _model in (User, Group, TokenProxy):
+    admin.site.unregister(_model)
+
+
+@admin.register(User)
+class PersonAdmin(People):
+    """People. One who leaves is made inactive, never deleted: the log names who asked for what.
+
+    Django's own permissions stand here, for whoever edits people can make staff.
+    """
+
+    list_filter = ("is_staff", "is_superuser", "is_active", "groups")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+
+class Members(Inline):
+    """Who is in a team."""
+
+    model = User.groups.through
+    extra = 0
+    verbose_name = "member"
+    autocomplete_fields = ("user",)
+
+
+class Roles(Inline):
+    """Members who are not full members."""
+
+    model = TeamRole
+    extra = 0
+    autocomplete_fields = ("user",)
+
+
+@admin.register(Group)
+class TeamAdmin(GroupAdmin):
+    """Teams: a group of users is a team. Django's own permissions stand here, as for people."""
+
+    list_display = ("name", "members", "viewers")
+    inlines = (Members, Roles)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Group]:
+        """With the number of members, and of those who only read."""
+        rows: QuerySet[Group] = super().get_queryset(request)
+        viewers = Q(roles__role=TeamRole.Role.VIEWER)
+        return rows.annotate(
+            members=Count("user", distinct=True), viewers=Count("roles", filter=viewers, distinct=True)
+        )
+
+    @admin.display(ordering="members")
+    def members(self, team: Any) -> int:
+        """How many are in it."""
+        return int(team.members)
+
+    @admin.display(ordering="viewers")
+    def viewers(self, team: Any) -> int:
+        """How many of them only read."""
+        return int(team.viewers)
+
+
+@admin.register(TeamRole)
+class TeamRoleAdmin(StaffOnly):
+    """Who only reads in which team. Without a row here a member of a team writes, too."""
+
+    list_display = ("user", "team", "role", "in_team")
+    list_filter = ("role", "team")
+    list_select_related = ("user", "team")
+    search_fields = ("user__username", "team__name")
+    fields = ("user", "team", "role")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[TeamRole]:
+        """With whether the user is in the team at all."""
+        rows: QuerySet[TeamRole] = super().get_queryset(request)
+        return rows.prefetch_related("user__groups")
+
+    @admin.display(boolean=True, description="in the team")
+    def in_team(self, row: TeamRole) -> bool:
+        """A role gives nothing to somebody who is not."""
+        return row.team in row.user.groups.all()
+
+
+@admin.register(LoginLink)
+class LoginLinkAdmin(ReadOnly):
+    """One-time login links; their secrets are known to nobody but who got them."""
+
+    hidden = ("secret_hash",)
+    list_display = ("user", "expires_at", "used_at")
+    list_filter = (("used_at", admin.EmptyFieldListFilter),)
+    list_select_related = ("user",)
+    search_fields = ("user__username",)
+    date_hierarchy = "expires_at"
+
+
+@admin.register(TokenProxy)
+class TokenAdmin(ReadOnly):
+    """Keys of the API: who has one, and its fingerprint. A key has no page, for its name is the secret itself.
+
+    ``manage.py drf_create_token -r USER`` replaces one.
+    """
+
+    list_display = ("user", "fingerprint", "created")
+    list_display_links = None
+    list_select_related = ("user",)
+    search_fields = ("user__username",)
+    date_hierarchy = "created"
+    ordering = ("user__username",)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Staff sees the list."""
+        return obj is None and super().has_view_permission(request)
+
+    @admin.display(description="key")
+    def fingerprint(self, token: Any) -> str:
+        """Not the key."""
+        return secret_word(token, "key")

@@ -1,0 +1,207 @@
+"""The WebSockets of a session and of a task (interfaces 5): hello, what is behind, events, answers.
+
+A client that leaves 5,000 events or 8 MiB unacknowledged is sent nothing more, and closed with 4408
+unless it acknowledges within 5 seconds. One that never acknowledges gets that far at a time, and comes
+back with ``?after=``. (The web server itself takes whatever is sent, and buffers it.)
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import orjson
+
+from sessions_app.api.errors import TooLarge
+from sessions_app.api.serializers.sessions import SessionSerializer
+from sessions_app.api.serializers.tasks import TaskSerializer
+from sessions_app.live.access import Badge, Seat
+from sessions_app.live.close_codes import CloseCode
+from sessions_app.live.door import badge_of
+from sessions_app.live.hub import TooManySeats, hub
+from sessions_app.live.lines import Line, Log
+from sessions_app.live.opening import find, opening
+from sessions_app.live.subscriber import Subscriber
+from sessions_app.live.threads import in_database
+from sessions_app.services.catalogue import visible_sessions, visible_tasks
+from sessions_app.services.errors import Invalid, NotFound, SessionsError
+from sessions_app.services.status import session_status
+from sessions_app.socket_requests import acknowledged, answer, read_frame, refusal
+
+MAX_SEQ: Final = 2**63 - 1
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class Client(Subscriber):
+    """A subscriber at the other end of a WebSocket."""
+
+    def __init__(self, seat: Seat, sent: Mapping[Log, int], send: Send):
+        super().__init__(seat, sent)
+        self._send_message = send
+
+    async def transmit(self, lines: Sequence[Line]) -> None:
+        """A frame for each line."""
+        for line in lines:
+            await self._send_message({"type": "websocket.send", "text": line.text})
+
+    async def close(self, code: CloseCode) -> None:
+        """Close the socket."""
+        await self._send_message({"type": "websocket.close", "code": int(code)})
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What a client is told first, and where it begins to follow."""
+
+    seat: Seat
+    frames: list[Message]
+    sent: dict[Log, int]
+    """The last seq of each log that it need not be sent."""
+    heads: dict[Log, int]
+    """The last seq that each log had."""
+
+
+class Socket(ABC):
+    """One WebSocket, from its handshake to its end."""
+
+    def __init__(self, scope: Message, receive: Receive, send: Send):
+        self._scope, self._receive, self._send = scope, receive, send
+        self._client: Client | None = None
+
+    @abstractmethod
+    def welcome(self, badge: Badge, key: uuid.UUID, query: Mapping[str, str]) -> Welcome:
+        """Find what the address names; NotFound for what is not the user's. Called on a database thread."""
+
+    async def run(self) -> None:
+        """Accept first, so that a browser is told why it is refused; then serve until the client has gone."""
+        await self._receive()
+        await self._send({"type": "websocket.accept"})
+        try:
+            refused = await self._let_in()
+            if refused is not None:
+                await self._send({"type": "websocket.close", "code": int(refused)})
+            while (message := await self._receive())["type"] == "websocket.receive":
+                if self._client is not None and not self._client.over:
+                    await self._hear(self._client, message)
+        finally:
+            if self._client is not None:
+                hub().leave(self._client)
+
+    async def _let_in(self) -> CloseCode | None:
+        """Greet the client and begin to feed it, or say why not."""
+        badge = await badge_of(self._scope)
+        if badge is None:
+            return CloseCode.NOT_AUTHENTICATED
+        key = _uuid(self._scope["url_route"]["kwargs"].get("key", ""))
+        if key is None:
+            return CloseCode.NOT_FOUND
+        query = dict(parse_qsl(self._scope["query_string"].decode("latin-1")))
+        try:
+            welcome = await in_database(self.welcome, badge, key, query)
+            client = Client(welcome.seat, welcome.sent, self._send)
+            hub().join(client, welcome.heads)
+        except NotFound:
+            return CloseCode.NOT_FOUND
+        except TooManySeats:
+            return CloseCode.TOO_MANY
+        self._client = client
+        for frame in welcome.frames:
+            await self._tell(frame)
+        hub().feed(client)
+        return None
+
+    async def _hear(self, client: Client, message: Message) -> None:
+        """One frame of the client; whatever is wrong with it is said in an answer."""
+        name = None
+        try:
+            frame = read_frame(message)
+            name = frame.get("id")
+            if frame.get("type") == "ack":
+                client.window.ack(*acknowledged(client.seat, frame))
+                return
+            if frame.get("type") != "request":
+                raise Invalid("type is one of ack, request.", field="type")
+            told = await self._answer(client.seat, frame)
+        except (SessionsError, TooLarge) as error:
+            told = refusal(error)
+        await self._tell({"type": "response", "id": name if isinstance(name, str | int) else None, **told})
+
+    async def _answer(self, seat: Seat, frame: Message) -> Message:
+        if frame.get("action") == "ping":
+            return {"ok": True, "result": {}}
+        return await in_database(answer, seat, frame.get("action"), frame.get("payload"))
+
+    async def _tell(self, frame: Message) -> None:
+        await self._send({"type": "websocket.send", "text": orjson.dumps(frame).decode()})
+
+
+class SessionSocket(Socket):
+    """The log of one session."""
+
+    def welcome(self, badge: Badge, key: uuid.UUID, query: Mapping[str, str]) -> Welcome:
+        """Hello, and a snapshot where ``after`` or ``epoch`` name nothing that is still there."""
+        session = find(badge.user(), key)
+        opened = opening(session, _seq(query.get("after", "0")), query.get("epoch"))
+        hello: Message = {
+            "type": "hello",
+            "session_id": str(session.id),
+            "task_id": str(session.task_id),
+            "epoch": session.epoch,
+            "last_seq": session.last_seq,
+            "status": session_status(session),
+        }
+        frames = [hello]
+        if opened.snapshot is not None:
+            frames.append({"type": "truncated", "snapshot": opened.snapshot})
+        seat = Seat(badge, session.task_id, session.id)
+        return Welcome(seat, frames, {opened.log: opened.seq}, {opened.log: opened.head})
+
+
+class TaskSocket(Socket):
+    """The logs of a task's sessions, from now on, those yet to be born included."""
+
+    def welcome(self, badge: Badge, key: uuid.UUID, query: Mapping[str, str]) -> Welcome:
+        """The task, its sessions and their statuses as they are."""
+        user = badge.user()
+        task = visible_tasks(user).filter(id=key).first()
+        if task is None:
+            raise NotFound
+        sessions = list(visible_sessions(user).filter(task_id=task.id))
+        hello: Message = {
+            "type": "hello",
+            "task_id": str(task.id),
+            "task": TaskSerializer(task).data,
+            "sessions": SessionSerializer(sessions, many=True).data,
+            "statuses": {str(session.id): session_status(session) for session in sessions},
+        }
+        heads = {Log.of(session): session.last_seq for session in sessions}
+        return Welcome(Seat(badge, task.id), [hello], heads, heads)
+
+
+class Nowhere(Socket):
+    """An address that names nothing."""
+
+    def welcome(self, badge: Badge, key: uuid.UUID, query: Mapping[str, str]) -> Welcome:
+        """Nothing is there."""
+        raise NotFound
+
+
+def _uuid(given: str) -> uuid.UUID | None:
+    try:
+        found = uuid.UUID(given)
+    except ValueError:
+        return None
+    return found if str(found) == given.lower() else None
+
+
+def _seq(given: str) -> int | None:
+    """A place in a log; None for what cannot be one."""
+    plain = given.isascii() and given.isdigit() and len(given) < 20
+    return int(given) if plain and int(given) <= MAX_SEQ else None

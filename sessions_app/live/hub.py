@@ -1,0 +1,218 @@
+"""One reader of the log for all sockets of this process: it looks once, encodes once, and sends to everybody.
+
+A look follows each wake-up, and the clock four times a second, so that a lost wake-up costs
+latency, never an event. The next look begins when everybody was sent to: nothing queues up here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from time import monotonic
+from typing import Final
+
+from sessions_app.live.access import refusals
+from sessions_app.live.lines import Line, Log, look
+from sessions_app.live.subscriber import Subscriber
+from sessions_app.models import wakeups
+from sessions_app.supervisor.threads import DatabaseThread
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY: Final = 0.25
+"""Seconds between two looks, whatever wake-ups come."""
+LOOK_AGAIN: Final = 0.005
+"""Seconds at least between two looks, however many wake-ups come."""
+CHECK_EVERY: Final = 2.0
+"""Seconds between two checks of everybody's access."""
+RETRY: Final = 1.0
+"""Seconds until the next look after one that failed."""
+MAX_SEATS: Final = 64
+"""Sockets and streams of one user in one process."""
+BREATH: Final = 64
+"""After so many sends others have their turn."""
+
+
+class TooManySeats(Exception):
+    """The user has as many sockets open as one may have."""
+
+
+class Hub:
+    """Who follows what in this process; used on its event loop alone."""
+
+    def __init__(self) -> None:
+        self.subscribers: set[Subscriber] = set()
+        self.database: DatabaseThread | None = None
+        """The reader's own thread and connection, while anybody follows anything."""
+        self._circles: defaultdict[uuid.UUID, set[Subscriber]] = defaultdict(set)
+        """Who follows a session, and who a task, by its id."""
+        self._cursors: dict[Log, int] = {}
+        """The last seq that was sent of each followed log; who was served last stands last."""
+        self._version: int | None = None
+        self._stale = True
+        """The next look reads, whatever the database's version says."""
+        self._checked_at = 0.0
+        self._work: asyncio.Task[None] | None = None
+
+    def join(self, subscriber: Subscriber, heads: Mapping[Log, int]) -> None:
+        """Register it; ``heads`` are the last seq of its logs, a moment ago. Raises TooManySeats."""
+        if self.seats_of(subscriber.seat.badge.user_id) >= MAX_SEATS:
+            raise TooManySeats(TooManySeats.__doc__)
+        self.subscribers.add(subscriber)
+        self._circles[_place(subscriber)].add(subscriber)
+        for followed, head in heads.items():
+            self._cursors.setdefault(followed, head)
+        self._stale = True  # a session may have been born since those were read
+        if self._work is None:
+            self._work = asyncio.create_task(self._follow(), name="hub")
+
+    def feed(self, subscriber: Subscriber) -> None:
+        """Send it what it lacks, and from then on what is new; it has joined before, so that nothing is missed."""
+        if subscriber in self.subscribers:
+            subscriber.begin(lambda: self._is_level(subscriber))
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Forget it; the last one ends the reader."""
+        subscriber.forget()
+        if subscriber not in self.subscribers:
+            return
+        self.subscribers.discard(subscriber)
+        circle = self._circles[_place(subscriber)]
+        circle.discard(subscriber)
+        if not circle:
+            del self._circles[_place(subscriber)]
+            for followed in subscriber.sent:
+                if not self._followers(followed):
+                    self._cursors.pop(followed, None)
+        if not self.subscribers and self._work is not None:
+            self._work.cancel()
+            self._work = None
+
+    def seats_of(self, user_id: int) -> int:
+        """How many sockets and streams a user has here."""
+        return sum(one.seat.badge.user_id == user_id for one in self.subscribers.copy())
+
+    def _followers(self, of: Log) -> list[Subscriber]:
+        return [*self._circles.get(of.session_id, ()), *self._circles.get(of.task_id, ())]
+
+    def _is_level(self, subscriber: Subscriber) -> bool:
+        return all(self._cursors.get(followed, 0) <= seq for followed, seq in subscriber.sent.items())
+
+    async def _follow(self) -> None:
+        """Look and send for ever; whatever fails is opened anew."""
+        while True:
+            try:
+                await self._listen()
+            except Exception:
+                log.exception("sockets are not fed; trying again")
+                self._stale = True
+                await asyncio.sleep(RETRY)
+
+    async def _listen(self) -> None:
+        self.database = database = DatabaseThread("hub")
+        self._checked_at = monotonic()
+        try:
+            with contextlib.closing(_Bell()) as bell:
+                while True:
+                    await self._look(database)
+                    await self._check(database)
+                    await asyncio.sleep(LOOK_AGAIN)
+                    await bell.rings()
+        finally:
+            await asyncio.to_thread(database.close)
+
+    async def _look(self, database: DatabaseThread) -> None:
+        """Send all that is new, batch by batch."""
+        more = True
+        while more:
+            known, self._stale = None if self._stale else self._version, False
+            found = await database(look, known, dict(self._cursors), self._tasks())
+            self._version, more = found.version, found.more
+            self._stale = self._stale or more
+            self._adopt(found.born)
+            await self._deliver(found.lines)
+
+    def _tasks(self) -> set[uuid.UUID]:
+        return {one.seat.task_id for one in self.subscribers if one.seat.session_id is None}
+
+    def _adopt(self, born: Sequence[Log]) -> None:
+        """Follow the new sessions of followed tasks."""
+        for followed in born:
+            for subscriber in self._circles.get(followed.task_id, ()):
+                self._cursors.setdefault(followed, 0)
+                subscriber.sent.setdefault(followed, 0)
+
+    async def _deliver(self, lines: Sequence[Line]) -> None:
+        """Send a batch to all who follow; who comes or goes meanwhile is told by ``live`` and seq."""
+        for of, group in groupby(lines, key=lambda line: line.log):
+            batch = list(group)
+            if of not in self._cursors:
+                continue
+            self._cursors[of] = max(self._cursors.pop(of), batch[-1].seq)
+            for number, subscriber in enumerate(self._followers(of), 1):
+                await self._give(subscriber, of, batch)
+                if number % BREATH == 0:
+                    await asyncio.sleep(0)
+
+    async def _give(self, subscriber: Subscriber, of: Log, batch: Sequence[Line]) -> None:
+        try:
+            await subscriber.take(of, batch)
+        except Exception:  # one broken connection is no reason to leave out the others
+            log.exception("a client could not be sent to")
+            self.leave(subscriber)
+
+    async def _check(self, database: DatabaseThread) -> None:
+        """Cut off whoever has lost the right to be here."""
+        if monotonic() - self._checked_at < CHECK_EVERY:
+            return
+        self._checked_at = monotonic()
+        refused = await database(refusals, {one.seat for one in self.subscribers})
+        for subscriber in [one for one in self.subscribers if one.seat in refused]:
+            await subscriber.cut(refused[subscriber.seat])
+            self.leave(subscriber)
+
+
+def _place(subscriber: Subscriber) -> uuid.UUID:
+    return subscriber.seat.session_id or subscriber.seat.task_id
+
+
+class _Bell:
+    """This process's ear for wake-ups."""
+
+    def __init__(self) -> None:
+        self._listener = wakeups.listen()
+
+    async def rings(self) -> None:
+        """Wait until somebody rings, or the clock does."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_EVERY):
+                await asyncio.get_running_loop().sock_recv(self._listener, 16)
+        with contextlib.suppress(BlockingIOError):
+            while self._listener.recv(16):
+                pass
+
+    def close(self) -> None:
+        """Hear no more."""
+        wakeups.close(self._listener)
+
+
+_hubs: dict[asyncio.AbstractEventLoop, Hub] = {}
+
+
+def hub() -> Hub:
+    """The hub of the running event loop; a process that serves has one."""
+    loop = asyncio.get_running_loop()
+    if loop not in _hubs:
+        _hubs.clear()  # those of loops that have ended
+        _hubs[loop] = Hub()
+    return _hubs[loop]
+
+
+def is_full(user_id: int) -> bool:
+    """Whether a user has as many sockets and streams as one may have; from any thread."""
+    return any(one.seats_of(user_id) >= MAX_SEATS for one in list(_hubs.values()))

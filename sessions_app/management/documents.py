@@ -1,0 +1,96 @@
+"""Every document that is made of the code, as text: what ``manage.py write_docs`` writes."""
+
+from __future__ import annotations
+
+import shlex
+
+from django.utils.module_loading import import_string
+
+from executors_app.agents import AgentType
+from executors_app.plugins import agent_types
+from sessions_app.domain.diagrams import documents as rule_documents
+from sessions_app.domain.diagrams import table
+
+SETTINGS_DOCUMENT = "kandev.settings_document.documents"
+"""By name: the project lies above its applications, which never import it."""
+
+_AGENTS = """\
+# Agent types
+
+<!-- Written by `manage.py write_docs`. Change executors_app/agents/, not this file. -->
+
+One file of [executors_app/agents](../executors_app/agents) each; [extend.md](extend.md) says how to add one. An agent \
+profile may name another command (staff only), add arguments, an environment and a model.
+
+- *Load*: may take its own conversation up again, with ACP `session/load`, or `session/resume` where there is no load. \
+What the running agent says of itself can only narrow this.
+- *Told history*: where it cannot, what was said so far is told with the next prompt.
+- *Known to replay*: a load that replays no user message then contradicts our journal, and a user decides.
+- *Gone*: what it says when it no longer has the conversation. Only these words set its token aside; after any other \
+failure the token stays and the load is tried again."""
+
+_SEED = """\
+## Beside the seed
+
+Kandev began from a design document, the *seed*, with a table of agents. This is what it says, and why ours is another \
+where it is."""
+
+
+def documents() -> dict[str, str]:
+    """File name in ``docs/`` and its text."""
+    settings_documents = import_string(SETTINGS_DOCUMENT)
+    return {**rule_documents(), **settings_documents(), "agents.md": agents_document()}
+
+
+def agents_document() -> str:
+    """Every agent type, and the seed's word beside ours."""
+    kinds = sorted(agent_types().values(), key=lambda kind: kind.title)
+    head = ("type", "agent", "command", "protocol", "load", "told history", "known to replay", "gone")
+    seed_head = ("type", "load, by the seed", "load", "history, by the seed", "history", "the seed says", "why ours")
+    parts = [
+        _AGENTS,
+        table(head, [_type_row(kind) for kind in kinds]),
+        "## Notes",
+        "\n".join(f"- **{kind.title}**: {kind.notes}" for kind in kinds if kind.notes),
+        _SEED,
+        table(seed_head, [_seed_row(kind) for kind in kinds if kind.seed]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _type_row(kind: AgentType) -> tuple[str, ...]:
+    gone = ", ".join(f"`{pattern}`" for pattern in kind.gone_patterns)
+    errs = " (also when it is not)" if kind.errs_about_gone else ""
+    return (
+        f"`{kind.name}`",
+        kind.title,
+        _command(kind),
+        kind.driver,
+        _yes(kind.supports_session_resume),
+        _yes(kind.history_context_injection),
+        _yes(kind.replays_on_load),
+        gone + errs or "–",
+    )
+
+
+def _command(kind: AgentType) -> str:
+    if not kind.argv:
+        return "the profile's"
+    return f"`{shlex.join(kind.argv)}`" if kind.needs else "ships with Kandev"
+
+
+def _seed_row(kind: AgentType) -> tuple[str, ...]:
+    assert kind.seed is not None  # noqa: S101  (the caller has looked)
+    return (
+        f"`{kind.name}`",
+        _yes(kind.seed.native),
+        _yes(kind.supports_session_resume),
+        _yes(kind.seed.history),
+        _yes(kind.history_context_injection),
+        kind.seed.notes,
+        kind.differs_from_seed or "the same",
+    )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

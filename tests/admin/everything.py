@@ -1,0 +1,105 @@
+"""At least one row of every model that the admin shows, each with a secret where there can be one."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+from django.contrib.auth.models import Group, User
+from django.test import Client
+from django.utils import timezone
+from django_q.models import OrmQ, Schedule
+from django_q.models import Task as QueueTask
+from django_q.signing import SignedPackage
+from rest_framework.authtoken.models import Token
+
+from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from sessions_app.models import (
+    ContinuityReceipt,
+    Intent,
+    LoginLink,
+    Message,
+    MessagePart,
+    PermissionRequest,
+    Prompt,
+    RecoverySweep,
+    Repository,
+    Run,
+    Supervisor,
+    SweepOutcome,
+    SweepRequest,
+    Task,
+    TaskSession,
+    TeamRole,
+    writing,
+)
+from sessions_app.services.tasks import create_session
+
+SECRET: Final = "s3cr3t-value"
+"""Stands in every field that nobody may see, but for the keys of the API and of links, which are drawn."""
+
+
+def make_set(name: str) -> TaskSession:
+    """One row of everything, around a session of its own."""
+    team = Group.objects.create(name=f"team {name}")
+    user = User.objects.create(username=f"user {name}")
+    user.groups.add(team)
+    TeamRole.objects.create(user=user, team=team, role=TeamRole.Role.VIEWER)
+    Token.objects.create(user=user)
+    LoginLink.mint(user)
+    repository = Repository.objects.create(name=name, team=team, path=f"/srv/{name}")
+    profile = AgentProfile.objects.create(
+        name=name, agent_type="demo", team=team, env={"API_KEY": SECRET}, mcp_servers=[{"name": "tools", "key": SECRET}]
+    )
+    executor = Executor.objects.create(name=name, runtime="local_standalone")
+    task = Task.objects.create(title=f"Task {name}", team=team, repository=repository, created_by=user)
+    session = create_session(user, task, profile, executor, prompt="Begin")
+    tokens = dict.fromkeys(("auth_token", "resume_token", "rejected_resume_token"), SECRET)
+    ExecutorRunning.objects.filter(session=session).update(status="ready", state={"process": SECRET}, **tokens)
+    _make_record(session, user, name)
+    _make_queue(name)
+    return session
+
+
+def _make_record(session: TaskSession, user: User, name: str) -> None:
+    now = timezone.now()
+    with writing(session.id) as draft:
+        draft.say("session.workspace.changed")
+    message = Message.objects.create(session=session, seq=1, updated_seq=1, role="agent", created_at=now)
+    MessagePart.objects.create(message=message, number=0, text="Hello")
+    run = Run.objects.create(session=session, message_id="m", started_at=now)
+    PermissionRequest.objects.create(id=f"permission-{name}", session=session, run=run, requested_at=now)
+    ContinuityReceipt.objects.create(session=session, kind="resumed", launch_id=uuid.uuid4().hex)
+    sweep = RecoverySweep.objects.create(boot_id="boot", trigger="boot", started_at=now, outcomes={"resumed": 1})
+    SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")
+    SweepRequest.objects.create(by=user, sweep=sweep, done_at=now, report={"sessions": []})
+    Supervisor.objects.create(boot_id=f"boot {name}", host_id="host", started_at=now, beat_at=now)
+    assert Prompt.objects.filter(session=session).exists()
+    assert Intent.objects.filter(session=session).exists()
+
+
+def _make_queue(name: str) -> None:
+    now = timezone.now()
+    times: dict[str, Any] = {"func": "math.sqrt", "started": now, "stopped": now}
+    QueueTask.objects.create(id=uuid.uuid4().hex, name=f"done {name}", success=True, **times)
+    QueueTask.objects.create(id=uuid.uuid4().hex, name=f"failed {name}", success=False, **times)
+    Schedule.objects.create(name=name, func="math.sqrt", task=QueueTask.objects.filter(name=f"done {name}")[0].id)
+    package: dict[str, Any] = {"id": uuid.uuid4().hex, "name": name, "func": "math.sqrt", "args": (), "kwargs": {}, "group": None}
+    OrmQ.objects.create(key="kandev", payload=SignedPackage.dumps(package))
+
+
+def browser(user: User) -> Client:
+    """A browser in which ``user`` is logged in."""
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def staff() -> User:
+    """Somebody of staff who is in no team."""
+    return User.objects.create(username="staff", is_staff=True)
+
+
+def superuser() -> User:
+    """Somebody who may do whatever can be done."""
+    return User.objects.create(username="root", is_staff=True, is_superuser=True)

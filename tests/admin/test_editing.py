@@ -1,0 +1,233 @@
+"""What staff can edit in the admin, and what nobody can: states, the record, secrets that were given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Group, User
+from django.db.models.signals import pre_save
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import reverse
+
+from executors_app.git import git
+from executors_app.models import AgentProfile, Executor
+from executors_app.staff_admin import ReadOnly
+from sessions_app.models import LoginLink, Repository, TaskSession
+from tests.admin.everything import SECRET, browser, make_set, staff, superuser
+
+PROFILE = {"name": "demo", "agent_type": "demo", "command": "[]", "args": "[]", "permission_mode": "ask"}
+
+
+@pytest.fixture
+def desk(db: None) -> Client:
+    return browser(staff())
+
+
+def change(desk: Client, row: Any, **form: Any) -> Any:
+    url = reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
+    return desk.post(url, form)
+
+
+def errors(answer: Any) -> dict[str, list[str]]:
+    return dict(answer.context["adminform"].form.errors)
+
+
+@pytest.fixture
+def profile(db: None) -> AgentProfile:
+    return AgentProfile.objects.create(
+        name="demo",
+        agent_type="demo",
+        env={"API_KEY": SECRET, "OLD": "x"},
+        mcp_servers=[{"name": "tools", "k": SECRET}],
+    )
+
+
+def test_variables_are_set_and_removed_without_being_read(desk: Client, profile: AgentProfile) -> None:
+    answer = change(desk, profile, **PROFILE, change_env='{"OLD": null, "NEW": "y"}')
+    assert answer.status_code == 302
+    profile.refresh_from_db()
+    assert profile.env == {"API_KEY": SECRET, "NEW": "y"}
+    assert profile.mcp_servers == [{"name": "tools", "k": SECRET}]
+
+
+def test_an_empty_field_leaves_the_secrets(desk: Client, profile: AgentProfile) -> None:
+    assert change(desk, profile, **{**PROFILE, "name": "renamed"}).status_code == 302
+    profile.refresh_from_db()
+    assert (profile.name, profile.env["API_KEY"], len(profile.mcp_servers)) == ("renamed", SECRET, 1)
+
+
+def test_servers_are_replaced_as_a_whole(desk: Client, profile: AgentProfile) -> None:
+    assert change(desk, profile, **PROFILE, change_mcp_servers="[]").status_code == 302
+    profile.refresh_from_db()
+    assert (profile.mcp_servers, profile.env["API_KEY"]) == ([], SECRET)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("change_env", '{"A=B": "entered-secret"}'),
+        ("change_env", '{"A": {"entered-secret": 1}}'),
+        ("change_env", '["entered-secret"]'),
+        ("change_env", '{"entered-secret'),
+        ("change_mcp_servers", '[{"key": "entered-secret"}]'),
+        ("change_mcp_servers", '"entered-secret"'),
+        ("command", '"entered-secret"'),
+        ("command", ""),
+        ("agent_type", "nothing"),
+    ],
+)
+def test_a_bad_value_is_refused_beside_its_field(desk: Client, profile: AgentProfile, field: str, value: str) -> None:
+    answer = change(desk, profile, **{**PROFILE, field: value})
+    assert answer.status_code == 200
+    assert list(errors(answer)) == [field]
+    assert field == "command" or "entered-secret" not in answer.text
+    profile.refresh_from_db()
+    assert (profile.env, profile.command) == ({"API_KEY": SECRET, "OLD": "x"}, [])
+
+
+def test_a_profile_whose_secrets_no_key_opens_can_be_seen_and_renamed(
+    desk: Client, profile: AgentProfile, settings: Any
+) -> None:
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS, old = "another key", [], settings.SECRET_KEY
+    desk = browser(superuser())
+    url = reverse("admin:executors_app_agentprofile_change", args=[profile.pk])
+    assert "no present key opens it" in desk.get(url).text
+    assert change(desk, profile, **{**PROFILE, "name": "renamed"}).status_code == 302
+    settings.SECRET_KEY = old
+    assert AgentProfile.objects.get().env == {"API_KEY": SECRET, "OLD": "x"}
+    assert AgentProfile.objects.get().name == "renamed"
+
+
+@pytest.mark.parametrize(("config", "status"), [("", 302), ("{}", 302), ("[]", 200), ('{"image": "x"}', 200)])
+def test_an_executor_is_checked_by_its_runtime(desk: Client, config: str, status: int) -> None:
+    form = {"name": "here", "runtime": "local_standalone", "config": config}
+    assert desk.post(reverse("admin:executors_app_executor_add"), form).status_code == status
+    assert Executor.objects.count() == (status == 302)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, settings: Any) -> Iterator[Path]:
+    settings.KANDEV_REPOSITORY_ROOTS = (str(tmp_path),)
+    git(tmp_path, "init", "--quiet", "--initial-branch=trunk")
+    yield tmp_path
+
+
+def add_repository(desk: Client, path: str) -> HttpResponse:
+    team, _ = Group.objects.get_or_create(name="team")
+    form = {"name": "engine", "team": team.pk, "path": path}
+    return desk.post(reverse("admin:sessions_app_repository_add"), form)  # type: ignore[return-value]
+
+
+def test_a_repository_is_added_with_the_branch_that_is_checked_out(desk: Client, repository: Path) -> None:
+    assert add_repository(desk, str(repository)).status_code == 302
+    row = Repository.objects.get()
+    assert (row.path, row.default_branch) == (str(repository.resolve()), "trunk")
+
+
+@pytest.mark.parametrize("path", ["relative", "/", "/nowhere", "{inside}/nothing"])
+def test_a_repository_outside_the_allowed_folders_is_refused(desk: Client, repository: Path, path: str) -> None:
+    answer = add_repository(desk, path.format(inside=repository))
+    assert list(errors(answer)) == ["path"]
+    assert not Repository.objects.exists()
+
+
+def test_the_place_of_a_repository_is_settled_when_it_is_added(desk: Client) -> None:
+    row = make_set("a").task.repository
+    assert row is not None
+    change(desk, row, name="renamed", path="/etc", team=Group.objects.create(name="other").pk, default_branch="main")
+    fresh = Repository.objects.get()
+    assert (fresh.name, fresh.path, fresh.team) == ("renamed", row.path, row.team)
+
+
+def test_states_cannot_be_edited(desk: Client) -> None:
+    session = make_set("a")
+    form = {
+        "policy": "manual",
+        "state": "COMPLETED",
+        "work_state": "done",
+        "desired_state": "stopped",
+        "last_seq": "99",
+    }
+    assert change(desk, session, **form).status_code == 302
+    before = {name: getattr(session, name) for name in ("state", "work_state", "desired_state")}
+    session.refresh_from_db()
+    assert session.policy == "manual"
+    assert {name: getattr(session, name) for name in before} == before
+    assert session.last_seq == 1
+    assert change(desk, session.task, title="New", state="DONE").status_code == 302
+    session.task.refresh_from_db()
+    assert (session.task.title, session.task.state) == ("New", "TODO")
+
+
+def test_an_edit_does_not_undo_what_the_supervisor_writes_meanwhile(desk: Client) -> None:
+    session = make_set("a")
+
+    def supervise(sender: Any, instance: Any, **_: Any) -> None:
+        TaskSession.objects.filter(id=instance.id).update(state="RUNNING", last_seq=7)
+
+    pre_save.connect(supervise, sender=TaskSession)
+    try:
+        assert change(desk, session, policy="manual").status_code == 302
+    finally:
+        pre_save.disconnect(supervise, sender=TaskSession)
+    session.refresh_from_db()
+    assert (session.policy, session.state, session.last_seq) == ("manual", "RUNNING", 7)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [model for model, shown in admin.site._registry.items() if isinstance(shown, ReadOnly)],
+    ids=lambda model: model.__name__,
+)
+def test_the_record_cannot_be_changed_even_by_a_superuser(db: None, model: Any) -> None:
+    make_set("a")
+    root, row = browser(superuser()), model._default_manager.first()
+    base = f"admin:{model._meta.app_label}_{model._meta.model_name}"
+    count = model._default_manager.count()
+    pages = [reverse(f"{base}_{page}", args=[row.pk]) for page in ("change", "delete")]
+    for url in pages:
+        assert root.post(url, {"post": "yes"}).status_code == 403
+    if model.__name__ != "SweepRequest":
+        assert root.post(reverse(f"{base}_add"), {}).status_code == 403
+    root.post(reverse(f"{base}_changelist"), {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"})
+    assert model._default_manager.count() == count
+
+
+@pytest.mark.parametrize("page", ["auth_user", "auth_group"])
+def test_people_and_teams_are_for_those_who_were_given_them(desk: Client, page: str) -> None:
+    url = reverse(f"admin:{page}_changelist")
+    assert desk.get(url).status_code == 403
+    assert browser(superuser()).get(url).status_code == 200
+
+
+def test_a_team_gets_members_and_viewers_on_one_page(db: None) -> None:
+    root, session = browser(superuser()), make_set("a")
+    team, person = session.task.team, staff()
+    form: dict[str, Any] = {"name": team.name}
+    for prefix in ("User_groups", "roles"):
+        form |= {f"{prefix}-TOTAL_FORMS": 1, f"{prefix}-INITIAL_FORMS": 0}
+    form |= {"User_groups-0-user": person.pk, "User_groups-0-group": team.pk}
+    form |= {"roles-0-user": person.pk, "roles-0-team": team.pk, "roles-0-role": "viewer"}
+    assert change(root, team, **form).status_code == 302
+    assert person.groups.get() == team
+    assert person.team_roles.get().role == "viewer"
+
+
+def test_the_door_of_the_admin_is_the_one_login_page(db: None) -> None:
+    answer = Client().get("/admin/login/?next=/admin/sessions_app/task/")
+    assert (answer.status_code, answer.headers["Location"]) == (302, "/login/?next=/admin/sessions_app/task/")
+    assert Client().post("/admin/login/", {"username": "x", "password": "y"}).status_code == 302
+    assert browser(staff()).get("/admin/login/").headers["Location"] == "/admin/"
+    member = make_set("a").task.created_by
+    assert member is not None
+    assert browser(member).get("/admin/login/?next=/admin/").status_code == 403
+
+
+def test_the_list_of_login_links_lets_nobody_in(desk: Client) -> None:
+    secret = LoginLink.mint(User.objects.get(username="staff"))
+    assert secret not in desk.get(reverse("admin:sessions_app_loginlink_changelist")).text

@@ -1,0 +1,111 @@
+"""Every page of the admin: it opens, costs the same for many rows as for one, and shows no secret."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from rest_framework.authtoken.models import Token
+
+from sessions_app.models import LoginLink
+from tests.admin.everything import SECRET, browser, make_set, superuser
+
+MODELS = sorted(admin.site._registry, key=lambda model: model._meta.label)
+OURS = [*apps.get_app_config("sessions_app").get_models(), *apps.get_app_config("executors_app").get_models()]
+INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=\"|javascript:", re.IGNORECASE)
+OUTSIDE = re.compile(r"(?:src|href|action|formaction)=\"(?:[a-z]+:)?//", re.IGNORECASE)
+MANY = 20
+
+
+def address(model: Any, page: str, *args: Any) -> str:
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{page}", args=args)
+
+
+def ids(models: list[Any]) -> list[str]:
+    return [model._meta.label_lower for model in models]
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    return browser(superuser())
+
+
+def pages_of(model: Any) -> list[str]:
+    """The list, the form for a new row, and the pages of the first one."""
+    row = model._default_manager.first()
+    rows = [address(model, page, quote(row.pk)) for page in ("change", "history", "delete")]
+    return [address(model, "changelist"), f"{address(model, 'changelist')}?q=x", address(model, "add"), *rows]
+
+
+@pytest.mark.parametrize("model", OURS, ids=ids(OURS))
+def test_every_model_has_its_pages(model: Any) -> None:
+    assert model in admin.site._registry, f"register {model.__name__} in {model._meta.app_label}'s admin"
+
+
+@pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
+def test_a_list_can_be_searched_and_filtered(model: Any) -> None:
+    shown = admin.site._registry[model]
+    assert shown.search_fields or shown.list_filter
+    assert len(shown.list_display) > 1
+    dated = any(type(field).__name__ == "DateTimeField" for field in model._meta.fields)
+    assert shown.date_hierarchy or not dated or model._meta.app_label in {"auth", "django_q"}
+
+
+@pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
+def test_twenty_rows_cost_as_many_queries_as_one(root: Client, model: Any) -> None:
+    make_set("0")
+    root.get(address(model, "changelist"))  # fills the cache of content types
+    with CaptureQueriesContext(connection) as one:
+        assert root.get(address(model, "changelist")).status_code == 200
+    for number in range(1, MANY):
+        make_set(str(number))
+    with CaptureQueriesContext(connection) as many:
+        told = root.get(address(model, "changelist"))
+    assert told.status_code == 200
+    assert len(told.context["cl"].result_list) >= MANY
+    assert len(many) <= len(one), [query["sql"][:200] for query in many.captured_queries]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
+def test_no_page_shows_a_secret_or_breaks_the_policy(root: Client, model: Any) -> None:
+    make_set("0")
+    hidden = [SECRET, Token.objects.get().key, LoginLink.objects.get().secret_hash]
+    for page in pages_of(model):
+        answer = root.get(page)
+        assert answer.status_code in {200, 302, 403}, page
+        assert "unsafe" not in answer.headers["Content-Security-Policy"]
+        assert not INLINE.findall(answer.text), page
+        assert not OUTSIDE.findall(answer.text), page
+        assert not [word for word in hidden if word in answer.text], page
+
+
+def test_deleting_is_no_way_to_see_a_key(root: Client) -> None:
+    make_set("0")
+    token = Token.objects.get()
+    told = root.get(reverse("admin:auth_user_delete", args=[token.user_id]))
+    assert told.status_code == 403
+    assert token.key not in told.text
+
+
+def test_the_index_names_what_there_is(root: Client) -> None:
+    told = root.get("/admin/").text
+    assert not INLINE.findall(told)
+    for words in ("Task sessions", "Repositories", "Continuity receipts", "Agent profiles"):
+        assert words in told
+
+
+@pytest.mark.parametrize("model", ["sessionevent", "intent", "prompt", "message", "run", "continuityreceipt"])
+def test_what_belongs_to_a_session_is_found_by_its_id_with_dashes_or_without(root: Client, model: str) -> None:
+    session, _ = make_set("0"), make_set("1")
+    url = reverse(f"admin:sessions_app_{model}_changelist")
+    for asked in (f"?q={session.id}", f"?q={session.id.hex}", f"?session__id__exact={session.id}"):
+        rows = root.get(url + asked).context["cl"].result_list
+        assert {row.session_id for row in rows} == {session.id}

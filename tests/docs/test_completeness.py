@@ -1,0 +1,157 @@
+"""Whatever has a name for people is in the documents, and nothing that is there has gone."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from enum import StrEnum
+from types import ModuleType
+
+import pytest
+from django.core.management import load_command_class
+from django.core.management.base import BaseCommand
+
+from executors_app import encryption, plugins
+from executors_app import errors as executor_errors
+from executors_app.agentctl.protocol import Code
+from executors_app.domain import ExecutorStatus
+from executors_app.errors import ExecutorError
+from kandev.environment import TEST_SWITCHES, Environment, name_of
+from sessions_app.api import errors as api_errors
+from sessions_app.domain import states
+from sessions_app.domain.recovery_facts import Policy
+from sessions_app.domain.recovery_rules import RULES
+from sessions_app.domain.resumability import Mode, Reason
+from sessions_app.domain.status import DerivedStatus
+from sessions_app.domain.verification import ReceiptKind, Verified
+from sessions_app.services import errors as session_errors
+from tests.docs.documents import documents, rows, text_of
+from tests.docs.said import said
+from tests.services import ROOT
+
+ANSWERS, STARTS, AGENTCTL = "Answers of the API", "What went wrong with a start", "agentctl's answers"
+
+
+def codes_of(module: ModuleType, root: type[Exception]) -> set[str]:
+    """The codes of the errors that a module defines."""
+    defined = (cls for _, cls in inspect.getmembers(module, inspect.isclass) if issubclass(cls, root))
+    return {cls.code for cls in defined if cls.__module__ == module.__name__}  # type: ignore[attr-defined]
+
+
+def words_of(*enums: type[StrEnum]) -> set[str]:
+    return {str(member) for enum in enums for member in enum}
+
+
+def missing(words: Iterable[str], page: str) -> list[str]:
+    """Those that a page does not name in a table, in code type, or alone in a cell."""
+    text = text_of(page)
+    return sorted(word for word in words if not re.search(rf"(`|\| |, ){re.escape(word)}(`| \||,|=)", text))
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("settings.md", {name_of(entry) for entry in fields(Environment)}),
+        ("README.md", TEST_SWITCHES),
+        ("states.md", words_of(states.SessionState, states.TaskState, states.WorkState, states.DesiredState)),
+        ("states.md", words_of(states.PromptState, states.RunState, ExecutorStatus, DerivedStatus)),
+        ("states.md", {move for machine in states.MACHINES for move in machine.moves}),
+        ("recovery.md", {rule.name for rule in RULES} | words_of(Mode, Reason)),
+        ("codes.md", words_of(Reason, ReceiptKind, Verified, Code)),
+        ("operate.md", words_of(Policy)),
+        ("agents.md", set(plugins.agent_types())),
+    ],
+    ids=lambda value: value if isinstance(value, str) else min(value, default="none"),
+)
+def test_every_word_is_documented(page: str, words: set[str]) -> None:
+    assert missing(words, page) == []
+
+
+def test_every_code_of_the_api_is_documented_with_its_status() -> None:
+    codes = codes_of(session_errors, session_errors.SessionsError) | set(api_errors.STATUS)
+    codes |= set(api_errors._EXECUTOR_CODES.values()) | api_errors._REFUSALS | {"internal_error"}
+    documented = rows("codes.md", ANSWERS)
+    assert codes - set(documented) == set()
+    framework = {"method_not_allowed": 405, "throttled": 429, "internal_error": 500}
+    for code, row in documented.items():
+        status = framework.get(code, api_errors.STATUS.get(code, 409)) if code in codes | set(framework) else None
+        assert row.split("|")[0].strip() == str(status), f"{code} is {status}"
+
+
+def test_every_code_of_a_failed_start_is_documented() -> None:
+    codes = codes_of(executor_errors, ExecutorError) | codes_of(plugins, ExecutorError)
+    codes |= codes_of(encryption, ExecutorError)
+    literal = r'Failure\("(\w+)"|session_error_code="(\w+)"'
+    source = "".join(path.read_text() for path in sorted((ROOT / "sessions_app").rglob("*.py")))
+    codes |= {word for words in re.findall(literal, source) for word in words if word}
+    assert codes - set(rows("codes.md", STARTS)) == set()
+
+
+def test_every_code_of_agentctl_is_documented_and_no_other() -> None:
+    assert set(rows("codes.md", AGENTCTL)) == words_of(Code)
+
+
+def test_every_event_is_documented_and_no_other() -> None:
+    documented = {name for name in rows("events.md") if name.startswith("session.")}
+    assert documented == set(said())
+
+
+def test_every_field_of_an_event_is_documented() -> None:
+    documented = rows("events.md")
+    lacking = {
+        f"{name}: {field}"
+        for name, names in said().items()
+        for field in names
+        if f"`{field}`" not in documented.get(name, "")
+    }
+    assert lacking == set()
+
+
+COMMANDS = {path.stem: path.parts[-4] for path in ROOT.glob("*_app/management/commands/[a-z]*.py")}
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_is_documented_with_its_flags(name: str) -> None:
+    text, command = text_of("operate.md"), load_command_class(COMMANDS[name], name)
+    assert re.search(rf"^\| `{name}\b", text, re.MULTILINE)
+    plain = {action.dest for action in BaseCommand().create_parser("manage.py", "plain")._actions}
+    own = [action for action in command.create_parser("manage.py", name)._actions if action.dest not in plain]
+    flags = [flag for action in own for flag in action.option_strings]
+    assert [flag for flag in flags if not re.search(rf"{flag}\b", text)] == []
+
+
+def test_every_verb_of_make_is_documented_and_no_other() -> None:
+    verbs = set(re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    written = "\n".join(page.read_text(encoding="utf-8") for page in documents())
+    named = set(re.findall(r"(?:^|`)make ([a-z]+(?:-[a-z]+)*)", written, re.MULTILINE))
+    assert (verbs - named - {"help"}, named - verbs) == (set(), set())
+
+
+def test_every_rule_and_section_that_the_code_names_is_explained() -> None:
+    source = "".join(
+        path.read_text()
+        for package in ("kandev", "executors_app", "sessions_app")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    rules: set[str] = set()
+    for cited in re.findall(r"\brules? (\d+(?:(?:-|, | and )\d+)*)", source):
+        for part in re.split(r", | and ", cited):
+            first, _, last = part.partition("-")
+            rules |= {str(number) for number in range(int(first), int(last or first) + 1)}
+    sections = {" ".join(found) for found in re.findall(r"\b(design|interfaces),?(?: section)? (\d+)", source)}
+    sections |= {f"rules, section {number}" for number in re.findall(r"\brules, section (\w+)", source)}
+    assert rules - set(rows("rules.md")) == set()
+    assert [section for section in sorted(sections) if f"| {section} |" not in text_of("rules.md")] == []
+
+
+def test_a_module_of_every_documented_error_is_looked_at() -> None:
+    """An error of another module would be forgotten here."""
+    known = {executor_errors.__name__, plugins.__name__, encryption.__name__, session_errors.__name__}
+    pattern = re.compile(r"^class \w+\((?:\w+\.)?(?:ExecutorError|SessionsError)\):", re.MULTILINE)
+    for path in [*(ROOT / "executors_app").rglob("*.py"), *(ROOT / "sessions_app").rglob("*.py")]:
+        if pattern.search(path.read_text()):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            assert importlib.import_module(module).__name__ in known, module

@@ -1,0 +1,77 @@
+"""Pages can be followed: links lead somewhere, tests that they name exist, what they say to run runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.documents import DOCS, anchors, documents, links, snippets
+from tests.services import ROOT
+
+PAGES = pytest.mark.parametrize("page", documents(), ids=lambda path: path.name)
+RUNNABLE = [page for page in documents() if any("runnable" in snippet.words for snippet in snippets(page))]
+
+
+@PAGES
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in links(page):
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@PAGES
+def test_tests_that_a_page_names_exist(page: Path) -> None:
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
+        source = (ROOT / file).read_text(encoding="utf-8") if (ROOT / file).exists() else ""
+        assert f"def {name}(" in source, f"{file}::{name}"
+
+
+@PAGES
+def test_files_that_a_page_shows_are_shown_as_they_are(page: Path) -> None:
+    for snippet in snippets(page):
+        for word in snippet.words:
+            if word.startswith("file="):
+                shown = DOCS / word.removeprefix("file=")
+                assert snippet.text == shown.read_text(encoding="utf-8"), f"{page.name} shows another {shown.name}"
+
+
+def test_what_the_map_of_the_code_shows_is_there() -> None:
+    (shown,) = [snippet.text for snippet in snippets(ROOT / "README.md") if "kandev/ " in snippet.text]
+    folder, lost = ROOT, []
+    for indent, words in re.findall(r"^( *)((?:[\w/]+(?:/|\.py) )+)", shown, re.MULTILINE):
+        for word in words.split():
+            path = (folder if indent else ROOT) / word
+            lost += [] if path.exists() else [word]
+        folder = folder if indent else ROOT / words.split()[0]
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda path: path.name)
+def test_what_a_page_says_to_run_runs(page: Path, tmp_path: Path) -> None:
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "KANDEV_DATA_DIR": str(tmp_path / "data"),
+    }
+    for snippet in snippets(page):
+        if "runnable" in snippet.words:
+            command = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-W", "error", "-c"]}
+            argv = [*command[snippet.language], snippet.text]
+            ran = subprocess.run(
+                argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+            )
+            assert ran.returncode == 0, f"{snippet.text}\n{ran.stdout}{ran.stderr}"
+
+
+@PAGES
+def test_a_block_that_can_be_run_is_of_a_language_that_we_run(page: Path) -> None:
+    assert {snippet.language for snippet in snippets(page) if "runnable" in snippet.words} <= {"bash", "python"}

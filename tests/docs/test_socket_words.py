@@ -1,0 +1,16 @@
+"""What can be asked over a socket, and why one is closed, is documented."""
+
+from __future__ import annotations
+
+from sessions_app.live.close_codes import CloseCode
+from sessions_app.socket_requests import ACTIONS
+from tests.docs.documents import rows, text_of
+
+
+def test_every_action_of_a_socket_is_documented() -> None:
+    assert [action for action in ACTIONS if f"`{action}`" not in text_of("events.md")] == []
+
+
+def test_every_close_code_is_documented_and_no_other() -> None:
+    documented = {word for word in rows("events.md", "How to follow it") if word.isdigit()}
+    assert documented == {str(code.value) for code in CloseCode}

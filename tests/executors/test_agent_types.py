@@ -1,0 +1,91 @@
+"""What is claimed of each kind of agent holds together, and where the agent is here, it says so itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl.drivers import StartFailed, StartRequest, acp
+from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.serving import known_drivers
+from executors_app.agents import AgentType
+from executors_app.models import AgentProfile
+from executors_app.plugins import agent_types
+from sessions_app.services.catalogue import missing_programs
+from tests.agents.hosts import RecordingHost
+from tests.real_agents.homes import real_agent
+from tests.real_agents.model_server import running_model
+
+KINDS = sorted(agent_types().values(), key=lambda kind: kind.name)
+EACH = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+OF_THE_SEED = {"claude_code", "codex", "copilot", "auggie", "gemini", "amp", "opencode"}
+
+
+def test_every_agent_of_the_seed_is_there() -> None:
+    assert {kind.name for kind in KINDS if kind.seed} == OF_THE_SEED
+
+
+@EACH
+def test_what_is_claimed_holds_together(kind: AgentType) -> None:
+    assert kind.title
+    assert kind.driver in known_drivers()
+    assert not kind.argv or kind.needs in ((), (kind.argv[0],)), "what it starts with is what it needs"
+    assert not kind.errs_about_gone or kind.gone_patterns
+    assert not any(re.search(name, r"KEY|TOKEN|SECRET|PASSWORD") for name in kind.env), "secrets belong to a profile"
+
+
+@EACH
+def test_its_words_for_a_lost_conversation_fit_those_words_alone(kind: AgentType) -> None:
+    ordinary = ("Internal error", "Authentication required", "the database is locked", "Connection closed", "")
+    for pattern in kind.gone_patterns:
+        assert [text for text in ordinary if re.search(pattern, text, re.IGNORECASE)] == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.seed], ids=lambda kind: kind.name)
+def test_a_difference_to_the_seed_has_its_reason_and_nothing_else_has(kind: AgentType) -> None:
+    assert kind.seed is not None
+    ours = (kind.supports_session_resume, kind.history_context_injection)
+    assert bool(kind.differs_from_seed) == (ours != (kind.seed.native, kind.seed.history))
+    assert kind.notes
+
+
+def test_what_an_agent_needs_and_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert missing_programs(agent_types()["codex"]) == ["codex-acp"]
+    (tmp_path / "codex-acp").write_text("#!/bin/sh\n")
+    (tmp_path / "codex-acp").chmod(0o755)
+    assert missing_programs(agent_types()["codex"]) == []
+
+
+def test_a_profile_names_another_command_and_adds_arguments() -> None:
+    profile = AgentProfile(agent_type="codex", args=["-c", "model=x"])
+    assert profile.argv() == ["codex-acp", "-c", "model=x"]
+    profile.command = ["/opt/codex-acp"]
+    assert profile.argv() == ["/opt/codex-acp", "-c", "model=x"]
+
+
+@pytest.mark.real_agent
+@pytest.mark.parametrize(("kind", "published"), [("codex", "codex-acp"), ("opencode", "opencode")])
+async def test_a_published_agent_says_that_a_conversation_is_gone_in_the_words_of_its_type(
+    kind: str, published: str, tmp_path: Path
+) -> None:
+    with running_model() as model:
+        agent = real_agent(published, tmp_path / "home", model.url)
+        driver = acp.create(RecordingHost(), {MARKER: "agent-type-test"})
+        request = StartRequest(
+            launch_id="launch",
+            argv=agent.argv,
+            env=agent.env,
+            cwd=str(tmp_path),
+            strategy="native",
+            resume_token="019a0000-0000-7000-8000-000000000000",
+            gone_patterns=agent_types()[kind].gone_patterns,
+        )
+        try:
+            with pytest.raises(StartFailed) as failed:
+                await driver.start(request)
+        finally:
+            await driver.stop(1)
+    assert (failed.value.code, failed.value.token_valid) == ("token_rejected", False)

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.api.world import World, make_world
+
+
+@pytest.fixture
+def world(transactional_db: None) -> World:
+    """Rows that other threads see too."""
+    return make_world()

@@ -1,0 +1,136 @@
+"""Clients of the sockets within this process, and what happens while they are open."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from asgiref.testing import ApplicationCommunicator
+from django.contrib.auth.models import User
+from django.test import Client
+from rest_framework.authtoken.models import Token
+
+from kandev.asgi import application
+from sessions_app.live.threads import in_database
+from sessions_app.models import TaskSession, writing
+from tests.waiting import eventually_async
+
+ORIGIN = "http://localhost"
+Headers = dict[str, str]
+
+
+def of_program(user: User) -> Headers:
+    """What a program of this user sends."""
+    return {"Host": "localhost", "Authorization": f"Token {Token.objects.get_or_create(user=user)[0].key}"}
+
+
+def of_page(user: User, origin: str = ORIGIN) -> Headers:
+    """What a browser of this user sends for a page of ``origin``."""
+    client = Client()
+    client.force_login(user)
+    cookie = f"kandev_session={client.cookies['kandev_session'].value}"
+    return {"Host": "localhost", "Cookie": cookie, "Origin": origin}
+
+
+class Socket:
+    """One open WebSocket."""
+
+    def __init__(self, path: str, headers: Headers):
+        address, _, query = path.partition("?")
+        scope = {
+            "type": "websocket",
+            "path": address,
+            "query_string": query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+            "subprotocols": [],
+        }
+        self.wire = ApplicationCommunicator(application, scope)
+
+    async def accepted(self) -> None:
+        """The handshake."""
+        await self.wire.send_input({"type": "websocket.connect"})
+        assert (await self.wire.receive_output(5))["type"] == "websocket.accept"
+
+    async def frame(self, timeout: float = 5) -> dict[str, Any]:
+        """The next frame; it must be JSON."""
+        message = await self.wire.receive_output(timeout)
+        assert message["type"] == "websocket.send", message
+        frame: dict[str, Any] = json.loads(message["text"])
+        return frame
+
+    async def seqs(self, count: int) -> list[int]:
+        """The seq of so many events."""
+        return [(await self.frame())["seq"] for _ in range(count)]
+
+    async def close_code(self, timeout: float = 5) -> int:
+        """Why the server closes; frames that come before are dropped."""
+        while (message := await self.wire.receive_output(timeout))["type"] == "websocket.send":
+            pass
+        return int(message["code"])
+
+    async def tell(self, frame: Any) -> None:
+        """Send JSON."""
+        await self.wire.send_input({"type": "websocket.receive", "text": json.dumps(frame)})
+
+    async def ask(self, action: Any, payload: Any = None, **more: Any) -> dict[str, Any]:
+        """Send a request; its response, whatever events come before."""
+        await self.tell({"type": "request", "id": "q", "action": action, "payload": payload, **more})
+        return await self.response()
+
+    async def response(self) -> dict[str, Any]:
+        """The next response."""
+        while (frame := await self.frame())["type"] != "response":
+            pass
+        return frame
+
+    async def is_silent(self) -> bool:
+        """Whether nothing comes."""
+        return bool(await self.wire.receive_nothing(0.3))
+
+
+@asynccontextmanager
+async def connected(path: str, headers: Headers) -> AsyncIterator[Socket]:
+    """A socket that was accepted, maybe to be closed at once."""
+    socket = Socket(path, headers)
+    await socket.accepted()
+    try:
+        yield socket
+    finally:
+        await socket.wire.send_input({"type": "websocket.disconnect", "code": 1000})
+        await socket.wire.wait(5)
+
+
+def path_of(session: TaskSession, query: str = "") -> str:
+    """The address of a session's socket."""
+    return f"/ws/sessions/{session.id}/{query}"
+
+
+def append(session_id: uuid.UUID, count: int, size: int = 0) -> None:
+    """Say ``count`` things, each ``size`` characters long."""
+    with writing(session_id) as draft:
+        for number in range(count):
+            draft.say("session.workspace.changed", number=number, text="x" * size)
+
+
+async def say(session: TaskSession, count: int = 1, size: int = 0) -> None:
+    """The same, from a thread."""
+    await in_database(append, session.id, count, size)
+
+
+async def change(work: Callable[[], Any]) -> None:
+    """Change the database from a thread."""
+    await in_database(work)
+
+
+async def soon(predicate: Callable[[], Any], describe: str) -> None:
+    """Wait until something is so."""
+    await eventually_async(predicate, describe=describe)
+
+
+async def gathered(*things: Any) -> list[Any]:
+    """All at once."""
+    return list(await asyncio.gather(*things))

@@ -1,0 +1,142 @@
+"""Who may open a socket: pages of our own origin by login, programs by token, nobody else."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from sessions_app.live import hub as hubs
+from sessions_app.live.door import is_own_origin
+from sessions_app.live.threads import in_database
+from tests.api.world import World
+from tests.live.sockets import ORIGIN, Headers, connected, of_page, of_program, path_of
+
+OPEN = "hello"
+CLOSED = 4401
+
+
+async def outcome(path: str, headers: Headers) -> Any:
+    """The close code, or the type of the first frame."""
+    async with connected(path, headers) as socket:
+        message = await socket.wire.receive_output(5)
+        return message["code"] if message["type"] == "websocket.close" else OPEN
+
+
+def page(**more: str | None) -> Callable[[User], Headers]:
+    """A page's headers with some changed, or left out."""
+    return lambda user: {name: value for name, value in {**of_page(user), **more}.items() if value is not None}
+
+
+def program(**more: str | None) -> Callable[[User], Headers]:
+    return lambda user: {name: value for name, value in {**of_program(user), **more}.items() if value is not None}
+
+
+CALLERS = [
+    ("a page of ours", page(), OPEN),
+    ("the default port spelled out", page(Host="localhost:80"), OPEN),
+    ("a page and the password of a proxy", page(Authorization="Basic YTpi"), OPEN),
+    ("a page on another port", page(Origin="http://localhost:8001"), CLOSED),
+    ("a page by another scheme", page(Origin="https://localhost"), CLOSED),
+    ("a page on another host", page(Origin="http://evil.example"), CLOSED),
+    ("a page on a host that ends as ours", page(Origin="http://evil-localhost"), CLOSED),
+    ("a page on a host that begins as ours", page(Origin="http://localhost.evil.example"), CLOSED),
+    ("a host that was made to point here", page(Host="evil.example", Origin="http://evil.example"), CLOSED),
+    ("a page from nowhere", page(Origin="null"), CLOSED),
+    ("an empty origin", page(Origin=""), CLOSED),
+    ("an origin with a name in it", page(Origin="http://localhost@evil.example"), CLOSED),
+    ("a bad port", page(Origin="http://localhost:port"), CLOSED),
+    ("a cookie without an origin", page(Origin=None), CLOSED),
+    ("a page without a host", page(Host=None), CLOSED),
+    ("a page without a login", page(Cookie=None), CLOSED),
+    ("a page with a stale login", page(Cookie="kandev_session=0123456789abcdef"), CLOSED),
+    ("a program", program(), OPEN),
+    ("a program that calls us by another name", program(Host="kandev.example"), OPEN),
+    ("a program from a page", program(Origin=ORIGIN), CLOSED),
+    ("a program from another's page", program(Origin="http://evil.example"), CLOSED),
+    ("an unknown token", program(Authorization="Token 0123456789abcdef"), CLOSED),
+    ("another scheme", program(Authorization="Bearer 0123456789abcdef"), CLOSED),
+    ("half a header", program(Authorization="Token"), CLOSED),
+    ("nobody", program(Authorization=None), CLOSED),
+]
+
+
+@pytest.mark.parametrize(("headers", "expected"), [row[1:] for row in CALLERS], ids=[row[0] for row in CALLERS])
+async def test_who_gets_in(world: World, headers: Callable[[User], Headers], expected: Any) -> None:
+    assert await outcome(path_of(world.session), await in_database(headers, world.member)) == expected
+
+
+@pytest.mark.parametrize("caller", [of_page, of_program])
+async def test_somebody_who_is_not_active_any_more_stays_outside(world: World, caller: Any) -> None:
+    headers = await in_database(caller, world.member)
+    await in_database(lambda: User.objects.filter(id=world.member.id).update(is_active=False))
+    assert await outcome(path_of(world.session), headers) == CLOSED
+
+
+BEHIND_TLS = {
+    "ALLOWED_HOSTS": ["kandev.example"],
+    "CSRF_TRUSTED_ORIGINS": ["https://kandev.example:8443", "https://*.pages.example"],
+    "SECURE_PROXY_SSL_HEADER": ("HTTP_X_FORWARDED_PROTO", "https"),
+}
+
+
+@pytest.mark.parametrize(
+    ("origin", "forwarded", "own"),
+    [
+        ("https://kandev.example", "https", True),
+        ("https://KANDEV.example:443", "https", True),
+        ("http://kandev.example", "https", False),
+        ("https://kandev.example", "http", False),
+        ("https://kandev.example", "", False),
+        ("https://kandev.example:8443", "", True),
+        ("https://kandev.example:8444", "", False),
+        ("https://a.pages.example", "", True),
+        ("http://a.pages.example", "", False),
+        ("https://evilpages.example", "", False),
+    ],
+)
+def test_an_origin_behind_a_proxy(settings: Any, origin: str, forwarded: str, own: bool) -> None:
+    for name, value in BEHIND_TLS.items():
+        setattr(settings, name, value)
+    headers = [(b"host", b"kandev.example"), (b"x-forwarded-proto", forwarded.encode())]
+    assert is_own_origin({"headers": headers if forwarded else headers[:1]}, [origin]) is own
+
+
+def test_two_origins_are_none() -> None:
+    assert not is_own_origin({"headers": [(b"host", b"localhost")]}, [ORIGIN, ORIGIN])
+
+
+def places(world: World) -> list[str]:
+    there = (str(world.session.id), str(world.task.id))
+    unknown = [f"/ws/{kind}/{key}/" for kind in ("sessions", "tasks") for key in (uuid.uuid4(), "1", there[0] + "x")]
+    crossed = [f"/ws/sessions/{there[1]}/", f"/ws/tasks/{there[0]}/", f"/ws/sessions/{{{there[0]}}}/"]
+    return [*unknown, *crossed, "/ws/", "/ws/elsewhere/", f"/ws/sessions/{there[0]}", f"/ws/sessions/{there[0]}/more/"]
+
+
+async def test_what_is_not_there_is_said_so(world: World) -> None:
+    headers = await in_database(of_page, world.member)
+    found = {path: await outcome(path, headers) for path in places(world)}
+    assert found == dict.fromkeys(found, 4404)
+
+
+async def test_what_is_anothers_is_not_there(world: World) -> None:
+    headers = await in_database(of_page, world.stranger)
+    for path in (path_of(world.session), f"/ws/tasks/{world.task.id}/"):
+        assert await outcome(path, headers) == 4404
+
+
+async def test_one_user_has_so_many_sockets_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "MAX_SEATS", 2)
+    headers = await in_database(of_page, world.member)
+    colleague = await in_database(of_page, world.staff)
+    path = path_of(world.session)
+    async with connected(path, headers) as first:
+        assert (await first.frame())["type"] == "hello"
+        async with connected(path, headers) as second:
+            assert (await second.frame())["type"] == "hello"
+            assert await outcome(path, headers) == 4429
+            assert await outcome(path, colleague) == OPEN
+        assert await outcome(path, headers) == OPEN

@@ -1,0 +1,86 @@
+"""Access is asked again while a socket lives: who lost it loses the socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session as Login
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from rest_framework.authtoken.models import Token
+
+from sessions_app.live import hub as hubs
+from sessions_app.live.access import Badge, Seat, refusals
+from sessions_app.live.threads import in_database
+from sessions_app.models import TaskSession
+from tests.api.world import World, person
+from tests.live.sockets import connected, of_page, of_program, path_of, say
+
+
+def change_password(world: World) -> None:
+    user = User.objects.get(id=world.member.id)
+    user.password = "another hash"
+    user.save()
+
+
+LOSSES = [
+    ("left the team", of_page, lambda world: world.member.groups.clear(), 4404),
+    ("left the team, by token", of_program, lambda world: world.member.groups.clear(), 4404),
+    ("deactivated", of_page, lambda world: User.objects.filter(id=world.member.id).update(is_active=False), 4401),
+    ("deactivated, by token", of_program, lambda world: User.objects.update(is_active=False), 4401),
+    ("deleted", of_page, lambda world: User.objects.filter(id=world.member.id).delete(), 4401),
+    ("logged out", of_page, lambda world: Login.objects.all().delete(), 4401),
+    ("login ran out", of_page, lambda world: Login.objects.update(expire_date=timezone.now()), 4401),
+    ("changed the password", of_page, change_password, 4401),
+    ("token taken back", of_program, lambda world: Token.objects.all().delete(), 4401),
+    ("session deleted", of_page, lambda world: TaskSession.objects.all().delete(), 4404),
+    ("task deleted", of_page, lambda world: world.task.delete(), 4404),
+]
+
+
+@pytest.mark.parametrize(("caller", "loss", "code"), [row[1:] for row in LOSSES], ids=[row[0] for row in LOSSES])
+async def test_who_loses_the_right_loses_the_socket(
+    world: World, monkeypatch: pytest.MonkeyPatch, caller: Any, loss: Callable[[World], Any], code: int
+) -> None:
+    monkeypatch.setattr(hubs, "CHECK_EVERY", 0)
+    headers = await in_database(caller, world.member)
+    async with connected(path_of(world.session), headers) as socket:
+        await socket.frame()
+        await in_database(loss, world)
+        assert await socket.close_code() == code
+        assert not hubs.hub().subscribers
+
+
+async def test_a_tasks_socket_is_lost_as_well_and_others_stay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "CHECK_EVERY", 0)
+    mine, theirs = await in_database(of_page, world.member), await in_database(of_page, world.staff)
+    path = f"/ws/tasks/{world.task.id}/"
+    async with connected(path, mine) as lost, connected(path, theirs) as kept:
+        await lost.frame()
+        await kept.frame()
+        await in_database(world.member.groups.clear)
+        assert await lost.close_code() == 4404
+        await say(world.session)
+        assert await kept.seqs(1) == [1]
+
+
+def test_what_everybody_may_costs_the_same_however_many_there_are(world: World) -> None:
+    def seats(count: int) -> set[Seat]:
+        made = set()
+        for number in range(count):
+            user = person(f"member {count} {number}", world.team)
+            made.add(Seat(Badge(user.pk, token=Token.objects.create(user=user).key), world.task.id, world.session.id))
+        return made
+
+    asked = []
+    for some in (seats(1), seats(40)):
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            assert refusals(some) == {}
+        asked.append(len(queries))
+    assert asked == [5, 5]

@@ -1,0 +1,153 @@
+"""A session's socket: hello, what is behind, what happens, and nothing twice or left out."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sessions_app.live.threads import in_database
+from sessions_app.models import SessionEvent
+from sessions_app.services.status import session_status
+from tests.api.world import World, client_of, message
+from tests.live.sockets import Headers, connected, of_page, path_of, say
+
+
+@pytest.fixture
+def member(world: World) -> Headers:
+    return of_page(world.member)
+
+
+async def test_it_says_hello_with_the_status_first(world: World, member: Headers) -> None:
+    await say(world.session, 3)
+    async with connected(path_of(world.session), member) as socket:
+        hello = await socket.frame()
+    await in_database(world.session.refresh_from_db)
+    assert hello == {
+        "type": "hello",
+        "session_id": str(world.session.id),
+        "task_id": str(world.task.id),
+        "epoch": world.session.epoch,
+        "last_seq": 3,
+        "status": await in_database(session_status, world.session),
+    }
+
+
+async def test_events_are_those_of_the_api(world: World, member: Headers) -> None:
+    async with connected(path_of(world.session), member) as socket:
+        await socket.frame()
+        await say(world.session, 2)
+        seen = [await socket.frame(), await socket.frame()]
+    assert seen == await in_database(lambda: client_of(world.member).get(world.url("events/")).json()["results"])
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("", 1),
+        ("?after=", 1),
+        ("?after=0", 1),
+        ("?after=3", 4),
+        ("?after=5", 6),
+        ("?after=3&epoch={epoch}", 4),
+        ("?after=3&epoch=", 4),
+    ],
+)
+async def test_what_is_behind_comes_before_what_happens(world: World, member: Headers, query: str, first: int) -> None:
+    await say(world.session, 5)
+    async with connected(path_of(world.session, query.format(epoch=world.session.epoch)), member) as socket:
+        assert (await socket.frame())["type"] == "hello"
+        await say(world.session, 2)
+        assert await socket.seqs(8 - first) == list(range(first, 8))
+        assert await socket.is_silent()
+
+
+async def test_a_long_log_comes_in_pages_and_in_order(world: World, member: Headers) -> None:
+    await say(world.session, 1111)
+    async with connected(path_of(world.session), member) as socket:
+        await socket.frame()
+        assert await socket.seqs(1111) == list(range(1, 1112))
+
+
+async def test_who_connects_in_the_middle_of_talk_gets_every_event_once(world: World, member: Headers) -> None:
+    async def talk() -> None:
+        for _ in range(60):
+            await say(world.session, 10)
+
+    async def listen(after: int) -> list[int]:
+        async with connected(path_of(world.session, f"?after={after}"), member) as socket:
+            await socket.frame()
+            return await socket.seqs(600 - after)
+
+    await say(world.session, 1)
+    talking = asyncio.create_task(talk())
+    heard = await asyncio.gather(*(listen(number % 2) for number in range(12)))
+    await talking
+    assert heard == [list(range(number % 2 + 1, 601)) for number in range(12)]
+
+
+async def forget(world: World, up_to: int) -> None:
+    await in_database(lambda: SessionEvent.objects.filter(session=world.session, seq__lte=up_to).delete())
+
+
+@pytest.mark.parametrize("query", ["?after=6", "?after=99", "?after=-1", "?after=two", "?after=5&epoch=old"])
+async def test_a_place_that_the_log_never_had_is_answered_with_a_snapshot(
+    world: World, member: Headers, query: str
+) -> None:
+    await say(world.session, 5)
+    async with connected(path_of(world.session, query), member) as socket:
+        hello, truncated = await socket.frame(), await socket.frame()
+        await say(world.session)
+        following = await socket.frame()
+    assert (hello["type"], truncated["type"]) == ("hello", "truncated")
+    assert truncated["snapshot"]["last_seq"] == 5
+    assert (following["type"], following["seq"]) == ("event", 6)
+
+
+@pytest.mark.parametrize(("after", "type_"), [(0, "truncated"), (2, "truncated"), (3, "event"), (4, "event")])
+async def test_what_is_no_longer_kept_is_answered_with_a_snapshot(
+    world: World, member: Headers, after: int, type_: str
+) -> None:
+    await say(world.session, 5)
+    await forget(world, 3)
+    async with connected(path_of(world.session, f"?after={after}"), member) as socket:
+        await socket.frame()
+        assert (await socket.frame())["type"] == type_
+
+
+async def test_a_log_of_which_nothing_is_kept_is_answered_with_a_snapshot(world: World, member: Headers) -> None:
+    await say(world.session, 5)
+    await forget(world, 5)
+    async with connected(path_of(world.session, "?after=2"), member) as socket:
+        await socket.frame()
+        assert (await socket.frame())["type"] == "truncated"
+
+
+async def test_a_snapshot_holds_the_conversation_as_the_api_tells_it(world: World, member: Headers) -> None:
+    await say(world.session, 2)
+    await in_database(message, world.session, 1, "one ", "two ", "three")
+    await in_database(message, world.session, 2)
+    async with connected(path_of(world.session, "?after=7"), member) as socket:
+        hello, snapshot = await socket.frame(), (await socket.frame())["snapshot"]
+    listed = await in_database(lambda: client_of(world.member).get(world.url("messages/")).json()["results"])
+    assert snapshot == {
+        "messages": listed,
+        "has_older": False,
+        "status": hello["status"],
+        "last_seq": 2,
+        "epoch": world.session.epoch,
+    }
+    assert listed[0]["text"] == "one two three"
+
+
+async def test_a_snapshot_of_a_long_conversation_is_its_end(world: World, member: Headers) -> None:
+    def talk() -> None:
+        for seq in range(1, 252):
+            message(world.session, seq, f"{seq}")
+
+    await in_database(talk)
+    async with connected(path_of(world.session, "?after=7"), member) as socket:
+        await socket.frame()
+        snapshot = (await socket.frame())["snapshot"]
+    assert [one["seq"] for one in snapshot["messages"]] == list(range(52, 252))
+    assert snapshot["has_older"]

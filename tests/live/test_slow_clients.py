@@ -1,0 +1,149 @@
+"""Whoever does not acknowledge is sent no more, and closed; whoever does gets everything."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from sessions_app.live import hub as hubs
+from sessions_app.live import subscriber, window
+from sessions_app.live.threads import in_database
+from sessions_app.live.window import Window
+from tests.api.world import World
+from tests.live.sockets import Headers, connected, of_page, path_of, say, soon
+
+ONE, OTHER = uuid.uuid4(), uuid.uuid4()
+
+
+@pytest.fixture
+def member(world: World) -> Headers:
+    return of_page(world.member)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "MAX_EVENTS", 50)
+    monkeypatch.setattr(window, "MAX_BYTES", 20_000)
+
+
+@pytest.fixture
+def impatient(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriber, "PATIENCE", 0.2)
+
+
+async def test_who_never_acknowledges_is_cut_when_the_window_is_full(
+    world: World, member: Headers, impatient: None
+) -> None:
+    async with connected(path_of(world.session), member) as socket:
+        await socket.frame()
+        await say(world.session, 40)
+        assert await socket.seqs(40) == list(range(1, 41))
+        await say(world.session, 10)
+        assert await socket.seqs(10) == list(range(41, 51))
+        await say(world.session, 10)
+        assert (await socket.wire.receive_output(5)) == {"type": "websocket.close", "code": 4408}
+        await say(world.session, 10)
+        assert await socket.is_silent()
+
+
+async def test_a_long_log_is_cut_too_and_goes_on_where_it_ended(world: World, member: Headers, impatient: None) -> None:
+    await say(world.session, 450)
+    seen: list[int] = []
+    for _ in range(3):
+        async with connected(path_of(world.session, f"?after={len(seen)}"), member) as socket:
+            await socket.frame()
+            while (message := await socket.wire.receive_output(5))["type"] == "websocket.send" and len(seen) < 450:
+                seen.append(int(message["text"].partition('"seq":')[2].partition(",")[0]))
+    assert seen == list(range(1, 451))
+
+
+async def test_bytes_count_as_events_do(world: World, member: Headers, impatient: None) -> None:
+    async with connected(path_of(world.session), member) as socket:
+        await socket.frame()
+        await say(world.session, 3, size=9000)
+        assert await socket.seqs(3) == [1, 2, 3]
+        assert await socket.close_code() == 4408
+
+
+async def test_who_acknowledges_gets_everything(world: World, member: Headers, impatient: None) -> None:
+    await say(world.session, 500)
+    async with connected(path_of(world.session), member) as socket:
+        await socket.frame()
+        for first in range(1, 1000, 20):
+            if first == 401:
+                await say(world.session, 500)
+            assert await socket.seqs(20) == list(range(first, first + 20))
+            await socket.tell({"type": "ack", "seq": first + 19})
+        assert await socket.is_silent()
+
+
+async def test_who_is_late_but_not_too_late_misses_nothing(world: World, member: Headers, small: None) -> None:
+    async with connected(path_of(world.session), member) as socket:
+        await socket.frame()
+        await say(world.session, 60)
+        await soon(lambda: not any(one.live for one in hubs.hub().subscribers), "the socket has fallen behind")
+        await say(world.session, 60)
+        assert await socket.seqs(60) == list(range(1, 61))
+        assert await socket.is_silent()
+        await socket.tell({"type": "ack", "seq": 60})
+        assert await socket.seqs(60) == list(range(61, 121))
+        await socket.tell({"type": "ack", "seq": 120})
+        await soon(lambda: all(one.live for one in hubs.hub().subscribers), "the socket is live again")
+        await say(world.session, 1)
+        assert await socket.seqs(1) == [121]
+
+
+async def test_one_who_is_slow_holds_up_nobody(world: World, member: Headers, small: None) -> None:
+    async with connected(path_of(world.session), member) as slow, connected(path_of(world.session), member) as quick:
+        await slow.frame()
+        await quick.frame()
+        for first in (1, 51, 101):
+            await say(world.session, 50)
+            assert await quick.seqs(50) == list(range(first, first + 50))
+            await quick.tell({"type": "ack", "seq": first + 49})
+        assert await in_database(lambda: world.session.events.count()) == 150
+
+
+def test_an_acknowledgement_counts_for_all_that_was_sent_before_it(small: None) -> None:
+    account = Window()
+    for number in range(1, 26):
+        account.sent(ONE, number, 1, 10)
+        account.sent(OTHER, number, 1, 10)
+    assert account.full
+    account.ack(OTHER, 24)
+    assert not account.full
+    account.ack(OTHER, 25)
+    for number in range(26, 75):
+        account.sent(ONE, number, 1, 10)
+    assert not account.full
+    account.sent(ONE, 75, 1, 10)
+    assert account.full
+
+
+@pytest.mark.parametrize(("session_id", "seq"), [(ONE, 0), (OTHER, 50), (uuid.uuid4(), 10**9)])
+def test_an_acknowledgement_of_nothing_that_was_sent_counts_for_nothing(
+    small: None, session_id: uuid.UUID, seq: int
+) -> None:
+    account = Window()
+    account.sent(ONE, 50, 50, 500)
+    account.ack(session_id, seq)
+    assert account.full
+
+
+def test_acknowledging_ahead_gives_no_credit(small: None) -> None:
+    account = Window()
+    account.sent(ONE, 50, 50, 500)
+    account.ack(ONE, 10**9)
+    assert not account.full
+    account.sent(ONE, 100, 50, 500)
+    assert account.full
+
+
+def test_the_account_stays_small(small: None) -> None:
+    account = Window()
+    for number in range(1, 50):
+        account.sent(ONE, number, 1, 1)
+    assert len(account._marks) <= 50
+    account.ack(ONE, 49)
+    assert not account._marks

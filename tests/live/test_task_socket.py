@@ -1,0 +1,72 @@
+"""A task's socket: the events of all its sessions, of those to come too."""
+
+from __future__ import annotations
+
+from sessions_app.live.threads import in_database
+from sessions_app.models import TaskSession
+from sessions_app.services.tasks import create_session, create_task
+from tests.api.world import World, client_of
+from tests.live.sockets import connected, of_page, path_of, say
+
+
+def another(world: World) -> TaskSession:
+    return create_session(world.member, world.task, world.profile, world.executor)
+
+
+async def test_it_says_hello_with_task_sessions_and_statuses(world: World) -> None:
+    headers, second = await in_database(of_page, world.member), await in_database(another, world)
+    await say(world.session, 2)
+    async with connected(f"/ws/tasks/{world.task.id}/", headers) as socket:
+        hello = await socket.frame()
+        assert await socket.is_silent()
+
+    def told() -> tuple[object, ...]:
+        client = client_of(world.member)
+        address = f"/api/v1/tasks/{world.task.id}/"
+        return client.get(address).json(), client.get(address + "sessions/").json()["results"]
+
+    assert (hello["task"], hello["sessions"]) == await in_database(told)
+    assert {key: status["last_seq"] for key, status in hello["statuses"].items()} == {
+        str(world.session.id): 2,
+        str(second.id): 0,
+    }
+
+
+async def test_it_gives_the_events_of_every_session_of_the_task_alone(world: World) -> None:
+    headers, second = await in_database(of_page, world.member), await in_database(another, world)
+    values = {"title": "Another", "team": world.team, "repository": world.repository}
+    elsewhere = await in_database(create_task, world.member, values)
+    foreign = await in_database(create_session, world.member, elsewhere, world.profile, world.executor)
+    async with connected(f"/ws/tasks/{world.task.id}/", headers) as socket:
+        await socket.frame()
+        for session in (foreign, world.session, second):
+            await say(session, 2)
+        seen = [await socket.frame() for _ in range(4)]
+        assert await socket.is_silent()
+    assert sorted((frame["session_id"], frame["seq"]) for frame in seen) == sorted(
+        (str(session.id), seq) for session in (world.session, second) for seq in (1, 2)
+    )
+
+
+async def test_a_session_that_is_born_meanwhile_is_followed_too(world: World) -> None:
+    headers = await in_database(of_page, world.member)
+    async with connected(f"/ws/tasks/{world.task.id}/", headers) as socket:
+        await socket.frame()
+        born = await in_database(another, world)
+        await say(born, 3)
+        seen = [await socket.frame() for _ in range(3)]
+    assert [(frame["session_id"], frame["seq"]) for frame in seen] == [(str(born.id), seq) for seq in (1, 2, 3)]
+
+
+async def test_a_session_and_its_task_are_followed_side_by_side(world: World) -> None:
+    headers = await in_database(of_page, world.member)
+    await say(world.session, 2)
+    async with (
+        connected(f"/ws/tasks/{world.task.id}/", headers) as of_task,
+        connected(path_of(world.session), headers) as of_session,
+    ):
+        await of_task.frame()
+        await of_session.frame()
+        await say(world.session, 2)
+        assert await of_task.seqs(2) == [3, 4]
+        assert await of_session.seqs(4) == [1, 2, 3, 4]

@@ -1,0 +1,100 @@
+"""Who may do what in the admin: everybody but staff is sent away, so a row says what staff gets.
+
+A model without a line in ``MODELS``, or an action without one in ``ACTIONS``, fails ``test_admin_matrix``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.rights.matrix import Methods, Row
+
+NO = 403
+_OBJECT: Final = "<path:object_id>/"
+
+
+def staff(get: int, post: int) -> Methods:
+    """What staff gets; for anybody else it ends at the door."""
+    return {"get": Row((302, 302, 302, 302, get)), "post": Row((302, 302, 302, 302, post))}
+
+
+Pages = Mapping[str, Methods]
+_COMMON: Final[Pages] = {"": staff(200, 200), _OBJECT + "history/": staff(200, 200), _OBJECT: staff(302, 302)}
+
+RECORD: Final[Pages] = {
+    **_COMMON,
+    "add/": staff(NO, NO),
+    _OBJECT + "change/": staff(200, NO),
+    _OBJECT + "delete/": staff(NO, NO),
+}
+"""Read-only."""
+EDITED: Final[Pages] = {**RECORD, _OBJECT + "change/": staff(200, 200)}
+"""Neither made nor forgotten here; an empty form is answered with what is missing."""
+KEPT: Final[Pages] = {**EDITED, "add/": staff(200, 200), _OBJECT + "delete/": staff(200, 200)}
+"""Made, changed and removed by staff."""
+ASKED: Final[Pages] = {**RECORD, "add/": staff(200, 302)}
+"""Read-only, but adding one is a way to ask."""
+LISTED: Final[Pages] = {
+    **RECORD,
+    _OBJECT + "change/": staff(302, NO),
+    _OBJECT + "history/": staff(302, 302),
+}
+"""Nothing but a list."""
+GUARDED: Final[Pages] = {
+    **dict.fromkeys(("", "add/", _OBJECT + "change/", _OBJECT + "delete/", _OBJECT + "history/"), staff(NO, NO)),
+    _OBJECT: staff(302, 302),
+}
+"""Wants more than to be staff: whoever edits people can make staff."""
+
+MODELS: Final[Mapping[str, Pages]] = {
+    "auth/user": {**GUARDED, "<id>/password/": staff(NO, NO)},
+    "auth/group": GUARDED,
+    "authtoken/tokenproxy": LISTED,
+    "django_q/schedule": RECORD,
+    "django_q/success": RECORD,
+    "django_q/failure": RECORD,
+    "django_q/ormq": RECORD,
+    "executors_app/agentprofile": KEPT,
+    "executors_app/executor": KEPT,
+    "executors_app/executorrunning": RECORD,
+    "sessions_app/continuityreceipt": RECORD,
+    "sessions_app/intent": RECORD,
+    "sessions_app/loginlink": RECORD,
+    "sessions_app/message": RECORD,
+    "sessions_app/messagepart": RECORD,
+    "sessions_app/permissionrequest": RECORD,
+    "sessions_app/prompt": RECORD,
+    "sessions_app/recoverysweep": RECORD,
+    "sessions_app/repository": KEPT,
+    "sessions_app/run": RECORD,
+    "sessions_app/sessionevent": RECORD,
+    "sessions_app/supervisor": RECORD,
+    "sessions_app/sweepoutcome": RECORD,
+    "sessions_app/sweeprequest": ASKED,
+    "sessions_app/task": EDITED,
+    "sessions_app/tasksession": EDITED,
+    "sessions_app/teamrole": KEPT,
+}
+
+SITE: Final[Mapping[str, Methods]] = {
+    "": staff(200, 200),
+    "login/": {method: Row((302, NO, NO, NO, 302)) for method in ("get", "post")},
+    "logout/": {"get": Row((302, 302, 302, 302, 405)), "post": Row((302, 302, 302, 302, 200))},
+    "password_change/": staff(200, 200),
+    "password_change/done/": staff(200, 200),
+    "autocomplete/": staff(NO, 405),
+    "jsi18n/": staff(200, 200),
+    "r/<path:content_type_id>/<path:object_id>/": staff(404, 404),
+    "^(?P<app_label>auth|authtoken|django_q|executors_app|sessions_app)/$": staff(200, 200),
+    "(?P<url>.*)$": staff(404, 404),
+}
+
+ACTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "executors_app/agentprofile": frozenset({"delete_selected"}),
+    "executors_app/executor": frozenset({"delete_selected"}),
+    "sessions_app/repository": frozenset({"delete_selected"}),
+    "sessions_app/tasksession": frozenset({"resume", "stop", "sweep_now"}),
+    "sessions_app/teamrole": frozenset({"delete_selected"}),
+}
+"""What staff can do with the rows that are ticked; nothing for any other model, and nothing for anybody else."""

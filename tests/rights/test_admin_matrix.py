@@ -1,0 +1,98 @@
+"""The authorization matrix of the admin: every page of every model, and every action."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.db import models
+from django.test import Client, RequestFactory
+
+from sessions_app.models import Intent, SweepRequest
+from tests.rights.admin_matrix import ACTIONS, MODELS, SITE
+from tests.rights.matrix import Methods
+from tests.rights.urls import addresses
+from tests.rights.world import ROLES, Cast, browsers, make_full_cast, tried
+
+ROUTES = {route.removeprefix("admin/") for route in addresses() if route.startswith("admin/")}
+TABLE: dict[str, Methods] = {
+    **SITE,
+    **{f"{model}/{page}": methods for model, pages in MODELS.items() for page, methods in pages.items()},
+}
+HOW_TO = "has no row: say in tests/rights/admin_matrix.py what staff gets"
+REGISTERED = {f"{model._meta.app_label}/{model._meta.model_name}": model for model in admin.site._registry}
+
+
+@pytest.fixture
+def cast(db: None) -> Cast:
+    return make_full_cast()
+
+
+@pytest.mark.parametrize("route", sorted({*ROUTES, *TABLE}))
+def test_every_address_of_the_admin_has_a_row(route: str) -> None:
+    assert route in ROUTES, f"{route!r} is no address any more: take its row out"
+    assert route in TABLE, f"{route!r} {HOW_TO}"
+
+
+def compare(clients: dict[str, Client], path: str, methods: Methods) -> None:
+    for method, row in methods.items():
+        got = {role: tried(lambda: getattr(clients[role], method)(path).status_code) for role in ROLES}  # noqa: B023
+        assert got == row.expected(), f"{method.upper()} {path}"
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_only_staff_gets_to_the_pages_of_a_model(cast: Cast, model: str) -> None:
+    key = quote(str(REGISTERED[model]._default_manager.all()[0].pk))
+    clients = browsers(cast)
+    for page, methods in MODELS[model].items():
+        compare(clients, f"/admin/{model}/{page}".replace("<path:object_id>", key).replace("<id>", key), methods)
+
+
+@pytest.mark.parametrize("page", sorted(SITE))
+def test_only_staff_gets_to_the_pages_of_the_site(cast: Cast, page: str) -> None:
+    shown = {"^(?P<app_label>": "sessions_app/", "(?P<url>": "nothing/of/that/kind/", "r/": "r/1/1/"}
+    path = next((path for start, path in shown.items() if page.startswith(start)), page)
+    for method, row in SITE[page].items():
+        clients = browsers(cast)  # anew: one of the pages logs out
+        compare(clients, f"/admin/{path}", {method: row})
+
+
+def test_every_model_has_the_actions_that_the_table_says(db: None, rf: RequestFactory) -> None:
+    request = rf.get("/")
+    request.user = make_full_cast().people["staff"]
+    there = {
+        name: frozenset(admin.site._registry[model].get_actions(request))
+        for name, model in REGISTERED.items()
+        if name not in {"auth/user", "auth/group"}
+    }
+    assert {name: actions for name, actions in there.items() if actions} == ACTIONS
+
+
+CALLS = [(model, action) for model, actions in ACTIONS.items() for action in sorted(actions)]
+
+
+@pytest.mark.parametrize(("model", "action"), CALLS)
+def test_an_action_is_for_staff_alone(cast: Cast, model: str, action: str) -> None:
+    rows = REGISTERED[model]._default_manager.all()
+    form = {"action": action, "_selected_action": [str(rows[0].pk)]}
+
+    def written() -> tuple[int, ...]:
+        return (rows.count(), Intent.objects.filter(done_at=None).count(), SweepRequest.objects.count())
+
+    before = written()
+    for role, client in browsers(cast).items():
+        status = client.post(f"/admin/{model}/", form).status_code
+        assert status == (200 if (role, action) == ("staff", "delete_selected") else 302), role
+        assert role == "staff" or written() == before, role
+
+
+def test_no_model_of_ours_is_left_out() -> None:
+    ours: list[type[models.Model]] = [
+        *apps.get_app_config("sessions_app").get_models(),
+        *apps.get_app_config("executors_app").get_models(),
+    ]
+    names: set[Any] = {f"{model._meta.app_label}/{model._meta.model_name}" for model in ours}
+    assert names <= set(MODELS)

@@ -1,0 +1,54 @@
+"""The authorization matrix: every page and every address of the API, by every role."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from tests.rights.matrix import API, PAGES, Methods, Row
+from tests.rights.urls import addresses
+from tests.rights.world import ROLES, Cast, browsers, make_cast, tried
+
+TABLE: dict[str, Methods] = {**API, **PAGES}
+ROUTES = {route: methods for route, methods in addresses().items() if not route.startswith("admin/")}
+HOW_TO = "has no row: say in tests/rights/matrix.py what each role gets"
+
+
+@pytest.fixture
+def cast(db: None) -> Cast:
+    return make_cast()
+
+
+def filled(cast: Cast, value: Any) -> Any:
+    return value.format(**cast.names) if isinstance(value, str) else value
+
+
+def ask(client: Client, cast: Cast, route: str, method: str, row: Row) -> int:
+    names = {**cast.names, **row.names}
+    path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: str(names[found[1]]), route) + f"?{row.query}"
+    body = {name: filled(cast, value) for name, value in row.body.items()}
+    if method == "get":
+        return client.get(path).status_code
+    if route.startswith("api/"):
+        return client.generic(method.upper(), path, json.dumps(body), "application/json").status_code
+    return getattr(client, method)(path, body).status_code  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("route", sorted({*ROUTES, *TABLE}))
+def test_every_address_has_a_row_for_each_of_its_methods(route: str) -> None:
+    assert route in ROUTES, f"{route!r} is no address any more: take its row out"
+    for method in ROUTES[route]:
+        assert method in TABLE.get(route, {}), f"{method.upper()} {route!r} {HOW_TO}"
+    assert set(TABLE[route]) == set(ROUTES[route])
+
+
+@pytest.mark.parametrize("route", sorted(TABLE))
+def test_each_role_gets_what_the_table_says(cast: Cast, route: str) -> None:
+    clients = browsers(cast)
+    for method, row in TABLE[route].items():
+        got = {role: tried(lambda: ask(clients[role], cast, route, method, row)) for role in ROLES}  # noqa: B023
+        assert got == row.expected(), f"{method.upper()} {route}"

@@ -1,0 +1,78 @@
+"""One team with a member and a viewer, a stranger, staff of no team; and everything that an address can name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.test import Client
+
+from sessions_app.models import TeamRole
+from tests.admin.everything import make_set
+from tests.api.world import PERMISSION, World, make_world, prompt
+
+ROLES: Final = ("anonymous", "stranger", "viewer", "member", "staff")
+"""``staff`` is in no team: it administers, and finds no team's things on pages and in the API."""
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The people, and what they may or may not have."""
+
+    world: World
+    people: Mapping[str, User | None]
+    names: Mapping[str, Any]
+    """The values of the variables in addresses."""
+
+
+def make_cast() -> Cast:
+    """A new one, in the database of the test."""
+    world = make_world()
+    viewer = User.objects.create(username="viewer")
+    viewer.groups.add(world.team)
+    TeamRole.objects.create(user=viewer, team=world.team, role=TeamRole.Role.VIEWER)
+    operator = User.objects.create(username="operator", is_staff=True)
+    for state in ("held", "interrupted", "queued"):
+        prompt(world.session, state, state)
+    people = {"anonymous": None, "stranger": world.stranger, "viewer": viewer, "member": world.member}
+    names = {
+        "task_id": world.task.id,
+        "session_id": world.session.id,
+        "permission_id": PERMISSION,
+        "message_id": "held",
+        "executor_id": world.executor.id,
+        "sweep_id": world.sweep.id,
+        "request_id": world.sweep_request.id,
+        "profile": world.profile.id,
+        "executor": world.executor.id,
+        "secret": "used",
+        "what": "done",
+        "action": "stop",
+    }
+    return Cast(world, {**people, "staff": operator}, names)
+
+
+def make_full_cast() -> Cast:
+    """The same, and a row of every model of the admin."""
+    make_set("full")
+    return make_cast()
+
+
+def browsers(cast: Cast) -> dict[str, Client]:
+    """A browser for everybody, logged in as far as they can be."""
+    found = {role: Client() for role in ROLES}
+    for role, user in cast.people.items():
+        if user is not None:
+            found[role].force_login(user)
+    return found
+
+
+def tried(ask: Callable[[], int]) -> int:
+    """What a request is answered; whatever it wrote is undone."""
+    with transaction.atomic():
+        status = ask()
+        transaction.set_rollback(True)
+    return status

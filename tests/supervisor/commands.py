@@ -1,0 +1,83 @@
+"""Our commands as processes of their own, on the tests' database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.conf import settings
+
+from tests.services import ROOT
+from tests.waiting import eventually
+
+
+def environment(data_dir: Path, **values: str) -> dict[str, str]:
+    """A deployment with a directory of its own and our database and keys."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("KANDEV_")}
+    return {
+        **known,
+        "KANDEV_DATA_DIR": str(data_dir),
+        "KANDEV_DATABASE_URL": f"sqlite://{settings.DATABASES['default']['NAME']}",
+        "KANDEV_SECRET_KEY": settings.SECRET_KEY,
+        **values,
+    }
+
+
+def manage(env: Mapping[str, str], *args: str) -> subprocess.CompletedProcess[str]:
+    """One command, to its end."""
+    return subprocess.run(
+        [sys.executable, "manage.py", *args],
+        cwd=ROOT,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+class Running:
+    """A command that runs; ``log`` is what it has said on stderr."""
+
+    def __init__(self, env: Mapping[str, str], log: Path, *args: str):
+        self._log = log
+        with log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "manage.py", *args],
+                cwd=ROOT,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+            )
+
+    @property
+    def log(self) -> str:
+        """What it has said."""
+        return self._log.read_text(errors="replace")
+
+    def says(self, text: str) -> None:
+        """Wait until it has said ``text``."""
+        eventually(lambda: text in self.log, timeout=30, describe=f"{text!r} in {self.log!r}")
+
+    def ends(self, number: int = signal.SIGTERM) -> int:
+        """Tell it to end; its exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@contextmanager
+def supervising(env: Mapping[str, str], log: Path) -> Iterator[Running]:
+    """``manage.py supervise``, ended whatever happens."""
+    running = Running(env, log, "supervise")
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.ends(signal.SIGKILL)

@@ -1,0 +1,92 @@
+"""A runtime that sees what a test tells it to see, and what a sweep makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
+from executors_app.errors import LaunchFailed
+from sessions_app.models import TaskSession
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.sweep import Scope, Sweep, sweep
+from tests.supervisor.journals import Line
+
+T = TypeVar("T")
+DEAD = Observation(Observed.DEAD, reason="process_gone")
+UNKNOWN = Observation(Observed.UNKNOWN, reason="timeout")
+
+
+class AsTold:
+    """Sees what ``sees`` says of a session, else nobody alive; where it is ``blind`` it raises."""
+
+    name = "as_told"
+    isolated = False
+
+    def __init__(self) -> None:
+        self.sees: dict[str, Observation] = {}
+        self.left: dict[str, list[Line]] = {}
+        self.tokens: dict[str, str] = {}
+        self.looks: list[tuple[int, float, int]] = []
+        self.ended: list[str] = []
+        self.broken: set[str] = set()
+        self.blind = False
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        """Any will do."""
+
+    async def launch(self, spec: LaunchSpec) -> Launched:
+        """Nothing runs here."""
+        raise LaunchFailed
+
+    async def observe(
+        self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
+    ) -> dict[str, Observation]:
+        """As told."""
+        self.looks.append((len(executions), timeout, concurrency))
+        if self.blind:
+            raise OSError("nothing can be seen from here")
+        return {one.id: self.sees.get(one.session_id, DEAD) for one in executions}
+
+    async def end(self, execution: ExecutionFacts) -> bool:
+        """Nothing runs here."""
+        return True
+
+    async def end_leftovers(self, execution: ExecutionFacts) -> int:
+        """Remembers whose were ended."""
+        self.ended.append(execution.session_id)
+        return 1
+
+    def resume_token(self, execution: ExecutionFacts) -> str | None:
+        """What lies on this disk."""
+        return self.tokens.get(execution.session_id)
+
+    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Line]:
+        """What lies on this disk behind the cursor; a broken one cannot even be asked."""
+        if execution.session_id in self.broken:
+            raise RuntimeError("this disk is on fire")
+        return [line for line in self.left.get(execution.session_id, ()) if line["seq"] > after]
+
+    def see(self, session: TaskSession, seen: Observation) -> None:
+        """From now on ``session`` looks like this."""
+        self.sees[str(session.id)] = seen
+
+
+def with_core(work: Callable[[Core], Awaitable[T]]) -> T:
+    """What ``work`` does with a supervisor's core, which then gives everything back."""
+
+    async def run() -> T:
+        core = Core()
+        try:
+            return await work(core)
+        finally:
+            await core.close()
+
+    return asyncio.run(run())
+
+
+def swept(scope: Scope | None = None, unknown: set[str] | None = None) -> Sweep:
+    """One sweep by a supervisor of its own; at boot unless said otherwise."""
+    known = set() if unknown is None else unknown
+    return with_core(lambda core: sweep(core, scope or Scope("boot"), known))

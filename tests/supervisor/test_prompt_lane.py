@@ -1,0 +1,139 @@
+"""Prompts are given to the agent one at a time, in order, and each at most once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessions_app.models import Prompt, TaskSession
+from sessions_app.services import intents
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.interruptions import INTERRUPTION_NOTE
+from sessions_app.supervisor.prompts import send_next
+from tests.supervisor.agentctls import TalkingAgentctl, talking
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.places import with_core
+from tests.supervisor.rows import change, fresh, make_user, names, prompt_states, running_session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
+
+
+def queued(session: TaskSession, *message_ids: str, **values: Any) -> TaskSession:
+    for message_id in message_ids:
+        Prompt.objects.create(session=session, message_id=message_id, text=f"do {message_id}", **values)
+    return session
+
+
+def sent(session: TaskSession, agentctl: TalkingAgentctl, times: int = 1) -> list[str]:
+    """The message ids that agentctl got when the lane looked so many times, by a supervisor of its own."""
+
+    async def look(core: Core) -> None:
+        assert await core.attach(session.id) is not None
+        for _ in range(times):
+            await send_next(core, session.id)
+
+    before = len(agentctl.prompts)
+    with_core(look)
+    return [body["message_id"] for body in agentctl.prompts[before:]]
+
+
+def test_the_oldest_prompt_is_given_and_the_next_waits_for_its_end() -> None:
+    session = queued(running_session(execution=FREE), "p1", "p2")
+    with talking(session) as agentctl:
+        assert sent(session, agentctl, times=3) == ["p1"]
+    assert prompt_states(session) == {"p1": "sending", "p2": "queued"}
+    assert names(session)[-1] == "session.prompt.sending"
+
+
+def test_the_row_names_execution_and_epoch_before_the_prompt_leaves() -> None:
+    session = queued(running_session(execution=FREE), "p1")
+    with talking(session, [Journal("epoch-7").line("log")]) as agentctl:
+        sent(session, agentctl)
+    row = Prompt.objects.get()
+    assert (row.execution_id, row.journal_epoch) == (str(session.agent_execution_id), "epoch-7")
+
+
+def test_the_continue_prompt_goes_before_the_others() -> None:
+    session = queued(queued(running_session(execution=FREE), "p1"), "continue:1", kind="continue")
+    with talking(session) as agentctl:
+        assert sent(session, agentctl) == ["continue:1"]
+        assert agentctl.prompts[0]["prompt_kind"] == "continue"
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["with lines", "still empty"])
+def test_a_prompt_on_its_way_is_given_again_to_the_same_journal_alone(told: bool) -> None:
+    session = queued(running_session(execution=FREE), "p1", "p2")
+    with talking(session, [Journal("epoch-7").line("log")]) as agentctl:
+        agentctl.refusal = "hangs up"
+        assert sent(session, agentctl) == ["p1"]
+        assert prompt_states(session)["p1"] == "sending"
+        agentctl.refusal = ""
+        assert sent(session, agentctl) == ["p1"]
+        agentctl.epoch, agentctl.lines = "epoch-8", [Journal("epoch-8").line("log")] if told else []
+        assert sent(session, agentctl) == ["p2"]
+    assert prompt_states(session) == {"p1": "held", "p2": "sending"}
+
+
+def test_a_prompt_that_agentctl_refused_waits_for_its_turn_again() -> None:
+    session = queued(running_session(execution=FREE), "p1")
+    with talking(session) as agentctl:
+        agentctl.refusal = "busy"
+        assert sent(session, agentctl) == ["p1"]
+        assert prompt_states(session) == {"p1": "queued"}
+
+
+@pytest.mark.parametrize("reason", ["a turn is open", "a start is ordered", "it was stopped", "no agent is up"])
+def test_a_prompt_waits_while(reason: str) -> None:
+    session = queued(running_session(execution=FREE), "p1")
+    match reason:
+        case "a turn is open":
+            hear(session, Journal().turn_begins("p0"), lease=None)
+        case "a start is ordered":
+            intents.order_start(session, None, "auto")
+        case "it was stopped":
+            intents.stop(session.id, make_user())
+        case _:
+            change(session, launch_id="")
+    with talking(session, Journal().turn_begins("p0") if reason == "a turn is open" else ()) as agentctl:
+        assert sent(session, agentctl) == []
+    assert prompt_states(session) == {"p1": "queued"}
+
+
+def test_nothing_is_given_where_nobody_listens() -> None:
+    session = queued(running_session(execution=FREE), "p1")
+    assert with_core(lambda core: send_next(core, session.id)) is False
+    assert prompt_states(session) == {"p1": "queued"}
+
+
+def test_a_note_is_told_until_the_agent_has_it_and_then_no_more() -> None:
+    session = queued(running_session(execution=FREE, metadata={INTERRUPTION_NOTE: "You were interrupted."}), "p1")
+    with talking(session) as agentctl:
+        agentctl.refusal = "busy"
+        sent(session, agentctl)
+        agentctl.refusal = ""
+        sent(session, agentctl)
+        assert [body["text"] for body in agentctl.prompts] == ["You were interrupted.\n\ndo p1"] * 2
+    hear(session, Journal().turn_begins("p1"), lease=None)
+    assert not fresh(session).metadata[INTERRUPTION_NOTE]
+
+
+def test_history_is_told_to_a_new_agent_until_it_has_it_and_is_not_said_twice_in_the_log() -> None:
+    journal, session = Journal(), queued(running_session(execution=FREE), "p0", state="sending")
+    hear(session, [*journal.turn_begins("p0"), *journal.says("I did."), journal.completes("p0")], lease=None)
+    queued(change(session, inject_history=True), "p1")
+    with talking(session) as agentctl:
+        agentctl.refusal = "hangs up"
+        sent(session, agentctl)
+        agentctl.refusal = ""
+        sent(session, agentctl)
+        texts = [body["text"] for body in agentctl.prompts]
+        assert texts[0] == texts[1]
+        for told in ("do p0", "I did.", "do p1"):
+            assert told in texts[0]
+    hear(session, [journal.accepted("p1", text=texts[0])], lease=None)
+    assert not fresh(session).inject_history
+    said = [event.payload["text"] for event in session.events.filter(name="session.message.added").order_by("seq")]
+    assert said == ["do p0", "I did.", "do p1"]

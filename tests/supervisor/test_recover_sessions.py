@@ -1,0 +1,273 @@
+"""``manage.py recover_sessions``: what it prints, how it ends, and that it refuses before it touches anything."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from executors_app.domain import Observation, Observed
+from sessions_app.management.commands.recover_sessions import Command
+from sessions_app.models import RecoverySweep, Supervisor, SweepOutcome, TaskSession
+from sessions_app.supervisor.sweep_view import COLUMNS
+from tests.supervisor import tables
+from tests.supervisor.agentctls import talking
+from tests.supervisor.commands import environment, manage
+from tests.supervisor.places import UNKNOWN, AsTold
+from tests.supervisor.rows import change, execution_of, fresh, running_session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
+DOCUMENT = {
+    "sweep_id", "boot_id", "trigger", "dry_run", "started_at", "duration_ms", "examined", "outcomes", "sessions",
+}  # fmt: skip
+OUTCOMES = {"reattached", "resumed", "loaded", "injected", "fresh", "workspace_only", "failed", "skipped"}
+SESSION = {
+    "session_id", "task_id", "runtime", "observed", "rule", "executor_status", "session_state", "agent_action",
+    "strategy", "receipt_kind", "reason", "error_message", "duration_ms",
+}  # fmt: skip
+
+
+def lost(place: AsTold, **fields: Any) -> TaskSession:
+    return running_session(runtime=place.name, execution=FREE, **fields)
+
+
+def recovered(*flags: str) -> dict[str, Any]:
+    """The document of a sweep."""
+    out = StringIO()
+    call_command("recover_sessions", "--json", *flags, stdout=out)
+    document: dict[str, Any] = json.loads(out.getvalue())
+    return document
+
+
+# --- what it prints ---
+
+
+def test_the_document_has_the_promised_shape(place: AsTold) -> None:
+    session = lost(place)
+    document = recovered()
+    assert set(document) >= DOCUMENT
+    assert set(document["outcomes"]) == OUTCOMES
+    (row,) = document["sessions"]
+    assert set(row) >= SESSION
+    assert (document["trigger"], document["dry_run"], document["examined"]) == ("command", False, 1)
+    assert (row["session_id"], row["task_id"]) == (str(session.id), str(session.task_id))
+    assert (row["observed"], row["rule"], row["agent_action"]) == ("dead", "dead_resume_now", "resume")
+    assert (row["strategy"], row["session_state"]) == ("fresh", "WAITING_FOR_INPUT")
+    assert sum(document["outcomes"].values()) == 1
+
+
+def test_a_sweep_by_command_is_kept_and_holds_no_lease_afterwards(place: AsTold) -> None:
+    session = lost(place)
+    document = recovered()
+    kept = RecoverySweep.objects.get()
+    assert (str(kept.id), kept.trigger, kept.outcomes) == (document["sweep_id"], "command", document["outcomes"])
+    assert SweepOutcome.objects.get().session_id == session.id
+    assert execution_of(session).owner == ""
+    assert not Supervisor.objects.exists()
+
+
+def test_a_living_session_is_reattached_and_let_go(place: AsTold) -> None:
+    session = lost(place)
+    with talking(session) as agentctl:
+        place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
+        document = recovered()
+    assert document["outcomes"]["reattached"] == 1
+    assert document["sessions"][0]["executor_status"] == "ready"
+    assert (execution_of(session).owner, execution_of(session).generation) == ("", 2)
+
+
+def test_a_dry_run_writes_nothing_at_all(place: AsTold) -> None:
+    lost(place)
+    before = tables.dump()
+    document = recovered("--dry-run")
+    assert document["dry_run"] is True
+    assert document["sessions"][0]["rule"] == "dead_resume_now"
+    assert tables.dump() == before
+
+
+def test_only_the_named_sessions_are_looked_at(place: AsTold) -> None:
+    one, two, _ = (lost(place) for _ in range(3))
+    document = recovered("--session", str(one.id), "--session", str(two.id), "--dry-run")
+    assert {row["session_id"] for row in document["sessions"]} == {str(one.id), str(two.id)}
+
+
+def test_bounds_of_the_command_line_reach_the_look(place: AsTold) -> None:
+    lost(place)
+    recovered("--concurrency", "3", "--timeout", "0.5", "--dry-run")
+    assert place.looks == [(1, 0.5, 3)]
+
+
+def test_the_table_names_its_columns_and_ends_with_a_summary(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+    session = lost(place)
+    call_command("recover_sessions")
+    lines = capsys.readouterr().out.splitlines()
+    assert tuple(lines[0].split()) == COLUMNS
+    for told in ("Faster parser", str(session.id)[:8], "as_told", "dead", "dead resume now"):
+        assert told in lines[1]
+    assert lines[-1].startswith("1 examined in ")
+
+
+def test_nothing_to_do_is_said_without_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("recover_sessions")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("0 examined in ")
+    assert line.endswith(": nothing to do.")
+
+
+def test_the_summary_says_who_holds_what_was_skipped(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+    session = lost(place)
+    later = timezone.now() + timedelta(hours=1)
+    change(execution_of(session), owner="0123456789abcdef", lease_expires_at=later)
+    call_command("recover_sessions", "--dry-run")
+    out = capsys.readouterr().out
+    assert "1 skipped (dry run: nothing was written). Held by supervisor 01234567." in out
+
+
+def test_the_explanation_names_facts_and_rule(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+    session = lost(place, policy="on_open")
+    call_command("recover_sessions", "--explain", "--dry-run")
+    out = capsys.readouterr().out
+    assert f"session {session.id}" in out
+    for label, value in (("observed", "dead process_gone"), ("policy", "on_open, boot"), ("lease", "free")):
+        assert any(line.split()[0] == label and value in line for line in out.splitlines() if line.strip())
+    assert "dead_resume_later: It is gone: started again when asked for." in out
+
+
+def test_a_title_cannot_paint_the_table(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+    session = lost(place)
+    change(session.task, title="[red]all is lost[/red]")
+    call_command("recover_sessions", "--dry-run")
+    assert "[red]all is lost[/red]" in capsys.readouterr().out
+
+
+# --- how it ends ---
+
+
+def test_strict_fails_where_a_session_ended_in_error(place: AsTold) -> None:
+    good, bad = lost(place), lost(place)
+    place.see(bad, UNKNOWN)
+    with pytest.raises(SystemExit) as ended:
+        recovered("--strict")
+    assert ended.value.code == 1
+    assert (fresh(good).state, fresh(bad).state) == ("WAITING_FOR_INPUT", "ERROR")
+    assert recovered("--strict", "--session", str(good.id))["examined"] == 1
+
+
+def test_a_session_that_is_not_there_is_a_bad_argument() -> None:
+    missing = uuid.uuid4()
+    with pytest.raises(CommandError, match=f"there is no session {missing}") as refused:
+        recovered("--session", str(missing))
+    assert refused.value.returncode == 2
+    assert not RecoverySweep.objects.exists()
+
+
+def test_a_session_that_has_nothing_to_recover_is_no_mistake() -> None:
+    session = running_session(execution={**FREE, "status": "stopped", "status_reason": "idle"})
+    assert recovered("--session", str(session.id))["examined"] == 0
+
+
+def refused(env: dict[str, str], *flags: str) -> str:
+    """The one line that a sweep which could not run says."""
+    done = manage(env, "recover_sessions", *flags)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """The databases below a directory."""
+    return {path.name: path.read_bytes() for path in directory.glob("*.sqlite3")}
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--timeout", "soon"), "'soon' is no positive number"),
+        (("--concurrency", "0"), "'0' is no positive number"),
+        (("--concurrency", "2.5"), "'2.5' is no positive number"),
+        (("--session", "the first"), "'the first' is no session id"),
+        (("--runtime", "cloud"), "invalid choice: 'cloud'"),
+        (("--everything",), "unrecognized arguments: --everything"),
+    ],
+)
+def test_a_bad_argument_is_one_clear_line(
+    flags: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        Command().run_from_argv(["manage.py", "recover_sessions", *flags])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert line.startswith("manage.py recover_sessions: ")
+    assert told in line
+    assert not RecoverySweep.objects.exists()
+
+
+def test_the_flags_are_told_to_who_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        Command().run_from_argv(["manage.py", "recover_sessions", "--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    for flag in ("--dry-run", "--explain", "--json", "--session", "--runtime", "--wait", "--strict"):
+        assert flag in out
+
+
+def test_a_bad_argument_ends_the_process_with_two(tmp_path: Path) -> None:
+    assert "'-1' is no positive number" in refused(environment(tmp_path / "data"), "--wait", "-1")
+
+
+def test_an_unreachable_database_is_one_clear_line(tmp_path: Path) -> None:
+    env = environment(tmp_path / "data", KANDEV_DATABASE_URL="postgres://127.0.0.1:1/x")
+    assert refused(env).startswith("CommandError: the database cannot be reached: ")
+
+
+def test_a_file_that_is_no_database_is_one_clear_line_and_stays_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "kandev.sqlite3").write_bytes(b"this is no database at all, and long enough to be sure of it" * 20)
+    before = files(tmp_path)
+    env = environment(tmp_path)
+    del env["KANDEV_DATABASE_URL"]
+    assert "the database cannot be reached" in refused(env)
+    assert files(tmp_path) == before
+
+
+def test_missing_migrations_are_one_clear_line_and_none_is_run(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite3"
+    with sqlite3.connect(path) as made:
+        made.execute("CREATE TABLE kept (word TEXT)")
+        made.execute("INSERT INTO kept VALUES ('walrus')")
+    made.close()
+    line = refused(environment(tmp_path / "data", KANDEV_DATABASE_URL=f"sqlite://{path}"))
+    assert "migrations; run manage.py migrate" in line
+    with sqlite3.connect(path) as seen:
+        assert seen.execute("SELECT name FROM sqlite_master").fetchall() == [("kept",)]
+        assert seen.execute("SELECT word FROM kept").fetchall() == [("walrus",)]
+    seen.close()
+
+
+def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    env = environment(tmp_path / "data")
+    del env["KANDEV_DATABASE_URL"]
+    assert "migrat" in refused(env)
+    assert files(tmp_path / "data") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("KANDEV_LEASE_TTTL", "3", "unknown setting KANDEV_LEASE_TTTL: did you mean KANDEV_LEASE_TTL?"),
+        ("KANDEV_SWEEP_TIMEOUT", "soon", "KANDEV_SWEEP_TIMEOUT=soon: must be a number of seconds, 0 or more"),
+    ],
+)
+def test_a_bad_environment_is_one_clear_line(tmp_path: Path, name: str, value: str, told: str) -> None:
+    assert refused(environment(tmp_path / "data", **{name: value})) == f"kandev: {told}"
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,217 @@
+"""A start is claimed once, and what the agent answers is proven before it is believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executors_app.plugins import agent_type
+from sessions_app.domain.resumability import Mode, Strategy
+from sessions_app.models import Intent, LeaseLost, Prompt, TaskSession, writing
+from sessions_app.services import intents
+from sessions_app.supervisor import start_agent, start_plan
+from sessions_app.supervisor.outcomes import Failure, write_failure
+from sessions_app.supervisor.start_plan import Plan
+from tests.supervisor import tables
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import (
+    MINE,
+    change,
+    execution_of,
+    fresh,
+    make_session,
+    names,
+    prompt_states,
+    running_session,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def claim(session: TaskSession, mode: str = "auto", by: Any = None) -> Plan | None:
+    intent = session.intents.filter(kind="start", done_at=None).first() or Intent.objects.create(
+        session=session, kind="start", payload={"mode": mode}, by=by
+    )
+    return start_plan.claim(session.id, intent.id, MINE.owner, attached=False)
+
+
+def claimed(session: TaskSession, mode: str = "auto") -> Plan:
+    plan = claim(session, mode)
+    assert plan is not None
+    return plan
+
+
+def answered(session: TaskSession, **answer: Any) -> bool:
+    """The agent answers its start."""
+    plan = claimed(session)
+    order = start_agent.prepare(plan, plan.lease)
+    assert order is not None
+    return start_agent.write_started(plan, plan.lease, order, {"outcome": "loaded", "replayed": 0, **answer})
+
+
+def at_rest(**fields: Any) -> TaskSession:
+    """A session with one completed turn whose agent is gone."""
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
+    hear(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])
+    return change(session, **fields)
+
+
+def test_a_claim_counts_the_start_once() -> None:
+    session = at_rest()
+    plan = claimed(session)
+    assert (fresh(session).start_attempts, fresh(session).state) == (1, "STARTING")
+    assert execution_of(session).status == "starting"
+    assert start_plan.claim(session.id, plan.intent_id, MINE.owner, attached=False) == plan
+    assert fresh(session).start_attempts == 1
+
+
+def test_a_claim_of_what_another_holds_writes_nothing() -> None:
+    session = at_rest()
+    Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+    before = tables.dump()
+    intent = session.intents.get(done_at=None)
+    assert start_plan.claim(session.id, intent.id, "somebody else", attached=False) is None
+    assert tables.dump() == before
+
+
+def test_a_claim_of_what_nobody_wants_any_more_is_settled() -> None:
+    session = at_rest(desired_state="stopped")
+    assert claim(session) is None
+    assert session.intents.latest("created_at").outcome == "stopped"
+    assert fresh(session).state == "WAITING_FOR_INPUT"
+
+
+def test_a_place_that_is_full_lets_the_start_wait() -> None:
+    running_session()
+    session = at_rest()
+    execution = execution_of(session)
+    assert execution.executor is not None
+    change(execution.executor, max_live=1)
+    assert claim(session) is None
+    assert session.intents.filter(kind="start", done_at=None).exists()
+
+
+def test_an_agent_that_loaded_our_conversation_is_proven() -> None:
+    session = at_rest()
+    assert answered(session, resume_token="conversation-2", replayed=4, replayed_user_texts=["Write  the PARSER"])
+    receipt = session.receipts.get()
+    assert (receipt.kind, receipt.verified, receipt.strategy) == ("loaded", "replay", "native")
+    assert fresh(session).state == "WAITING_FOR_INPUT"
+    assert execution_of(session).resume_token == "conversation-2"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"replayed": 2, "replayed_user_texts": ["something else altogether"]},
+        {"replayed": 0, "replayed_user_texts": []},
+        {"outcome": "created"},
+    ],
+)
+def test_an_agent_that_loaded_something_else_is_not_believed(answer: dict[str, Any]) -> None:
+    session = at_rest()
+    assert not answered(session, resume_token="conversation-2", **answer)
+    session, row = fresh(session), execution_of(session)
+    assert (session.state, session.error_code, session.context_mismatch) == ("ERROR", "context_mismatch", True)
+    assert row.resume_token == "conversation-1"
+    assert (session.receipts.get().kind, session.next_restart_at, session.launch_id) == ("failed", None, "")
+
+
+def test_an_agent_that_is_up_when_the_stop_has_won_is_not_kept() -> None:
+    session = at_rest()
+    plan = claimed(session)
+    order = start_agent.prepare(plan, plan.lease)
+    assert order is not None
+    intents.stop(session.id, None)
+    answer = {"outcome": "loaded", "replayed": 1, "replayed_user_texts": ["write the parser"]}
+    assert not start_agent.write_started(plan, plan.lease, order, answer)
+    assert not session.receipts.exists()
+    assert fresh(session).launch_id == ""
+
+
+def test_a_doubt_is_settled_by_the_conversation_that_shows_the_prompt() -> None:
+    session = at_rest()
+    for message_id, text in (("p2", "run the tests"), ("p3", "never arrived")):
+        Prompt.objects.create(session=session, message_id=message_id, text=text, state="held")
+    answered(session, replayed=3, replayed_user_texts=["write the parser", "run the tests"])
+    assert prompt_states(session) == {"p1": "done", "p2": "interrupted", "p3": "held"}
+
+
+def test_the_rejected_token_is_tried_again_when_a_user_says_so() -> None:
+    session = at_rest()
+    change(execution_of(session), resume_token="", rejected_resume_token="conversation-0")
+    plan = claimed(session, Mode.RESUME)
+    order = start_agent.prepare(plan, plan.lease)
+    assert order is not None
+    assert (order.strategy, order.body["resume_token"]) == (Strategy.NATIVE, "conversation-0")
+
+
+def test_a_fresh_start_sets_the_old_conversation_aside() -> None:
+    session = at_rest()
+    plan = claimed(session, Mode.FRESH_START)
+    order = start_agent.prepare(plan, plan.lease)
+    assert order is not None
+    assert order.body["resume_token"] is None
+    start_agent.write_started(plan, plan.lease, order, {"outcome": "created", "resume_token": "conversation-2"})
+    row = execution_of(session)
+    assert (row.resume_token, row.rejected_resume_token) == ("conversation-2", "conversation-1")
+    assert session.receipts.get().kind == "fresh"
+
+
+def test_the_agent_is_told_what_its_type_and_its_profile_say() -> None:
+    session = at_rest()
+    change(session.agent_profile, model="small", args=["--fast"])
+    plan = claimed(session)
+    order = start_agent.prepare(plan, plan.lease)
+    assert order is not None
+    kind = agent_type("demo")
+    assert order.body["argv"] == [*kind.argv, "--fast"]
+    assert (order.body["model"], order.body["launch_id"]) == ("small", str(plan.intent_id))
+    assert order.body["gone_patterns"] == list(kind.gone_patterns)
+
+
+@pytest.mark.parametrize("state", ["CREATED", "WAITING_FOR_INPUT", "ERROR", "FAILED"])
+def test_a_workspace_alone_can_be_had_in_every_state(state: str) -> None:
+    session = make_session(state=state) if state == "CREATED" else at_rest(state=state)
+    session.intents.filter(kind="start").update(payload={"mode": "workspace_only"})
+    change(execution_of(session), owner="", lease_expires_at=None)
+    plan = claimed(session, Mode.WORKSPACE_ONLY)
+    assert start_agent.prepare(plan, plan.lease) is None
+    assert fresh(session).state == ("FAILED" if state == "FAILED" else "WAITING_FOR_INPUT")
+    assert session.receipts.get().kind == "workspace_only"
+    assert fresh(session).metadata["workspace_only"] is True
+
+
+@pytest.mark.parametrize("state", ["WAITING_FOR_INPUT", "FAILED"])
+def test_a_workspace_that_fails_is_said_in_every_state(state: str) -> None:
+    session = at_rest(state=state)
+    plan = claimed(session, Mode.WORKSPACE_ONLY)
+    failure = Failure("launch_failed", "Nobody answered.", executor_failed=True)
+    write_failure(session.id, plan.intent_id, plan.lease, failure)
+    assert not session.intents.filter(done_at=None).exists()
+    assert session.receipts.get().reason == "launch_failed"
+    assert fresh(session).state == ("FAILED" if state == "FAILED" else "ERROR")
+
+
+def test_an_agent_whose_answer_was_lost_is_found_again() -> None:
+    session = at_rest()
+    plan = claimed(session)
+    start_agent.write_reattached(plan, plan.lease, {"agent": {"launch_id": "earlier"}})
+    receipt = session.receipts.get()
+    assert (receipt.kind, receipt.verified) == ("reattached", "same_process")
+    assert (fresh(session).launch_id, fresh(session).state) == ("earlier", "WAITING_FOR_INPUT")
+
+
+def test_nothing_of_a_start_is_written_under_a_lost_lease() -> None:
+    session = at_rest()
+    plan = claimed(session)
+    change(execution_of(session), owner="somebody else")
+    before = tables.dump()
+    with pytest.raises(LeaseLost), writing(session.id, plan.lease):
+        pass
+    with pytest.raises(LeaseLost):
+        write_failure(session.id, plan.intent_id, plan.lease, Failure("agent_exited", "It ended at once."))
+    assert tables.dump() == before
+    assert "session.receipt" not in names(session)

@@ -1,0 +1,97 @@
+"""One supervisor a database: the next one waits, and whoever ends gives everything back."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessions_app.models import Supervisor
+from sessions_app.supervisor.lock import SupervisorLock
+from tests.supervisor.agentctls import talking
+from tests.supervisor.commands import environment, supervising
+from tests.supervisor.journals import Journal
+from tests.supervisor.rows import execution_of, names, running_session, talk
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+WAITS, SUPERVISES = "another supervisor has this database; waiting until it ends", "supervising: "
+
+
+def test_a_second_supervisor_waits_says_so_once_and_takes_over(tmp_path: Path) -> None:
+    env = environment(tmp_path / "data")
+    with supervising(env, tmp_path / "first") as first, supervising(env, tmp_path / "second") as second:
+        eventually(lambda: SUPERVISES in first.log + second.log, timeout=30, describe="one of them supervises")
+        eventually(lambda: WAITS in first.log + second.log, timeout=30, describe="the other one waits")
+        holder, waiter = (first, second) if SUPERVISES in first.log else (second, first)
+        assert [row.process["pid"] for row in Supervisor.objects.all()] == [holder.process.pid]
+
+        assert holder.ends(signal.SIGKILL) == -signal.SIGKILL
+        waiter.says(SUPERVISES)
+        assert waiter.log.count(WAITS) == 1
+        living = Supervisor.objects.get(process__pid=waiter.process.pid)
+        assert living.swept_at is not None
+
+        assert waiter.ends() == 0
+        assert not Supervisor.objects.filter(boot_id=living.boot_id).exists()
+
+
+def test_who_waits_ends_when_told_to(tmp_path: Path) -> None:
+    env = environment(tmp_path / "data")
+    with supervising(env, tmp_path / "first") as first, supervising(env, tmp_path / "second") as second:
+        eventually(lambda: WAITS in first.log + second.log, timeout=30, describe="one of them waits")
+        waiter = first if WAITS in first.log else second
+        assert waiter.ends() == 0
+        assert SUPERVISES not in waiter.log
+
+
+def test_sigterm_gives_the_leases_back_and_leaves_the_agents_alone(tmp_path: Path) -> None:
+    session, journal = running_session(execution={"owner": "", "lease_expires_at": None}), Journal()
+    with talking(session, [*journal.turn_begins("p1"), *journal.says("hello")], "working") as agentctl:
+        env = environment(tmp_path / "data")
+        with supervising(env, tmp_path / "log") as running:
+            running.says("supervising: 1 sessions attached")
+            held = execution_of(session)
+            assert (held.owner != "", held.generation, held.journal_seq) == (True, 2, 3)
+            assert running.ends() == 0
+        given_back = execution_of(session)
+        assert (given_back.owner, given_back.lease_expires_at, given_back.generation) == ("", None, 2)
+        assert not Supervisor.objects.exists()
+        assert talk(session)[-1][:3] == ("agent", "hello", {})
+        before = names(session)
+
+        with supervising(env, tmp_path / "again") as running:
+            running.says("supervising: 1 sessions attached")
+            assert running.ends() == 0
+        assert names(session) == before
+        assert agentctl.generations == [2, 3]
+
+
+def test_a_supervisor_that_was_killed_is_dead_at_once(tmp_path: Path) -> None:
+    session = running_session(execution={"owner": "", "lease_expires_at": None})
+    with talking(session) as agentctl:
+        env = environment(tmp_path / "data", KANDEV_LEASE_TTL="600")
+        with supervising(env, tmp_path / "log") as running:
+            running.says("supervising: 1 sessions attached")
+            running.ends(signal.SIGKILL)
+        with supervising(env, tmp_path / "again") as running:
+            running.says("supervising: 1 sessions attached")
+            running.ends()
+        assert agentctl.generations == [2, 3]
+    assert [kind for kind in names(session) if kind == "session.receipt"] == ["session.receipt"]
+
+
+def test_the_lock_says_who_holds_it(tmp_path: Path, settings: Any) -> None:
+    settings.KANDEV_DATA_DIR = tmp_path
+    first, second = SupervisorLock("supervise"), SupervisorLock("sweep")
+    with first, second:
+        assert first.take()
+        assert not second.take()
+        assert second.held_by() == "supervise"
+        first.release()
+        assert second.take()
+        assert first.held_by() == "sweep"
+    assert first.take()
+    first.release()

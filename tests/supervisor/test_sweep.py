@@ -1,0 +1,276 @@
+"""A sweep writes what each rule decides, and nothing the second time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from executors_app.agentctl.protocol import AgentState
+from executors_app.domain import Observation, Observed, WorkspaceState
+from sessions_app.models import TaskSession
+from sessions_app.supervisor.sweep import Scope, Sweep
+from tests.supervisor import tables
+from tests.supervisor.agentctls import talking
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.places import DEAD, UNKNOWN, AsTold, swept
+from tests.supervisor.rows import (
+    change,
+    execution_of,
+    fresh,
+    last_payload,
+    names,
+    prompt_states,
+    running_session,
+    runs,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
+GONE = Observation(Observed.DEAD, workspace=WorkspaceState.GONE, workspace_reason="The branch was deleted.")
+SOON, LATER = timezone.now() - timedelta(seconds=1), timezone.now() + timedelta(hours=1)
+LOST = {"supports_session_resume": False}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A session in mid-turn, what is seen of it, and what a sweep makes of it."""
+
+    rule: str
+    seen: Observation | AgentState
+    fields: dict[str, Any] = field(default_factory=dict)
+    row: dict[str, Any] = field(default_factory=dict)
+    state: str = "WAITING_FOR_INPUT"
+    error: str = ""
+    executor: str = "stopped"
+    orders: tuple[str, ...] = ()
+    run: str = "interrupted"
+    receipts: tuple[str, ...] = ()
+    trigger: str = "boot"
+    stays: bool = False
+    """Nothing at all is written."""
+
+
+def unmoved(rule: str, seen: Observation | AgentState, **more: Any) -> Case:
+    return Case(rule, seen, state="RUNNING", executor="ready", run="running", stays=True, **more)
+
+
+A = AgentState
+CASES = (
+    unmoved("foreign_lease", DEAD, row={"owner": "other", "lease_expires_at": LATER}),
+    unmoved("other_host", Observation(Observed.UNKNOWN, reason="other_host")),
+    unmoved("unknown_first", UNKNOWN, trigger="reconcile"),
+    Case("unknown_boot", UNKNOWN, state="ERROR", error="unreachable", executor="error", run="running"),
+    Case("alive_unwanted", A.WORKING, {"desired_state": "stopped"}, state="RUNNING", executor="ready", run="running",
+         orders=("stop",)),
+    Case("alive_same_agent", A.WORKING, state="RUNNING", executor="ready", run="running"),
+    Case("alive_same_agent", A.WORKING, row={"owner": "dead", "lease_expires_at": SOON}, state="RUNNING",
+         executor="ready", run="running", receipts=("reattached",)),
+    Case("alive_agent_gone_resume_now", A.EXITED, executor="ready", orders=("start",)),
+    Case("alive_agent_gone_resume_later", A.EXITED, {"policy": "on_open"}, executor="ready"),
+    Case("alive_agent_gone_not_resumable", A.EXITED, row=LOST, state="ERROR", error="not_resumable", executor="ready"),
+    Case("dead_unwanted", DEAD, {"desired_state": "stopped"}),
+    Case("dead_resume_now", DEAD, executor="ready", orders=("start",)),
+    Case("dead_resume_now", DEAD, {"policy": "working"}, executor="ready", orders=("start",)),
+    Case("dead_resume_now", replace(DEAD, workspace=WorkspaceState.REBUILDABLE), executor="ready", orders=("start",)),
+    Case("dead_resume_later", DEAD, {"policy": "on_open"}),
+    Case("dead_resume_later", DEAD, {"policy": "manual"}),
+    Case("dead_not_resumable", DEAD, row=LOST, state="ERROR", error="not_resumable", executor="ready",
+         orders=("start",)),
+    Case("dead_workspace_gone", GONE, state="ERROR", error="worktree_missing", executor="error"),
+    Case("backing_off", DEAD, {"start_attempts": 2, "next_restart_at": LATER}),
+    Case("gave_up", DEAD, {"start_attempts": 5}, state="FAILED", error="gave_up"),
+    Case("start_under_way", DEAD, row={"status": "starting"}, trigger="reconcile", state="RUNNING",
+         executor="starting", run="running", stays=True),
+)  # fmt: skip
+IDS = [f"{case.rule}-{number}" for number, case in enumerate(CASES)]
+
+
+@contextmanager
+def situation(case: Case, place: AsTold) -> Iterator[TaskSession]:
+    """The session of a case, with its agentctl where that is alive."""
+    session, journal = running_session(runtime=place.name), Journal()
+    session.prompts.create(message_id="p1", text="write it", state="sending")
+    hear(session, [*journal.turn_begins("p1"), *journal.says("I begin")])
+    change(execution_of(session), **(FREE | case.row), last_seen_at=None)
+    session = change(session, **case.fields)
+    if isinstance(case.seen, Observation):
+        place.see(session, case.seen)
+        yield session
+        return
+    with talking(session, Journal().turn_begins("p1") + journal.says("…"), str(case.seen)) as agentctl:
+        agentctl.lines = agentctl.lines[:2]
+        place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
+        yield session
+
+
+def rule_of(result: Sweep) -> str:
+    (decided,) = result.decided
+    return decided.decision.rule
+
+
+def orders(session: TaskSession) -> tuple[str, ...]:
+    return tuple(session.intents.filter(done_at=None).values_list("kind", flat=True))
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_a_sweep_writes_what_its_rule_decides_and_the_next_one_nothing(case: Case, place: AsTold) -> None:
+    with situation(case, place) as session:
+        before = tables.dump()
+        result = swept(Scope(case.trigger))  # type: ignore[arg-type]
+        after, row = fresh(session), execution_of(session)
+        assert rule_of(result) == case.rule
+        assert (after.state, after.error_code, row.status) == (case.state, case.error, case.executor)
+        assert orders(session) == case.orders
+        assert runs(session) == [("p1", case.run)]
+        assert tuple(session.receipts.values_list("kind", flat=True)) == case.receipts
+        assert (tables.dump() == before) is case.stays
+        assert row.resume_token == "conversation-1"
+
+        written = said_and_ordered(session)
+        swept(Scope(case.trigger))  # type: ignore[arg-type]
+        assert said_and_ordered(session) == written
+
+
+def said_and_ordered(session: TaskSession) -> dict[str, Any]:
+    told = tables.dump(leaving_out={*tables.MOMENTS, "generation", "owner", "lease_expires_at"})
+    return {"states": told, "seq": fresh(session).last_seq}
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_a_dry_run_decides_the_same_and_writes_nothing(case: Case, place: AsTold) -> None:
+    with situation(case, place):
+        before = tables.dump()
+        result = swept(Scope(case.trigger, dry_run=True))  # type: ignore[arg-type]
+        assert rule_of(result) == case.rule
+        assert tables.dump() == before
+        assert place.ended == []
+
+
+def test_a_message_says_why_the_worktree_cannot_be_had(place: AsTold) -> None:
+    with situation(Case("dead_workspace_gone", GONE), place) as session:
+        swept()
+        assert fresh(session).error_message == execution_of(session).error_message == "The branch was deleted."
+
+
+def test_who_cannot_be_reached_is_looked_for_again_and_goes_on_as_if_nothing_had_been(place: AsTold) -> None:
+    with situation(Case("", A.WORKING), place) as session:
+        alive, unknown = place.sees[str(session.id)], set[str]()
+        place.see(session, UNKNOWN)
+        swept(Scope("reconcile"), unknown)
+        assert fresh(session).state == "RUNNING"
+        swept(Scope("reconcile"), unknown)
+        assert (fresh(session).state, execution_of(session).error_code) == ("ERROR", "unreachable")
+        assert (prompt_states(session), runs(session)) == ({"p1": "delivered"}, [("p1", "running")])
+        place.see(session, alive)
+        swept(Scope("reconcile"), unknown)
+        assert (fresh(session).state, execution_of(session).status) == ("RUNNING", "ready")
+        assert "session.run.interrupted" not in names(session)
+
+
+def test_a_look_at_one_session_does_not_forget_who_was_silent_elsewhere(place: AsTold) -> None:
+    silent, other = (running_session(runtime=place.name, execution=FREE) for _ in range(2))
+    for session in (silent, other):
+        place.see(session, UNKNOWN)
+    unknown: set[str] = set()
+    swept(Scope("reconcile", sessions=[silent.id]), unknown)
+    swept(Scope("reconcile", sessions=[other.id]), unknown)
+    swept(Scope("reconcile"), unknown)
+    assert [execution_of(session).error_code for session in (silent, other)] == ["unreachable"] * 2
+
+
+def test_a_living_agent_is_taken_over_with_a_newer_generation_and_heard_out(place: AsTold) -> None:
+    session, journal = (
+        running_session(runtime=place.name, execution={"owner": "dead", "lease_expires_at": SOON}),
+        Journal(),
+    )
+    lines = [*journal.turn_begins("p1"), *journal.says("while ", "you were away"), journal.completes("p1")]
+    with talking(session, lines) as agentctl:
+        place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
+        swept()
+        assert agentctl.generations == [2]
+        assert agentctl.acknowledged == [5]
+    assert runs(session) == [("p1", "completed")]
+    receipt = session.receipts.get()
+    assert (receipt.kind, receipt.verified) == ("reattached", "same_process")
+    assert receipt.evidence["journal_lines_drained"] == 5
+    assert execution_of(session).owner == ""
+
+
+def test_a_journal_that_its_agentctl_left_behind_is_heard_before_anything_is_said_of_the_turn(place: AsTold) -> None:
+    session, journal = running_session(runtime=place.name, execution=FREE), Journal()
+    hear_as_free(session, journal.turn_begins("p1"))
+    place.left[str(session.id)] = [*journal.says("done"), journal.completes("p1")]
+    place.tokens[str(session.id)] = "conversation-2"
+    swept()
+    assert runs(session) == [("p1", "completed")]
+    assert "session.run.interrupted" not in names(session)
+    assert execution_of(session).resume_token == "conversation-2"
+
+
+def hear_as_free(session: TaskSession, lines: list[dict[str, Any]]) -> None:
+    hear(session, lines, lease=None)
+    change(execution_of(session), last_seen_at=None)
+
+
+def test_a_turn_that_was_cut_is_interrupted_once_and_goes_on_by_itself(place: AsTold) -> None:
+    with situation(Case("dead_resume_now", DEAD), place) as session:
+        swept()
+        assert names(session).count("session.run.interrupted") == 1
+        assert prompt_states(session) == {"p1": "dismissed", f"continue:{session.runs.get().id}": "queued"}
+        assert last_payload(session, "session.run.interrupted")["reason"] == "agentctl_gone"
+
+
+def test_what_outlived_its_agentctl_is_ended_before_the_start(place: AsTold) -> None:
+    with situation(Case("dead_resume_now", replace(DEAD, leftovers=2)), place) as session:
+        swept()
+        assert place.ended == [str(session.id)]
+
+
+def test_a_session_that_was_stopped_and_is_wanted_again_is_found(place: AsTold) -> None:
+    stopped = {**FREE, "status": "stopped", "status_reason": "stopped"}
+    session = running_session(runtime=place.name, execution=stopped, launch_id="")
+    swept()
+    assert orders(session) == ("start",)
+
+
+@pytest.mark.parametrize("reason", ["idle", "new"])
+def test_a_session_that_sleeps_is_not_looked_at(place: AsTold, reason: str) -> None:
+    running_session(runtime=place.name, execution={**FREE, "status": "stopped", "status_reason": reason})
+    assert swept().decided == []
+
+
+def test_a_session_whose_owner_left_the_team_is_not_started_by_itself(place: AsTold) -> None:
+    session = running_session(runtime=place.name, execution=FREE)
+    assert session.owner is not None
+    session.owner.groups.clear()
+    assert rule_of(swept()) == "owner_left"
+    assert orders(session) == ()
+
+
+def test_an_agent_that_died_long_ago_is_not_taken_for_one_that_was_steady(place: AsTold) -> None:
+    began = timezone.now() - timedelta(hours=1)
+    session = running_session(
+        runtime=place.name, execution=FREE | {"last_seen_at": began}, ready_since=began, start_attempts=2
+    )
+    line = Journal().accepted("p1") | {"ts": (began + timedelta(seconds=5)).timestamp()}
+    place.left[str(session.id)] = [line]
+    place.tokens[str(session.id)] = "conversation-2"
+    swept()
+    assert fresh(session).start_attempts == 2
+    assert execution_of(session).last_seen_at == began + timedelta(seconds=5)
+
+
+@pytest.mark.parametrize("seen", [DEAD, UNKNOWN], ids=["dead", "unknown"])
+def test_a_look_that_found_nobody_is_no_sight_of_it(place: AsTold, seen: Observation) -> None:
+    last = timezone.now() - timedelta(hours=1)
+    session = running_session(runtime=place.name, execution=FREE | {"last_seen_at": last}, policy="on_open")
+    place.see(session, replace(seen, seen_at=timezone.now()))
+    swept()
+    assert execution_of(session).last_seen_at == last

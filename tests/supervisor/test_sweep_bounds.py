@@ -1,0 +1,208 @@
+"""A sweep costs what claims to run, and whatever goes wrong with one row stays with that row."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from executors_app.domain import Observation, Observed
+from executors_app.testing import refusing_url
+from sessions_app.models import Intent, Message, Prompt, RecoverySweep, Supervisor, SweepOutcome, TaskSession
+from sessions_app.services.status import session_status
+from sessions_app.supervisor import loop, sweep_report, sweep_rows
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.sweep import Scope, Sweep, sweep
+from tests.supervisor.agentctls import talking
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.places import UNKNOWN, AsTold, swept, with_core
+from tests.supervisor.rows import change, execution_of, fresh, names, running_session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
+
+
+def lost(place: AsTold, **fields: Any) -> TaskSession:
+    """A session that claims to run where nobody is."""
+    return running_session(runtime=place.name, execution=FREE, **fields)
+
+
+def with_history(session: TaskSession) -> TaskSession:
+    journal = Journal()
+    for number in range(3):
+        Prompt.objects.create(session=session, message_id=f"p{number}", text="do it", state="queued")
+        turn = [*journal.turn_begins(f"p{number}"), *journal.says("done"), journal.completes(f"p{number}")]
+        hear(session, turn, lease=None)
+    return session
+
+
+def queries_of(function: Any, *args: Any) -> int:
+    with CaptureQueriesContext(connection) as seen:
+        function(*args)
+    return len(seen)
+
+
+def test_reading_many_sessions_asks_no_more_than_reading_one(place: AsTold) -> None:
+    with_history(lost(place))
+    one = queries_of(sweep_rows.read, "me")
+    for _ in range(19):
+        with_history(lost(place))
+    assert len(sweep_rows.read("me")) == 20
+    assert queries_of(sweep_rows.read, "me") == one
+
+
+def test_deciding_asks_nothing(place: AsTold) -> None:
+    lost(place)
+    (row,) = sweep_rows.read("me")
+    look = Observation(Observed.DEAD)
+    now = timezone.now()
+    known: dict[str, Any] = {"boot": True, "unknown_before": False, "attached": False, "now": now}
+    assert queries_of(lambda: sweep_rows.facts(row, look, **known)) == 0
+
+
+def test_a_status_asks_the_same_whatever_the_history(place: AsTold) -> None:
+    plain, busy = lost(place), with_history(lost(place))
+    counts = {queries_of(session_status, fresh(session)) for session in (plain, busy)}
+    assert len(counts) == 1
+    assert Message.objects.filter(session=busy).count() == 6
+
+
+def test_a_status_changes_nothing(place: AsTold) -> None:
+    session = lost(place)
+    with CaptureQueriesContext(connection) as seen:
+        session_status(fresh(session))
+    assert [query["sql"][:6] for query in seen] == ["SELECT"] * len(seen)
+
+
+def test_many_sessions_are_looked_at_at_once_and_within_bounds(place: AsTold) -> None:
+    for _ in range(3):
+        lost(place)
+    swept(Scope("command", concurrency=7, timeout=1.5))
+    assert place.looks == [(3, 1.5, 7)]
+
+
+def test_a_sweep_can_be_told_what_to_look_at(place: AsTold) -> None:
+    one, _, elsewhere = lost(place), lost(place), running_session(execution=FREE)
+    assert [item.row.session.id for item in swept(Scope("command", sessions=[one.id])).decided] == [one.id]
+    found = swept(Scope("command", runtime="local_standalone", dry_run=True)).decided
+    assert [item.row.session.id for item in found] == [elsewhere.id]
+
+
+def test_sessions_with_work_come_first(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(4):
+        lost(place)
+    last = max(TaskSession.objects.all(), key=lambda session: session.id)
+    Prompt.objects.create(session=last, message_id="p1", text="do it")
+    monkeypatch.setattr("sessions_app.supervisor.sweep.ACTING_AT_ONCE", 1)
+    swept()
+    assert Intent.objects.filter(done_at=None).order_by("created_at")[0].session_id == last.id
+
+
+def test_a_row_that_cannot_be_acted_upon_spoils_no_other(place: AsTold) -> None:
+    bad, good = lost(place), lost(place)
+    place.broken.add(str(bad.id))
+    result = swept()
+    assert result.outcomes[str(bad.id)].error == "RuntimeError: this disk is on fire"
+    assert fresh(good).intents.filter(kind="start", done_at=None).exists()
+    assert not fresh(bad).intents.filter(kind="start", done_at=None).exists()
+    document = sweep_report.report(result, "boot")
+    assert (document["outcomes"]["failed"], document["outcomes"]["skipped"]) == (1, 1)
+
+
+def test_a_runtime_that_cannot_look_knows_nothing_and_stops_no_other(place: AsTold) -> None:
+    blind, other = lost(place), running_session(execution=FREE | {"agentctl_url": refusing_url()})
+    place.blind = True
+    swept()
+    assert execution_of(blind).error_code == "unreachable"
+    assert other.intents.filter(kind="start", done_at=None).exists()
+
+
+def test_a_runtime_that_is_not_installed_is_unknown_not_dead(place: AsTold) -> None:
+    session = lost(place)
+    change(execution_of(session), runtime="uninstalled")
+    result = swept()
+    assert [item.seen.reason for item in result.decided] == ["runtime_unavailable"]
+    assert (fresh(session).state, fresh(session).error_code) == ("ERROR", "unreachable")
+
+
+def test_who_is_alive_but_cannot_be_attached_is_not_called_reattached(place: AsTold) -> None:
+    session = lost(place)
+    with talking(session) as agentctl:
+        report = agentctl.report()
+    place.see(session, Observation(Observed.ALIVE, report=report, url=agentctl.url))
+    result = swept()
+    document = sweep_report.report(result, "boot")
+    assert document["sessions"][0]["error_message"]
+    assert (document["outcomes"]["reattached"], document["outcomes"]["failed"]) == (0, 1)
+    assert fresh(session).state == "WAITING_FOR_INPUT"
+
+
+def test_a_stream_that_lives_is_worth_more_than_a_look_that_failed(place: AsTold) -> None:
+    session = lost(place)
+
+    async def twice(core: Core) -> list[Sweep]:
+        alive = Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url)
+        place.see(session, alive)
+        first = await sweep(core, Scope("boot"), set())
+        place.see(session, UNKNOWN)
+        return [first, await sweep(core, Scope("boot"), set())]
+
+    with talking(session) as agentctl:
+        rules = [result.decided[0].decision.rule for result in with_core(twice)]
+    assert rules == ["alive_same_agent", "attached"]
+    assert fresh(session).state == "WAITING_FOR_INPUT"
+
+
+def test_two_looks_of_one_supervisor_attach_once(place: AsTold) -> None:
+    session = lost(place)
+
+    async def twice(core: Core) -> None:
+        place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
+        for _ in range(2):
+            await sweep(core, Scope("boot"), set())
+
+    with talking(session, Journal().says("hello")) as agentctl:
+        with_core(twice)
+        assert agentctl.generations == [2]
+    assert names(session).count("session.receipt") == 1
+
+
+def supervised(*scopes: Scope) -> None:
+    """Sweeps of one supervisor, stored as it stores them."""
+
+    async def run() -> None:
+        supervisor = loop.Supervisor()
+        await supervisor.open()
+        try:
+            for scope in scopes:
+                await supervisor.sweep(scope)
+        finally:
+            await supervisor.close()
+
+    asyncio.run(run())
+
+
+def test_the_loop_keeps_only_what_it_decided(place: AsTold) -> None:
+    sessions = [lost(place) for _ in range(2)]
+    supervised(Scope("boot"), Scope("reconcile"))
+    assert list(RecoverySweep.objects.values_list("trigger", "examined")) == [("boot", 2)]
+    assert {row.session_id for row in SweepOutcome.objects.all()} == {session.id for session in sessions}
+    assert {row.rule for row in SweepOutcome.objects.all()} == {"dead_resume_now"}
+    assert not Supervisor.objects.exists()
+
+
+def test_a_look_without_a_decision_is_kept_at_boot(place: AsTold) -> None:
+    session = lost(place, policy="on_open")
+    supervised(Scope("boot"), Scope("boot"))
+    kept = SweepOutcome.objects.filter(session=session).order_by("id")
+    assert [(row.rule, row.executor_status) for row in kept] == [("dead_resume_later", "stopped")] * 2
+
+
+def test_nothing_to_look_at_is_a_sweep_too(place: AsTold) -> None:
+    supervised(Scope("boot"))
+    assert RecoverySweep.objects.get().examined == 0
