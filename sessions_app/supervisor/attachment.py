@@ -44,6 +44,8 @@ class Attachment:
     sent: set[str] = field(default_factory=set)
     """Prompts given over this attachment; the journal says what became of them."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
+    found_agent: bool = True
+    """The agent lived when the execution was taken over."""
     agent_gone: bool = False
     ended: bool = False
     error: ExecutorError | None = None

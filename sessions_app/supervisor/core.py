@@ -13,6 +13,7 @@ import aiohttp
 from django.conf import settings
 
 from executors_app import crash_points
+from executors_app.agentctl.protocol import ALIVE_AGENT_STATES
 from executors_app.client import AgentctlClient, open_http
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError, StaleGeneration
@@ -81,6 +82,7 @@ class Core:
         crash_points.reached("supervisor.leased")
         journal = report["journal"]
         attachment = await self._stream(session_id, facts, lease, journal["epoch"])
+        attachment.found_agent = report["agent"]["state"] in ALIVE_AGENT_STATES
         if journal["last_seq"] and not await attachment.reach(journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT):
             log.warning("session %s: its journal is not in the log yet", session_id)
         return attachment

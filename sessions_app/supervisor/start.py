@@ -85,7 +85,7 @@ async def _undo(core: Core, plan: start_plan.Plan, launched: Launched) -> None:
 
 async def _open_agent(core: Core, attachment: Attachment, plan: start_plan.Plan) -> None:
     """Start the agent with the strategy that the one opinion names, or leave it at the workspace."""
-    order = await core.database(start_agent.prepare, plan, attachment.lease)
+    order = await core.database(start_agent.prepare, plan, attachment.lease, agent_lives=attachment.found_agent)
     if order is None:
         return
     try:

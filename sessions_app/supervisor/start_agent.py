@@ -18,7 +18,7 @@ from sessions_app.domain.states import DesiredState, PromptState, RunState, Sess
 from sessions_app.domain.verification import ReceiptKind, Verdict, fingerprint
 from sessions_app.models import Draft, Intent, Lease, TaskSession, writing
 from sessions_app.services.assessment import assess_start, history_allowed
-from sessions_app.supervisor.interruptions import AGENTCTL_GONE
+from sessions_app.supervisor.interruptions import AGENTCTL_GONE, interrupt
 from sessions_app.supervisor.outcomes import SAID_GONE, Failure, settle, write_failure
 from sessions_app.supervisor.start_plan import Plan
 
@@ -36,10 +36,15 @@ class AgentOrder:
     kind: AgentType = field(repr=False)
 
 
-def prepare(plan: Plan, lease: Lease) -> AgentOrder | None:
-    """Decide how the agent starts; None where it does not: workspace only, or not resumable (both said)."""
+def prepare(plan: Plan, lease: Lease, *, agent_lives: bool) -> AgentOrder | None:
+    """Decide how the agent starts; None where it does not: workspace only, or not resumable (both said).
+
+    What a dead agent has left unfinished, as the journal told when it was attached to, is said first.
+    """
     with writing(plan.session_id, lease) as draft:
         session = draft.session
+        if not agent_lives and interrupt(draft, AGENTCTL_GONE):
+            draft.move("start")
         verdict = assess_start(session, plan.mode)
         if not verdict.allowed or verdict.strategy is None:
             _workspace_only(draft, plan, verdict.refusal)

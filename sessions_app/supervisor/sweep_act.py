@@ -113,9 +113,11 @@ def write(row: Row, seen: Observation, decision: Decision, lease: Lease) -> Outc
     """Write one decision under the lease: states, receipt, orders, in one transaction."""
     outcome = Outcome()
     with writing(row.session.id, lease) as draft:
-        if decision.interrupt_run and draft.open_run is not None:
+        if draft.session.launch_id != row.session.launch_id:
+            return outcome  # a start has ended since the look: what was seen is of the past
+        if seen.observed is Observed.DEAD or _agent_is_gone(seen):
+            # Also a turn that only the drained journal told of: the decision could not know of it.
             interrupt(draft, AGENTCTL_GONE if seen.observed is Observed.DEAD else "agent_gone")
-        if seen.observed is Observed.DEAD or (decision.agent_action in ("resume", "none") and _agent_is_gone(seen)):
             agent_left(draft)
         _move_executor(draft, seen, decision)
         if decision.agent_action == "reattach":

@@ -54,7 +54,10 @@ class NewTask(_StartForm):
 
     def __init__(self, user: Any, *args: Any, **kwargs: Any):
         super().__init__(user, *args, **kwargs)
-        self.choose("repository", Repository.objects.filter(team__in=writable_teams(user)).select_related("team"))
+        self.choose(
+            "repository",
+            Repository.objects.visible_to(user).filter(team__in=writable_teams(user)).select_related("team"),
+        )
 
     def clean(self) -> dict[str, Any]:
         """Refuse another team's agent profile."""

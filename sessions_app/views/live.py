@@ -33,6 +33,7 @@ def session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> 
         return JsonResponse({"code": "validation_error", "message": "after is a number."}, status=400)
     last_seq = row.last_seq  # read before the messages: one that comes meanwhile is told again, never left out
     messages, more = changed_messages(row, int(given))
+    reached = messages[-1].updated_seq if more else last_seq
     writes = may_write_session(request.user, row)
     context = session_context(row, writes=writes)
     return JsonResponse(
@@ -40,7 +41,7 @@ def session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> 
             "status": context["status"],
             "parts": {part: render_to_string(f"session/{part}.html", context) for part in PARTS},
             "messages": rendered(messages),
-            "last_seq": messages[-1].updated_seq if more else last_seq,
+            "last_seq": reached,
             "more": more,
             "can_prompt": not context["refusal"],
             "start_on_open": writes and wants_start_on_open(context["status"]),

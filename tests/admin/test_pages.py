@@ -95,6 +95,12 @@ def test_deleting_is_no_way_to_see_a_key(root: Client) -> None:
     assert token.key not in told.text
 
 
+@pytest.mark.parametrize("page", ["change", "history", "delete"])
+def test_a_key_of_the_api_has_no_page_of_its_own(root: Client, page: str) -> None:
+    make_set("0")
+    assert root.get(reverse(f"admin:authtoken_tokenproxy_{page}", args=[Token.objects.get().key])).status_code == 403
+
+
 def test_the_index_names_what_there_is(root: Client) -> None:
     told = root.get("/admin/").text
     assert not INLINE.findall(told)

@@ -67,6 +67,8 @@ class Deployment:
         }
         self.seeded: dict[str, Any] = {}
         self.url = ""
+        self.port = 0
+        """Where it serves; 0: a free one each time."""
         self.server: subprocess.Popen[bytes] | None = None
 
     # --- commands ---
@@ -108,7 +110,7 @@ class Deployment:
         """Start web, supervisor and worker, and wait until they say that they are ready."""
         log = (self.home / "serve.log").open("ab")
         self.server = subprocess.Popen(
-            [sys.executable, str(MANAGE), "serve", "--port", "0"],
+            [sys.executable, str(MANAGE), "serve", "--port", str(self.port)],
             env=self.env | dict(env or {}),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,

@@ -78,9 +78,7 @@ def test_what_everybody_may_costs_the_same_however_many_there_are(world: World) 
 
     asked = []
     for some in (seats(1), seats(40)):
-        with CaptureQueriesContext(
-            connection,
-        ) as queries:
+        with CaptureQueriesContext(connection) as queries:
             assert refusals(some) == {}
         asked.append(len(queries))
-    assert asked == [5, 5]
+    assert asked[0] == asked[1] <= 5

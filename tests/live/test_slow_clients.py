@@ -102,7 +102,7 @@ async def test_one_who_is_slow_holds_up_nobody(world: World, member: Headers, sm
             await say(world.session, 50)
             assert await quick.seqs(50) == list(range(first, first + 50))
             await quick.tell({"type": "ack", "seq": first + 49})
-        assert await in_database(lambda: world.session.events.count()) == 150
+        assert await in_database(world.session.events.count) == 150
 
 
 def test_an_acknowledgement_counts_for_all_that_was_sent_before_it(small: None) -> None:

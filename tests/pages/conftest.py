@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
+from playwright.sync_api import Browser, Page
 
+from tests.pages.browsers import real_browser
 from tests.pages.world import World, make_world, supervise
+
+PICTURES = Path(__file__).resolve().parents[2] / "docs" / "screenshots"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``pytest tests/pages --screenshots`` makes the pictures of the documents anew."""
+    parser.addoption("--screenshots", action="store_true", help="write docs/screenshots/*.png")
+
+
+@pytest.fixture
+def picture(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
+    """Takes a picture of a page for the documents, where pictures are asked for."""
+    wanted = request.config.getoption("--screenshots", default=False)
+
+    def take(page: Page, name: str) -> None:
+        if wanted:
+            PICTURES.mkdir(exist_ok=True)
+            page.screenshot(path=PICTURES / f"{name}.png")
+
+    return take
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium."""
+    with real_browser() as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.test import Client
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
 
 from sessions_app.models import LoginLink, TaskSession
-from tests.pages.world import World, asks, first_prompt, hear, make_world, path_of, supervise
-from tests.services import chromium, require
+from tests.pages.browsers import COOKIE, NO_SOCKET, Visit
+from tests.pages.world import World, asks, first_prompt, hear, make_sweep, make_world, path_of, supervise
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
-FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
-    *("--disable-sync", "--no-first-run", "--disable-quic"),
-)
 MARKDOWN = (
     "Found it:\n\n```\n" + "a very long line " * 20 + "\n```\n\n| file | line |\n|---|---|\n| `tests/login.py` | 12 |\n"
     "\n- one\n- two\n\n" + "unbreakable" * 30
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium. Playwright keeps an event loop in this thread, which Django must not take for an async caller."""
-    require("chromium")
-    path = chromium()
-    before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
-    if before is None:
-        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
 @pytest.fixture
@@ -49,37 +29,15 @@ def world(browser: Browser) -> World:
     return make_world()
 
 
-class Visit:
-    """Ada at one screen; whatever her browser complains about is kept."""
-
-    def __init__(self, browser: Browser, server: Any, world: World, **screen: Any):
-        self.context: BrowserContext = browser.new_context(base_url=server.url, **screen)
-        client = Client()
-        client.force_login(world.ada)
-        name, cookie = "kandev_session", client.cookies["kandev_session"].value
-        self.context.add_cookies([{"name": name, "value": cookie, "url": server.url}])
-        self.page: Page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.page.on("console", lambda message: self._note(message.type, message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-
-    def _note(self, kind: str, text: str) -> None:
-        if kind == "error":
-            self.complaints.append(text)
-
-    def open(self, path: str) -> Page:
-        """Go there; the page is back."""
-        self.page.goto(path)
-        return self.page
-
-
 @pytest.fixture
 def visit(browser: Browser, live_server: Any, world: World) -> Iterator[Any]:
     """Makes visits, and ends them."""
     made: list[Visit] = []
 
     def begin(**screen: Any) -> Visit:
-        made.append(Visit(browser, live_server, world, **screen))
+        client = Client()
+        client.force_login(world.ada)
+        made.append(Visit(browser, live_server.url, client.cookies[COOKIE].value, **screen))
         return made[-1]
 
     yield begin
@@ -130,7 +88,7 @@ def test_a_prompt_is_sent_without_leaving_the_page_and_shown_in_the_queue(visit:
     assert session.prompts.get(state="queued").text == "And now the docs.\nAll of them."
     queue.get_by_role("button", name="Withdraw").click()
     expect(queue).to_be_hidden()
-    assert ada.complaints == []
+    assert ada.unexpected(*NO_SOCKET) == []
 
 
 def test_what_the_agent_says_appears_by_itself_and_once(visit: Any, world: World) -> None:
@@ -191,6 +149,45 @@ def test_opening_a_resting_session_starts_its_agent_once(visit: Any, world: Worl
     assert session.intents.filter(kind="start", done_at=None).count() == 1
 
 
+def test_two_tabs_that_open_at_once_order_one_start(visit: Any, world: World) -> None:
+    session, ada = world.resting_session(resume_token="t"), visit()
+    tabs = [ada.page, ada.tab()]
+    for tab in tabs:
+        tab.goto(path_of(session), wait_until="commit")
+    for tab in tabs:
+        expect(tab.get_by_text("The agent is starting.")).to_be_visible()
+    assert session.intents.filter(kind="start", done_at=None).count() == 1
+
+
+def test_what_only_a_person_may_start_is_offered_and_not_begun(visit: Any, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    TaskSession.objects.update(policy="manual")
+    page = visit().open(path_of(session))
+    with page.expect_response("**/live/**"):
+        pass
+    assert not session.intents.filter(kind="start", done_at=None).exists()
+    page.get_by_role("button", name="Resume session").click()
+    expect(page.get_by_text("The agent is starting.")).to_be_visible()
+    assert session.intents.filter(kind="start", done_at=None).count() == 1
+
+
+def test_an_older_answer_never_replaces_a_newer_one(visit: Any, world: World) -> None:
+    session = world.running_session()
+    page = visit().open(path_of(session))
+    with page.expect_response("**/live/**") as seen:
+        pass
+    older = seen.value.text()
+    hear(session, {"kind": "message.agent", "text": "Done."}, asks())
+    expect(page.get_by_role("button", name="Allow once")).to_be_visible()
+    page.route("**/live/**", lambda route: route.fulfill(body=older, content_type="application/json"))
+    with page.expect_response("**/live/**"):
+        pass
+    with page.expect_response("**/live/**"):
+        pass  # the first has been applied, or not
+    expect(page.get_by_role("button", name="Allow once")).to_be_visible()
+    expect(page.get_by_text("Asks for permission", exact=True)).to_be_visible()
+
+
 def test_a_new_task_needs_only_a_title_and_words(visit: Any, world: World) -> None:
     page = visit().open("/")
     page.get_by_label("Title").fill("Mend the engine")
@@ -218,6 +215,9 @@ PLACES: dict[str, Callable[[World], str]] = {
     "board": lambda world: "/" if busy_session(world) else "",
     "task": lambda world: f"/tasks/{busy_session(world).task_id}/",
     "session": lambda world: path_of(busy_session(world)),
+    "executors": lambda world: "/executors/" if busy_session(world) else "",
+    "sweeps": lambda world: "/sweeps/" if make_sweep(reattached=3, fresh=1, failed=1) else "",
+    "sweep": lambda world: f"/sweeps/{make_sweep(busy_session(world), loaded=1).id}/",
     "login": lambda world: "/login/used/",
 }
 
@@ -234,14 +234,14 @@ def test_a_page_fits_a_telephone_and_can_be_read(place: str, scheme: str, visit:
     assert (lightness < 200) is (scheme == "dark")
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
-    assert [one for one in ada.complaints if "410" not in one] == []
+    assert ada.unexpected(*NO_SOCKET, "410") == []
 
 
 def test_the_keyboard_reaches_what_matters_in_order_and_is_seen(visit: Any, world: World) -> None:
     session = world.running_session()
     hear(session, asks())
     page = visit().open(path_of(session))
-    reached = [_tab(page) for _ in range(14)]
+    reached = [_tab(page) for _ in range(16)]
     names = [name for name, _ in reached]
     wanted = ["Skip to content", "Board", "Log out", "Answer", "Allow once", "Reject", "Your prompt", "Send"]
     assert (

@@ -9,8 +9,7 @@ import pytest
 from django.test import Client
 
 from sessions_app.models import Intent, Prompt
-from tests.pages.test_sweeps import make_sweep
-from tests.pages.world import World, asks, first_prompt, hear, path_of
+from tests.pages.world import World, asks, first_prompt, hear, make_sweep, path_of
 
 ACTIONS = ["prompt", "resume", "cancel", "stop", "close", "answer", "resend", "continue", "dismiss", "withdraw"]
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)

@@ -6,27 +6,9 @@ import re
 
 import pytest
 from django.test import Client
-from django.utils import timezone
 
-from sessions_app.models import RecoverySweep, SweepRequest, TaskSession
-from tests.pages.world import World, path_of
-
-
-def make_sweep(session: TaskSession | None = None, **outcomes: int) -> RecoverySweep:
-    """A boot sweep, with a row for ``session``."""
-    sweep = RecoverySweep.objects.create(
-        boot_id="b", trigger="boot", started_at=timezone.now(), duration_ms=42, examined=4, outcomes=outcomes
-    )
-    if session is not None:
-        sweep.rows.create(
-            session=session,
-            observed="dead",
-            rule="dead_resume_now",
-            agent_action="resume",
-            strategy="native",
-            receipt_kind="loaded",
-        )
-    return sweep
+from sessions_app.models import SweepRequest
+from tests.pages.world import World, make_sweep, path_of
 
 
 def test_before_the_first_sweep_it_says_so(ada: Client, world: World) -> None:

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
-from sessions_app.models import Draft, Prompt, Repository, Supervisor, Task, TaskSession, writing
+from sessions_app.models import Draft, Prompt, RecoverySweep, Repository, Supervisor, Task, TaskSession, writing
 from sessions_app.services.tasks import create_session, create_task
 from sessions_app.supervisor.fold import Fold
 
@@ -76,6 +76,23 @@ def make_world() -> World:
         AgentProfile.objects.create(name="Demo", agent_type="demo"),
         Executor.objects.create(name="Here", runtime="local_standalone"),
     )
+
+
+def make_sweep(session: TaskSession | None = None, **outcomes: int) -> RecoverySweep:
+    """A boot sweep, with a row for ``session``."""
+    sweep = RecoverySweep.objects.create(
+        boot_id="b", trigger="boot", started_at=timezone.now(), duration_ms=42, examined=4, outcomes=outcomes
+    )
+    if session is not None:
+        sweep.rows.create(
+            session=session,
+            observed="dead",
+            rule="dead_resume_now",
+            agent_action="resume",
+            strategy="native",
+            receipt_kind="loaded",
+        )
+    return sweep
 
 
 def supervise() -> None:

@@ -135,12 +135,17 @@ _PAGE: Final = "tasks/<uuid:task_id>/"
 _SESSION_PAGE: Final = _PAGE + "sessions/<uuid:session_id>/"
 
 PAGES: Final[Mapping[str, Methods]] = {
-    "": {"get": page(), "post": Row((LOGIN, 422, 403, 422, 403))},
+    "": {"get": page(), "post": Row((LOGIN, 422, 403, 422, 403), {"title": "A task"})},
     "live/": {"get": page(), "post": page(405)},
-    "login/": {"get": Row((200, 302, 302, 302, 302)), "post": Row((200, 302, 302, 302, 302))},
+    "executors/": {"get": page(), "post": page(405)},
+    "executors/live/": {"get": page(), "post": page(405)},
+    "sweeps/": {"get": page(), "post": Row((LOGIN, 403, 403, 403, 302))},
+    "sweeps/live/": {"get": page(), "post": page(405)},
+    "sweeps/<uuid:sweep_id>/": {"get": page(), "post": page(405)},
+    "login/": dict.fromkeys(("get", "post", "put"), Row((200, 302, 302, 302, 302))),
     "login/<str:secret>/": {"get": same(410), "post": same(410)},
     "logout/": {"post": same(302)},
-    _PAGE: {"get": page_reads(), "post": page_writes(422)},
+    _PAGE: {"get": page_reads(), "post": page_writes(422, prompt="Go on")},
     _PAGE + "live/": {"get": page_reads(), "post": page(405)},
     _PAGE + "<str:what>/": {"get": page(405), "post": page_writes(302)},
     _SESSION_PAGE: {"get": page_reads(), "post": page(405)},

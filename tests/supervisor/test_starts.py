@@ -24,6 +24,7 @@ from tests.supervisor.rows import (
     names,
     prompt_states,
     running_session,
+    runs,
 )
 
 pytestmark = pytest.mark.django_db
@@ -45,7 +46,7 @@ def claimed(session: TaskSession, mode: str = "auto") -> Plan:
 def answered(session: TaskSession, **answer: Any) -> bool:
     """The agent answers its start."""
     plan = claimed(session)
-    order = start_agent.prepare(plan, plan.lease)
+    order = start_agent.prepare(plan, plan.lease, agent_lives=True)
     assert order is not None
     return start_agent.write_started(plan, plan.lease, order, {"outcome": "loaded", "replayed": 0, **answer})
 
@@ -122,7 +123,7 @@ def test_an_agent_that_loaded_something_else_is_not_believed(answer: dict[str, A
 def test_an_agent_that_is_up_when_the_stop_has_won_is_not_kept() -> None:
     session = at_rest()
     plan = claimed(session)
-    order = start_agent.prepare(plan, plan.lease)
+    order = start_agent.prepare(plan, plan.lease, agent_lives=True)
     assert order is not None
     intents.stop(session.id, None)
     answer = {"outcome": "loaded", "replayed": 1, "replayed_user_texts": ["write the parser"]}
@@ -143,7 +144,7 @@ def test_the_rejected_token_is_tried_again_when_a_user_says_so() -> None:
     session = at_rest()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-0")
     plan = claimed(session, Mode.RESUME)
-    order = start_agent.prepare(plan, plan.lease)
+    order = start_agent.prepare(plan, plan.lease, agent_lives=True)
     assert order is not None
     assert (order.strategy, order.body["resume_token"]) == (Strategy.NATIVE, "conversation-0")
 
@@ -151,7 +152,7 @@ def test_the_rejected_token_is_tried_again_when_a_user_says_so() -> None:
 def test_a_fresh_start_sets_the_old_conversation_aside() -> None:
     session = at_rest()
     plan = claimed(session, Mode.FRESH_START)
-    order = start_agent.prepare(plan, plan.lease)
+    order = start_agent.prepare(plan, plan.lease, agent_lives=True)
     assert order is not None
     assert order.body["resume_token"] is None
     start_agent.write_started(plan, plan.lease, order, {"outcome": "created", "resume_token": "conversation-2"})
@@ -164,7 +165,7 @@ def test_the_agent_is_told_what_its_type_and_its_profile_say() -> None:
     session = at_rest()
     change(session.agent_profile, model="small", args=["--fast"])
     plan = claimed(session)
-    order = start_agent.prepare(plan, plan.lease)
+    order = start_agent.prepare(plan, plan.lease, agent_lives=True)
     assert order is not None
     kind = agent_type("demo")
     assert order.body["argv"] == [*kind.argv, "--fast"]
@@ -178,7 +179,7 @@ def test_a_workspace_alone_can_be_had_in_every_state(state: str) -> None:
     session.intents.filter(kind="start").update(payload={"mode": "workspace_only"})
     change(execution_of(session), owner="", lease_expires_at=None)
     plan = claimed(session, Mode.WORKSPACE_ONLY)
-    assert start_agent.prepare(plan, plan.lease) is None
+    assert start_agent.prepare(plan, plan.lease, agent_lives=True) is None
     assert fresh(session).state == ("FAILED" if state == "FAILED" else "WAITING_FOR_INPUT")
     assert session.receipts.get().kind == "workspace_only"
     assert fresh(session).metadata["workspace_only"] is True
@@ -215,3 +216,16 @@ def test_nothing_of_a_start_is_written_under_a_lost_lease() -> None:
         write_failure(session.id, plan.intent_id, plan.lease, Failure("agent_exited", "It ended at once."))
     assert tables.dump() == before
     assert "session.receipt" not in names(session)
+
+
+@pytest.mark.parametrize(("agent_lives", "left"), [(False, [("p1", "interrupted")]), (True, [("p1", "running")])])
+def test_a_turn_that_a_dead_agent_left_open_is_said_before_the_next_agent_starts(
+    agent_lives: bool, left: list[tuple[str, str]]
+) -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
+    hear(session, journal.turn_begins("p1"))
+    plan = claimed(change(session, launch_id=""))
+    assert start_agent.prepare(plan, plan.lease, agent_lives=agent_lives) is not None
+    assert runs(session) == left
+    assert fresh(session).state == "STARTING"

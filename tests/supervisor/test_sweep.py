@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import Observation, Observed, WorkspaceState
-from sessions_app.models import TaskSession
+from sessions_app.models import Prompt, TaskSession
 from sessions_app.supervisor.sweep import Scope, Sweep
 from tests.supervisor import tables
 from tests.supervisor.agentctls import talking
@@ -212,6 +212,15 @@ def test_a_journal_that_its_agentctl_left_behind_is_heard_before_anything_is_sai
     assert runs(session) == [("p1", "completed")]
     assert "session.run.interrupted" not in names(session)
     assert execution_of(session).resume_token == "conversation-2"
+
+
+def test_a_turn_that_only_the_left_journal_tells_of_is_interrupted_too(place: AsTold) -> None:
+    session, journal = running_session(runtime=place.name, execution=FREE), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
+    place.left[str(session.id)] = journal.turn_begins("p1")
+    swept()
+    assert runs(session) == [("p1", "interrupted")]
+    assert prompt_states(session)["p1"] != "delivered"
 
 
 def hear_as_free(session: TaskSession, lines: list[dict[str, Any]]) -> None:

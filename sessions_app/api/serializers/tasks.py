@@ -81,7 +81,7 @@ def repository_of(team: Any, repository_id: Any) -> Repository | None:
     """The team's repository of this id, None for none; ValidationError for any other."""
     if repository_id is None:
         return None
-    found = Repository.objects.filter(team=team, id=repository_id).first()
+    found: Repository | None = team.repositories.filter(id=repository_id).first()
     if found is None:
         raise serializers.ValidationError({"repository": ["The team has no such repository."]})
     return found

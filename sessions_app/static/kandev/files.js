@@ -7,6 +7,14 @@ panel.addEventListener("toggle", () => {
   if (panel.open) showDirectory("");
 });
 
+// While the workspace starts nothing can be read; then what was open is read anew.
+export function workspaceStarts(starts) {
+  if (panel.inert === starts) return;
+  panel.inert = starts;
+  panel.ariaBusy = String(starts);
+  if (!starts && panel.open) showDirectory("");
+}
+
 async function read(url) {
   const response = await fetch(url, { headers: { Accept: "application/json" } });
   const answer = await response.json();

@@ -1,21 +1,31 @@
-// The board and the task page: their lists are kept true.
+// Board, task, executors, sweeps: their lists are kept true.
 
-import { keepLive, partsOf } from "./live.js";
+import { keepLive } from "./live.js";
+import { partsOf } from "./parts.js";
+import { listen } from "./socket.js";
 import { showLocalTimes } from "./times.js";
 
 const EVERY = 3000;
+const EVERY_WITH_SOCKET = 15000;
+const AFTER_NEWS = 150;
 
-for (const place of document.querySelectorAll("[data-live]")) {
+function follow(place) {
   const replace = partsOf([place.id.replace("part-", "")]);
-  keepLive({
+  let socket = null;
+  const live = keepLive({
     url: () => place.dataset.live,
-    every: EVERY,
+    every: () => (socket?.isOpen() ? EVERY_WITH_SOCKET : EVERY),
     apply: ({ parts }) => {
       replace(parts);
       showLocalTimes(place);
     },
+    back: () => socket?.renew(),
   });
+  if (!place.dataset.socket) return;
+  socket = listen({ path: () => place.dataset.socket, hear: () => live.soon(AFTER_NEWS), ended: live.end });
 }
+
+document.querySelectorAll("[data-live]").forEach(follow);
 showLocalTimes(document);
 
 // A link to a form opens it.

@@ -1,7 +1,8 @@
-// Keeps a page true: asks for what has changed while the page is seen, and goes on asking
-// through restarts of the server. What an answer says may be applied twice.
+// Keeps a page true: asks for what has changed when somebody says that there is news, else by the
+// clock while the page is seen, and goes on asking through restarts of the server.
 
-const SLOWEST = 5000;
+const FIRST_PAUSE = 1000;
+const LONGEST_PAUSE = 5000;
 const PATIENCE = 15000;
 
 const connection = document.getElementById("connection");
@@ -11,43 +12,69 @@ function say(text) {
   connection.hidden = !text;
 }
 
-// url(): what to ask for; apply(answer): returns true to ask again at once.
-export function keepLive({ url, apply, every }) {
-  let timer, busy = false, ended = false, pause = every;
+// Up to half of it less, so that the pages of a restarted server do not all come at once.
+export function jittered(wait) {
+  return wait * (1 - Math.random() / 2);
+}
 
-  function next(wait) {
+// url(): what to ask for. apply(answer): returns true to ask again at once. every(): milliseconds until
+// the clock asks. back(): the server answers again. Answers come one at a time, in the order of asking.
+export function keepLive({ url, apply, every, back = () => {} }) {
+  let timer, due = Infinity, busy = false, ended = false, failures = 0;
+
+  // Ask within `wait` milliseconds; what is due sooner stays due.
+  function soon(wait = 0) {
+    const at = performance.now() + wait;
+    if (ended || at >= due) return;
+    due = at;
     clearTimeout(timer);
-    if (!ended && !document.hidden) timer = setTimeout(look, wait);
+    if (!busy) timer = setTimeout(look, wait);
+  }
+
+  function rest(wait) {
+    const wished = due;
+    due = Infinity;
+    if (wished < Infinity) soon(Math.max(0, Math.min(wait, wished - performance.now())));
+    else if (!document.hidden) soon(wait);
   }
 
   function end(text) {
     ended = true;
+    clearTimeout(timer);
     say(text);
   }
 
   async function look() {
-    if (busy || ended) return;
+    due = Infinity;
     busy = true;
-    let wait = every;
+    const answer = await ask(url()).catch(() => null);
+    busy = false;
+    if (ended) return;
+    if (answer?.over) return end(answer.over);
+    if (!answer) return later();
+    say("");
+    if (failures) back();
+    failures = 0;
+    let more = false;
     try {
-      const answer = await ask(url());
-      if (answer.over) return end(answer.over);
-      say("");
-      pause = every;
-      if (apply(answer.json)) wait = 0;
+      more = apply(answer.json);
     } catch (error) {
-      say("Reconnecting…");
-      wait = pause = Math.min(pause * 1.5, SLOWEST);
-    } finally {
-      busy = false;
+      reportError(error);
     }
-    next(wait);
+    rest(more ? 0 : every());
   }
 
-  document.addEventListener("visibilitychange", () => next(0));
-  window.addEventListener("online", () => next(0));
-  next(every);
-  return { look: () => next(0) };
+  function later() {
+    failures += 1;
+    say("Reconnecting…");
+    due = Infinity;
+    soon(jittered(Math.min(FIRST_PAUSE * 1.5 ** failures, LONGEST_PAUSE)));
+  }
+
+  document.addEventListener("visibilitychange", () => document.hidden || soon());
+  window.addEventListener("online", () => soon());
+  soon(every());
+  return { soon, end };
 }
 
 async function ask(url) {
@@ -57,40 +84,11 @@ async function ask(url) {
     cache: "no-store",
     signal: AbortSignal.timeout(PATIENCE),
   });
-  if (response.type === "opaqueredirect") return { over: "You are logged out. Reload the page to log in." };
-  if (response.status === 404) return { over: "This is gone, or no longer yours to see." };
+  if (response.type === "opaqueredirect") return { over: LOGGED_OUT };
+  if (response.status === 404) return { over: GONE };
   if (!response.ok) throw new Error(String(response.status));
   return { json: await response.json() };
 }
 
-// Replaces parts of the page, each only when it has changed; open details and the focus stay where they were.
-export function partsOf(names) {
-  const shown = new Map();
-  return (parts) => {
-    for (const name of names) {
-      if (shown.get(name) === parts[name]) continue;
-      replaceInside(document.getElementById(`part-${name}`), parts[name]);
-      shown.set(name, parts[name]);
-    }
-  };
-}
-
-function replaceInside(place, html) {
-  const template = document.createElement("template");
-  template.innerHTML = html;
-  keepOpen(place, template.content);
-  const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
-  place.replaceChildren(template.content);
-  if (focused) [...place.querySelectorAll("a, button, summary")].find((one) => nameOf(one) === focused)?.focus();
-}
-
-export function keepOpen(before, after) {
-  for (const details of before.querySelectorAll("details[data-key][open]")) {
-    const same = after.querySelector(`details[data-key="${CSS.escape(details.dataset.key)}"]`);
-    if (same) same.open = true;
-  }
-}
-
-function nameOf(element) {
-  return [element.tagName, element.href ?? element.getAttribute("formaction"), element.value, element.textContent].join(" ");
-}
+export const LOGGED_OUT = "You are logged out. Reload the page to log in.";
+export const GONE = "This is gone, or no longer yours to see.";

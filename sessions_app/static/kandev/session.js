@@ -1,12 +1,18 @@
 // A session's page: the conversation grows, the parts around it are kept true, and forms are sent
 // without leaving the page. Everything also works without this file.
 
-import { keepLive, keepOpen, partsOf } from "./live.js";
+import { append, showMessage } from "./conversation.js";
+import { workspaceStarts } from "./files.js";
+import { keepLive } from "./live.js";
+import { partsOf } from "./parts.js";
+import { listen } from "./socket.js";
 import { showLocalTimes } from "./times.js";
-import "./files.js";
 
 const PARTS = ["strip", "banner", "permissions", "ledger", "refusal", "controls", "continuity"];
 const EVERY = 1000;
+const EVERY_WITH_SOCKET = 10000;
+const AFTER_NEWS = 50;
+const AFTER_TEXT = 800; // it is shown already, but not yet as Markdown
 
 const page = document.getElementById("session");
 const list = document.getElementById("messages");
@@ -16,48 +22,59 @@ const refused = document.getElementById("refused");
 const isPast = "past" in page.dataset;
 const replaceParts = partsOf(PARTS);
 
-let lastSeq = Number(page.dataset.lastSeq);
+let lastSeq = Number(page.dataset.lastSeq); // of the log, as far as the server has rendered it for us
+let heardSeq = lastSeq; // as far as the socket has told it
+let statusSeq = lastSeq;
+let settles = false; // something is on its way of which the log may say nothing
 let mayStart = true;
 let follows = false; // the reader has just sent something, and wants to see what comes of it
 let heard = document.querySelector(".strip").dataset.word;
 
-const live = keepLive({ url: () => `${page.dataset.live}?after=${lastSeq}`, every: EVERY, apply });
+let socket = null;
+const live = keepLive({
+  url: () => `${page.dataset.live}?after=${lastSeq}`,
+  every: () => (socket?.isOpen() && !settles ? EVERY_WITH_SOCKET : EVERY),
+  apply,
+  back: () => socket?.renew(),
+});
 
 function apply(answer) {
-  if (answer.status.epoch !== page.dataset.epoch) {
+  const { status } = answer;
+  if (status.epoch !== page.dataset.epoch) {
     location.reload();
     return false;
   }
-  if (answer.last_seq < lastSeq) return false;
-  const wasAtEnd = follows || isAtEnd();
-  follows = false;
-  replaceParts(answer.parts);
-  if (!isPast) answer.messages.forEach(showMessage);
+  if (answer.last_seq < lastSeq || status.last_seq < statusSeq) return false; // older than what is shown
+  keepingTheEnd(() => {
+    replaceParts(answer.parts);
+    if (!isPast) answer.messages.forEach(showMessage);
+  });
   lastSeq = answer.last_seq;
+  statusSeq = status.last_seq;
+  settles = status.recovering || status.starting;
+  workspaceStarts(status.executor_status === "starting");
   allowPrompts(answer.can_prompt);
   announce();
   showLocalTimes(document);
-  if (wasAtEnd) toEnd();
   if (answer.start_on_open && mayStart) startOnce();
   return answer.more;
 }
 
-function showMessage({ id, seq, updated_seq, html }) {
-  const shown = document.getElementById(`m-${id}`);
-  if (shown && Number(shown.dataset.updated) >= updated_seq) return;
-  const template = document.createElement("template");
-  template.innerHTML = html;
-  const made = template.content.firstElementChild;
-  document.getElementById("silence").hidden = true;
-  if (shown) {
-    keepOpen(shown, made);
-    shown.replaceWith(made);
-  } else {
-    const first = list.firstElementChild;
-    if (first && seq < Number(first.dataset.seq)) return; // belongs to the earlier pages
-    const later = [...list.children].find((one) => Number(one.dataset.seq) > seq);
-    list.insertBefore(made, later ?? null);
-  }
+function hear(frame) {
+  if (frame.type === "truncated" || (frame.epoch ?? page.dataset.epoch) !== page.dataset.epoch) return location.reload();
+  if (frame.type !== "event") return live.soon();
+  heardSeq = Math.max(heardSeq, frame.seq);
+  let isShown = false;
+  if (!isPast) keepingTheEnd(() => (isShown = append(frame)));
+  if (frame.seq > lastSeq) live.soon(isShown ? AFTER_TEXT : AFTER_NEWS);
+}
+
+// A reader who is at the end stays there.
+function keepingTheEnd(change) {
+  const wasAtEnd = follows || isAtEnd();
+  follows = false;
+  change();
+  if (wasAtEnd) toEnd();
 }
 
 function allowPrompts(allowed) {
@@ -99,7 +116,7 @@ function startOnce() {
   mayStart = false;
   const body = new FormData();
   body.set("mode", "auto");
-  send(page.dataset.resume, body).then(live.look, () => {});
+  send(page.dataset.resume, body).then(() => live.soon(), () => {});
 }
 
 document.getElementById("actions").addEventListener("submit", async (event) => {
@@ -115,7 +132,7 @@ document.getElementById("actions").addEventListener("submit", async (event) => {
     tell("The server did not answer. What you asked may or may not be on its way; the page will show it.");
   }
   button.disabled = false;
-  live.look();
+  live.soon();
 });
 
 composer.addEventListener("submit", async (event) => {
@@ -133,7 +150,7 @@ composer.addEventListener("submit", async (event) => {
   } catch {
     tell("The server did not answer. Your text is still here; sending it again is safe, it is delivered once.");
   }
-  live.look();
+  live.soon();
 });
 
 composer.elements.text.addEventListener("keydown", (event) => {
@@ -141,6 +158,12 @@ composer.elements.text.addEventListener("keydown", (event) => {
     event.preventDefault();
     composer.requestSubmit();
   }
+});
+
+socket = listen({
+  path: () => `${page.dataset.socket}?after=${Math.max(lastSeq, heardSeq)}&epoch=${page.dataset.epoch}`,
+  hear,
+  ended: live.end,
 });
 
 showLocalTimes(document);

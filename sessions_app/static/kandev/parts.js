@@ -1,0 +1,32 @@
+// Replaces parts of the page, each only when it has changed; open details and the focus stay where they were.
+
+export function partsOf(names) {
+  const shown = new Map();
+  return (parts) => {
+    for (const name of names) {
+      if (shown.get(name) === parts[name]) continue;
+      replaceInside(document.getElementById(`part-${name}`), parts[name]);
+      shown.set(name, parts[name]);
+    }
+  };
+}
+
+function replaceInside(place, html) {
+  const template = document.createElement("template");
+  template.innerHTML = html;
+  keepOpen(place, template.content);
+  const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  place.replaceChildren(template.content);
+  if (focused) [...place.querySelectorAll("a, button, summary")].find((one) => nameOf(one) === focused)?.focus();
+}
+
+export function keepOpen(before, after) {
+  for (const details of before.querySelectorAll("details[data-key][open]")) {
+    const same = after.querySelector(`details[data-key="${CSS.escape(details.dataset.key)}"]`);
+    if (same) same.open = true;
+  }
+}
+
+function nameOf(element) {
+  return [element.tagName, element.href ?? element.getAttribute("formaction"), element.value, element.textContent].join(" ");
+}

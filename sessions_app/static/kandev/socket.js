@@ -1,0 +1,74 @@
+// News from the server as it happens. What is missed while there is no socket the page asks for itself.
+
+import { GONE, LOGGED_OUT, jittered } from "./live.js";
+
+const FIRST_PAUSE = 500;
+const LONGEST_PAUSE = 30000;
+const ACK_EVERY = 3000;
+const ACK_AT = 500; // events: timers of a page that nobody looks at are slow
+
+const ENDS = { 4401: LOGGED_OUT, 4404: GONE };
+const TOO_MANY = 4429;
+
+// path(): where to connect, asked anew each time. hear(frame): a frame of the server. ended(text): it is over.
+export function listen({ path, hear, ended }) {
+  let socket = null, isOpen = false, over = false, failures = 0, timer, ackTimer;
+  const unacked = new Map(); // session: last seq
+  let count = 0;
+
+  function connect() {
+    clearTimeout(timer);
+    if (socket || over) return;
+    socket = new WebSocket(new URL(path(), location.origin.replace(/^http/, "ws")));
+    socket.onmessage = ({ data }) => take(JSON.parse(data));
+    socket.onclose = ({ code }) => closed(code);
+  }
+
+  function take(frame) {
+    if (frame.type === "hello") {
+      isOpen = true;
+      failures = 0;
+    }
+    if (frame.type === "event") note(frame);
+    hear(frame);
+  }
+
+  function note({ session_id: session, seq }) {
+    unacked.set(session, seq);
+    count += 1;
+    if (count >= ACK_AT) acknowledge();
+    else ackTimer ??= setTimeout(acknowledge, ACK_EVERY);
+  }
+
+  function acknowledge() {
+    clearTimeout(ackTimer);
+    ackTimer = undefined;
+    count = 0;
+    if (isOpen) for (const [session, seq] of unacked) socket.send(JSON.stringify({ type: "ack", session_id: session, seq }));
+    unacked.clear();
+  }
+
+  function closed(code) {
+    const wasOpen = isOpen;
+    socket = null;
+    isOpen = false;
+    unacked.clear();
+    if (code in ENDS) {
+      over = true;
+      return ended(ENDS[code]);
+    }
+    failures += 1;
+    const pause = code === TOO_MANY ? LONGEST_PAUSE : Math.min(FIRST_PAUSE * 2 ** failures, LONGEST_PAUSE);
+    timer = setTimeout(connect, jittered(pause));
+    if (wasOpen) hear({ type: "closed" });
+  }
+
+  // The server can be reached again: a socket from before may be dead without knowing it.
+  function renew() {
+    if (isOpen) socket.close();
+    else connect();
+  }
+
+  connect();
+  return { renew, isOpen: () => isOpen };
+}

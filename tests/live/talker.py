@@ -1,0 +1,67 @@
+"""A process that writes into a deployment's database what an agent might have said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+from tests.drills.deployment import MANAGE, ROOT, Deployment
+
+SCRIPT = """
+import sys, time
+from django.contrib.auth.models import User
+from django.db import transaction
+from sessions_app.models import NewEvent, append
+
+def say(session_id, count, size):
+    last, left = 0, int(count)
+    while left:
+        events = [NewEvent("session.workspace.changed", {"text": "x" * int(size)}) for _ in range(min(20, left))]
+        with transaction.atomic():
+            last = append(session_id, events)
+        left -= len(events)
+        time.sleep(0.004)  # the pause that ingest leaves for other writers
+    return last
+
+def expel(username):
+    User.objects.get(username=username).groups.clear()
+
+for line in sys.stdin:
+    name, *words = line.split()
+    print({"say": say, "expel": expel}[name](*words), flush=True)
+"""
+
+
+class Talker:
+    """That process: ``say SESSION COUNT SIZE`` answers with the last seq, ``expel USERNAME`` empties their teams."""
+
+    def __init__(self, deployment: Deployment):
+        self._process = subprocess.Popen(
+            [sys.executable, str(MANAGE), "shell", "-v", "0", "-c", f"exec({SCRIPT!r}, {{}})"],
+            env=deployment.env,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def begin(self, *words: Any) -> None:
+        """Tell it what to do."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+
+    def done(self) -> str:
+        """Wait until that is done; what it answers."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def do(self, *words: Any) -> str:
+        """Both."""
+        self.begin(*words)
+        return self.done()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate(timeout=30)

@@ -1,0 +1,148 @@
+"""The reader behind all sockets: what it costs, what it survives, when it ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from sessions_app.live import hub as hubs
+from sessions_app.live.lines import Line
+from sessions_app.live.threads import in_database
+from sessions_app.models import wakeups
+from tests.api.world import World
+from tests.live.sockets import Headers, Socket, connected, of_page, path_of, say, soon
+
+
+@pytest.fixture
+def member(world: World) -> Headers:
+    return of_page(world.member)
+
+
+async def greeted(stack: AsyncExitStack, world: World, member: Headers, count: int) -> list[Socket]:
+    """So many live sockets of one session."""
+    sockets = [await stack.enter_async_context(connected(path_of(world.session), member)) for _ in range(count)]
+    for socket in sockets:
+        await socket.frame()
+    await soon(lambda: all(one.live for one in hubs.hub().subscribers), "all are live")
+    return sockets
+
+
+async def statements(work: Any) -> list[str]:
+    """What the reader asked the database while ``work`` was done."""
+    database = hubs.hub().database
+    assert database is not None
+
+    def watch() -> int:
+        connection.force_debug_cursor = True
+        return len(connection.queries_log)
+
+    before = await database(watch)
+    await work
+    return [query["sql"] for query in (await database(lambda: list(connection.queries_log)))[before:]]
+
+
+@pytest.mark.parametrize("count", [1, 30])
+async def test_a_wake_up_costs_the_same_however_many_sockets_there_are(
+    world: World, member: Headers, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "CHECK_EVERY", 3600)
+    async with AsyncExitStack() as stack:
+        sockets = await greeted(stack, world, member, count)
+
+        async def happen() -> None:
+            await say(world.session, 5)
+            for socket in sockets:
+                assert await socket.seqs(5) == [1, 2, 3, 4, 5]
+
+        asked = await statements(happen())
+    looks = [sql for sql in asked if "PRAGMA data_version" not in sql]
+    assert len(looks) == 1
+    assert len(asked) <= 4
+
+
+async def test_a_quiet_database_is_asked_nothing_but_its_version(
+    world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "CHECK_EVERY", 3600)
+    async with AsyncExitStack() as stack:
+        (socket,) = await greeted(stack, world, member, 1)
+        asked = await statements(socket.is_silent())
+    assert set(asked) <= {"PRAGMA data_version"}
+
+
+async def test_an_event_that_nobody_rang_for_comes_by_the_clock(
+    world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncExitStack() as stack:
+        (socket,) = await greeted(stack, world, member, 1)
+        monkeypatch.setattr(wakeups, "ring", lambda: None)
+        await say(world.session, 1)
+        assert (await socket.frame(timeout=1))["seq"] == 1
+
+
+async def test_what_was_rolled_back_is_never_seen(world: World, member: Headers) -> None:
+    def take_back() -> None:
+        with transaction.atomic():
+            world.session.events.create(seq=1, name="session.state_changed", at=world.session.created_at)
+            transaction.set_rollback(True)
+
+    async with AsyncExitStack() as stack:
+        (socket,) = await greeted(stack, world, member, 1)
+        await in_database(take_back)
+        assert await socket.is_silent()
+
+
+async def test_a_database_that_fails_for_a_moment_loses_nothing(
+    world: World, member: Headers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, failures = hubs.look, iter([OperationalError("gone"), OperationalError("still gone")])
+
+    def look(*args: Any) -> Any:
+        for error in failures:
+            raise error
+        return real(*args)
+
+    monkeypatch.setattr(hubs, "RETRY", 0.01)
+    async with AsyncExitStack() as stack:
+        (socket,) = await greeted(stack, world, member, 1)
+        monkeypatch.setattr(hubs, "look", look)
+        await say(world.session, 3)
+        assert await socket.seqs(3) == [1, 2, 3]
+    assert caplog.text.count("sockets are not fed") == 2
+
+
+async def test_a_broken_connection_is_let_go_and_the_others_are_served(
+    world: World, member: Headers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncExitStack() as stack:
+        await greeted(stack, world, member, 1)
+        (broken,) = hubs.hub().subscribers
+
+        async def transmit(lines: Sequence[Line]) -> None:
+            raise ConnectionError
+
+        monkeypatch.setattr(broken, "transmit", transmit)
+        _, other = await greeted(stack, world, member, 2)
+        await say(world.session, 1)
+        assert await other.seqs(1) == [1]
+        assert broken not in hubs.hub().subscribers
+    assert "could not be sent to" in caplog.text
+
+
+async def test_the_reader_ends_with_its_last_socket(world: World, member: Headers) -> None:
+    before = {path.name for path in wakeups.directory().iterdir()}
+    async with AsyncExitStack() as stack:
+        await greeted(stack, world, member, 3)
+        assert len({path.name for path in wakeups.directory().iterdir()} - before) == 1
+    assert not hubs.hub().subscribers
+    await soon(lambda: not any(one.name.startswith("hub") for one in threading.enumerate()), "its thread has ended")
+    assert {path.name for path in wakeups.directory().iterdir()} <= before
+    async with AsyncExitStack() as stack:
+        (socket,) = await greeted(stack, world, member, 1)
+        await say(world.session, 1)
+        assert await socket.seqs(1) == [1]

@@ -1,0 +1,222 @@
+"""The real thing: a served Kandev, real sockets, real deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.drills.deployment import Deployment, Session, descendants
+from tests.live.talker import Talker
+from tests.waiting import eventually_async
+
+COLLEAGUE = """
+from django.contrib.auth.models import Group, User
+from rest_framework.authtoken.models import Token
+user = User.objects.create_user("colleague")
+user.groups.add(Group.objects.get())
+print(Token.objects.create(user=user).key)
+"""
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """One Kandev for all tests here; its session never starts an agent."""
+    made = Deployment(tmp_path_factory.mktemp("served"))
+    made.prepare()
+    made.seeded["colleague"] = made.manage("shell", "-v", "0", "-c", COLLEAGUE).stdout.strip().splitlines()[-1]
+    made.serve()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def talker(deployment: Deployment) -> Iterator[Talker]:
+    made = Talker(deployment)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def session(deployment: Deployment) -> Session:
+    return deployment.start_session("Nothing", desired_state="stopped")
+
+
+@asynccontextmanager
+async def connected(
+    session: Session, after: int = 0, who: str = "token", **more: object
+) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """A program's socket."""
+    deployment = session.deployment
+    headers = {"Authorization": f"Token {deployment.seeded[who]}"}
+    url = f"{deployment.url}/ws/sessions/{session.id}/?after={after}"
+    async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers, max_msg_size=0, **more) as socket:  # type: ignore[arg-type]
+        yield socket
+
+
+async def read(socket: aiohttp.ClientWebSocketResponse, seen: list[int], until: int, every: int = 100) -> None:
+    """Collect the seqs of events up to ``until``, acknowledging now and then, or until the socket is closed."""
+    while (not seen or seen[-1] < until) and (message := await socket.receive(20)).type == aiohttp.WSMsgType.TEXT:
+        frame = json.loads(message.data)
+        if frame["type"] == "event":
+            seen.append(frame["seq"])
+            if len(seen) % every == 0:
+                await socket.send_json({"type": "ack", "seq": frame["seq"]})
+
+
+async def test_a_client_that_dies_and_a_web_that_dies_see_every_event_once(session: Session, talker: Talker) -> None:
+    talker.begin("say", session.id, 3000, 20)
+    seen: list[int] = []
+    async with connected(session) as socket:
+        await read(socket, seen, 300)
+        connection = socket._response.connection
+        assert connection is not None
+        assert connection.transport is not None
+        connection.transport.abort()
+    async with connected(session, seen[-1]) as socket:
+        await read(socket, seen, 900)
+        kill_web(session.deployment)
+        await read(socket, seen, 3000)
+    assert seen[-1] < 3000
+    await eventually_async(session.deployment._is_ready, timeout=30, describe="the web is back")
+    async with connected(session, seen[-1]) as socket:
+        await read(socket, seen, 3000)
+    assert seen == list(range(1, 3001))
+    assert talker.done() == "3000"
+
+
+def kill_web(deployment: Deployment) -> None:
+    os.kill(web_of(deployment), signal.SIGKILL)
+
+
+def web_of(deployment: Deployment) -> int:
+    """The process that serves the web."""
+    assert deployment.server is not None
+    (found,) = (
+        pid for pid in descendants(deployment.server.pid) if b"daphne" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    return found
+
+
+async def test_who_never_acknowledges_is_cut_and_costs_little(session: Session, talker: Talker) -> None:
+    """One reads and is told to come back; one does not even read."""
+    web, seen = web_of(session.deployment), list[int]()
+    writer = await deaf(session)
+    async with connected(session) as mute:
+        before = memory(web)
+        assert talker.do("say", session.id, 600, 100_000) == "600"
+        while (message := await mute.receive(20)).type == aiohttp.WSMsgType.TEXT:
+            frame = json.loads(message.data)
+            seen += [frame["seq"]] if frame["type"] == "event" else []
+        assert mute.close_code == 4408
+    port = writer.get_extra_info("sockname")[1]
+    await eventually_async(lambda: not is_connected(port), timeout=20, describe="the server has let go")
+    assert memory(web) - before < 30_000_000
+    writer.close()
+    async with connected(session, seen[-1]) as socket:
+        await read(socket, seen, 600, every=20)
+    assert seen == list(range(1, 601))
+
+
+async def deaf(session: Session) -> asyncio.StreamWriter:
+    """A WebSocket, opened by hand, of which nothing is read but that it was accepted."""
+    address = session.deployment.url.removeprefix("http://")
+    host, _, port = address.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+    lines = (
+        f"GET /ws/sessions/{session.id}/ HTTP/1.1",
+        f"Host: {address}",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        f"Authorization: Token {session.deployment.seeded['token']}",
+    )
+    writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
+    assert b" 101 " in await reader.readline()
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    return writer
+
+
+def memory(pid: int) -> int:
+    """Bytes that a process has for itself: what it maps of the database does not count."""
+    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found[1]) * 1024
+
+
+def is_connected(port: int) -> bool:
+    """Whether the server's end of a connection from ``port`` is open."""
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return any(row[2].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
+
+
+async def test_a_member_who_is_removed_loses_the_socket_within_five_seconds(session: Session, talker: Talker) -> None:
+    async with connected(session, who="colleague") as lost, connected(session) as kept:
+        assert (await lost.receive_json())["type"] == "hello"
+        assert (await kept.receive_json())["type"] == "hello"
+        assert talker.do("expel", "colleague") == "None"
+        removed = time.monotonic()
+        assert (await lost.receive(10)).type == aiohttp.WSMsgType.CLOSE
+        assert time.monotonic() - removed < 5
+        assert lost.close_code == 4404
+        talker.do("say", session.id, 1, 1)
+        assert (await kept.receive_json(timeout=5))["seq"] == 1
+
+
+async def test_a_stream_goes_on_behind_its_last_event(session: Session, talker: Talker) -> None:
+    talker.do("say", session.id, 50, 20)
+    assert await streamed(session, {}, 20) == list(range(1, 21))
+    talker.begin("say", session.id, 100, 20)
+    assert await streamed(session, {"Last-Event-ID": "20"}, 130) == list(range(21, 151))
+    talker.done()
+
+
+async def streamed(session: Session, headers: dict[str, str], count: int) -> list[int]:
+    """The ids of the first events of a stream."""
+    headers = {"Authorization": f"Token {session.deployment.seeded['token']}", **headers}
+    found: list[int] = []
+    url = f"{session.deployment.url}/api/v1/{session.path}/events/stream"
+    async with aiohttp.ClientSession() as http, http.get(url, headers=headers) as answer:
+        assert answer.status == 200
+        async for line in answer.content:
+            if line.startswith(b"id: "):
+                found.append(int(line.removeprefix(b"id: ")))
+            if len(found) == count:
+                break
+        answer.close()
+    return found
+
+
+async def test_open_streams_hold_no_connection_to_the_database(session: Session, talker: Talker) -> None:
+    talker.do("say", session.id, 1, 1)
+    web = web_of(session.deployment)
+    headers = {"Authorization": f"Token {session.deployment.seeded['token']}"}
+    url = f"{session.deployment.url}/api/v1/{session.path}/events/stream"
+    async with aiohttp.ClientSession() as http, AsyncExitStack() as stack:
+        for _ in range(20):
+            answer = await stack.enter_async_context(http.get(url, headers=headers))
+            while not (await answer.content.readline()).startswith(b"id: "):
+                pass
+        # The reader's own, and for a moment those of the last requests.
+        await eventually_async(lambda: database_files(web) <= 3, describe="one connection")
+
+
+def database_files(pid: int) -> int:
+    """How many descriptors of a process are of the database: file, log and index of each connection."""
+    links = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            links.append(str(path.readlink()))
+        except FileNotFoundError:
+            continue
+    return sum("kandev.sqlite3" in link for link in links)

@@ -1,0 +1,244 @@
+"""Server-Sent Events: the same lines, by the same rights, ended when they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from asgiref.testing import ApplicationCommunicator
+
+from kandev.asgi import application
+from sessions_app.live import hub as hubs
+from sessions_app.live import stream, subscriber, window
+from sessions_app.live.access import Badge, Seat
+from sessions_app.live.opening import opening
+from sessions_app.live.threads import in_database
+from sessions_app.models import SessionEvent
+from tests.api.world import World, client_of
+from tests.live.sockets import Headers, connected, of_page, of_program, path_of, say, soon
+
+
+class Listener:
+    """One open response."""
+
+    def __init__(self, path: str, headers: Headers):
+        address, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": address,
+            "raw_path": address.encode(),
+            "query_string": query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+            "server": ("localhost", 80),
+            "http_version": "1.1",
+        }
+        self.wire = ApplicationCommunicator(application, scope)
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._text = ""
+
+    async def open(self) -> None:
+        """Send the request and read the head."""
+        await self.wire.send_input({"type": "http.request"})
+        head = await self.wire.receive_output(5)
+        self.status = head["status"]
+        self.headers = {name.decode().lower(): value.decode() for name, value in head["headers"]}
+
+    async def block(self) -> str:
+        """The next block of the stream; EOFError at its end."""
+        while "\n\n" not in self._text:
+            message = await self.wire.receive_output(5)
+            self._text += message.get("body", b"").decode()
+            if not message.get("more_body"):
+                raise EOFError(self._text)
+        found, _, self._text = self._text.partition("\n\n")
+        return found
+
+    async def event(self) -> tuple[str, dict[str, Any]]:
+        """The id and the data of the next event."""
+        while not (found := await self.block()).startswith("id: "):
+            pass
+        name, _, data = found.partition("\ndata: ")
+        return name.removeprefix("id: "), json.loads(data)
+
+    async def ids(self, count: int) -> list[int]:
+        """The ids of so many events."""
+        return [int((await self.event())[0]) for _ in range(count)]
+
+    async def rest(self) -> list[str]:
+        """Everything until the end."""
+        found = []
+        try:
+            while True:
+                found.append(await self.block())
+        except EOFError:
+            return found
+
+
+@asynccontextmanager
+async def listening(world: World, headers: Headers, query: str = "") -> AsyncIterator[Listener]:
+    listener = Listener(world.url("events/stream") + query, headers)
+    await listener.open()
+    try:
+        yield listener
+    finally:
+        await listener.wire.send_input({"type": "http.disconnect"})
+        await listener.wire.wait(5)
+
+
+@pytest.fixture
+def member(world: World) -> Headers:
+    return of_program(world.member)
+
+
+async def test_events_come_with_their_seq_as_id(world: World, member: Headers) -> None:
+    await say(world.session, 2)
+    async with listening(world, member) as listener:
+        assert listener.status == 200
+        assert listener.headers["content-type"] == "text/event-stream"
+        assert listener.headers["cache-control"] == "no-store"
+        assert await listener.block() == "retry: 1000"
+        seen = [await listener.event(), await listener.event()]
+        await say(world.session, 1)
+        assert await listener.ids(1) == [3]
+    listed = await in_database(lambda: client_of(world.member).get(world.url("events/")).json()["results"])
+    assert seen == [(str(line["seq"]), line) for line in listed[:2]]
+
+
+@pytest.mark.parametrize(
+    ("query", "last", "first"),
+    [
+        ("", None, 1),
+        ("?after=2", None, 3),
+        ("?after=5", None, 6),
+        ("", "4", 5),
+        ("?after=1", "4", 5),
+        ("?after=2", "", 3),
+    ],
+)
+async def test_it_goes_on_behind_what_the_client_has(
+    world: World, member: Headers, query: str, last: str | None, first: int
+) -> None:
+    await say(world.session, 5)
+    headers = member if last is None else {**member, "Last-Event-ID": last}
+    async with listening(world, headers, query) as listener:
+        await say(world.session, 2)
+        assert await listener.ids(8 - first) == list(range(first, 8))
+
+
+@pytest.mark.parametrize("after", [0, 9])
+async def test_who_asks_for_what_is_not_there_gets_a_snapshot(world: World, member: Headers, after: int) -> None:
+    await say(world.session, 5)
+    await in_database(lambda: SessionEvent.objects.filter(session=world.session, seq__lt=3).delete())
+    async with listening(world, member, f"?after={after}") as listener:
+        name, told = await listener.event()
+        assert (name, told["type"], told["snapshot"]["last_seq"]) == ("5", "truncated", 5)
+        await say(world.session, 1)
+        assert await listener.ids(1) == [6]
+
+
+@pytest.mark.parametrize(
+    ("query", "last"), [("?after=two", None), ("?after=-1", None), (f"?after={2**63}", None), ("", "1.5")]
+)
+async def test_what_is_no_number_is_refused(world: World, member: Headers, query: str, last: str | None) -> None:
+    headers = member if last is None else {**member, "Last-Event-ID": last}
+    async with listening(world, headers, query) as listener:
+        assert listener.status == 400
+        assert json.loads((await listener.wire.receive_output(5))["body"])["code"] == "validation_error"
+
+
+@pytest.mark.parametrize(
+    ("caller", "accept"), [(of_page, "text/event-stream"), (of_program, "*/*"), (of_program, "application/json")]
+)
+async def test_browsers_and_programs_are_let_in(world: World, caller: Any, accept: str) -> None:
+    headers = {**await in_database(caller, world.member), "Accept": accept}
+    async with listening(world, headers) as listener:
+        assert (listener.status, listener.headers["content-type"]) == (200, "text/event-stream")
+
+
+async def test_strangers_find_nothing_and_nobody_is_asked_who_they_are(world: World) -> None:
+    for headers, status, code in (
+        (await in_database(of_program, world.stranger), 404, "not_found"),
+        ({"Host": "localhost", "Accept": "text/event-stream"}, 401, "not_authenticated"),
+    ):
+        async with listening(world, headers) as listener:
+            assert listener.status == status
+            assert json.loads((await listener.wire.receive_output(5))["body"])["code"] == code
+
+
+async def test_a_quiet_stream_gives_signs_of_life(
+    world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "HEARTBEAT", 0.02)
+    async with listening(world, member) as listener:
+        await listener.block()
+        assert [await listener.block(), await listener.block()] == [": heartbeat"] * 2
+
+
+async def test_who_leaves_the_team_loses_the_stream(
+    world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "CHECK_EVERY", 0)
+    async with listening(world, member) as listener:
+        await listener.block()
+        await in_database(world.member.groups.clear)
+        assert await listener.rest() == []
+        assert not hubs.hub().subscribers
+
+
+async def test_who_hangs_up_is_forgotten(world: World, member: Headers) -> None:
+    async with listening(world, member) as listener:
+        await listener.block()
+        await soon(lambda: hubs.hub().subscribers, "it is followed")
+    assert not hubs.hub().subscribers
+
+
+async def test_streams_and_sockets_share_the_number_of_seats(
+    world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "MAX_SEATS", 1)
+    async with connected(path_of(world.session), member) as socket:
+        await socket.frame()
+        async with listening(world, member) as listener:
+            assert listener.status == 429
+            assert json.loads((await listener.wire.receive_output(5))["body"])["code"] == "throttled"
+    async with listening(world, member) as listener:
+        assert listener.status == 200
+
+
+async def test_a_long_stream_ends_so_that_nobody_is_buffered_for_without_end(
+    world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "MAX_BYTES", 100_000)
+    await say(world.session, 1000)
+    seen: list[int] = []
+    while len(seen) < 1000:
+        async with listening(world, {**member, "Last-Event-ID": str(len(seen))}) as listener:
+            blocks = (
+                await listener.rest() if len(seen) < 600 else [await listener.block() for _ in range(1001 - len(seen))]
+            )
+            seen += [int(block.partition("\n")[0].removeprefix("id: ")) for block in blocks if block.startswith("id: ")]
+    assert seen == list(range(1, 1001))
+
+
+async def test_a_server_that_waits_for_its_client_holds_the_stream_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was handed over and not taken stays within the window."""
+    monkeypatch.setattr(window, "MAX_EVENTS", 50)
+    monkeypatch.setattr(subscriber, "PATIENCE", 0.1)
+    await say(world.session, 900)
+
+    await in_database(world.session.refresh_from_db)
+    opened = await in_database(opening, world.session, 0)
+    place = Seat(Badge(world.member.pk), world.task.id, world.session.id)
+    one = stream.Stream(place, opened)
+    hubs.hub().join(one, {opened.log: opened.head})
+    hubs.hub().feed(one)
+    await soon(lambda: one.over, "it was cut")
+    hubs.hub().leave(one)
+    assert one.sent[opened.log] < 900

@@ -1,0 +1,71 @@
+"""A real browser, and people who look at pages in it; whatever their browsers complain about is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.services import chromium, require
+
+FLAGS: Final = (
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--no-first-run", "--disable-quic"),
+)
+COOKIE: Final = "kandev_session"
+NO_SOCKET: Final = ("Unexpected response code: 404",)
+"""What Chromium says where a server has no sockets, as Django's own test server."""
+SERVER_AWAY: Final = (
+    *("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE", "ERR_SOCKET_NOT_CONNECTED"),
+    *("ERR_INCOMPLETE_CHUNKED_ENCODING", "Connection closed before receiving a handshake response"),
+)
+"""What Chromium says of a server that was killed."""
+
+
+@contextmanager
+def real_browser() -> Iterator[Browser]:
+    """Chromium. Playwright keeps an event loop in this thread, which Django must not take for an async caller."""
+    require("chromium")
+    before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+            yield browser
+            browser.close()
+    finally:
+        if before is None:
+            del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+class Visit:
+    """Somebody at one screen, logged in by a cookie."""
+
+    def __init__(self, browser: Browser, url: str, cookie: str, **screen: Any):
+        self.context: BrowserContext = browser.new_context(base_url=url, **screen)
+        self.context.add_cookies([{"name": COOKIE, "value": cookie, "url": url}])
+        self.complaints: list[str] = []
+        self.page = self.tab()
+
+    def tab(self) -> Page:
+        """Another tab, of which every complaint is kept."""
+        page = self.context.new_page()
+        page.on("console", lambda message: self._note(message.type, message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        return page
+
+    def _note(self, kind: str, text: str) -> None:
+        if kind == "error":
+            self.complaints.append(text)
+
+    def open(self, path: str) -> Page:
+        """Go there; the page is back."""
+        self.page.goto(path)
+        return self.page
+
+    def unexpected(self, *expected: str) -> list[str]:
+        """The complaints that none of the ``expected`` names explains."""
+        return [one for one in self.complaints if not any(name in one for name in expected)]

@@ -1,0 +1,89 @@
+"""A whole Kandev, served on one port through all its restarts, and the people who look at it in browsers."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Locator, Page
+
+from tests.drills.deployment import Deployment, Session
+from tests.pages.browsers import Visit
+
+NAMES = ("driller", "mate", "leaver", "guest", "stranger")
+"""All but the stranger are in the team."""
+PEOPLE = """
+import json
+from django.contrib.auth.models import Group, User
+from django.test import Client
+cookies = {}
+for name in json.loads(NAMES):
+    user, _ = User.objects.get_or_create(username=name)
+    if name != "stranger":
+        user.groups.add(Group.objects.get())
+    client = Client()
+    client.force_login(user)
+    cookies[name] = client.cookies["kandev_session"].value
+print(json.dumps(cookies))
+"""
+
+
+class Place:
+    """A deployment with everybody's cookies; serves whenever a drill begins."""
+
+    def __init__(self, home: Path, browser: Browser):
+        self.deployment, self.browser = Deployment(home), browser
+        self.deployment.prepare()
+        self.cookies: dict[str, str] = json.loads(self.shell(PEOPLE.replace("NAMES", repr(json.dumps(NAMES)))))
+        self.visits: list[Visit] = []
+        self.serve()
+
+    def shell(self, code: str) -> str:
+        """Run ``code`` in ``manage.py shell``; the last line that it prints."""
+        done = self.deployment.manage("shell", "-v", "0", "-c", code)
+        assert done.returncode == 0, done.stderr
+        return (done.stdout.strip().splitlines() or [""])[-1]
+
+    def serve(self, **env: str) -> None:
+        """Serve, on the port of the first time, unless it does already."""
+        if self.deployment.server is None:
+            self.deployment.serve(env)
+            self.deployment.port = urlsplit(self.deployment.url).port or 0
+
+    @contextmanager
+    def visiting(self, name: str = "driller", **screen: Any) -> Iterator[Visit]:
+        """Somebody with a browser of their own."""
+        visit = Visit(self.browser, self.deployment.url, self.cookies[name], **screen)
+        try:
+            yield visit
+        finally:
+            visit.context.close()
+
+    def kill(self) -> None:
+        """``kill -9`` for the whole control plane."""
+        self.deployment.kill_server(signal.SIGKILL)
+
+
+def path_of(session: Session) -> str:
+    """The session's page."""
+    return f"/tasks/{session.task_id}/sessions/{session.id}/"
+
+
+def agent_says(page: Page) -> Locator:
+    """What the agent said, message by message."""
+    return page.locator(".message.agent .prose")
+
+
+def lines_of(page: Page) -> list[str]:
+    """Every line that the agent said, as a reader sees them."""
+    return [line for text in agent_says(page).all_inner_texts() for line in text.splitlines() if line.strip()]
+
+
+def pill(page: Page, name: str) -> Locator:
+    """A cell of the strip: Session, Executor, Agent or Continuity."""
+    return page.locator(".strip > div", has=page.locator("dt", has_text=name)).locator("dd")

@@ -1,0 +1,172 @@
+"""The drills of the promises as somebody sees them whose page stays open: everything real, everything killed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.pages.browsers import SERVER_AWAY
+from tests.pages.people import Place, agent_says, lines_of, path_of, pill
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.browser
+
+SOON = 20_000
+"""Milliseconds within which a restarted server has done its first pass, on a busy machine."""
+Picture = Callable[[Page, str], None]
+
+
+@pytest.fixture(scope="module")
+def place_of_all(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    made = Place(tmp_path_factory.mktemp("place"), browser)
+    yield made
+    made.deployment.close()
+
+
+@pytest.fixture
+def place(place_of_all: Place) -> Place:
+    place_of_all.serve()
+    return place_of_all
+
+
+def reconnecting(page: Page) -> Any:
+    return page.get_by_text("Reconnecting…")
+
+
+def test_drill_a_the_page_stays_open_and_nothing_is_lost_or_shown_twice(place: Place, picture: Picture) -> None:
+    session = place.deployment.start_session("work 4\nask")
+    with place.visiting() as me:
+        page = me.open(path_of(session))
+        expect(agent_says(page)).to_contain_text("tick 3", timeout=SOON)
+        picture(page, "session-running")
+        place.kill()
+        expect(reconnecting(page)).to_be_visible()
+        eventually(lambda: "permission.requested" in session.journal(), timeout=30, describe="it asks unheard")
+        place.serve()
+
+        expect(reconnecting(page)).to_be_hidden(timeout=SOON)
+        expect(pill(page, "Continuity")).to_have_text("Reattached: the same process (verified)", timeout=SOON)
+        page.get_by_role("button", name="Allow").first.click(timeout=SOON)
+        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        picture(page, "session-after-a-restart")
+        expect(page.locator(".message.growing")).to_have_count(0)
+        assert lines_of(page) == [line for line in session.said().splitlines() if line.strip()]
+        expect(page.locator(".message.user")).to_have_count(1)
+        assert me.unexpected(*SERVER_AWAY) == []
+
+
+def test_drill_b_an_interrupted_prompt_is_shown_and_the_agent_still_knows(place: Place) -> None:
+    session = place.deployment.start_session("remember walrus")
+    with place.visiting() as me:
+        page = me.open(path_of(session))
+        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        expect(pill(page, "Continuity")).to_have_text("First start")
+        page.get_by_label("Your prompt").fill("work 30")
+        page.keyboard.press("Control+Enter")
+        expect(agent_says(page).last).to_contain_text("tick 3", timeout=SOON)
+        place.kill()
+        session.kill_everything()
+        place.serve(KANDEV_CONTINUE="off")
+
+        unsettled = page.get_by_role("region", name="Prompts to decide on")
+        expect(unsettled).to_contain_text("The agent was interrupted while it worked on this.", timeout=SOON)
+        expect(pill(page, "Continuity")).to_contain_text("Loaded: the agent read its conversation back", timeout=SOON)
+        unsettled.get_by_role("button", name="Dismiss").click()
+        expect(unsettled).to_be_hidden()
+        page.get_by_label("Your prompt").fill("what was the word?")
+        page.get_by_role("button", name="Send").click()
+        expect(agent_says(page).last).to_contain_text("walrus", timeout=SOON)
+        expect(page.locator(".message.user")).to_have_count(3)
+        assert me.unexpected(*SERVER_AWAY) == []
+
+
+def test_drill_c_an_agent_that_cannot_resume_leaves_its_files_open(place: Place) -> None:
+    session = place.deployment.start_session("write kept.txt hello", {"supports_session_resume": False})
+    with place.visiting() as me:
+        page = me.open(path_of(session))
+        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        page.get_by_text("Files", exact=True).click()
+        expect(page.get_by_role("button", name="kept.txt")).to_be_visible()
+        place.kill()
+        session.kill_everything()
+        place.serve()
+
+        banner = page.get_by_text("This agent doesn’t support resuming. Start a new session.")
+        expect(banner).to_be_visible(timeout=SOON)
+        expect(pill(page, "Executor")).to_contain_text("Ready", timeout=SOON)
+        page.get_by_role("button", name="kept.txt").click()
+        expect(page.locator("#files pre")).to_have_text("hello")
+        expect(page.get_by_label("Your prompt")).to_be_disabled()
+        expect(page.get_by_role("link", name="Create new session")).to_be_visible()
+        assert me.unexpected(*SERVER_AWAY) == []
+
+
+def test_drill_d_a_worktree_that_is_gone_is_said_with_its_reason(place: Place, picture: Picture) -> None:
+    session = place.deployment.start_session("remember one")
+    with place.visiting() as me:
+        page = me.open(path_of(session))
+        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        place.kill()
+        session.kill_everything()
+        lost = session.row
+        shutil.rmtree(lost["worktree_path"])
+        git = ["git", "-C", str(place.deployment.repository)]
+        subprocess.run([*git, "worktree", "prune"], check=True)
+        subprocess.run([*git, "branch", "-qD", lost["worktree_branch"]], check=True)
+        place.serve()
+
+        banner = page.get_by_role("region", name="What to know")
+        expect(banner).to_contain_text("The worktree of this session is gone", timeout=SOON)
+        expect(banner).to_contain_text(lost["worktree_branch"])
+        expect(pill(page, "Executor")).to_contain_text("Error")
+        assert me.unexpected(*SERVER_AWAY) == []
+        page.goto("/executors/")
+        expect(page.get_by_role("main")).to_contain_text(lost["worktree_branch"])
+        page.goto("/sweeps/")
+        picture(page, "sweeps")
+        page.get_by_role("link", name="At the start of a supervisor").first.click()
+        expect(page.get_by_role("table")).to_contain_text("Drill")
+
+
+def test_a_text_grows_through_the_socket_alone(place: Place) -> None:
+    session = place.deployment.start_session("work 1")
+    with place.visiting() as me:
+        page = me.open(path_of(session))
+        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        session.prompt("work 5")
+        expect(agent_says(page)).to_have_count(2)
+        page.route("**/live/**", lambda route: None)  # never answered
+        expect(agent_says(page).last).to_contain_text("tick 30", timeout=SOON)
+        page.unroute("**/live/**")
+        expect(agent_says(page).last).to_contain_text("tick 50", timeout=SOON)
+        assert me.complaints == []
+
+
+def test_two_tabs_start_a_resting_agent_once_and_show_the_same(place: Place) -> None:
+    session = place.deployment.start_session("remember walrus", policy="on_open")
+    eventually(lambda: session.status()["state"] == "WAITING_FOR_INPUT", timeout=30, describe="the first turn is over")
+    session.kill_everything()
+    eventually(lambda: session.status()["needs_resume"], timeout=30, describe="its death is noticed")
+    with place.visiting() as me:
+        tabs = [me.page, me.tab()]
+        for tab in tabs:
+            tab.goto(path_of(session), wait_until="commit")
+        for tab in tabs:
+            expect(pill(tab, "Continuity")).to_contain_text("Loaded", timeout=SOON)
+            expect(pill(tab, "Session")).to_have_text("Your turn", timeout=SOON)
+        starts = place.deployment.rows(
+            "SELECT * FROM session_intents WHERE session_id = ? AND kind = 'start'", session.id.replace("-", "")
+        )
+        assert len(starts) == 2, "the first one, and that of one tab"
+        tabs[0].get_by_label("Your prompt").fill("what was the word?")
+        tabs[0].get_by_role("button", name="Send").click()
+        for tab in tabs:
+            expect(agent_says(tab).last).to_contain_text("walrus", timeout=SOON)
+        assert lines_of(tabs[0]) == lines_of(tabs[1])
+        assert me.complaints == []

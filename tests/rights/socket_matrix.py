@@ -1,0 +1,41 @@
+"""Who may open which socket, and what they may ask over it.
+
+A socket or an action without a row fails ``test_socket_matrix``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.rights.world import ROLES
+
+HELLO: Final = 0
+"""The socket stays open."""
+
+SOCKETS: Final[Mapping[str, tuple[int, ...]]] = {
+    r"^ws/sessions/(?P<key>[^/]+)/$": (4401, 4404, HELLO, HELLO, 4404),
+    r"^ws/tasks/(?P<key>[^/]+)/$": (4401, 4404, HELLO, HELLO, 4404),
+    r"": (4401, 4404, 4404, 4404, 4404),
+}
+"""Close codes in the order of ``ROLES``."""
+
+READS: Final = {"viewer": "ok", "member": "ok"}
+WRITES: Final = {"viewer": "permission_denied", "member": "ok"}
+
+ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "ping": READS,
+    "task.session.status": READS,
+    "task.session.resume": WRITES,
+    "task.session.prompt": WRITES,
+    "task.session.cancel": WRITES,
+    "task.session.permission.respond": WRITES,
+}
+"""``ok`` or the error's code, for those who get as far as to ask."""
+
+PAYLOADS: Final[Mapping[str, Mapping[str, str]]] = {
+    "task.session.prompt": {"message_id": "m", "text": "Go on"},
+    "task.session.permission.respond": {"permission_id": "permission-1", "option_id": "allow"},
+}
+
+assert all(len(codes) == len(ROLES) for codes in SOCKETS.values())

@@ -1,0 +1,153 @@
+"""Members write, viewers read, strangers find nothing (rule 39)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, Group, Permission, User
+from django.test import Client
+
+from executors_app import plugins
+from sessions_app.models import TeamRole
+from sessions_app.services import rights
+from tests.rights.world import Cast, browsers, make_cast
+
+
+@pytest.fixture
+def cast(db: None) -> Cast:
+    return make_cast()
+
+
+@pytest.fixture
+def viewer(cast: Cast) -> Client:
+    return browsers(cast)["viewer"]
+
+
+def person(cast: Cast, role: str) -> Any:
+    return cast.people[role] or AnonymousUser()
+
+
+@pytest.mark.parametrize(
+    ("role", "writes"),
+    [("anonymous", False), ("stranger", False), ("viewer", False), ("member", True), ("staff", False)],
+)
+def test_who_writes_in_a_team(cast: Cast, role: str, writes: bool) -> None:
+    user = person(cast, role)
+    assert rights.may_write(user, cast.world.team) is writes
+    assert rights.may_write(user, cast.world.team.pk) is writes
+    assert rights.may_write_session(user, cast.world.session) is writes
+
+
+@pytest.mark.parametrize(("role", "somewhere"), [("stranger", True), ("viewer", False), ("member", True)])
+def test_who_writes_anywhere(cast: Cast, role: str, somewhere: bool) -> None:
+    assert rights.may_write_somewhere(person(cast, role)) is somewhere
+
+
+def test_a_role_gives_nothing_to_somebody_outside_the_team(cast: Cast) -> None:
+    stranger = person(cast, "stranger")
+    TeamRole.objects.create(user=stranger, team=cast.world.team, role=TeamRole.Role.MEMBER)
+    assert not rights.may_write(stranger, cast.world.team)
+
+
+def test_a_role_counts_in_its_own_team_alone(cast: Cast) -> None:
+    viewer, other = person(cast, "viewer"), Group.objects.get(name="other team")
+    viewer.groups.add(other)
+    assert rights.may_write(viewer, other)
+    assert not rights.may_write(viewer, cast.world.team)
+
+
+def test_the_role_of_a_member_says_what_no_row_says_too(cast: Cast) -> None:
+    TeamRole.objects.update(role=TeamRole.Role.MEMBER)
+    assert rights.may_write(person(cast, "viewer"), cast.world.team)
+
+
+def test_somebody_who_is_not_active_any_more_has_no_rights(cast: Cast) -> None:
+    User.objects.filter(username="member").update(is_active=False)
+    member = User.objects.get(username="member")
+    assert not rights.may_write(member, cast.world.team)
+
+
+@pytest.mark.parametrize("team", ["viewed", "written"])
+def test_a_viewer_of_one_team_makes_tasks_in_the_other(cast: Cast, viewer: Client, team: str) -> None:
+    own = Group.objects.create(name="own")
+    person(cast, "viewer").groups.add(own)
+    asked = {"title": "x", "team": cast.world.team.pk if team == "viewed" else own.pk}
+    answer = viewer.post("/api/v1/tasks/", asked, content_type="application/json")
+    assert answer.status_code == (403 if team == "viewed" else 201)
+    assert answer.json().get("code") == ("permission_denied" if team == "viewed" else None)
+
+
+def test_a_task_without_a_named_team_goes_to_the_only_one_that_the_user_writes_in(cast: Cast, viewer: Client) -> None:
+    own = Group.objects.create(name="own")
+    person(cast, "viewer").groups.add(own)
+    made = viewer.post("/api/v1/tasks/", {"title": "x"}, content_type="application/json").json()
+    assert made["team"] == own.pk
+
+
+def test_a_viewers_refusal_says_what_it_is(cast: Cast, viewer: Client) -> None:
+    answer = viewer.post(cast.world.url("stop/"))
+    assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
+
+
+BUTTON = re.compile(r"<button(?![^>]*disabled)[^>]*>([^<]*)")
+
+
+def test_a_viewers_pages_have_no_button_that_would_be_refused(cast: Cast, viewer: Client) -> None:
+    world = cast.world
+    pages = {
+        "board": "/",
+        "task": f"/tasks/{world.task.id}/",
+        "session": f"/tasks/{world.task.id}/sessions/{world.session.id}/",
+    }
+    for name, path in pages.items():
+        told = viewer.get(path)
+        assert told.status_code == 200
+        assert BUTTON.findall(told.text) == ["Log out"], name
+    assert "You are a viewer of this team" in viewer.get(pages["session"]).text
+
+
+def test_a_members_pages_have_them(cast: Cast) -> None:
+    member = browsers(cast)["member"]
+    told = member.get(f"/tasks/{cast.world.task.id}/sessions/{cast.world.session.id}/").text
+    assert {"Stop", "Allow", "Send again", "Continue", "Withdraw", "Send"} <= set(BUTTON.findall(told))
+
+
+def test_a_viewer_who_opens_a_page_starts_no_agent(cast: Cast, viewer: Client) -> None:
+    world = cast.world
+    world.session.intents.all().delete()
+    path = f"/tasks/{world.task.id}/sessions/{world.session.id}/live/"
+    assert browsers(cast)["member"].get(path).json()["start_on_open"] is True
+    told = viewer.get(path).json()
+    assert (told["start_on_open"], told["can_prompt"]) == (False, False)
+
+
+def test_the_board_offers_a_member_the_repositories_of_the_teams_they_write_in(cast: Cast, viewer: Client) -> None:
+    own = Group.objects.create(name="own")
+    person(cast, "viewer").groups.add(own)
+    assert cast.world.repository not in viewer.get("/").context["form"].fields["repository"].queryset
+    assert cast.world.repository in browsers(cast)["member"].get("/").context["form"].fields["repository"].queryset
+
+
+class TestShellsAndFilesWithoutIsolation:
+    """The runtime of this world shares the machine with the control plane."""
+
+    def test_take_staff_who_writes_in_the_team(self, cast: Cast) -> None:
+        assert not rights.may_operate(person(cast, "member"), cast.world.session)
+        assert not rights.may_operate(person(cast, "staff"), cast.world.session)
+        assert rights.may_operate(cast.world.staff, cast.world.session)
+
+    def test_or_a_team_that_was_given_them(self, cast: Cast) -> None:
+        given = Permission.objects.get(codename="operate_unisolated")
+        Group.objects.get(name="other team").permissions.add(given)
+        person(cast, "member").user_permissions.add(given)
+        assert not rights.may_operate(person(cast, "member"), cast.world.session)
+        cast.world.team.permissions.add(given)
+        assert rights.may_operate(person(cast, "member"), cast.world.session)
+        assert not rights.may_operate(person(cast, "viewer"), cast.world.session)
+
+    def test_are_free_to_members_where_agents_are_isolated(self, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(type(plugins.runtime("local_standalone")), "isolated", True)
+        assert rights.may_operate(person(cast, "member"), cast.world.session)
+        assert not rights.may_operate(person(cast, "viewer"), cast.world.session)

@@ -1,0 +1,63 @@
+"""What a user may see is said in one place: pages, API and sockets begin every look at a team's things there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from django.apps import apps
+
+from sessions_app.models.scoping import TeamModel
+from tests.services import ROOT
+
+FRONT: Final = ("api", "views", "live", "consumers.py", "socket_requests.py")
+"""Where requests come in (the admin is for staff, who sees every team)."""
+OF_TEAMS: Final = {model.__name__ for model in apps.get_models() if issubclass(model, TeamModel)} | {
+    "AgentProfile",
+    "ExecutorRunning",
+    "MessagePart",
+}
+NARROWS: Final = {"visible_to", "none"}
+
+ALLOWED: Final = {
+    ("views/board.py", "TaskSession"): "prefetched for tasks that are the user's",
+    ("views/conversation.py", "Message"): "by the ids of messages that were found before",
+    ("live/lines.py", "SessionEvent"): "of sessions that somebody was let in to",
+    ("live/lines.py", "TaskSession"): "of tasks that somebody was let in to",
+    ("live/access.py", "Task"): "asks for all seats at once who may still sit there",
+    ("live/access.py", "TaskSession"): "asks for all seats at once who may still sit there",
+    ("api/serializers/sessions.py", "AgentProfile"): "a name for the schema: get_queryset() narrows",
+    ("api/views/catalogue.py", "AgentProfile"): "made by staff",
+}
+
+
+def files() -> list[Path]:
+    front = (ROOT / "sessions_app" / name for name in FRONT)
+    return [path for place in front for path in ([place] if place.suffix else sorted(place.rglob("*.py")))]
+
+
+def looks(path: Path) -> Iterator[str]:
+    """The models of teams whose managers a file uses without narrowing them to the user's."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Attribute) or node.attr in NARROWS:
+            continue
+        manager = node.value
+        if isinstance(manager, ast.Attribute) and manager.attr in {"objects", "_default_manager", "_base_manager"}:
+            model = manager.value
+            if isinstance(model, ast.Name) and model.id in OF_TEAMS:
+                yield model.id
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(ROOT / "sessions_app").as_posix())
+def test_every_look_at_a_teams_things_begins_with_visible_to(path: Path) -> None:
+    name = path.relative_to(ROOT / "sessions_app").as_posix()
+    unscoped = {model for model in looks(path) if (name, model) not in ALLOWED}
+    assert not unscoped, f"begin with .visible_to(user) in {name}"
+
+
+def test_who_is_in_a_team_is_asked_in_one_place() -> None:
+    asks = {path.name for path in files() if ".groups" in path.read_text()}
+    assert asks == set()

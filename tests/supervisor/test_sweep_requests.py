@@ -1,0 +1,80 @@
+"""A sweep that somebody asks for is carried out at once, and its request tells what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from sessions_app.models import RecoverySweep, SweepRequest, TaskSession
+from sessions_app.services.sweeps import ask_for_sweep
+from sessions_app.supervisor.loop import Supervisor
+from tests.supervisor.places import UNKNOWN, AsTold
+from tests.supervisor.rows import fresh, make_user, running_session
+from tests.waiting import eventually_async
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def session(place: AsTold) -> TaskSession:
+    """One that claims to run, and of which nothing can be seen."""
+    made = running_session(runtime=place.name, execution={"runtime": place.name, "owner": "", "lease_expires_at": None})
+    place.see(made, UNKNOWN)
+    return made
+
+
+def carried_out(ask: Callable[[], SweepRequest]) -> SweepRequest:
+    """A request once a supervisor, whose own first sweep is left out, says that it is done."""
+
+    async def run() -> SweepRequest:
+        stop, supervisor = asyncio.Event(), Supervisor()
+        supervising = asyncio.create_task(supervisor.run(stop, first_sweep=False))
+        asked = await asyncio.to_thread(ask)
+
+        async def done() -> bool:
+            return await asyncio.to_thread(lambda: fresh(asked).done_at is not None)
+
+        try:
+            await eventually_async(done, describe="the request is done")
+        finally:
+            stop.set()
+            await supervising
+        return asked
+
+    return fresh(asyncio.run(run()))
+
+
+def test_it_looks_at_what_claims_to_run_and_is_kept_even_if_it_decides_nothing(session: TaskSession) -> None:
+    asked = carried_out(lambda: ask_for_sweep(make_user()))
+    sweep = RecoverySweep.objects.get()
+    assert (asked.sweep, sweep.trigger, sweep.examined) == (sweep, "reconcile", 1)
+    assert asked.report["sweep_id"] == str(sweep.id)
+    assert [row["rule"] for row in asked.report["sessions"]] == ["unknown_first"]
+
+
+def test_it_looks_at_the_named_sessions_alone(session: TaskSession, place: AsTold) -> None:
+    running_session(task=session.task, runtime=place.name, execution={"runtime": place.name, "owner": ""})
+    asked = carried_out(lambda: ask_for_sweep(None, sessions=[session.id]))
+    assert [row["session_id"] for row in asked.report["sessions"]] == [str(session.id)]
+
+
+def test_a_dry_run_leaves_its_report_and_nothing_else(session: TaskSession, place: AsTold) -> None:
+    place.sees.clear()  # dead: a sweep would act
+    before = (session.state, session.last_seq)
+    asked = carried_out(lambda: ask_for_sweep(None, dry_run=True))
+    assert (asked.sweep, asked.report["dry_run"], asked.report["examined"]) == (None, True, 1)
+    assert asked.report["sessions"][0]["agent_action"] != "none"
+    assert (fresh(session).state, fresh(session).last_seq) == before
+    assert not RecoverySweep.objects.exists()
+
+
+def test_requests_of_the_time_without_a_supervisor_are_carried_out_in_turn(session: TaskSession) -> None:
+    first = ask_for_sweep(None)
+    second = carried_out(lambda: ask_for_sweep(None))
+    done = fresh(first).done_at
+    assert done is not None
+    assert second.done_at is not None
+    assert done < second.done_at
+    assert RecoverySweep.objects.count() == 2
