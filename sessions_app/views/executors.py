@@ -35,7 +35,9 @@ def executors(request: HttpRequest) -> HttpResponse:
 def executors_context(user: Any) -> dict[str, Any]:
     """The places with how many live there (everybody's), and what runs of the user's own teams."""
     running = visible_executions(user).filter(status__in=LIVE).order_by("-last_seen_at", "id")
-    rows = running.select_related("session__task__repository", "session__agent_profile", "session__executor", "executor")
+    rows = running.select_related(
+        "session__task__repository", "session__agent_profile", "session__executor", "executor"
+    )
     writable = set(writable_teams(user).values_list("id", flat=True))
     executions = [_execution(row, writable) for row in rows.defer(*_SECRETS)[:SHOWN]]
     return {"places": _places(), "executions": executions, "count": running.count(), "shown": len(executions)}

@@ -58,13 +58,13 @@ def sweep(request: HttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
 
 def _shown(row: RecoverySweep) -> dict[str, Any]:
     counts = {kind: int(row.outcomes.get(kind, 0)) for kind in OUTCOMES}
-    told = [{"count": count, "word": OUTCOMES[kind]} for kind, count in counts.items() if count]
+    told = [(count, OUTCOMES[kind]) for kind, count in counts.items() if count]
     return {
         "sweep": row,
         "trigger": SWEEP_TRIGGERS.get(row.trigger, row.trigger),
         "outcomes": told,
         "bar": _bar(counts),
-        "summary": ", ".join(f"{one['count']} {one['word'].text}" for one in told) or "nothing to look at",
+        "summary": ", ".join(f"{count} {word.text}" for count, word in told) or "nothing to look at",
     }
 
 

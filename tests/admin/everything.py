@@ -84,7 +84,14 @@ def _make_queue(name: str) -> None:
     QueueTask.objects.create(id=uuid.uuid4().hex, name=f"done {name}", success=True, **times)
     QueueTask.objects.create(id=uuid.uuid4().hex, name=f"failed {name}", success=False, **times)
     Schedule.objects.create(name=name, func="math.sqrt", task=QueueTask.objects.filter(name=f"done {name}")[0].id)
-    package: dict[str, Any] = {"id": uuid.uuid4().hex, "name": name, "func": "math.sqrt", "args": (), "kwargs": {}, "group": None}
+    package: dict[str, Any] = {
+        "id": uuid.uuid4().hex,
+        "name": name,
+        "func": "math.sqrt",
+        "args": (),
+        "kwargs": {},
+        "group": None,
+    }
     OrmQ.objects.create(key="kandev", payload=SignedPackage.dumps(package))
 
 

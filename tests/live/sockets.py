@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +19,8 @@ from sessions_app.models import TaskSession, writing
 from tests.waiting import eventually_async
 
 ORIGIN = "http://localhost"
+Wire: Any = ApplicationCommunicator
+"""It is not typed."""
 Headers = dict[str, str]
 
 
@@ -48,7 +49,7 @@ class Socket:
             "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
             "subprotocols": [],
         }
-        self.wire = ApplicationCommunicator(application, scope)
+        self.wire = Wire(application, scope)
 
     async def accepted(self) -> None:
         """The handshake."""
@@ -121,16 +122,6 @@ async def say(session: TaskSession, count: int = 1, size: int = 0) -> None:
     await in_database(append, session.id, count, size)
 
 
-async def change(work: Callable[[], Any]) -> None:
-    """Change the database from a thread."""
-    await in_database(work)
-
-
 async def soon(predicate: Callable[[], Any], describe: str) -> None:
     """Wait until something is so."""
     await eventually_async(predicate, describe=describe)
-
-
-async def gathered(*things: Any) -> list[Any]:
-    """All at once."""
-    return list(await asyncio.gather(*things))

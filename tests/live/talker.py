@@ -10,8 +10,9 @@ from tests.drills.deployment import MANAGE, ROOT, Deployment
 
 SCRIPT = """
 import sys, time
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db import transaction
+from rest_framework.authtoken.models import Token
 from sessions_app.models import NewEvent, append
 
 def say(session_id, count, size):
@@ -24,17 +25,26 @@ def say(session_id, count, size):
         time.sleep(0.004)  # the pause that ingest leaves for other writers
     return last
 
+def hire(username):
+    user = User.objects.create_user(username)
+    user.groups.add(Group.objects.get())
+    return Token.objects.create(user=user).key
+
 def expel(username):
     User.objects.get(username=username).groups.clear()
 
 for line in sys.stdin:
     name, *words = line.split()
-    print({"say": say, "expel": expel}[name](*words), flush=True)
+    print({"say": say, "hire": hire, "expel": expel}[name](*words), flush=True)
 """
 
 
 class Talker:
-    """That process: ``say SESSION COUNT SIZE`` answers with the last seq, ``expel USERNAME`` empties their teams."""
+    """That process.
+
+    ``say SESSION COUNT SIZE`` answers with the last seq, ``hire USERNAME`` with the token of a new member
+    of the team, ``expel USERNAME`` takes a member out of it.
+    """
 
     def __init__(self, deployment: Deployment):
         self._process = subprocess.Popen(

@@ -11,7 +11,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from sessions_app.live import hub as hubs
-from sessions_app.live.lines import Line
+from sessions_app.live import lines
 from sessions_app.live.threads import in_database
 from sessions_app.models import wakeups
 from tests.api.world import World
@@ -100,12 +100,12 @@ async def test_what_was_rolled_back_is_never_seen(world: World, member: Headers)
 async def test_a_database_that_fails_for_a_moment_loses_nothing(
     world: World, member: Headers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real, failures = hubs.look, iter([OperationalError("gone"), OperationalError("still gone")])
+    failures = iter([OperationalError("gone"), OperationalError("still gone")])
 
-    def look(*args: Any) -> Any:
+    def look(*args: Any) -> lines.Look:
         for error in failures:
             raise error
-        return real(*args)
+        return lines.look(*args)
 
     monkeypatch.setattr(hubs, "RETRY", 0.01)
     async with AsyncExitStack() as stack:
@@ -123,7 +123,7 @@ async def test_a_broken_connection_is_let_go_and_the_others_are_served(
         await greeted(stack, world, member, 1)
         (broken,) = hubs.hub().subscribers
 
-        async def transmit(lines: Sequence[Line]) -> None:
+        async def transmit(batch: Sequence[lines.Line]) -> None:
             raise ConnectionError
 
         monkeypatch.setattr(broken, "transmit", transmit)

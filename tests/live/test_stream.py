@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from asgiref.testing import ApplicationCommunicator
 
 from kandev.asgi import application
 from sessions_app.live import hub as hubs
@@ -18,7 +17,7 @@ from sessions_app.live.opening import opening
 from sessions_app.live.threads import in_database
 from sessions_app.models import SessionEvent
 from tests.api.world import World, client_of
-from tests.live.sockets import Headers, connected, of_page, of_program, path_of, say, soon
+from tests.live.sockets import Headers, Wire, connected, of_page, of_program, path_of, say, soon
 
 
 class Listener:
@@ -36,7 +35,7 @@ class Listener:
             "server": ("localhost", 80),
             "http_version": "1.1",
         }
-        self.wire = ApplicationCommunicator(application, scope)
+        self.wire = Wire(application, scope)
         self.status = 0
         self.headers: dict[str, str] = {}
         self._text = ""

@@ -15,6 +15,8 @@ FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
     *("--disable-sync", "--no-first-run", "--disable-quic"),
 )
+PATIENCE: Final = 10_000
+"""Milliseconds for whatever is clicked to be there."""
 COOKIE: Final = "kandev_session"
 NO_SOCKET: Final = ("Unexpected response code: 404",)
 """What Chromium says where a server has no sockets, as Django's own test server."""
@@ -46,6 +48,7 @@ class Visit:
 
     def __init__(self, browser: Browser, url: str, cookie: str, **screen: Any):
         self.context: BrowserContext = browser.new_context(base_url=url, **screen)
+        self.context.set_default_timeout(PATIENCE)
         self.context.add_cookies([{"name": COOKIE, "value": cookie, "url": url}])
         self.complaints: list[str] = []
         self.page = self.tab()

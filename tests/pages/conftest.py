@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from playwright.sync_api import Browser, Page
 
-from tests.pages.browsers import real_browser
+from tests.pages.browsers import COOKIE, Visit, real_browser
 from tests.pages.world import World, make_world, supervise
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "screenshots"
@@ -29,7 +29,7 @@ def picture(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
     def take(page: Page, name: str) -> None:
         if wanted:
             PICTURES.mkdir(exist_ok=True)
-            page.screenshot(path=PICTURES / f"{name}.png")
+            page.screenshot(path=PICTURES / f"{name}.png", full_page=True, style=".worktree { display: none }")
 
     return take
 
@@ -67,3 +67,19 @@ def bob(world: World) -> Client:
     client = Client()
     client.force_login(world.bob)
     return client
+
+
+@pytest.fixture
+def visit(browser: Browser, live_server: Any, world: World) -> Iterator[Callable[..., Visit]]:
+    """Makes visits of Ada's, and ends them."""
+    made: list[Visit] = []
+
+    def begin(**screen: Any) -> Visit:
+        client = Client()
+        client.force_login(world.ada)
+        made.append(Visit(browser, live_server.url, client.cookies[COOKIE].value, **screen))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.context.close()

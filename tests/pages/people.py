@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tests.pages.browsers import Visit
 
 NAMES = ("driller", "mate", "leaver", "guest", "stranger")
 """All but the stranger are in the team."""
+AGENT = "Demo agent"
 PEOPLE = """
 import json
 from django.contrib.auth.models import Group, User
@@ -54,6 +55,14 @@ class Place:
         if self.deployment.server is None:
             self.deployment.serve(env)
             self.deployment.port = urlsplit(self.deployment.url).port or 0
+
+    def start(
+        self, prompt: str, title: str = "Drill", profile: Mapping[str, Any] | None = None, **values: Any
+    ) -> Session:
+        """A session on a task with this title."""
+        session = self.deployment.start_session(prompt, {"name": AGENT, **(profile or {})}, **values)
+        self.deployment.api("PATCH", f"tasks/{session.task_id}/", {"title": title})
+        return session
 
     @contextmanager
     def visiting(self, name: str = "driller", **screen: Any) -> Iterator[Visit]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from django.test import Client
 from playwright.sync_api import Browser, Page, Route, expect
 
+from executors_app.models import ExecutorRunning
 from sessions_app.models import LoginLink, TaskSession
-from tests.pages.browsers import COOKIE, NO_SOCKET, Visit
+from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, asks, first_prompt, hear, make_sweep, make_world, path_of, supervise
 from tests.waiting import eventually
 
@@ -27,22 +27,6 @@ MARKDOWN = (
 def world(browser: Browser) -> World:
     supervise()
     return make_world()
-
-
-@pytest.fixture
-def visit(browser: Browser, live_server: Any, world: World) -> Iterator[Any]:
-    """Makes visits, and ends them."""
-    made: list[Visit] = []
-
-    def begin(**screen: Any) -> Visit:
-        client = Client()
-        client.force_login(world.ada)
-        made.append(Visit(browser, live_server.url, client.cookies[COOKIE].value, **screen))
-        return made[-1]
-
-    yield begin
-    for one in made:
-        one.context.close()
 
 
 def busy_session(world: World) -> TaskSession:
@@ -147,6 +131,17 @@ def test_opening_a_resting_session_starts_its_agent_once(visit: Any, world: Worl
     )
     expect(page.get_by_text("The agent is starting.")).to_be_visible()
     assert session.intents.filter(kind="start", done_at=None).count() == 1
+
+
+def test_while_the_workspace_starts_its_panel_is_closed_to_all(visit: Any, world: World) -> None:
+    session = world.running_session()
+    page = visit().open(path_of(session))
+    spinner = page.locator(".strip .spinner")
+    for status, waits in (("starting", True), ("ready", False)):
+        ExecutorRunning.objects.update(status=status)
+        expect(spinner).to_have_count(int(waits))
+        assert page.locator("#files").evaluate("panel => panel.inert") is waits
+        expect(page.get_by_text("the workspace is starting")).to_be_visible(visible=waits)
 
 
 def test_two_tabs_that_open_at_once_order_one_start(visit: Any, world: World) -> None:

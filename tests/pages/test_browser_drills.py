@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.pages.browsers import SERVER_AWAY
-from tests.pages.people import Place, agent_says, lines_of, path_of, pill
+from tests.pages.people import AGENT, Place, agent_says, lines_of, path_of, pill
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.browser
@@ -40,7 +41,7 @@ def reconnecting(page: Page) -> Any:
 
 
 def test_drill_a_the_page_stays_open_and_nothing_is_lost_or_shown_twice(place: Place, picture: Picture) -> None:
-    session = place.deployment.start_session("work 4\nask")
+    session = place.start("work 4\nask", "Mend the login tests")
     with place.visiting() as me:
         page = me.open(path_of(session))
         expect(agent_says(page)).to_contain_text("tick 3", timeout=SOON)
@@ -54,6 +55,8 @@ def test_drill_a_the_page_stays_open_and_nothing_is_lost_or_shown_twice(place: P
         expect(pill(page, "Continuity")).to_have_text("Reattached: the same process (verified)", timeout=SOON)
         page.get_by_role("button", name="Allow").first.click(timeout=SOON)
         expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        page.get_by_text("Continuity receipts").click()
+        expect(page.get_by_role("listitem").filter(has_text="Reattached")).to_be_visible()
         picture(page, "session-after-a-restart")
         expect(page.locator(".message.growing")).to_have_count(0)
         assert lines_of(page) == [line for line in session.said().splitlines() if line.strip()]
@@ -62,7 +65,7 @@ def test_drill_a_the_page_stays_open_and_nothing_is_lost_or_shown_twice(place: P
 
 
 def test_drill_b_an_interrupted_prompt_is_shown_and_the_agent_still_knows(place: Place) -> None:
-    session = place.deployment.start_session("remember walrus")
+    session = place.start("remember walrus", "Name the release")
     with place.visiting() as me:
         page = me.open(path_of(session))
         expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
@@ -87,11 +90,11 @@ def test_drill_b_an_interrupted_prompt_is_shown_and_the_agent_still_knows(place:
 
 
 def test_drill_c_an_agent_that_cannot_resume_leaves_its_files_open(place: Place) -> None:
-    session = place.deployment.start_session("write kept.txt hello", {"supports_session_resume": False})
+    session = place.start("write kept.txt hello", "Write the change log", {"supports_session_resume": False})
     with place.visiting() as me:
         page = me.open(path_of(session))
         expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
-        page.get_by_text("Files", exact=True).click()
+        page.locator("#files summary").click()
         expect(page.get_by_role("button", name="kept.txt")).to_be_visible()
         place.kill()
         session.kill_everything()
@@ -108,7 +111,7 @@ def test_drill_c_an_agent_that_cannot_resume_leaves_its_files_open(place: Place)
 
 
 def test_drill_d_a_worktree_that_is_gone_is_said_with_its_reason(place: Place, picture: Picture) -> None:
-    session = place.deployment.start_session("remember one")
+    session = place.start("remember one", "Move the images")
     with place.visiting() as me:
         page = me.open(path_of(session))
         expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
@@ -131,12 +134,14 @@ def test_drill_d_a_worktree_that_is_gone_is_said_with_its_reason(place: Place, p
         page.goto("/sweeps/")
         picture(page, "sweeps")
         page.get_by_role("link", name="At the start of a supervisor").first.click()
-        expect(page.get_by_role("table")).to_contain_text("Drill")
+        expect(page.get_by_role("table")).to_contain_text("Move the images")
 
 
 def test_a_text_grows_through_the_socket_alone(place: Place) -> None:
-    session = place.deployment.start_session("work 1")
+    session = place.start("work 1")
     with place.visiting() as me:
+        told: list[str | bytes] = []
+        me.page.on("websocket", lambda socket: socket.on("framesent", lambda frame: told.append(frame)))
         page = me.open(path_of(session))
         expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
         session.prompt("work 5")
@@ -145,11 +150,13 @@ def test_a_text_grows_through_the_socket_alone(place: Place) -> None:
         expect(agent_says(page).last).to_contain_text("tick 30", timeout=SOON)
         page.unroute("**/live/**")
         expect(agent_says(page).last).to_contain_text("tick 50", timeout=SOON)
+        acks = [json.loads(frame)["seq"] for frame in told]
+        assert acks == sorted(acks) != []
         assert me.complaints == []
 
 
 def test_two_tabs_start_a_resting_agent_once_and_show_the_same(place: Place) -> None:
-    session = place.deployment.start_session("remember walrus", policy="on_open")
+    session = place.start("remember walrus", policy="on_open")
     eventually(lambda: session.status()["state"] == "WAITING_FOR_INPUT", timeout=30, describe="the first turn is over")
     session.kill_everything()
     eventually(lambda: session.status()["needs_resume"], timeout=30, describe="its death is noticed")
@@ -169,4 +176,107 @@ def test_two_tabs_start_a_resting_agent_once_and_show_the_same(place: Place) -> 
         for tab in tabs:
             expect(agent_says(tab).last).to_contain_text("walrus", timeout=SOON)
         assert lines_of(tabs[0]) == lines_of(tabs[1])
+        assert me.complaints == []
+
+
+def test_a_teammate_sees_the_same_and_a_stranger_finds_nothing(place: Place) -> None:
+    session = place.start("work 1\nask")
+    with place.visiting() as me, place.visiting("mate") as other, place.visiting("stranger") as stranger:
+        mine, theirs = me.open(path_of(session)), other.open(path_of(session))
+        theirs.get_by_role("button", name="Allow").first.click(timeout=SOON)
+        for page in (mine, theirs):
+            expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+            expect(page.locator(".message.growing")).to_have_count(0)
+        assert lines_of(mine) == lines_of(theirs) != []
+        assert stranger.page.goto(path_of(session)).status == 404  # type: ignore[union-attr]
+        expect(stranger.page.get_by_role("heading", name="Not here")).to_be_visible()
+        stranger.page.goto("/executors/")
+        expect(stranger.page.get_by_text("Nothing runs for your teams now")).to_be_visible()
+        assert me.complaints + other.complaints == []
+
+
+def test_who_leaves_the_team_or_logs_out_is_told_and_sees_no_more(place: Place) -> None:
+    session = place.start("work 1")
+    with place.visiting("leaver") as leaver, place.visiting("guest") as guest:
+        pages = [leaver.open(path_of(session)), guest.open(path_of(session))]
+        for page in pages:
+            expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        tab = guest.tab()
+        tab.goto("/")
+        tab.get_by_role("button", name="Log out").click()
+        expect(pages[1].get_by_text("You are logged out.")).to_be_visible(timeout=SOON)
+        place.shell("from django.contrib.auth.models import User; User.objects.get(username='leaver').groups.clear()")
+        expect(pages[0].get_by_text("This is gone, or no longer yours to see.")).to_be_visible(timeout=SOON)
+        asked: list[str] = []
+        for page in pages:
+            page.on("request", lambda request: asked.append(request.url))
+            page.on("websocket", lambda socket: asked.append(socket.url))
+        session.prompt("work 1")
+        eventually(lambda: len(session.prompts()) == 2 and session.row["state"] == "WAITING_FOR_INPUT", timeout=30)
+        assert asked == [], "a page that was told to stop asks for nothing more"
+
+
+def press_until(page: Page, key: str, name: str) -> None:
+    """Press a key until what has the focus is called ``name``."""
+    for _ in range(40):
+        page.keyboard.press(key)
+        called = page.evaluate(
+            "() => { const e = document.activeElement; return e.labels?.[0]?.innerText ?? e.innerText.trim() }"
+        )
+        if called == name:
+            return
+    raise AssertionError(f"{key} does not lead to {name}")
+
+
+def test_a_whole_conversation_by_the_keyboard_alone(place: Place) -> None:
+    session = place.start("remember walrus")
+    with place.visiting() as me:
+        page = me.open(f"/tasks/{session.task_id}/")
+        press_until(page, "Tab", AGENT)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**{path_of(session)}")
+        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        press_until(page, "Tab", "Your prompt")
+        page.keyboard.type("ask")
+        press_until(page, "Tab", "Send")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("region", name="Permissions")).to_be_visible(timeout=SOON)
+        press_until(page, "Shift+Tab", "Allow once")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("region", name="Permissions")).to_be_hidden(timeout=SOON)
+        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        press_until(page, "Tab", "Your prompt")
+        page.keyboard.type("what was the word?")
+        page.keyboard.press("Control+Enter")
+        expect(agent_says(page).last).to_contain_text("walrus", timeout=SOON)
+        assert me.complaints == []
+
+
+def test_a_conversation_on_a_telephone_in_the_dark(place: Place, picture: Picture) -> None:
+    session = place.start("tool\nwrite notes.md hello\nask", "Sort the notes")
+    screen: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
+    with place.visiting(**screen, has_touch=True, is_mobile=True) as me:
+        page = me.open(path_of(session))
+        expect(page.get_by_role("region", name="Permissions")).to_be_visible(timeout=SOON)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        found = Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        picture(page, "telephone-dark")
+        page.get_by_role("button", name="Allow").first.tap()
+        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        page.goto("/")
+        expect(page.get_by_role("heading", name="Board")).to_be_visible()
+        assert me.complaints == []
+
+
+def test_staff_asks_for_a_sweep_and_sees_it_come(place: Place, picture: Picture) -> None:
+    place.start("work 1", "Count the ticks")
+    with place.visiting() as me:
+        page = me.open("/")
+        expect(page.get_by_role("link", name=AGENT).first).to_be_visible()
+        picture(page, "board")
+        page.get_by_role("link", name="Sweeps").click()
+        page.get_by_role("button", name="Sweep now").click()
+        expect(page.get_by_role("link", name="In the loop").first).to_be_visible(timeout=SOON)
+        expect(page.get_by_text("has not finished it yet")).to_be_hidden()
         assert me.complaints == []

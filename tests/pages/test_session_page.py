@@ -325,9 +325,7 @@ def test_while_the_workspace_starts_its_panel_waits(ada: Client, world: World) -
     assert '<span class="spinner" aria-hidden="true"></span> <span class="pill busy">Starting</span>' in html
 
 
-@pytest.mark.parametrize(
-    ("given", "mode"), [(with_token, "auto"), (never_resumable, "workspace_only"), (archived, "")]
-)
+@pytest.mark.parametrize(("given", "mode"), [(with_token, "auto"), (never_resumable, "workspace_only"), (archived, "")])
 def test_a_place_that_failed_can_be_tried_again(
     given: Callable[[TaskSession], None], mode: str, ada: Client, world: World
 ) -> None:

@@ -1,0 +1,60 @@
+"""The admin in a real browser: its scripts work under our policy, and nothing is refused to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.test import Client
+from playwright.sync_api import Browser, expect
+
+from sessions_app.models import SweepRequest, TaskSession
+from tests.admin.everything import make_set, superuser
+from tests.pages.browsers import COOKIE, Visit, real_browser
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with real_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def visit(chromium: Browser, live_server: Any) -> Iterator[Visit]:
+    client = Client()
+    client.force_login(superuser())
+    made = Visit(chromium, live_server.url, client.cookies[COOKIE].value)
+    yield made
+    made.context.close()
+
+
+def test_every_session_is_ticked_and_swept_by_the_scripts_of_the_page(visit: Visit) -> None:
+    sessions = [make_set(name) for name in "ab"]
+    SweepRequest.objects.all().delete()
+    page = visit.open("/admin/sessions_app/tasksession/")
+    page.locator("#action-toggle").click()
+    expect(page.locator(".action-counter")).to_have_text("2 of 2 selected")
+    page.locator("select[name=action]").select_option(label="Sweep selected sessions now")
+    page.locator("button[name=index]").click()
+    expect(page.locator(".messagelist")).to_contain_text("A sweep of 2 sessions was asked for.")
+    assert set(SweepRequest.objects.get().sessions) == {str(one.id) for one in sessions}
+    assert visit.complaints == []
+
+
+def test_forms_with_scripts_of_their_own_are_refused_nothing(visit: Visit) -> None:
+    session: TaskSession = make_set("a")
+    team = session.task.team
+    page = visit.open(f"/admin/auth/group/{team.pk}/change/")
+    page.locator("#User_groups-group .add-row a").click()
+    expect(page.locator(".select2").nth(1)).to_be_visible()
+    for path in (
+        "",
+        f"executors_app/agentprofile/{session.agent_profile_id}/change/",
+        f"auth/user/{team.user_set.get().pk}/",
+    ):
+        visit.open(f"/admin/{path}")
+        page.locator("#header button.theme-toggle").first.click()
+    assert visit.complaints == []

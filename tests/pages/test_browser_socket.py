@@ -1,0 +1,121 @@
+"""What a page makes of its socket, frame by frame; the far end of the socket is played by the test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+
+from sessions_app.models import TaskSession
+from sessions_app.services.feed import event_json
+from tests.pages.world import World, hear, make_world, path_of, supervise
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def world(browser: Browser) -> World:
+    supervise()
+    return make_world()
+
+
+class FarEnd:
+    """The server's side of the sockets that one page opens, one after the other."""
+
+    def __init__(self, page: Page, session: TaskSession):
+        self.session, self.sockets = session, list[WebSocketRoute]()
+        page.route_web_socket("**/ws/**", self._welcome)
+
+    def _welcome(self, socket: WebSocketRoute) -> None:
+        self.session.refresh_from_db()
+        hello = {"type": "hello", "epoch": self.session.epoch, "last_seq": self.session.last_seq}
+        socket.send(json.dumps(hello))
+        self.sockets.append(socket)
+
+    def tell(self, after: int) -> int:
+        """Send all that the log has behind ``after``; its last seq."""
+        events = list(self.session.events.filter(seq__gt=after).order_by("seq"))
+        for event in events:
+            self.sockets[-1].send(json.dumps(event_json(event, self.session)))
+        return events[-1].seq if events else after
+
+
+Talk = Callable[[], tuple[Page, FarEnd, int]]
+
+
+@pytest.fixture
+def talk(visit: Any, world: World) -> Talk:
+    """A page whose agent has said "One"; what it asks for by itself is not answered any more."""
+
+    def begin() -> tuple[Page, FarEnd, int]:
+        session = world.running_session()
+        hear(session, {"kind": "message.agent", "text": "One"})
+        page = visit().page
+        far = FarEnd(page, session)
+        with page.expect_response("**/live/**"):
+            page.goto(path_of(session))
+        expect(page.locator(".message.agent .prose")).to_have_text("One")
+        session.refresh_from_db()
+        return page, far, session.last_seq
+
+    return begin
+
+
+def test_a_text_is_shown_at_once_and_once_however_often_it_is_told(talk: Talk) -> None:
+    page, far, seen = talk()
+    page.route("**/live/**", lambda route: None)
+    said = page.locator(".message.agent .prose")
+    hear(far.session, {"kind": "message.agent", "text": " & <b>two</b>\n"})
+    for _ in range(2):
+        far.tell(seen)
+    hear(far.session, {"kind": "message.agent", "text": "three"})
+    far.tell(seen)
+    text = "One & <b>two</b>\nthree"
+    expect(said).to_have_text(text, use_inner_text=True)
+    expect(said.locator(".appended")).to_have_count(1)
+    page.unroute("**/live/**")
+    page.reload()
+    expect(said).to_have_text(text, use_inner_text=True)
+    expect(said.locator(".appended")).to_have_count(0)
+
+
+def test_the_servers_rendering_replaces_what_was_appended(talk: Talk) -> None:
+    page, far, seen = talk()
+    hear(far.session, {"kind": "message.agent", "text": "\n\n- **two**\n"})
+    far.tell(seen)
+    expect(page.locator(".message.agent li strong")).to_have_text("two")
+    expect(page.locator(".appended")).to_have_count(0)
+
+
+def test_a_closed_socket_is_opened_again_behind_what_was_heard(talk: Talk) -> None:
+    page, far, seen = talk()
+    hear(far.session, {"kind": "message.agent", "text": " two"})
+    heard = far.tell(seen)
+    expect(page.locator(".message.agent .prose")).to_have_text("One two")
+    far.sockets[-1].close(code=4408)
+    eventually(lambda: page.evaluate("1") and len(far.sockets) > 1, describe="the page comes back")
+    assert f"after={heard}&" in far.sockets[-1].url
+
+
+@pytest.mark.parametrize(("code", "words"), [(4401, "You are logged out."), (4404, "This is gone")])
+def test_a_page_that_is_shut_out_says_so_and_stops(code: int, words: str, talk: Talk) -> None:
+    page, far, _ = talk()
+    far.sockets[-1].close(code=code)
+    expect(page.get_by_text(words)).to_be_visible()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate("async () => { window.dispatchEvent(new Event('online')); await fetch('/healthz') }")
+    assert [url.rpartition("/")[2] for url in asked] == ["healthz"]
+    assert len(far.sockets) == 1
+
+
+def test_a_log_that_was_put_back_is_read_anew(talk: Talk) -> None:
+    page, far, _ = talk()
+    TaskSession.objects.update(epoch="another")
+    with page.expect_navigation():
+        far.sockets[-1].send(json.dumps({"type": "hello", "epoch": "another", "last_seq": 1}))
+    expect(page.locator("#session")).to_have_attribute("data-epoch", "another")
