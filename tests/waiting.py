@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -29,12 +29,12 @@ def eventually(predicate: Callable[[], T], timeout: float = 10, describe: str = 
         time.sleep(_POLL)
 
 
-async def eventually_async(predicate: Callable[[], T | Awaitable[T]], timeout: float = 10, describe: str = "") -> T:
+async def eventually_async(predicate: Callable[[], Any], timeout: float = 10, describe: str = "") -> Any:
     """`eventually` for coroutines; ``predicate`` may be an ordinary or an async function."""
     deadline = time.monotonic() + timeout
     while True:
         answer = predicate()
-        seen: T = await answer if inspect.isawaitable(answer) else answer
+        seen = await answer if inspect.isawaitable(answer) else answer
         if seen:
             return seen
         if time.monotonic() > deadline:

@@ -83,10 +83,10 @@ class Subscriber(ABC):
         """Send what is behind, page by page and no faster than it is acknowledged, until level with the hub."""
         try:
             while await self.window.room(PATIENCE):
-                lines, more = await in_database(read_behind, dict(self.sent))
+                lines, _ = await in_database(read_behind, dict(self.sent))
                 await self._send(lines)
                 # Nothing may be awaited from here on: the hub goes on where this has ended.
-                if not more and self._is_level() and not self.window.full:
+                if self._is_level() and not self.window.full:
                     self.live = not self.over
                     return
             await self.cut(CloseCode.SLOW)

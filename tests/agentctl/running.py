@@ -61,15 +61,14 @@ class Running:
         async def is_there() -> bool:
             return await self.state() == state
 
-        there: bool = await eventually_async(is_there, describe=f"agent {state}")
-        assert there
+        assert await eventually_async(is_there, describe=f"agent {state}")
 
     async def pending_permission(self) -> str:
         async def pending() -> str:
             permissions = (await self.get("/status"))["pending_permissions"]
             return permissions[0]["permission_id"] if permissions else ""
 
-        return await eventually_async(pending)
+        return str(await eventually_async(pending))
 
     def lines(self) -> list[dict[str, Any]]:
         return list(read_lines(journal_directory(self.state_dir)))
@@ -78,7 +77,7 @@ class Running:
         return [line["kind"] for line in self.lines()]
 
     async def line(self, kind: str) -> dict[str, Any]:
-        return await eventually_async(lambda: next((line for line in self.lines() if line["kind"] == kind), {}))
+        return dict(await eventually_async(lambda: next((line for line in self.lines() if line["kind"] == kind), {})))
 
     def delivered(self) -> list[str]:
         path = self.workspace / DELIVERED

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
+from sessions_app.live.hub import hub
+from sessions_app.live.lines import Line, Log, read_behind
 from sessions_app.live.threads import in_database
 from sessions_app.models import SessionEvent
 from sessions_app.services.status import session_status
 from tests.api.world import World, client_of, message
-from tests.live.sockets import Headers, connected, of_page, path_of, say
+from tests.live.sockets import Headers, append, connected, of_page, path_of, say, soon
 
 
 @pytest.fixture
@@ -67,6 +70,43 @@ async def test_a_long_log_comes_in_pages_and_in_order(world: World, member: Head
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
         assert await socket.seqs(1111) == list(range(1, 1112))
+
+
+async def test_a_burst_comes_whole_and_in_order(world: World, member: Headers) -> None:
+    async with connected(path_of(world.session), member) as socket:
+        await socket.frame()
+        await soon(lambda: all(one.live for one in hub().subscribers), "it is live")
+        await say(world.session, 1111)
+        assert await socket.seqs(1111) == list(range(1, 1112))
+
+
+async def test_what_was_sent_to_others_while_one_was_reading_reaches_that_one_too(
+    world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reading is over, and before it can say so the hub has passed by with something newer."""
+
+    async def passed_by() -> None:
+        (followed,) = hub()._cursors
+        await soon(lambda: hub()._cursors[followed] == 5, "the hub has passed by")
+
+    loop, reads = asyncio.get_running_loop(), []
+
+    def read(cursors: Mapping[Log, int]) -> tuple[list[Line], bool]:
+        found = read_behind(cursors)
+        reads.append(len(found[0]))
+        if len(reads) == 1:
+            append(world.session.id, 3)
+            asyncio.run_coroutine_threadsafe(passed_by(), loop).result(10)
+        return found
+
+    monkeypatch.setattr("sessions_app.live.subscriber.read_behind", read)
+    await say(world.session, 2)
+    async with connected(path_of(world.session), member) as socket:
+        await socket.frame()
+        assert await socket.seqs(5) == [1, 2, 3, 4, 5]
+        assert reads == [2, 3]
+        await say(world.session, 1)
+        assert await socket.seqs(1) == [6]
 
 
 async def test_who_connects_in_the_middle_of_talk_gets_every_event_once(world: World, member: Headers) -> None:

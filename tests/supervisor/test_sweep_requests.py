@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -46,26 +47,32 @@ def carried_out(ask: Callable[[], SweepRequest]) -> SweepRequest:
     return fresh(asyncio.run(run()))
 
 
+def report_of(asked: SweepRequest) -> dict[str, Any]:
+    """What came of a request that is done."""
+    assert asked.report is not None
+    return dict(asked.report)
+
+
 def test_it_looks_at_what_claims_to_run_and_is_kept_even_if_it_decides_nothing(session: TaskSession) -> None:
     asked = carried_out(lambda: ask_for_sweep(make_user()))
     sweep = RecoverySweep.objects.get()
     assert (asked.sweep, sweep.trigger, sweep.examined) == (sweep, "reconcile", 1)
-    assert asked.report["sweep_id"] == str(sweep.id)
-    assert [row["rule"] for row in asked.report["sessions"]] == ["unknown_first"]
+    assert report_of(asked)["sweep_id"] == str(sweep.id)
+    assert [row["rule"] for row in report_of(asked)["sessions"]] == ["unknown_first"]
 
 
 def test_it_looks_at_the_named_sessions_alone(session: TaskSession, place: AsTold) -> None:
     running_session(task=session.task, runtime=place.name, execution={"runtime": place.name, "owner": ""})
     asked = carried_out(lambda: ask_for_sweep(None, sessions=[session.id]))
-    assert [row["session_id"] for row in asked.report["sessions"]] == [str(session.id)]
+    assert [row["session_id"] for row in report_of(asked)["sessions"]] == [str(session.id)]
 
 
 def test_a_dry_run_leaves_its_report_and_nothing_else(session: TaskSession, place: AsTold) -> None:
     place.sees.clear()  # dead: a sweep would act
     before = (session.state, session.last_seq)
     asked = carried_out(lambda: ask_for_sweep(None, dry_run=True))
-    assert (asked.sweep, asked.report["dry_run"], asked.report["examined"]) == (None, True, 1)
-    assert asked.report["sessions"][0]["agent_action"] != "none"
+    assert (asked.sweep, report_of(asked)["dry_run"], report_of(asked)["examined"]) == (None, True, 1)
+    assert report_of(asked)["sessions"][0]["agent_action"] != "none"
     assert (fresh(session).state, fresh(session).last_seq) == before
     assert not RecoverySweep.objects.exists()
 
