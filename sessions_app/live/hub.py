@@ -65,9 +65,12 @@ class Hub:
             raise TooManySeats(TooManySeats.__doc__)
         self.subscribers.add(subscriber)
         self._circles[_place(subscriber)].add(subscriber)
-        for followed, head in heads.items():
-            self._cursors.setdefault(followed, head)
-        self._stale = True  # a session may have been born since those were read
+        if subscriber.seat.session_id is None:  # what is known here and not to it was born a moment ago
+            for followed in self._cursors:
+                if followed.task_id == subscriber.seat.task_id:
+                    subscriber.sent.setdefault(followed, 0)
+        self._adopt({followed: head for followed, head in heads.items() if followed not in self._cursors})
+        self._stale = True  # what else was born a moment ago is looked for
         if self._work is None:
             self._work = asyncio.create_task(self._follow(), name="hub")
 
@@ -134,18 +137,19 @@ class Hub:
             found = await database(look, known, dict(self._cursors), self._tasks())
             self._version, more = found.version, found.more
             self._stale = self._stale or more
-            self._adopt(found.born)
+            self._adopt(dict.fromkeys(found.born, 0))
             await self._deliver(found.lines)
 
     def _tasks(self) -> set[uuid.UUID]:
         return {one.seat.task_id for one in self.subscribers if one.seat.session_id is None}
 
-    def _adopt(self, born: Sequence[Log]) -> None:
-        """Follow the new sessions of followed tasks."""
-        for followed in born:
-            for subscriber in self._circles.get(followed.task_id, ()):
-                self._cursors.setdefault(followed, 0)
-                subscriber.sent.setdefault(followed, 0)
+    def _adopt(self, heads: Mapping[Log, int]) -> None:
+        """Read these logs too; who follows the task of one and has never heard of it gets it from its beginning."""
+        for followed, head in heads.items():
+            self._cursors.setdefault(followed, head)
+            for one in self._circles.get(followed.task_id, ()):
+                if followed not in one.sent:
+                    one.sent[followed] = self._cursors[followed] = 0
 
     async def _deliver(self, lines: Sequence[Line]) -> None:
         """Send a batch to all who follow; who comes or goes meanwhile is told by ``live`` and seq."""

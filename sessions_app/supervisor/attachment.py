@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError
 from sessions_app.models import Lease, LeaseLost
+from sessions_app.supervisor.batching import gathered
 from sessions_app.supervisor.ingest import Ingested, ingest
 from sessions_app.supervisor.threads import DatabaseThread
 
@@ -111,9 +113,10 @@ class Attachment:
         return True
 
     async def _stream(self) -> None:
-        async with self.client.events(self.seq, self.epoch) as stream:
+        events = self.client.events(self.seq, self.epoch)
+        async with events as stream, aclosing(gathered(stream)) as batches:
             self.connected.set()
-            async for batch in stream:
+            async for batch in batches:
                 lines = [line for line in batch if "kind" in line]
                 if not lines:
                     continue

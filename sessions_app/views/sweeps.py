@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from django.contrib import messages
@@ -13,7 +13,8 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from sessions_app.models import RecoverySweep, SweepOutcome, SweepRequest
+from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, SweepRequest
+from sessions_app.services.catalogue import SECRETS
 from sessions_app.services.sweeps import ask_for_sweep
 from sessions_app.views.found import READS
 from sessions_app.views.wording import OUTCOMES, SWEEP_TRIGGERS, decision_words, receipt_kind_word, spelled
@@ -21,6 +22,7 @@ from sessions_app.views.wording import OUTCOMES, SWEEP_TRIGGERS, decision_words,
 SHOWN: Final = 50
 """Sweeps on the page, the newest."""
 ROWS_SHOWN: Final = 500
+_SECRETS: Final = tuple(f"session__{name}" for name in SECRETS)
 BAR_WIDTH: Final = 100.0
 
 
@@ -51,8 +53,10 @@ def sweep(request: HttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
     """Show one sweep and what it decided for the sessions of the user's teams."""
     row = get_object_or_404(RecoverySweep, id=sweep_id)
     outcomes = SweepOutcome.objects.visible_to(request.user).filter(sweep=row)
-    rows = outcomes.select_related("session__task", "session__agent_profile")[:ROWS_SHOWN]
-    context = {"told": _shown(row), "rows": [_row(one) for one in rows], "count": outcomes.count()}
+    found = outcomes.select_related("session__task", "session__agent_profile").defer(*_SECRETS)[:ROWS_SHOWN]
+    later = _receipts_since(row, found)
+    rows = [_row(one, one.receipt_kind or later.get(one.session_id, "")) for one in found]
+    context = {"told": _shown(row), "rows": rows, "count": outcomes.count()}
     return render(request, "sweep.html", context)
 
 
@@ -79,12 +83,19 @@ def _bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
     return parts
 
 
-def _row(outcome: SweepOutcome) -> dict[str, Any]:
+def _receipts_since(row: RecoverySweep, outcomes: Iterable[SweepOutcome]) -> dict[uuid.UUID, str]:
+    """A start that a sweep orders ends after it: the first receipt since of every session that it ordered one for."""
+    ordered = [one.session_id for one in outcomes if one.agent_action in ("resume", "start_workspace")]
+    found = ContinuityReceipt.objects.filter(session_id__in=ordered, created_at__gte=row.started_at)
+    return dict(found.order_by("-created_at").values_list("session_id", "kind"))
+
+
+def _row(outcome: SweepOutcome, receipt: str) -> dict[str, Any]:
     return {
         "outcome": outcome,
         "session": outcome.session,
         "rule": spelled(outcome.rule),
         "decision": decision_words(outcome.agent_action, outcome.strategy),
-        "receipt": receipt_kind_word(outcome.receipt_kind) if outcome.receipt_kind else None,
+        "receipt": receipt_kind_word(receipt) if receipt else None,
         "reason": spelled(outcome.reason),
     }

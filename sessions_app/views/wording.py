@@ -95,7 +95,7 @@ OUTCOMES: Final[Mapping[str, Word]] = {
     "fresh": Word("started fresh", "ask"),
     "workspace_only": Word("workspace only", "calm"),
     "failed": Word("failed", "bad"),
-    "skipped": Word("left as they are", "off"),
+    "skipped": Word("without a receipt", "off"),
 }
 """What the rows of a sweep came to, in the order in which they are shown."""
 SWEEP_TRIGGERS: Final[Mapping[str, str]] = {

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from sessions_app.consumers import TaskSocket, Welcome
+from sessions_app.live.hub import Hub, hub
+from sessions_app.live.lines import Look
 from sessions_app.live.threads import in_database
 from sessions_app.models import TaskSession
 from sessions_app.services.tasks import create_session, create_task
 from tests.api.world import World, client_of
-from tests.live.sockets import connected, of_page, path_of, say
+from tests.live.sockets import append, connected, of_page, path_of, say, soon
+from tests.waiting import eventually
 
 
 def another(world: World) -> TaskSession:
@@ -70,3 +78,55 @@ async def test_a_session_and_its_task_are_followed_side_by_side(world: World) ->
         await say(world.session, 2)
         assert await of_task.seqs(2) == [3, 4]
         assert await of_session.seqs(4) == [1, 2, 3, 4]
+
+
+def sent_of(here: Hub, session: TaskSession) -> list[int]:
+    """How far the hub is with a session; empty where it does not know it."""
+    return [seq for log, seq in here._cursors.copy().items() if log.session_id == session.id]
+
+
+async def test_a_session_that_is_born_while_one_is_welcomed_is_followed_from_its_beginning(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another follows the task already, so that the birth is no news when the newcomer joins."""
+    headers, here, born = await in_database(of_page, world.member), hub(), []
+    original = TaskSocket.welcome
+
+    def welcome(*args: Any) -> Welcome:
+        told = original(*args)
+        born.append(another(world))
+        append(born[0].id, 2)
+        eventually(lambda: sent_of(here, born[0]) == [2], describe="the other has its events")
+        return told
+
+    path = f"/ws/tasks/{world.task.id}/"
+    async with connected(path, headers) as first:
+        await first.frame()
+        monkeypatch.setattr(TaskSocket, "welcome", welcome)
+        async with connected(path, headers) as second:
+            assert (await second.frame())["type"] == "hello"
+            assert await second.seqs(2) == [1, 2]
+            await say(born[0])
+            assert await second.seqs(1) == [3]
+        assert await first.seqs(3) == [1, 2, 3]
+
+
+async def test_a_session_that_another_socket_followed_first_is_followed_from_its_beginning(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = await in_database(of_page, world.member)
+    async with connected(f"/ws/tasks/{world.task.id}/", headers) as of_task:
+        await of_task.frame()
+        await soon(lambda: all(one.live for one in hub().subscribers), "it is live")
+        with monkeypatch.context() as blind:
+            blind.setattr("sessions_app.live.hub.look", lambda *args: Look(1))
+            born = await in_database(another, world)
+            await say(born, 2)
+            async with connected(path_of(born), headers) as of_session:
+                await of_session.frame()
+                assert await of_session.seqs(2) == [1, 2]
+                blind.undo()
+                assert await of_task.seqs(2) == [1, 2]
+                await say(born)
+                assert await of_task.seqs(1) == [3]
+                assert await of_session.seqs(1) == [3]

@@ -29,7 +29,12 @@ def picture(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
     def take(page: Page, name: str) -> None:
         if wanted:
             PICTURES.mkdir(exist_ok=True)
-            page.screenshot(path=PICTURES / f"{name}.png", full_page=True, style=".worktree { display: none }")
+            page.evaluate("() => document.querySelectorAll('.worktree').forEach(one => one.hidden = true)")
+            screen = page.viewport_size or {"width": 1280, "height": 720}
+            height = page.evaluate("document.documentElement.scrollHeight")
+            page.set_viewport_size({**screen, "height": height})
+            page.screenshot(path=PICTURES / f"{name}.png")
+            page.set_viewport_size(screen)
 
     return take
 

@@ -140,8 +140,10 @@ def test_drill_d_a_worktree_that_is_gone_is_said_with_its_reason(place: Place, p
 def test_a_text_grows_through_the_socket_alone(place: Place) -> None:
     session = place.start("work 1")
     with place.visiting() as me:
-        told: list[str | bytes] = []
-        me.page.on("websocket", lambda socket: socket.on("framesent", lambda frame: told.append(frame)))
+        acks: list[int] = []
+        me.page.on(
+            "websocket", lambda socket: socket.on("framesent", lambda told: acks.append(json.loads(told)["seq"]))
+        )
         page = me.open(path_of(session))
         expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
         session.prompt("work 5")
@@ -150,7 +152,6 @@ def test_a_text_grows_through_the_socket_alone(place: Place) -> None:
         expect(agent_says(page).last).to_contain_text("tick 30", timeout=SOON)
         page.unroute("**/live/**")
         expect(agent_says(page).last).to_contain_text("tick 50", timeout=SOON)
-        acks = [json.loads(frame)["seq"] for frame in told]
         assert acks == sorted(acks) != []
         assert me.complaints == []
 

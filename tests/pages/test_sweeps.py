@@ -26,7 +26,7 @@ def test_a_sweep_tells_its_trigger_its_time_and_what_it_came_to(ada: Client, wor
         ("good", "0.00", "75.00"),
         ("bad", "75.00", "25.00"),
     ]
-    assert "left as they are" not in html
+    assert "without a receipt" not in html
 
 
 def test_a_sweep_shows_the_rows_of_the_own_teams_alone(ada: Client, bob: Client, world: World) -> None:
@@ -37,6 +37,20 @@ def test_a_sweep_shows_the_rows_of_the_own_teams_alone(ada: Client, bob: Client,
         assert words in mine
     assert path_of(session) not in theirs
     assert "None of your teams’ sessions" in theirs
+
+
+def test_a_start_that_ended_after_its_sweep_is_told_by_its_first_receipt(ada: Client, world: World) -> None:
+    session = world.resting_session()
+    session.receipts.create(kind="fresh")
+    sweep = make_sweep(session, skipped=1)
+    sweep.rows.update(receipt_kind="")
+    path = f"/sweeps/{sweep.id}/"
+    assert ">started fresh<" not in ada.get(path).text
+    for kind in ("injected", "failed"):
+        session.receipts.create(kind=kind)
+    html = ada.get(path).text
+    assert ">told what was said<" in html
+    assert ">failed<" not in html
 
 
 def test_a_sweep_that_never_was_is_not_there(ada: Client, world: World) -> None:

@@ -56,7 +56,7 @@ function apply(answer) {
   allowPrompts(answer.can_prompt);
   announce();
   showLocalTimes(document);
-  if (answer.start_on_open && mayStart) startOnce();
+  if (answer.start_on_open && mayStart && !document.hidden) startOnce();
   return answer.more;
 }
 

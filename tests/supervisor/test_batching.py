@@ -1,0 +1,70 @@
+"""A stream's frames reach the writer in order and in batches, however slow the writer is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from sessions_app.supervisor.batching import MOST_WAITING, gathered
+from tests.waiting import eventually_async
+
+Lines = list[dict[str, Any]]
+
+
+class Frames:
+    """A stream that gives ``count`` frames of one line, and tells how many were read."""
+
+    def __init__(self, count: int, error: Exception | None = None):
+        self.count, self.error, self.read = count, error, 0
+
+    async def __aiter__(self) -> AsyncIterator[Lines]:
+        for number in range(self.count):
+            self.read += 1
+            yield [{"seq": number}]
+            await asyncio.sleep(0)
+        if self.error:
+            raise self.error
+
+
+async def test_what_came_while_the_last_batch_was_written_is_the_next_one() -> None:
+    frames = Frames(100)
+    async with aclosing(gathered(aiter(frames))) as batches:
+        first = await anext(batches)
+        await eventually_async(lambda: frames.read == 100, describe="the stream is read on")
+        second = await anext(batches)
+        assert [line["seq"] for line in first + second] == list(range(100))
+        assert [batch async for batch in batches] == []
+
+
+async def test_a_stream_is_not_read_further_than_what_may_wait() -> None:
+    frames = Frames(3 * MOST_WAITING)
+    seen = []
+    async with aclosing(gathered(aiter(frames))) as batches:
+        async for batch in batches:
+            await asyncio.sleep(0)
+            assert frames.read <= len(seen) + len(batch) + MOST_WAITING
+            seen += [line["seq"] for line in batch]
+    assert seen == list(range(3 * MOST_WAITING))
+
+
+async def test_an_error_of_the_stream_comes_after_all_that_came_before_it() -> None:
+    seen: Lines = []
+    with pytest.raises(ConnectionError):
+        async with aclosing(gathered(aiter(Frames(5, ConnectionError("gone"))))) as batches:
+            async for batch in batches:
+                seen += batch
+    assert len(seen) == 5
+
+
+async def test_a_consumer_that_goes_away_ends_the_reading() -> None:
+    frames = Frames(10**9)
+    async with aclosing(gathered(aiter(frames))) as batches:
+        await anext(batches)
+    stopped_at = frames.read
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert frames.read == stopped_at
