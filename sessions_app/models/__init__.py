@@ -2,7 +2,7 @@
 
 from sessions_app.models.draft import Draft, Lease, LeaseLost, refresh_task, writing
 from sessions_app.models.event import NewEvent, SessionEvent, append, reserve, write_reserved
-from sessions_app.models.intent import OVERTAKING, Intent, IntentKind
+from sessions_app.models.intent import OVERTAKING, QUEUED_FOR_CAPACITY, Intent, IntentKind
 from sessions_app.models.login_link import LoginLink
 from sessions_app.models.message import PART_LIMIT, Message, MessagePart, texts_of
 from sessions_app.models.prompt import Prompt
@@ -18,6 +18,7 @@ __all__ = [
     "OVERTAKING",
     "PART_LIMIT",
     "POLICIES",
+    "QUEUED_FOR_CAPACITY",
     "ContinuityReceipt",
     "Draft",
     "Intent",

@@ -25,6 +25,9 @@ class IntentKind(models.TextChoices):
 OVERTAKING = (IntentKind.CLOSE, IntentKind.STOP, IntentKind.CANCEL, IntentKind.ANSWER)
 """Kinds that go before starts and prompts (rule 9)."""
 
+QUEUED_FOR_CAPACITY = "queued_for_capacity"
+"""Key of a start order's payload: its executor has as many live executions as it may have."""
+
 
 class Intent(TeamModel):
     """One order. Written with the request that asks; done once, by whoever holds the lease."""

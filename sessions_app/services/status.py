@@ -16,7 +16,7 @@ from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from sessions_app.domain import status as rules
 from sessions_app.domain.states import PromptState, RunState
-from sessions_app.models import ContinuityReceipt, Run, Supervisor, TaskSession
+from sessions_app.models import QUEUED_FOR_CAPACITY, ContinuityReceipt, Run, Supervisor, TaskSession
 from sessions_app.services.assessment import assess_session, execution_of, is_running
 
 CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
@@ -27,6 +27,7 @@ def session_status(session: TaskSession) -> dict[str, Any]:
     execution = execution_of(session)
     assessment = assess_session(session)
     counts = _counts(session)
+    starts = list(session.intents.filter(kind="start", done_at=None).values_list("payload", flat=True))
     return {
         "session_id": str(session.id),
         "task_id": str(session.task_id),
@@ -63,7 +64,8 @@ def session_status(session: TaskSession) -> dict[str, Any]:
         "pending_permissions": counts["pending"],
         "held_prompts": counts["held"],
         "queued_prompts": counts["queued"],
-        "starting": counts["starts"] > 0,
+        "starting": bool(starts),
+        "queued_for_capacity": any(order.get(QUEUED_FOR_CAPACITY) for order in starts),
     }
 
 
@@ -86,7 +88,6 @@ def _counts(session: TaskSession) -> dict[str, int]:
     return {
         **prompts,
         "pending": session.permissions.filter(state="pending").count(),
-        "starts": session.intents.filter(kind="start", done_at=None).count(),
     }
 
 

@@ -12,7 +12,7 @@ from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, Launc
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.states import DesiredState, SessionState
-from sessions_app.models import Draft, Intent, Lease, TaskSession, writing
+from sessions_app.models import QUEUED_FOR_CAPACITY, Draft, Intent, Lease, TaskSession, writing
 from sessions_app.services.assessment import is_running
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.outcomes import settle
@@ -53,7 +53,8 @@ def claim(session_id: uuid.UUID, intent_id: uuid.UUID, me: str, *, attached: boo
         if intent.done_at is not None or refused:
             return None
         if _is_full(draft.session):
-            return None  # queued_for_capacity: looked at again when something has ended
+            _queue(intent)
+            return None
         _count(draft, intent)
         intent.claimed_generation = lease.generation
         intent.save(update_fields=["claimed_generation"])
@@ -80,6 +81,13 @@ def _is_full(session: TaskSession) -> bool:
         executor=session.executor, status__in=[ExecutorStatus.STARTING, ExecutorStatus.READY]
     ).exclude(session=session)
     return live.count() >= limit
+
+
+def _queue(intent: Intent) -> None:
+    """There is no room: said in the order, which is looked at again whenever something changes."""
+    if not intent.payload.get(QUEUED_FOR_CAPACITY):
+        intent.payload = {**intent.payload, QUEUED_FOR_CAPACITY: True}
+        intent.save(update_fields=["payload"])
 
 
 def _count(draft: Draft, intent: Intent) -> None:

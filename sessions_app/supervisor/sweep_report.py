@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from executors_app.models import ExecutorRunning
+from sessions_app.domain.states import SessionState
 from sessions_app.domain.verification import ReceiptKind
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, TaskSession
 from sessions_app.supervisor.sweep import Decided, Sweep
@@ -39,10 +40,12 @@ def report(result: Sweep, boot_id: str) -> dict[str, Any]:
 
 
 def _came_to(row: Mapping[str, Any], result: Sweep) -> str:
-    """What a row counts as: its receipt; without one, an agent that was found up counts as reattached."""
+    """What a row counts as: its receipt; without one an error, or an agent that was found up."""
     outcome = result.outcomes.get(row["session_id"], Outcome())
-    if row["receipt_kind"] or outcome.error:
-        return str(row["receipt_kind"] or ReceiptKind.FAILED)
+    if row["receipt_kind"]:
+        return str(row["receipt_kind"])
+    if outcome.error or row["session_state"] == SessionState.ERROR:
+        return ReceiptKind.FAILED
     found = row["agent_action"] == "reattach" and not outcome.skipped
     return ReceiptKind.REATTACHED if found else "skipped"
 

@@ -41,7 +41,7 @@ def reconnecting(page: Page) -> Any:
 
 
 def test_drill_a_the_page_stays_open_and_nothing_is_lost_or_shown_twice(place: Place, picture: Picture) -> None:
-    session = place.start("work 4\nask", "Mend the login tests")
+    session = place.start("work 3\nask", "Mend the login tests")
     with place.visiting() as me:
         page = me.open(path_of(session))
         expect(agent_says(page)).to_contain_text("tick 3", timeout=SOON)

@@ -42,7 +42,7 @@ async def test_what_came_while_the_last_batch_was_written_is_the_next_one() -> N
 
 async def test_a_stream_is_not_read_further_than_what_may_wait() -> None:
     frames = Frames(3 * MOST_WAITING)
-    seen = []
+    seen: list[int] = []
     async with aclosing(gathered(aiter(frames))) as batches:
         async for batch in batches:
             await asyncio.sleep(0)

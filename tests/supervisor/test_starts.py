@@ -10,6 +10,7 @@ from executors_app.plugins import agent_type
 from sessions_app.domain.resumability import Mode, Strategy
 from sessions_app.models import Intent, LeaseLost, Prompt, TaskSession, writing
 from sessions_app.services import intents
+from sessions_app.services.status import session_status
 from sessions_app.supervisor import start_agent, start_plan
 from sessions_app.supervisor.outcomes import Failure, write_failure
 from sessions_app.supervisor.start_plan import Plan
@@ -84,7 +85,7 @@ def test_a_claim_of_what_nobody_wants_any_more_is_settled() -> None:
     assert fresh(session).state == "WAITING_FOR_INPUT"
 
 
-def test_a_place_that_is_full_lets_the_start_wait() -> None:
+def test_a_place_that_is_full_lets_the_start_wait_and_says_so() -> None:
     running_session()
     session = at_rest()
     execution = execution_of(session)
@@ -92,6 +93,7 @@ def test_a_place_that_is_full_lets_the_start_wait() -> None:
     change(execution.executor, max_live=1)
     assert claim(session) is None
     assert session.intents.filter(kind="start", done_at=None).exists()
+    assert session_status(fresh(session))["queued_for_capacity"]
 
 
 def test_an_agent_that_loaded_our_conversation_is_proven() -> None:
