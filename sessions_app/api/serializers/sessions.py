@@ -134,6 +134,7 @@ class StatusSerializer(serializers.Serializer[Any]):
     pending_permissions = serializers.IntegerField()
     held_prompts = serializers.IntegerField()
     queued_prompts = serializers.IntegerField()
+    queued_for_capacity = serializers.BooleanField()
     starting = serializers.BooleanField()
 
 

@@ -1,0 +1,143 @@
+"""One event to many sockets of one session: a served web beside a bare server that only sends."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from django.contrib.auth import get_user_model
+from django.db import transaction
+from rest_framework.authtoken.models import Token
+
+from sessions_app.models import NewEvent, append
+from sessions_app.services import tasks
+from tests.bench.figures import Figure, Run, in_turn
+from tests.bench.world import World
+from tests.services import ROOT
+
+WITHIN = 30.0
+"""Seconds for one event to reach everybody."""
+SEATS = 50
+"""Sockets of one user."""
+PAYLOAD = {"text": "a few words of an agent"}
+BELL = b"\x81\x80\0\0\0\0"
+"""An empty text frame, masked with zeros."""
+
+
+def to_all(world: World, sockets: int, rounds: int) -> Figure:
+    """From the commit of an event until each of ``sockets`` has it."""
+    world.empty()
+    task = world.task("Watched")
+    task.save()
+    session = tasks.create_session(world.user, task, world.profile, world.executor, desired_state="stopped")
+    with ExitStack() as stack:
+        port = stack.enter_context(_serving("kandev.asgi:application"))
+        floor_port = stack.enter_context(_serving("tests.bench.bare_fanout:application"))
+        tokens = _tokens(world, -(-sockets // SEATS))
+        path = f"/ws/sessions/{session.id}/"
+        crowd = stack.enter_context(Crowd(port, path, [tokens[number // SEATS] for number in range(sockets)]))
+        bare_crowd = stack.enter_context(Crowd(floor_port, "/", [""] * sockets))
+        crowd.until_all_heard(b'"hello"')
+        told = _teller(session.id, crowd)
+        seconds, floor = asyncio.run(in_turn(rounds, told, bare_crowd.ring))
+    return Figure(f"one event to {sockets} sockets", min(seconds), "bare sends", min(floor))
+
+
+def _teller(session_id: uuid.UUID, crowd: Crowd) -> Run:
+    def tell() -> None:
+        with transaction.atomic():
+            seq = append(session_id, [NewEvent("session.workspace.changed", PAYLOAD)])
+        crowd.until_all_heard(b'"seq":%d,' % seq)
+
+    return tell
+
+
+def _tokens(world: World, count: int) -> list[str]:
+    """Those of so many members of the team."""
+    keys = []
+    for number in range(count):
+        user = get_user_model().objects.create(username=f"watcher {number}")
+        user.groups.add(world.team)
+        keys.append(Token.objects.create(user=user).key)
+    return keys
+
+
+class Crowd:
+    """Many clients of one address, read with epoll: as little work as there can be at this end."""
+
+    def __init__(self, port: int, path: str, tokens: Sequence[str]):
+        self._sockets: dict[int, socket.socket] = {}
+        self._heard: dict[int, bytes] = {}
+        self._poll = select.epoll()
+        for token in tokens:
+            one = _handshake(port, path, token)
+            self._sockets[one.fileno()] = one
+            self._poll.register(one, select.EPOLLIN)
+
+    def __enter__(self) -> Crowd:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._poll.close()
+        for one in self._sockets.values():
+            one.close()
+
+    def ring(self) -> None:
+        """Let one client say something, and wait until all have heard the bare server's answer."""
+        next(iter(self._sockets.values())).sendall(BELL)
+        self.until_all_heard(b'"payload"')
+
+    def until_all_heard(self, words: bytes) -> None:
+        """Read until each has been sent ``words``; raises AssertionError for a late or lost one."""
+        waiting, deadline = set(self._sockets), time.monotonic() + WITHIN
+        while waiting:
+            assert time.monotonic() < deadline, f"{len(waiting)} sockets have not heard {words!r}"
+            for descriptor, _ in self._poll.poll(1):
+                came = self._sockets[descriptor].recv(65536)
+                assert came, "a socket was closed"
+                heard = self._heard.pop(descriptor, b"") + came
+                if words in heard:
+                    waiting.discard(descriptor)
+                else:
+                    self._heard[descriptor] = heard
+
+
+def _handshake(port: int, path: str, token: str) -> socket.socket:
+    one = socket.create_connection(("127.0.0.1", port), timeout=WITHIN)
+    lines = (
+        f"GET {path} HTTP/1.1",
+        f"Host: 127.0.0.1:{port}",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        *([f"Authorization: Token {token}"] if token else []),
+    )
+    one.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):  # byte by byte: a frame may follow
+        head += one.recv(1)
+    assert b" 101 " in head.splitlines()[0], head
+    return one
+
+
+@contextmanager
+def _serving(application: str) -> Iterator[int]:
+    """An application served as ``manage.py serve`` does it; gives its port."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1024)
+        port: int = listener.getsockname()[1]
+        argv = [sys.executable, "-m", "daphne", "-v", "0", "--fd", str(listener.fileno()), application]
+        with subprocess.Popen(argv, cwd=ROOT, pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL) as process:
+            try:
+                yield port
+            finally:
+                process.kill()
