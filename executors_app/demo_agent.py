@@ -4,6 +4,7 @@ It speaks ACP version 1 (JSON-RPC, one message a line, over stdin and stdout) an
 A prompt is read line by line:
 
 ``work N``              works N seconds, saying a numbered tick about every 0.1 s
+``work N at R``         the same with R ticks a second
 ``remember WORD``       keeps a word; ``what was the word?`` gets it back from the conversation
 ``tool``                makes a tool call
 ``ask``, ``ask after N``   asks for permission, after N seconds of work
@@ -134,11 +135,11 @@ class Turn:
         if self.cancelled.wait(max(seconds, 0)):
             raise Cancelled
 
-    def work(self, seconds: float) -> None:
-        """Say numbered ticks for so many seconds."""
+    def work(self, seconds: float, tick: float = TICK) -> None:
+        """Say numbered ticks for so many seconds, one every ``tick`` seconds."""
         start = time.monotonic()
-        for number in range(1, max(1, round(seconds / TICK)) + 1):
-            self.rest(start + number * TICK - time.monotonic())
+        for number in range(1, max(1, round(seconds / tick)) + 1):
+            self.rest(start + number * tick - time.monotonic())
             self.say(f"tick {number}\n")
 
     def tool(self, title: str, kind: str, run: Callable[[], str], **body: Any) -> None:
@@ -315,8 +316,8 @@ class DemoAgent:
 
     def _follow(self, turn: Turn, line: str) -> bool:
         """Carry out one line; False if it is no instruction."""
-        if found := re.fullmatch(r"(work|ask after) (\d+(?:\.\d+)?)", line):
-            turn.work(float(found[2]))
+        if found := re.fullmatch(r"(work|ask after) (\d+(?:\.\d+)?)(?: at ([1-9]\d{0,3}))?", line):
+            turn.work(float(found[2]), 1 / int(found[3]) if found[3] else TICK)
             if found[1] == "ask after":
                 turn.ask()
         elif found := re.fullmatch(r"remember (\S+)", line):

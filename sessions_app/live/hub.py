@@ -127,7 +127,7 @@ class Hub:
                     await asyncio.sleep(LOOK_AGAIN)
                     await bell.rings()
         finally:
-            await asyncio.to_thread(database.close)
+            await asyncio.shield(asyncio.to_thread(database.close))  # also where the loop itself is ending
 
     async def _look(self, database: DatabaseThread) -> None:
         """Send all that is new, batch by batch."""

@@ -181,6 +181,13 @@ def test_its_own_log_is_what_it_has_said(connect: Callable[[], Client]) -> None:
     assert client.words.startswith("tick 1\ntick 2\ntick 3\nThe tool is done.\n")
 
 
+def test_it_works_as_fast_as_it_is_told_to(connect: Callable[[], Client]) -> None:
+    client = connect()
+    client.new()
+    client.prompt("work 0.1 at 100")
+    assert "".join(client.texts("agent")) == "".join(f"tick {number}\n" for number in range(1, 11))
+
+
 def test_a_cancel_ends_its_work(connect: Callable[[], Client]) -> None:
     client = connect()
     client.new()

@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 from django.contrib.auth import get_user_model
 from django.db import transaction
@@ -18,7 +18,8 @@ from rest_framework.authtoken.models import Token
 
 from sessions_app.models import NewEvent, append
 from sessions_app.services import tasks
-from tests.bench.figures import Figure, Run, in_turn
+from sessions_app.supervisor.threads import DatabaseThread
+from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World
 from tests.services import ROOT
 
@@ -38,25 +39,29 @@ def to_all(world: World, sockets: int, rounds: int) -> Figure:
     task.save()
     session = tasks.create_session(world.user, task, world.profile, world.executor, desired_state="stopped")
     with ExitStack() as stack:
-        port = stack.enter_context(_serving("kandev.asgi:application"))
-        floor_port = stack.enter_context(_serving("tests.bench.bare_fanout:application"))
+        port = stack.enter_context(serving("kandev.asgi:application"))
+        floor_port = stack.enter_context(serving("tests.bench.bare_fanout:application"))
         tokens = _tokens(world, -(-sockets // SEATS))
         path = f"/ws/sessions/{session.id}/"
-        crowd = stack.enter_context(Crowd(port, path, [tokens[number // SEATS] for number in range(sockets)]))
-        bare_crowd = stack.enter_context(Crowd(floor_port, "/", [""] * sockets))
+        crowd = stack.enter_context(closing(Crowd(port, path, [tokens[n // SEATS] for n in range(sockets)])))
+        bare_crowd = stack.enter_context(closing(Crowd(floor_port, "/", [""] * sockets)))
         crowd.until_all_heard(b'"hello"')
-        told = _teller(session.id, crowd)
-        seconds, floor = asyncio.run(in_turn(rounds, told, bare_crowd.ring))
+        seconds, floor = asyncio.run(_beside(session.id, crowd, bare_crowd, rounds))
     return Figure(f"one event to {sockets} sockets", min(seconds), "bare sends", min(floor))
 
 
-def _teller(session_id: uuid.UUID, crowd: Crowd) -> Run:
+async def _beside(session_id: uuid.UUID, crowd: Crowd, bare_crowd: Crowd, rounds: int) -> list[list[float]]:
     def tell() -> None:
         with transaction.atomic():
             seq = append(session_id, [NewEvent("session.workspace.changed", PAYLOAD)])
         crowd.until_all_heard(b'"seq":%d,' % seq)
 
-    return tell
+    writer = DatabaseThread("bench")
+    try:
+        await writer(tell)  # whoever has just come reads this one; the next is sent
+        return await in_turn(rounds, lambda: writer(tell), bare_crowd.ring)
+    finally:
+        writer.close()
 
 
 def _tokens(world: World, count: int) -> list[str]:
@@ -81,10 +86,8 @@ class Crowd:
             self._sockets[one.fileno()] = one
             self._poll.register(one, select.EPOLLIN)
 
-    def __enter__(self) -> Crowd:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Hang up."""
         self._poll.close()
         for one in self._sockets.values():
             one.close()
@@ -129,7 +132,7 @@ def _handshake(port: int, path: str, token: str) -> socket.socket:
 
 
 @contextmanager
-def _serving(application: str) -> Iterator[int]:
+def serving(application: str) -> Iterator[int]:
     """An application served as ``manage.py serve`` does it; gives its port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

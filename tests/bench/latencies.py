@@ -40,7 +40,7 @@ def of_a_turn(world: World, seconds: float) -> list[Figure]:
     world.empty()
     task = world.task("Work")
     task.save()
-    with _supervising():
+    with supervising():
         prompt = f"work {seconds:g}"
         session = tasks.create_session(world.user, task, world.profile, world.executor, prompt=prompt)
         try:
@@ -49,13 +49,13 @@ def of_a_turn(world: World, seconds: float) -> list[Figure]:
             _end(session, world)
     row, floor = f"agent to event log, {{}} of {len(waited)}", "one bare commit, {}"
     return [
-        Figure(row.format(name), _quantile(waited, share), floor.format(name), _quantile(commits, share))
+        Figure(row.format(name), quantile(waited, share), floor.format(name), quantile(commits, share))
         for name, share in (("p50", 0.5), ("p95", 0.95))
     ]
 
 
 @contextmanager
-def _supervising() -> Iterator[None]:
+def supervising() -> Iterator[None]:
     argv = [sys.executable, str(ROOT / "manage.py"), "supervise"]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
@@ -118,7 +118,7 @@ def _time(at: str) -> float:
     return datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp()
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
+def quantile(values: Sequence[float], share: float) -> float:
     if len(values) < 2:
         return values[0]
     return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]

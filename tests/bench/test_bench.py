@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.services import ROOT
+from tests.services import ROOT, chromium
 
 ROWS = (
     "sweep of 20 live",
@@ -18,6 +18,9 @@ ROWS = (
     "ingest, 20 x 50 lines",
     "agent to event log, p50",
     "agent to event log, p95",
+    "session page, 50 messages",
+    "one event to 20 sockets",
+    *(("agent to screen, 200 a second, p50", "agent to screen, 200 a second, p95") if chromium() else ()),
     "bare GET /status, each",
     "append 1 line + fdatasync",
     "append 100 lines + fdatasync, each line",

@@ -1,0 +1,220 @@
+"""From the agent's word to the reader's screen, in real Chromium; and how long a page of a long session takes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from aiohttp import web
+from django.conf import settings
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+from playwright.sync_api import Page
+
+from executors_app.agentctl import identity, journal_files
+from executors_app.models import ExecutorRunning
+from executors_app.state_directory import state_directory
+from sessions_app.models import Message, MessagePart, TaskSession
+from sessions_app.services import intents, tasks
+from sessions_app.supervisor.threads import DatabaseThread
+from tests.bench.fanout import serving
+from tests.bench.figures import Figure, in_turn
+from tests.bench.latencies import quantile, supervising
+from tests.bench.world import World
+from tests.pages.browsers import COOKIE, Visit, real_browser
+from tests.services import missing
+from tests.waiting import eventually
+
+RATE = 200
+"""Ticks a second."""
+WATCH = """(selector) => {
+  window.seen = {};
+  const look = () => {
+    const text = document.querySelector(selector).textContent;
+    const last = text.lastIndexOf("tick ");
+    const number = last < 0 ? 0 : parseInt(text.slice(last + 5));
+    if (number && !(number in window.seen)) window.seen[number] = Date.now() / 1000;
+  };
+  new MutationObserver(look).observe(document.querySelector(selector),
+    {subtree: true, childList: true, characterData: true});
+}"""
+BARE = """(url) => {
+  const place = document.body.appendChild(document.createElement("pre"));
+  window.socket = new WebSocket(url);
+  window.socket.onmessage = (message) => place.append(message.data);
+}"""
+
+
+def of_a_fast_agent(world: World, seconds: float) -> list[Figure]:
+    """An agent that says ``RATE`` things a second, seen on an open session page; beside bare sends to a bare page."""
+    if missing("chromium"):
+        return []
+    with real_browser() as browser, serving("kandev.asgi:application") as port:
+        page = Visit(browser, f"http://127.0.0.1:{port}", _cookie(world)).page
+        waited = _beside_agent(world, page, seconds)
+        floor = _bare(browser.new_page(), seconds)
+    row = f"agent to screen, {RATE} a second, {{}}"
+    return [
+        Figure(row.format(name), quantile(waited, share), f"bare sends, {name}", quantile(floor, share))
+        for name, share in (("p50", 0.5), ("p95", 0.95))
+    ]
+
+
+def _cookie(world: World) -> str:
+    client = Client()
+    client.force_login(world.user)
+    return client.cookies[COOKIE].value
+
+
+def _beside_agent(world: World, page: Page, seconds: float) -> list[float]:
+    world.empty()
+    task = world.task("Fast")
+    task.save()
+    with supervising():
+        session = tasks.create_session(world.user, task, world.profile, world.executor)
+        executions = ExecutorRunning.objects.filter(session=session)
+        try:
+            eventually(lambda: _fresh(session).launch_id, timeout=60, describe="the agent is up")
+            page.goto(reverse("session", args=[task.id, session.id]))
+            page.evaluate(WATCH, "#messages")
+            intents.prompt(session.id, "fast", f"work {seconds:g} at {RATE}", world.user)
+            eventually(lambda: session.runs.filter(state="completed").exists(), timeout=60, describe="the turn is over")
+            return _delays(_seen(page, seconds), _said(executions.get()))
+        finally:
+            intents.stop(session.id, world.user)
+            with suppress(AssertionError):
+                eventually(lambda: executions.get().status == "stopped", timeout=30)
+            for execution in executions:
+                identity.end_all(identity.marked(str(execution.id)), 10)
+
+
+def _fresh(session: TaskSession) -> TaskSession:
+    row: TaskSession = TaskSession.objects.get(id=session.id)
+    return row
+
+
+def _seen(page: Page, seconds: float) -> dict[str, float]:
+    """When each tick was on the screen, once the last one is."""
+    last = str(round(seconds * RATE))
+    eventually(lambda: last in page.evaluate("Object.keys(window.seen)"), timeout=30, describe=f"tick {last} is shown")
+    seen: dict[str, float] = page.evaluate("window.seen")
+    return seen
+
+
+def _said(execution: ExecutorRunning) -> dict[int, float]:
+    """When each tick entered the journal."""
+    place = state_directory(settings.KANDEV_DATA_DIR, str(execution.id))
+    lines = journal_files.read_lines(journal_files.journal_directory(place.path))
+    texts = [(line["text"], line["ts"]) for line in lines if line["kind"] == "message.agent"]
+    return {int(text.split()[1]): ts for text, ts in texts if text.startswith("tick ")}
+
+
+def _delays(seen: Mapping[str, float], said: Mapping[int, float]) -> list[float]:
+    """A tick is on the screen as soon as one that is not older is."""
+    times = sorted((int(number), at) for number, at in seen.items())
+    delays, index = [], 0
+    for number in sorted(said):
+        while index < len(times) and times[index][0] < number:
+            index += 1
+        if index < len(times):
+            delays.append(times[index][1] - said[number])
+    return delays
+
+
+def _bare(page: Page, seconds: float) -> list[float]:
+    """A page without anything, fed by a server that only sends."""
+    said: dict[int, float] = {}
+
+    async def talk(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        began = time.monotonic()
+        for number in range(1, round(seconds * RATE) + 1):
+            await asyncio.sleep(max(0, began + number / RATE - time.monotonic()))
+            said[number] = time.time()
+            await socket.send_str(f"tick {number}\n")
+        return socket
+
+    with _in_a_thread(talk) as port:
+        page.goto(f"http://127.0.0.1:{port}/page")
+        page.evaluate(WATCH, "body")
+        page.evaluate(BARE, f"ws://127.0.0.1:{port}/")
+        return _delays(_seen(page, seconds), said)
+
+
+@contextmanager
+def _in_a_thread(talk: Callable[[web.Request], Awaitable[web.WebSocketResponse]]) -> Iterator[int]:
+    """A server on a loop of its own; gives its port."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def blank(request: web.Request) -> web.Response:
+        return web.Response(text="<!doctype html><title>Bare</title>", content_type="text/html")
+
+    async def listen() -> web.AppRunner:
+        app = web.Application()
+        app.router.add_get("/", talk)
+        app.router.add_get("/page", blank)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return runner
+
+    runner = asyncio.run_coroutine_threadsafe(listen(), loop).result(10)
+    try:
+        yield int(runner.addresses[0][1])
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+def of_a_long_session(world: World, messages: int, rounds: int) -> Figure:
+    """The session page of ``messages`` messages, rendered; beside reading as many rows."""
+    world.empty()
+    task = world.task("Long")
+    task.save()
+    session = tasks.create_session(world.user, task, world.profile, world.executor, desired_state="stopped")
+    _talk_long(session, messages)
+    client, path = Client(SERVER_NAME="127.0.0.1"), reverse("session", args=[task.id, session.id])
+    client.force_login(world.user)
+
+    def render() -> None:
+        answer = client.get(path)
+        assert answer.status_code == 200, answer.status_code
+
+    def read() -> None:
+        assert len(list(MessagePart.objects.values_list("message_id", "text"))) == messages
+
+    render()
+    seconds, floor = asyncio.run(_in_turn(rounds, render, read))
+    return Figure(f"session page, {messages} messages", min(seconds), "reading the rows", min(floor))
+
+
+def _talk_long(session: TaskSession, messages: int) -> None:
+    now = timezone.now()
+    rows = [
+        Message(session=session, seq=n, updated_seq=n, role="agent" if n % 2 else "user", created_at=now)
+        for n in range(1, messages + 1)
+    ]
+    Message.objects.bulk_create(rows)
+    MessagePart.objects.bulk_create(
+        MessagePart(message=row, number=0, text=f"Message {row.seq}, **bold**") for row in rows
+    )
+    TaskSession.objects.filter(id=session.id).update(last_seq=messages)
+
+
+async def _in_turn(rounds: int, *runs: Callable[[], None]) -> list[list[float]]:
+    """The ORM wants a thread without a loop."""
+    writer = DatabaseThread("bench")
+    try:
+        return await in_turn(rounds, *(partial(writer, run) for run in runs))
+    finally:
+        writer.close()
