@@ -127,7 +127,8 @@ class Hub:
                     await asyncio.sleep(LOOK_AGAIN)
                     await bell.rings()
         finally:
-            await asyncio.shield(asyncio.to_thread(database.close))  # also where the loop itself is ending
+            # Whatever is cancelled here, the thread is told to end.
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, database.close))
 
     async def _look(self, database: DatabaseThread) -> None:
         """Send all that is new, batch by batch."""

@@ -54,7 +54,7 @@ def sweep(request: HttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
     row = get_object_or_404(RecoverySweep, id=sweep_id)
     outcomes = SweepOutcome.objects.visible_to(request.user).filter(sweep=row)
     found = outcomes.select_related("session__task", "session__agent_profile").defer(*_SECRETS)[:ROWS_SHOWN]
-    later = _receipts_since(row, found)
+    later = _receipts_since(request.user, row, found)
     rows = [_row(one, one.receipt_kind or later.get(one.session_id, "")) for one in found]
     context = {"told": _shown(row), "rows": rows, "count": outcomes.count()}
     return render(request, "sweep.html", context)
@@ -83,10 +83,10 @@ def _bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
     return parts
 
 
-def _receipts_since(row: RecoverySweep, outcomes: Iterable[SweepOutcome]) -> dict[uuid.UUID, str]:
+def _receipts_since(user: Any, row: RecoverySweep, outcomes: Iterable[SweepOutcome]) -> dict[uuid.UUID, str]:
     """A start that a sweep orders ends after it: the first receipt since of every session that it ordered one for."""
     ordered = [one.session_id for one in outcomes if one.agent_action in ("resume", "start_workspace")]
-    found = ContinuityReceipt.objects.filter(session_id__in=ordered, created_at__gte=row.started_at)
+    found = ContinuityReceipt.objects.visible_to(user).filter(session_id__in=ordered, created_at__gte=row.started_at)
     return dict(found.order_by("-created_at").values_list("session_id", "kind"))
 
 

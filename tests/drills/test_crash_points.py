@@ -78,7 +78,7 @@ def test_an_agentctl_killed_at_a_crash_point_delivers_no_prompt_twice(shared: De
     reached.mkdir()
     shared.serve({"KANDEV_CRASH_AT": point, "KANDEV_CRASH_DIR": str(reached), "KANDEV_CONTINUE": "off"})
     try:
-        session = shared.start_session("remember walrus")
+        session = shared.start_session("remember walrus\nwork 1")
         eventually((reached / point).exists, timeout=60, describe=f"agentctl dies at {point}")
         settled = ("done", "interrupted", "held")
         eventually(lambda: session.prompts()[0]["state"] in settled, timeout=90, describe="its prompt is settled")
@@ -88,7 +88,7 @@ def test_an_agentctl_killed_at_a_crash_point_delivers_no_prompt_twice(shared: De
         eventually(lambda: session.prompts()[1]["state"] == "done", timeout=60, describe="it works again")
 
         heard = "".join(path.read_text() for path in session.agent_home.glob("*.jsonl"))
-        assert heard.count('"user", "text": "remember walrus"') <= 1
+        assert heard.count('"user", "text": "remember walrus') <= 1
         assert session.prompts()[0]["state"] == STATE_AFTER[point]
         assert session.names().count("session.run.interrupted") <= 1
     finally:

@@ -63,7 +63,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]
 
 def test_it_leads_a_session_of_its_own(report: dict[str, object]) -> None:
     assert report["pid"] == report["pgid"] == report["sid"]
-    assert report["parent"] != os.getpid()
+    assert report["parent"] in (1, os.getpid()), "init, or we where this process has been made a subreaper"
 
 
 def test_it_inherits_nothing(report: dict[str, object]) -> None:

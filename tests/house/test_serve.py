@@ -82,7 +82,7 @@ def test_a_killed_serve_leaves_the_port_to_the_next_one(tmp_path: Path) -> None:
         with serving(tmp_path, port) as (_, again):
             assert again == port
             assert answers(port)
-        eventually(lambda: not any(map(exists, children)), timeout=30, describe="the first one's children end")
+        eventually(lambda: not any(map(exists, children)), timeout=90, describe="the first one's children end")
 
 
 def test_a_stopped_serve_ends_its_children(tmp_path: Path) -> None:

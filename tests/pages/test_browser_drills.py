@@ -83,7 +83,7 @@ def test_drill_b_an_interrupted_prompt_is_shown_and_the_agent_still_knows(place:
         unsettled.get_by_role("button", name="Dismiss").click()
         expect(unsettled).to_be_hidden()
         page.get_by_label("Your prompt").fill("what was the word?")
-        page.get_by_role("button", name="Send").click()
+        page.get_by_role("button", name="Send", exact=True).click()
         expect(agent_says(page).last).to_contain_text("walrus", timeout=SOON)
         expect(page.locator(".message.user")).to_have_count(3)
         assert me.unexpected(*SERVER_AWAY) == []
@@ -158,7 +158,7 @@ def test_a_text_grows_through_the_socket_alone(place: Place) -> None:
 
 def test_two_tabs_start_a_resting_agent_once_and_show_the_same(place: Place) -> None:
     session = place.start("remember walrus", policy="on_open")
-    eventually(lambda: session.status()["state"] == "WAITING_FOR_INPUT", timeout=30, describe="the first turn is over")
+    eventually(lambda: "session.run.completed" in session.names(), timeout=30, describe="the first turn is over")
     session.kill_everything()
     eventually(lambda: session.status()["needs_resume"], timeout=30, describe="its death is noticed")
     with place.visiting() as me:
@@ -173,7 +173,7 @@ def test_two_tabs_start_a_resting_agent_once_and_show_the_same(place: Place) -> 
         )
         assert len(starts) == 2, "the first one, and that of one tab"
         tabs[0].get_by_label("Your prompt").fill("what was the word?")
-        tabs[0].get_by_role("button", name="Send").click()
+        tabs[0].get_by_role("button", name="Send", exact=True).click()
         for tab in tabs:
             expect(agent_says(tab).last).to_contain_text("walrus", timeout=SOON)
         assert lines_of(tabs[0]) == lines_of(tabs[1])
