@@ -165,6 +165,16 @@ async def test_a_member_who_is_removed_loses_the_socket_within_five_seconds(sess
         assert (await kept.receive_json(timeout=5))["seq"] == 1
 
 
+async def test_a_message_that_is_too_long_is_refused_and_the_socket_stays_open(session: Session) -> None:
+    async with connected(session) as socket:
+        assert (await socket.receive_json())["type"] == "hello"
+        await socket.send_str(json.dumps({"type": "request", "id": "1", "action": "ping", "payload": "x" * 2_000_000}))
+        refused = await socket.receive_json(timeout=10)
+        assert (refused["ok"], refused["error"]["code"]) == (False, "too_large")
+        await socket.send_json({"type": "request", "id": "2", "action": "ping"})
+        assert (await socket.receive_json(timeout=10))["ok"] is True
+
+
 async def test_a_stream_goes_on_behind_its_last_event(session: Session, talker: Talker) -> None:
     talker.do("say", session.id, 50, 20)
     assert await streamed(session, {}, 20) == list(range(1, 21))

@@ -21,6 +21,8 @@ from django.db.migrations.executor import MigrationExecutor
 
 from sessions_app.management.processes import Child, keep_running
 
+LONGEST_FRAME: Final = 4 * 1024 * 1024
+"""Bytes of a WebSocket message that reach the consumers, who refuse those over 1 MiB with an error."""
 PORT_PATIENCE: Final = 3.0
 """Seconds for the web process of a killed predecessor to let go of the port."""
 
@@ -68,6 +70,9 @@ def children(listener: socket.socket) -> list[Child]:
         "-v",
         "0",
         "--no-server-name",
+        # What is too long for us is answered by us: daphne would just hang up.
+        *("--websocket-max-message-size", str(LONGEST_FRAME)),
+        *("--websocket-max-frame-size", str(LONGEST_FRAME)),
         "--fd",
         str(listening),
         "kandev.asgi:application",
