@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from executors_app.agentctl import adoption, identity
 from executors_app.agentctl.agent_process import AgentProcess
+from executors_app.agentctl.guard_process import PR_SET_CHILD_SUBREAPER
 from executors_app.agentctl.identity import ProcessIdentity
 from tests.agents.conftest import ROOT
 from tests.waiting import eventually
@@ -187,8 +189,16 @@ async def test_children_that_outlive_a_finished_agent_are_ended(tmp_path: Path) 
     assert identity.of(child) is None
 
 
-def test_the_reaper_takes_in_adopted_corpses_and_none_that_somebody_waits_for() -> None:
+@pytest.fixture
+def subreaper() -> Iterator[None]:
+    """This process adopts orphans, for this test alone: others would find theirs unburied."""
     adoption.become_subreaper()
+    yield
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_the_reaper_takes_in_adopted_corpses_and_none_that_somebody_waits_for() -> None:
     ours = subprocess.Popen(["/bin/true"])
     script = "sh -c 'echo $$; exec >&-; read x' &"
     pipe = subprocess.PIPE

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from executors_app.agentctl import identity
 from tests.services import ROOT
 from tests.waiting import eventually
 
@@ -69,7 +70,9 @@ def children_of(pid: int) -> set[int]:
 
 
 def exists(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    """Whether it runs; one that has ended and is not buried yet does not."""
+    found = identity.stat(pid)
+    return found is not None and not found.ended
 
 
 def test_a_killed_serve_leaves_the_port_to_the_next_one(tmp_path: Path) -> None:
