@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import NamedTuple
 
 from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus, WorkspaceState
-from executors_app.models import ExecutorRunning
+from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.domain.resumability import Assessment, ModeVerdict, ResumeFacts, assess, assess_mode
 from sessions_app.domain.states import DesiredState, SessionState
@@ -25,10 +26,10 @@ def execution_of(session: TaskSession) -> ExecutorRunning | None:
     return cached
 
 
-def history_allowed(session: TaskSession) -> bool:
+def history_allowed(profile: AgentProfile) -> bool:
     """Whether the conversation may be told to a new agent: the profile's word, else the type's."""
-    allowed = session.agent_profile.history_context_injection
-    return agent_type(session.agent_profile.agent_type).history_context_injection if allowed is None else allowed
+    allowed = profile.history_context_injection
+    return agent_type(profile.agent_type).history_context_injection if allowed is None else allowed
 
 
 def is_running(session: TaskSession, execution: ExecutorRunning | None) -> bool:
@@ -36,40 +37,80 @@ def is_running(session: TaskSession, execution: ExecutorRunning | None) -> bool:
     return bool(session.launch_id) and execution is not None and execution.status == ExecutorStatus.READY
 
 
-def resume_facts(
-    session: TaskSession, *, workspace: WorkspaceState | None = None, ever_prompted: bool | None = None
-) -> ResumeFacts:
-    """What is known of a session; ``workspace`` and ``ever_prompted`` where somebody has just looked."""
-    execution = execution_of(session)
-    gone = session.error_code == WORKTREE_MISSING or (
-        execution is not None and execution.error_code == WORKTREE_MISSING
-    )
-    seen = workspace or (WorkspaceState.GONE if gone else WorkspaceState.PRESENT)
-    return ResumeFacts(
-        session_state=SessionState(session.state),
-        task_archived=session.task.is_over,
-        give_up=session.state == SessionState.FAILED,
-        running=is_running(session, execution),
-        last_seen_at=execution.last_seen_at if execution else None,
-        known_dead=not session.launch_id,
-        workspace=seen,
-        context_mismatch=session.context_mismatch,
-        ever_prompted=session.runs.exists() if ever_prompted is None else ever_prompted,
-        type_supports_resume=agent_type(session.agent_profile.agent_type).supports_session_resume,
-        profile_supports_resume=session.agent_profile.supports_session_resume,
-        probed_supports_resume=execution.supports_session_resume if execution else None,
-        has_token=bool(execution and execution.resume_token),
-        token_rejected=bool(execution and execution.rejected_resume_token and not execution.resume_token),
-        history_allowed=history_allowed(session),
-        has_row=execution is not None,
-        desired_state=DesiredState(session.desired_state),
+class Known(NamedTuple):
+    """What the rows say of a session, as far as resuming it goes."""
+
+    state: str
+    error_code: str
+    launch_id: str
+    desired_state: str
+    stopped_by_user: bool
+    context_mismatch: bool
+    task_over: bool
+    profile: AgentProfile
+    executor_status: str | None = None
+    """None: there is no execution, and what follows is not known either."""
+    executor_error_code: str = ""
+    last_seen_at: datetime | None = None
+    probed_supports_resume: bool | None = None
+    has_token: bool = False
+    has_rejected_token: bool = False
+
+
+def known_of(session: TaskSession) -> Known:
+    """The rows of one session; a query for the execution unless the session carries it already."""
+    of_session = Known(
+        state=session.state,
+        error_code=session.error_code,
+        launch_id=session.launch_id,
+        desired_state=session.desired_state,
         stopped_by_user=session.stopped_by_user,
+        context_mismatch=session.context_mismatch,
+        task_over=session.task.is_over,
+        profile=session.agent_profile,
+    )
+    execution = execution_of(session)
+    if execution is None:
+        return of_session
+    return of_session._replace(
+        executor_status=execution.status,
+        executor_error_code=execution.error_code,
+        last_seen_at=execution.last_seen_at,
+        probed_supports_resume=execution.supports_session_resume,
+        has_token=bool(execution.resume_token),
+        has_rejected_token=bool(execution.rejected_resume_token),
+    )
+
+
+def resume_facts(known: Known, *, ever_prompted: bool, workspace: WorkspaceState | None = None) -> ResumeFacts:
+    """The facts for ``assess``; ``workspace`` where somebody has just looked."""
+    gone = WORKTREE_MISSING in (known.error_code, known.executor_error_code)
+    return ResumeFacts(
+        session_state=SessionState(known.state),
+        task_archived=known.task_over,
+        give_up=known.state == SessionState.FAILED,
+        running=bool(known.launch_id) and known.executor_status == ExecutorStatus.READY,
+        last_seen_at=known.last_seen_at,
+        known_dead=not known.launch_id,
+        workspace=workspace or (WorkspaceState.GONE if gone else WorkspaceState.PRESENT),
+        context_mismatch=known.context_mismatch,
+        ever_prompted=ever_prompted,
+        type_supports_resume=agent_type(known.profile.agent_type).supports_session_resume,
+        profile_supports_resume=known.profile.supports_session_resume,
+        probed_supports_resume=known.probed_supports_resume,
+        has_token=known.has_token,
+        token_rejected=known.has_rejected_token and not known.has_token,
+        history_allowed=history_allowed(known.profile),
+        has_row=known.executor_status is not None,
+        desired_state=DesiredState(known.desired_state),
+        stopped_by_user=known.stopped_by_user,
     )
 
 
 def assess_session(session: TaskSession, now: datetime | None = None) -> Assessment:
     """Whether, why and how this session can be resumed."""
-    return assess(resume_facts(session), now or timezone.now())
+    facts = resume_facts(known_of(session), ever_prompted=session.runs.exists())
+    return assess(facts, now or timezone.now())
 
 
 def assess_start(session: TaskSession, mode: str) -> ModeVerdict:

@@ -56,7 +56,7 @@ async def _take(lock: SupervisorLock) -> bool:
 
 
 async def _wait_for_starts(supervisor: Supervisor, result: Sweep, deadline: float, *, alone: bool) -> None:
-    ids = [item.row.session.id for item in result.decided]
+    ids = [item.row.stored.session_id for item in result.decided]
     while time.monotonic() < deadline:
         if alone:
             for session_id in ids:

@@ -104,7 +104,7 @@ def _order(session: TaskSession, execution: ExecutorRunning, plan: Plan, strateg
         token_before=token,
         last_completed_text=_last_completed_text(session),
         completed_turns=session.runs.filter(state=RunState.COMPLETED).count(),
-        injects=strategy == Strategy.HISTORY and history_allowed(session),
+        injects=strategy == Strategy.HISTORY and history_allowed(session.agent_profile),
         kind=kind,
     )
 

@@ -81,7 +81,7 @@ async def sweep(core: Core, scope: Scope, unknown: set[str], progress: Progress 
     seen = await observe(rows, scope)
     now = timezone.now()
     for row in rows:
-        attached = core.attached(row.session.id) is not None
+        attached = core.attached(row.stored.session_id) is not None
         facts = sweep_rows.facts(
             row, seen[row.place.id], boot=scope.boot, unknown_before=row.place.id in unknown, attached=attached, now=now
         )

@@ -47,7 +47,7 @@ async def act(core: Core, row: Row, seen: Observation, decision: Decision) -> Ou
     place = replace(row.place, agentctl_url=seen.url or row.place.agentctl_url, state=seen.state or row.place.state)
     if decision.end_leftovers:
         await runtime(place.runtime).end_leftovers(place)
-    attached = core.attached(row.session.id) is not None
+    attached = core.attached(row.stored.session_id) is not None
     takes_over = seen.observed is Observed.ALIVE and not attached and decision.rule not in LEFT_ALONE
     if decision.quiet and not takes_over:
         return Outcome(skipped=decision.rule == "foreign_lease")
@@ -61,10 +61,10 @@ async def act(core: Core, row: Row, seen: Observation, decision: Decision) -> Ou
 
 async def _take_over(core: Core, row: Row, seen: Observation, decision: Decision) -> Outcome:
     """It lives: attach, drain its journal, then write what is still to be said."""
-    if seen.url and seen.url != row.execution.agentctl_url:
-        await core.database(_keep_place, row.execution.id, seen)
+    if seen.url and seen.url != row.stored.agentctl_url:
+        await core.database(_keep_place, row.stored.id, seen)
     try:
-        attachment = await core.attach(row.session.id, seen.report)
+        attachment = await core.attach(row.stored.session_id, seen.report)
     except ExecutorError as error:
         return Outcome(error=error.message)
     if attachment is None:
@@ -81,39 +81,39 @@ def _keep_place(execution_id: uuid.UUID, seen: Observation) -> None:
 
 
 async def _write_unattached(core: Core, row: Row, seen: Observation, decision: Decision) -> Outcome:
-    held = core.attached(row.session.id)
-    lease = held.lease if held else await core.database(leases.acquire, row.execution.id, core.boot_id)
+    held = core.attached(row.stored.session_id)
+    lease = held.lease if held else await core.database(leases.acquire, row.stored.id, core.boot_id)
     if lease is None:
         return Outcome(skipped=True)
     if seen.observed is Observed.DEAD:
         await _drain_dead(core, row, lease)
     outcome = await core.database(write, row, seen, decision, lease)
     if held is None and decision.agent_action == "none":
-        await core.database(leases.release, core.boot_id, row.execution.id)
+        await core.database(leases.release, core.boot_id, row.stored.id)
     return outcome
 
 
 async def _drain_dead(core: Core, row: Row, lease: Lease) -> None:
     """What a dead agentctl has left on disk: its journal, and the agent's token (rule 22)."""
     place = runtime(row.place.runtime)
-    epoch, seq = row.execution.journal_epoch, row.execution.journal_seq
+    epoch, seq = row.stored.journal_epoch, row.stored.journal_seq
     try:
         token, lines = place.resume_token(row.place), list(place.left_journal(row.place, seq, epoch))
     except (OSError, ValueError, ExecutorError) as error:
-        log.warning("session %s: what its agentctl left cannot be read: %s", row.session.id, error)
+        log.warning("session %s: what its agentctl left cannot be read: %s", row.stored.session_id, error)
         return
     kept = {"resume_token": token} if token else None
     for start in range(0, len(lines), BATCH):
-        await core.writer(ingest, row.session.id, lease, lines[start : start + BATCH], kept, alive=False)
+        await core.writer(ingest, row.stored.session_id, lease, lines[start : start + BATCH], kept, alive=False)
     if kept and not lines:
-        await core.writer(ingest, row.session.id, lease, [], kept, alive=False)
+        await core.writer(ingest, row.stored.session_id, lease, [], kept, alive=False)
 
 
 def write(row: Row, seen: Observation, decision: Decision, lease: Lease) -> Outcome:
     """Write one decision under the lease: states, receipt, orders, in one transaction."""
     outcome = Outcome()
-    with writing(row.session.id, lease) as draft:
-        if draft.session.launch_id != row.session.launch_id:
+    with writing(row.stored.session_id, lease) as draft:
+        if draft.session.launch_id != row.stored.session__launch_id:
             return outcome  # a start has ended since the look: what was seen is of the past
         if seen.observed is Observed.DEAD or _agent_is_gone(seen):
             # Also a turn that only the drained journal told of: the decision could not know of it.
@@ -150,8 +150,8 @@ def _reattached(draft: Draft, row: Row, seen: Observation) -> str:
     launch_id = str(report.get("agent", {}).get("launch_id") or "")
     if launch_id and draft.session.launch_id != launch_id:
         draft.set(launch_id=launch_id)
-    behind = report.get("journal", {}).get("last_seq", 0) - row.execution.journal_seq
-    if not row.execution.owner and behind <= 0:
+    behind = report.get("journal", {}).get("last_seq", 0) - row.stored.journal_seq
+    if not row.stored.owner and behind <= 0:
         return ""
     draft.receipt(
         "reattached",

@@ -17,9 +17,9 @@ COUNTED = tuple(kind.value for kind in ReceiptKind)
 
 def report(result: Sweep, boot_id: str) -> dict[str, Any]:
     """The sweep with the states as they are now: starts that have ended meanwhile are in it."""
-    ids = [item.row.session.id for item in result.decided]
+    ids = [item.row.stored.session_id for item in result.decided]
     states = dict(TaskSession.objects.filter(id__in=ids).values_list("id", "state"))
-    executions = [item.row.execution.id for item in result.decided]
+    executions = [item.row.stored.id for item in result.decided]
     statuses = dict(ExecutorRunning.objects.filter(id__in=executions).values_list("id", "status"))
     receipts = _receipts(result)
     sessions = [_row(item, result, states, statuses, receipts) for item in result.decided]
@@ -54,7 +54,7 @@ def _receipts(result: Sweep) -> dict[str, ContinuityReceipt]:
     """The newest receipt of each session since the sweep began."""
     if result.scope.dry_run:
         return {}
-    ids = [item.row.session.id for item in result.decided]
+    ids = [item.row.stored.session_id for item in result.decided]
     rows = ContinuityReceipt.objects.filter(session_id__in=ids, created_at__gte=result.started_at)
     return {str(row.session_id): row for row in rows.order_by("created_at")}
 
@@ -72,18 +72,18 @@ def _row(
     return {
         "session_id": session_id,
         "task_id": item.facts.task_id,
-        "task_title": item.row.session.task.title,
+        "task_title": item.row.stored.session__task__title,
         "runtime": item.facts.runtime,
         "observed": str(decision.observed),
         "rule": decision.rule,
-        "executor_status": statuses.get(item.row.execution.id, ""),
-        "session_state": states.get(item.row.session.id, ""),
+        "executor_status": statuses.get(item.row.stored.id, ""),
+        "session_state": states.get(item.row.stored.session_id, ""),
         "agent_action": decision.agent_action,
         "strategy": str(decision.strategy or ""),
         "receipt_kind": receipt.kind if receipt else outcome.receipt_kind,
         "reason": (receipt.reason if receipt and receipt.kind == "failed" else "") or decision.reason,
         "error_message": outcome.error or decision.error_message,
-        "owner": item.row.execution.owner if decision.rule == "foreign_lease" else "",
+        "owner": item.row.stored.owner if decision.rule == "foreign_lease" else "",
         "duration_ms": outcome.duration_ms,
     }
 

@@ -88,9 +88,9 @@ def test_many_sessions_are_looked_at_at_once_and_within_bounds(place: AsTold) ->
 
 def test_a_sweep_can_be_told_what_to_look_at(place: AsTold) -> None:
     one, _, elsewhere = lost(place), lost(place), running_session(execution=FREE)
-    assert [item.row.session.id for item in swept(Scope("command", sessions=[one.id])).decided] == [one.id]
+    assert [item.row.stored.session_id for item in swept(Scope("command", sessions=[one.id])).decided] == [one.id]
     found = swept(Scope("command", runtime="local_standalone", dry_run=True)).decided
-    assert [item.row.session.id for item in found] == [elsewhere.id]
+    assert [item.row.stored.session_id for item in found] == [elsewhere.id]
 
 
 def test_sessions_with_work_come_first(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
