@@ -1,4 +1,4 @@
-"""The processes of executions on this machine, found and ended by proof: marker, start time, kernel boot.
+"""The processes of executions on this machine, found and ended by proof: marker or control group, start time, boot.
 
 agentctl itself carries the marker too; it is told from what it started by its command line.
 """
@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl import identity
+from executors_app.agentctl import control_group, identity
 from executors_app.agentctl.identity import ProcessIdentity
 from executors_app.agentctl.protocol import MARKER
 
@@ -32,17 +32,23 @@ class Processes:
 
 
 def look_around() -> dict[str, Processes]:
-    """All marked live processes by execution id, in one pass over the machine; missing ids have none."""
+    """All live processes of executions by execution id, in one pass over the machine; missing ids have none."""
     found: defaultdict[str, Processes] = defaultdict(Processes)
     for pid in identity.pids():
-        marks = [entry for entry in identity.environment(pid) if entry.startswith(_MARK)]
-        who = identity.of(pid) if marks else None
+        execution_id = _execution_of(pid)
+        who = identity.of(pid) if execution_id else None
         if who is None or not identity.is_alive(who):
             continue
-        execution_id = marks[0].removeprefix(_MARK).decode("utf-8", "replace")
         processes = found[execution_id]
         (processes.agentctl if is_agentctl(pid, execution_id) else processes.others).append(who)
     return found
+
+
+def _execution_of(pid: int) -> str:
+    for entry in identity.environment(pid):
+        if entry.startswith(_MARK):
+            return entry.removeprefix(_MARK).decode("utf-8", "replace")
+    return control_group.execution_of(pid)
 
 
 def look_at(execution_id: str) -> Processes:
@@ -87,7 +93,11 @@ def end_others(execution_id: str) -> int:
         if processes.agentctl or empty == 2:
             break
         empty = 0 if processes.others else empty + 1
+        for other in processes.others:
+            if control_group.execution_of(other.pid) == execution_id and control_group.kill(other.pid):
+                break
         ended += len(processes.others) - len(identity.end_all(processes.others, 5))
+    control_group.remove(execution_id)
     return ended
 
 

@@ -18,6 +18,8 @@ from typing import Final
 
 import orjson
 
+from executors_app import crash_points
+from executors_app.agentctl import control_group
 from executors_app.agentctl.agent_life import Create
 from executors_app.agentctl.child_environment import arm_crash_point
 from executors_app.agentctl.durable_files import replace_file
@@ -43,11 +45,15 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, Create] | None
         return _report_the_first(held, arguments.ready_file)
     except (OSError, ValueError) as error:
         return _give_up(error)
+    crash_points.reached("agentctl.lock_taken")
+    execution_id = options.execution.execution_id
     try:
+        control_group.enter(execution_id)
         asyncio.run(serve(options, lock, known_drivers() if drivers is None else drivers))
     except OSError as error:
         return _give_up(error)
     finally:
+        control_group.leave(execution_id)
         lock.release()
     return 0
 

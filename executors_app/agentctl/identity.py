@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from executors_app.agentctl import control_group
 from executors_app.agentctl.protocol import MARKER
 
 _MACHINE_ID_FILES: Final = ("/etc/machine-id", "/var/lib/dbus/machine-id")
@@ -125,9 +126,17 @@ def host_id() -> str:
 
 
 def marked(marker_value: str, name: str = MARKER) -> list[ProcessIdentity]:
-    """All live processes but this one whose environment began with ``name=marker_value``."""
+    """All live processes but this one whose environment began with ``name=marker_value``.
+
+    For an execution's marker also those in its control group, which may have emptied theirs.
+    """
     wanted = f"{name}={marker_value}".encode()
-    found = (of(pid) for pid in pids() if pid != os.getpid() and wanted in environment(pid))
+    group = marker_value if name == MARKER else None
+
+    def is_marked(pid: int) -> bool:
+        return wanted in environment(pid) or (group is not None and control_group.execution_of(pid) == group)
+
+    found = (of(pid) for pid in pids() if pid != os.getpid() and is_marked(pid))
     return [identity for identity in found if identity and is_alive(identity)]
 
 

@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from executors_app.agentctl import identity
+from executors_app.agentctl import control_group, identity
 from executors_app.agentctl.agent_process import AgentProcess
 from executors_app.agentctl.protocol import MARKER
 
@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 async def main(home: Path, behaviour: str) -> None:
+    control_group.enter(home.name)
     argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", behaviour, "--home", str(home)]
     marker = {MARKER: home.name}
     agent = await AgentProcess.spawn(argv, {"PYTHONPATH": str(ROOT)}, "/", marker, lambda *_, **__: None)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl import adoption, identity
+from executors_app import local_processes
+from executors_app.agentctl import adoption, control_group, identity
 from executors_app.agentctl.agent_process import AgentProcess
 from executors_app.agentctl.guard_process import PR_SET_CHILD_SUBREAPER
 from executors_app.agentctl.identity import ProcessIdentity
@@ -68,6 +69,7 @@ def family(tmp_path: Path) -> Iterator[Callable[[str], Family]]:
         parent.communicate()
     for each in families:
         identity.end_all(each.tree, 5)
+        control_group.remove(each.home.name)
 
 
 def _text(path: Path) -> str:
@@ -99,6 +101,7 @@ def test_nothing_is_left_when_one_of_them_is_killed(
 def test_what_outlives_a_guard_and_its_parent_is_found_by_its_mark(family: Callable[[str], Family]) -> None:
     those = family("forks")
     child, leader, cleared = those.forked
+    grouped = control_group.execution_of(cleared.pid) == those.home.name
     identity.signal(those.parent, signal.SIGSTOP)
     identity.signal(those.guard, signal.SIGKILL)
     identity.signal(those.parent, signal.SIGKILL)
@@ -110,7 +113,22 @@ def test_what_outlives_a_guard_and_its_parent_is_found_by_its_mark(family: Calla
     assert left == []
     assert not identity.is_alive(child)
     assert not identity.is_alive(leader)
-    assert identity.is_alive(cleared), "without guard, parent and mark it is nobody's: the documents say so"
+    assert identity.is_alive(cleared) is not grouped, "without mark and group it is nobody's: the documents say so"
+
+
+def test_where_a_control_group_can_be_had_even_an_emptied_environment_does_not_help(family: Callable[[str], Family]) -> None:
+    those = family("forks")
+    cleared = those.forked[-1]
+    grouped = control_group.execution_of(cleared.pid) == those.home.name
+    identity.signal(those.parent, signal.SIGSTOP)
+    identity.signal(those.guard, signal.SIGKILL)
+    identity.signal(those.parent, signal.SIGKILL)
+    eventually(lambda: not identity.is_alive(those.parent))
+
+    assert local_processes.look_at(those.home.name).others
+    assert local_processes.end_others(those.home.name)
+
+    assert those.living() == ([] if grouped else [cleared])
 
 
 def _spawn(script: str, cwd: Path, lines: list[str]) -> asyncio.Future[AgentProcess]:
