@@ -6,7 +6,7 @@ SHELL := bash
 PORT ?= 8000
 BIN := .venv/bin
 
-.PHONY: help setup setup-dev agents run test check bench demo migrations format lock
+.PHONY: help setup setup-dev agents run test check bench chaos demo image migrations format lock
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,8 +25,9 @@ run: setup ## serve on http://127.0.0.1:$(PORT), with a demo on the first start
 	@$(BIN)/python manage.py create_demo --port $(PORT)
 	@exec $(BIN)/python manage.py serve --port $(PORT)
 
-test: setup-dev ## the whole test suite; ARGS="tests/house -x" for a part
+test: setup-dev ## all tests, and those of the database again on PostgreSQL; ARGS="tests/house -x" for a part
 	@$(BIN)/python -m pytest $(ARGS)
+	@$(if $(ARGS),,$(BIN)/python -m pytest --database=postgresql)
 
 check: setup-dev ## format, lint, types, imports, migrations, API schema
 	@scripts/check
@@ -34,8 +35,14 @@ check: setup-dev ## format, lint, types, imports, migrations, API schema
 bench: setup-dev ## the benchmarks: each figure beside its floor; ARGS=--quick to see them run
 	@$(BIN)/python -m tests.bench $(ARGS)
 
+chaos: setup-dev ## kill at every point and at random, and count what is lost; SEED=N repeats a walk
+	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 demo: setup ## the restart story, in the terminal
 	@$(BIN)/python manage.py demo
+
+image: ## the image that sessions on Docker run in; BASE and IMAGE may be given
+	@docker build --file Dockerfile.agentctl $(if $(BASE),--build-arg BASE=$(BASE)) --tag $(or $(IMAGE),kandev-agentctl) .
 
 migrations: setup-dev ## write missing migrations
 	@$(BIN)/python manage.py makemigrations

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from io import BytesIO
 from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
@@ -20,8 +21,9 @@ from executors_app.bulk_status import StatusTarget, observe_statuses
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, StaleGeneration
 from executors_app.event_stream import EventStream
+from executors_app.shell_stream import ShellStream
 
-__all__ = ["AgentctlClient", "EventStream", "StatusTarget", "observe_statuses", "open_http"]
+__all__ = ["AgentctlClient", "EventStream", "ShellStream", "StatusTarget", "observe_statuses", "open_http"]
 
 _TIMEOUT: Final = 30.0
 _HEARTBEAT: Final = 20.0
@@ -104,8 +106,8 @@ class AgentctlClient:
         """Ask for the end of the turn of ``message_id``, and of no other."""
         return await self._post("/cancel", {"message_id": message_id, "intent_id": intent_id})
 
-    async def answer(self, permission_id: str, option_id: str) -> dict[str, Any]:
-        """Answer an open permission."""
+    async def answer(self, permission_id: str, option_id: str | None) -> dict[str, Any]:
+        """Answer an open permission; None: nobody did, and the agent is told that it was cancelled."""
         return await self._post(f"/permissions/{quote(permission_id, safe='')}", {"option_id": option_id})
 
     async def agent_session(self) -> dict[str, Any]:
@@ -120,16 +122,21 @@ class AgentctlClient:
         """A file of the workspace: ``{path, size, encoding: "utf-8" | "base64", content, truncated}``."""
         return await self._get("/files/content", {"path": path})
 
-    async def write_file(self, path: str, content: bytes) -> dict[str, Any]:
-        """Write a file of the workspace."""
-        return read_json(200, await self._call("PUT", "/files/content", params={"path": path}, data=content))
+    async def write_file(self, path: str, content: bytes, expected: str | None = None) -> dict[str, Any]:
+        """Write a file of the workspace: ``{path, size, hash, created}``.
+
+        ``expected``: the hash of what is there, ``*`` for whatever is there, None for nothing.
+        """
+        headers = {} if expected is None else {"If-Match": expected}
+        sent = await self._call("PUT", "/files/content", params={"path": path}, data=content, headers=headers)
+        return read_json(200, sent)
 
     async def git(self, what: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """``status``, ``diff`` or ``log`` of the workspace's git."""
+        """``status``, ``diff`` (``path``) or ``log`` (``limit``, ``skip``, ``ref``) of the workspace's git."""
         return await self._get(f"/git/{what}", params)
 
     async def commit(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Commit in the workspace."""
+        """Commit in the workspace: ``{message, paths?, author_name?, author_email?}``."""
         return await self._post("/git/commit", body, timeout=120)
 
     async def snapshot(self) -> dict[str, Any]:
@@ -148,11 +155,23 @@ class AgentctlClient:
     async def events(self, after: int, epoch: str) -> AsyncIterator[EventStream]:
         """Stream the journal behind ``after`` of ``epoch``; older generations' streams are closed by it."""
         params = {"after": str(after), "epoch": epoch, "generation": str(self.generation)}
+        async with self._socket("/events", params) as socket:
+            yield EventStream(socket)
+
+    @asynccontextmanager
+    async def shell(self, name: str, columns: int, rows: int) -> AsyncIterator[ShellStream]:
+        """Open or find a shell of the workspace; whoever had it open before is overtaken."""
+        params = {"shell": name, "cols": str(columns), "rows": str(rows)}
+        async with self._socket("/shell", params) as socket:
+            yield ShellStream(socket)
+
+    @asynccontextmanager
+    async def _socket(self, path: str, params: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         async with self._pool() as http:
             try:
                 async with asyncio.timeout(_TIMEOUT):
                     socket = await http.ws_connect(
-                        f"{self._url}/events",
+                        self._url + path,
                         params=params,
                         headers=self._headers,
                         heartbeat=_HEARTBEAT,
@@ -160,11 +179,11 @@ class AgentctlClient:
                         compress=0,
                     )
             except aiohttp.WSServerHandshakeError as error:
-                raise _refused_upgrade(error.status) from error
+                raise _refused_upgrade(path, error.status) from error
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 raise _unreachable(error) from error
             async with socket:
-                yield EventStream(socket)
+                yield socket
 
     async def _get(
         self, path: str, params: Mapping[str, str] | None = None, *, timeout: float = _TIMEOUT
@@ -190,8 +209,10 @@ class AgentctlClient:
         headers = self._headers | dict(headers or {})
         try:
             async with asyncio.timeout(timeout), self._pool() as http:
+                # As a file: aiohttp warns of long bytes.
+                sent = None if data is None else BytesIO(data)
                 call = http.request(
-                    method, self._url + path, params=params, data=data, headers=headers, allow_redirects=False
+                    method, self._url + path, params=params, data=sent, headers=headers, allow_redirects=False
                 )
                 async with call as response:
                     body = await _read_capped(response)
@@ -231,10 +252,11 @@ def _unreachable(error: Exception) -> AgentctlUnreachable:
     return AgentctlUnreachable(f"agentctl cannot be reached: {type(cause).__name__}", reason="unreachable")
 
 
-def _refused_upgrade(status: int) -> Exception:
-    """The error of an event stream that was not opened; the answer's body is out of reach here."""
-    if status == 409:
+def _refused_upgrade(path: str, status: int) -> Exception:
+    """The error of a socket that was not opened; the answer's body is out of reach here."""
+    if status == 409 and path == "/events":
         return StaleGeneration(status=status, refusal=Code.STALE_GENERATION.value)
-    if status in {400, 404, 500}:
-        return AgentctlRefused("agentctl refused its event stream.", status=status, refusal=Code.VALIDATION_ERROR.value)
+    refusals = {400: Code.VALIDATION_ERROR, 404: Code.NOT_FOUND, 409: Code.CONFLICT, 500: Code.INTERNAL_ERROR}
+    if status in refusals:
+        return AgentctlRefused(f"agentctl refused to open {path}.", status=status, refusal=refusals[status].value)
     return error_of(status, b"")

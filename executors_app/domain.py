@@ -112,3 +112,14 @@ class Launched:
     """An earlier, half-done launch was found again."""
     container_id: str = ""
     state: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """Something that carries this deployment's marks and belongs to no row; nobody touches it unasked."""
+
+    id: str
+    """Its name where it lives, for example a container's."""
+    execution_id: str
+    """Of the row that it once belonged to."""
+    status: str

@@ -77,3 +77,10 @@ class RepositoryUnusable(ExecutorError):
 
     code = "repository_unusable"
     permanent = True
+
+
+class NotKept(ExecutorError):
+    """Nothing of this workspace is kept in its repository."""
+
+    code = "not_kept"
+    permanent = True

@@ -8,16 +8,20 @@ from typing import Any
 import aiohttp
 import orjson
 
+from executors_app.agentctl.journal_files import NUL, UNREADABLE, is_line, parse_line
 from executors_app.agentctl.protocol import CLOSE_STALE_GENERATION, Code
-from executors_app.errors import AgentctlForeign, AgentctlUnreachable, StaleGeneration
+from executors_app.errors import AgentctlUnreachable, StaleGeneration
+
+_SHOWN = 200
+"""Bytes of a line that cannot be read."""
 
 
 class EventStream:
     """Batches of journal lines, one for each frame; a truncated notice is a batch of its own.
 
     The iteration ends when agentctl closes the stream in good order, and raises StaleGeneration
-    when a newer generation has taken over, AgentctlUnreachable when the connection is lost,
-    AgentctlForeign when a frame holds anything but JSON objects.
+    when a newer generation has taken over, AgentctlUnreachable when the connection is lost.
+    A line that cannot be read comes as one of the kind ``journal_files.UNREADABLE``.
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse):
@@ -29,7 +33,7 @@ class EventStream:
     async def __anext__(self) -> list[dict[str, Any]]:
         message = await self._socket.receive()
         if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-            return _parse(message.data)
+            return lines_of(message.data)
         code = self._socket.close_code
         if code == CLOSE_STALE_GENERATION:
             newer = "A newer generation reads these events."
@@ -46,13 +50,23 @@ class EventStream:
             raise AgentctlUnreachable("The event stream of agentctl broke off.", reason="closed") from error
 
 
-def _parse(frame: str | bytes) -> list[dict[str, Any]]:
+def lines_of(frame: str | bytes) -> list[dict[str, Any]]:
     """The lines of a frame; a line holds no raw line end, so all of them are one JSON array."""
-    raw = frame.encode() if isinstance(frame, str) else frame
+    raw = frame.encode("utf-8", "replace") if isinstance(frame, str) else frame
     try:
-        lines = orjson.loads(b"[" + raw.strip(b"\n").replace(b"\n", b",") + b"]")
-    except orjson.JSONDecodeError as error:
-        raise AgentctlForeign("The event stream holds something else than JSON lines.", reason="no_json") from error
-    if not all(isinstance(line, dict) for line in lines):
-        raise AgentctlForeign("The event stream holds something else than JSON objects.", reason="no_json")
-    return lines  # type: ignore[no-any-return]
+        lines: list[dict[str, Any]] = orjson.loads(b"[" + raw.strip(b"\n").replace(b"\n", b",") + b"]")
+        orjson.dumps(lines)  # refuses what is too deep for other readers
+    except (ValueError, TypeError):
+        lines = []
+    if lines and NUL not in raw and all(is_line(line) or _is_notice(line) for line in lines):
+        return lines
+    return [_line_of(each) for each in raw.split(b"\n") if each.strip()]
+
+
+def _is_notice(line: Any) -> bool:
+    return isinstance(line, dict) and "type" in line and "kind" not in line
+
+
+def _line_of(raw: bytes) -> dict[str, Any]:
+    """The line, or what stands for one that cannot be read."""
+    return parse_line(raw + b"\n") or {"kind": UNREADABLE, "text": raw[:_SHOWN].decode("utf-8", "replace")}

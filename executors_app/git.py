@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -27,18 +28,29 @@ class GitFailed(RepositoryUnusable):
     permanent: ClassVar[bool] = False
 
 
-def git(directory: Path, *arguments: str, timeout: float = 60.0, hold: Sequence[int] = ()) -> str:
+def git(
+    directory: Path,
+    *arguments: str,
+    timeout: float = 60.0,
+    hold: Sequence[int] = (),
+    index: Path | None = None,
+    stdin: bytes = b"",
+) -> str:
     """Run git in ``directory`` and return its output without the last line end.
 
     ``hold`` are file descriptors (locks) that git keeps open as long as it lives, so that a lock
-    outlasts a caller that dies first. Raises GitFailed with git's own words.
+    outlasts a caller that dies first. ``index`` takes the place of the repository's own.
+    Raises GitFailed with git's own words.
     """
     argv = [_executable(), "-C", str(directory), *GUARDS, *arguments]
+    more = _ceiling(directory)
+    if index is not None:
+        more["GIT_INDEX_FILE"] = str(index)
     try:
         done = subprocess.run(
             argv,
-            env=_environment() | {"GIT_CEILING_DIRECTORIES": str(directory.absolute().parent)},
-            stdin=subprocess.DEVNULL,
+            env=_environment() | more,
+            input=stdin,
             capture_output=True,
             timeout=timeout,
             check=False,
@@ -52,6 +64,32 @@ def git(directory: Path, *arguments: str, timeout: float = 60.0, hold: Sequence[
         words = done.stderr.decode("utf-8", "replace").strip()[-1000:]
         raise GitFailed(f"git {_verb(arguments)} failed in {directory}: {words}", exit_code=done.returncode)
     return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+
+
+def read_git(directory: Path, *arguments: str, limit: int, timeout: float = 20.0) -> bytes:
+    """Run a git that only looks, and return ``limit`` bytes of its output at most; raises GitFailed."""
+    argv = [_executable(), "-C", str(directory), *GUARDS, *arguments]
+    environment = _environment() | _ceiling(directory)
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(argv, env=environment, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet) as process:
+        assert process.stdout is not None  # noqa: S101  (asked for)
+        patience = threading.Timer(timeout, process.kill)
+        patience.start()
+        try:
+            said = process.stdout.read(limit)
+            more = len(said) == limit
+            if more:
+                process.kill()
+        finally:
+            patience.cancel()
+    if process.returncode and not more:
+        raise GitFailed(f"git {_verb(arguments)} failed in {directory}.", exit_code=process.returncode)
+    return said
+
+
+def _ceiling(directory: Path) -> dict[str, str]:
+    """What keeps git from taking a repository above for the one that was meant."""
+    return {"GIT_CEILING_DIRECTORIES": str(directory.absolute().parent)}
 
 
 def _verb(arguments: Sequence[str]) -> str:

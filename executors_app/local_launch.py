@@ -81,7 +81,7 @@ def _start(places: StateDirectory, spec: LaunchSpec, workspace: Path) -> Process
         *("--ready-file", str(places.ready_file)),
         *("--listen", "127.0.0.1:0"),
     ]
-    marker = {MARKER: spec.execution_id, "KANDEV_SESSION_ID": spec.session_id}
+    marker = {MARKER: spec.execution_id, child_environment.SESSION: spec.session_id}
     environment = child_environment.build({"PYTHONPATH": str(_SOURCE_ROOT)} | _crash_point(), marker)
     try:
         return identity.of(start_detached(argv, environment=environment, log_file=places.log_file))
@@ -91,11 +91,12 @@ def _start(places: StateDirectory, spec: LaunchSpec, workspace: Path) -> Process
 
 def _crash_point() -> dict[str, str]:
     """What a drill wants agentctl to die at."""
-    point = str(getattr(settings, "KANDEV_CRASH_AT", ""))
-    if not point.startswith("agentctl."):
+    points = str(getattr(settings, "KANDEV_CRASH_AT", "")).split(",")
+    its_own = ",".join(point for point in points if point.startswith("agentctl."))
+    if not its_own:
         return {}
     return {
-        child_environment.CRASH_AT: point,
+        child_environment.CRASH_AT: its_own,
         child_environment.CRASH_DIR: str(settings.KANDEV_CRASH_DIR),  # type: ignore[misc,unused-ignore]
     }
 
@@ -144,13 +145,15 @@ async def _still_there(
 
 
 def _last_words(places: StateDirectory) -> str:
-    """The end of agentctl's log, for people."""
+    """The last line of agentctl's log, which names the error, and where the rest is."""
     try:
         with places.log_file.open("rb") as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - 2000))
-            return log.read().decode("utf-8", "replace").strip() or "it said nothing."
+            lines = log.read().decode("utf-8", "replace").split("\n")
     except OSError:
         return "it left no log."
+    said = [line.strip() for line in lines if line.strip()]
+    return f"{said[-1]} (more in {places.log_file})" if said else "it said nothing."
 
 
 def has_ended_with_its_host(places: StateDirectory, execution: ExecutionFacts) -> bool:

@@ -12,6 +12,7 @@ from django.db import models
 from executors_app import plugins
 from executors_app.domain import ExecutionFacts, ExecutorStatus
 from executors_app.encryption import EncryptedJSONField, EncryptedTextField
+from executors_app.json_fields import ListField, ObjectField
 
 ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -50,9 +51,9 @@ class AgentProfile(models.Model):
         "auth.Group", null=True, blank=True, on_delete=models.CASCADE, related_name="agent_profiles"
     )
     agent_type = models.CharField(max_length=64)
-    command = models.JSONField(default=list, blank=True)
+    command = ListField(default=list, blank=True)
     """argv as a list of strings; empty: the agent type's."""
-    args = models.JSONField(default=list, blank=True)
+    args = ListField(default=list, blank=True)
     """Appended to the command."""
     env = EncryptedJSONField(default=dict, blank=True)
     model = models.CharField(max_length=200, blank=True)
@@ -93,7 +94,7 @@ class Executor(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=200, unique=True)
     runtime = models.CharField(max_length=64)
-    config = models.JSONField(default=dict, blank=True)
+    config = ObjectField(default=dict, blank=True)
     max_live = models.PositiveIntegerField(null=True, blank=True)
     """How many sessions may live here at once; None: a default that follows from the memory."""
     created_at = models.DateTimeField(auto_now_add=True)
@@ -170,7 +171,7 @@ class ExecutorRunning(models.Model):
     journal_epoch = models.CharField(max_length=64, blank=True)
     journal_seq = models.BigIntegerField(default=0)
     """The last journal line that is in the session's log."""
-    state = models.JSONField(default=dict, blank=True)
+    state = ObjectField(default=dict, blank=True)
     """The runtime's own; for local_standalone the process identity of agentctl."""
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

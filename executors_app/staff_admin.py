@@ -7,11 +7,13 @@ users and teams alone, for whoever can change those can make staff.
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.db import models
+from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
 
@@ -51,6 +53,13 @@ class StaffOnly(ModelAdmin):
         """Staff."""
         return self.admin_site.has_permission(request)
 
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """An id is found with dashes or without, whatever the database keeps."""
+        words = " ".join(map(_with_dashes, search_term.split(" ")))
+        return super().get_search_results(request, queryset, words)
+
     def save_model(self, request: HttpRequest, obj: Any, form: Form, change: bool) -> None:
         """Write what the form changed and nothing else: other processes write the same rows."""
         if change:
@@ -61,6 +70,13 @@ class StaffOnly(ModelAdmin):
     def written(self, form: Form) -> set[str]:
         """The names of the model's fields that the form changed."""
         return {field.name for field in self.opts.concrete_fields} & set(form.changed_data)
+
+
+def _with_dashes(word: str) -> str:
+    try:
+        return str(uuid.UUID(word))
+    except ValueError:
+        return word
 
 
 def _touched(obj: models.Model) -> list[str]:

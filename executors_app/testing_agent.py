@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -26,6 +27,9 @@ _FOR_EVER: Final = 3600
 
 class FaultyAgent(DemoAgent):
     """An agent without a fault yet; the subclasses have one each."""
+
+    module: ClassVar = "executors_app.testing_agent"
+    """What ``python -m`` runs it."""
 
     def __init__(self, home: Path, options: argparse.Namespace):
         super().__init__(home)
@@ -184,16 +188,8 @@ class RelaunchesItself(FaultyAgent):
     def run(self) -> None:
         """Be the parent of the agent that does the work; the pids are in ``<home>/forked.pids``."""
         self.home.mkdir(parents=True, exist_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "executors_app.testing_agent",
-            "--behaviour",
-            "honest",
-            "--home",
-            str(self.home),
-        ]
-        worker = subprocess.Popen(command)
+        home = str(self.options.home)
+        worker = subprocess.Popen([sys.executable, "-m", self.module, "--behaviour", "honest", "--home", home])
         (self.home / "forked.pids").write_text(f"{worker.pid}\n")
         sys.exit(worker.wait())
 
@@ -259,15 +255,15 @@ os.execve('/bin/sleep', ['sleep', '{_FOR_EVER}'], {{}})
     return int(done.stdout)
 
 
-def main() -> None:
-    """Run one behaviour."""
+def main(adapt: Callable[[type[FaultyAgent]], type[FaultyAgent]] = lambda kind: kind) -> None:
+    """Run one behaviour, as ``adapt`` makes it."""
     parser = argparse.ArgumentParser(prog="python -m executors_app.testing_agent", description=__doc__)
     parser.add_argument("--behaviour", choices=sorted(BEHAVIOURS), default="honest")
     parser.add_argument("--home", type=Path, default=default_home())
     parser.add_argument("--count", type=int, default=2000, help="of floods")
     parser.add_argument("--size", type=int, default=200, help="of floods")
     options = parser.parse_args()
-    BEHAVIOURS[options.behaviour](options.home, options).run()
+    adapt(BEHAVIOURS[options.behaviour])(options.home, options).run()
 
 
 if __name__ == "__main__":

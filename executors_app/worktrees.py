@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from executors_app import uncommitted_work
 from executors_app.domain import WorkspaceState
 from executors_app.errors import RepositoryUnusable, WorkspaceGone
 from executors_app.git import GitFailed, commit_of, common_directory, git
@@ -58,7 +59,7 @@ def make(repository: Path, base: str, worktree: Worktree, *, existed: bool) -> N
             shutil.rmtree(record)
             record = None
         if record and _checked_out(repository, record):
-            _restore(record, worktree.path, held)
+            _restore(repository, record, worktree.path, held)
         else:
             _add(repository, base, worktree, held, existed=existed)
 
@@ -91,13 +92,21 @@ def _add(repository: Path, base: str, worktree: Worktree, held: int, *, existed:
     if _occupied(worktree.path):
         raise WorkspaceGone(f"The directory {worktree.path} is no longer a worktree of {repository}.")
     force = ("--force", "--force") if _record(common_directory(repository), worktree.path) else ()
-    if commit_of(repository, f"refs/heads/{worktree.branch}"):
-        target = [str(worktree.path), worktree.branch]
-    elif existed:
+    head = commit_of(repository, f"refs/heads/{worktree.branch}")
+    if head is None and existed:
         raise WorkspaceGone(f"The worktree {worktree.path} and its branch {worktree.branch} were deleted.")
-    else:
+    if head is None:
         target = ["--no-track", "-b", worktree.branch, str(worktree.path), _start(repository, base)]
-    git(repository, "worktree", "add", *force, *target, timeout=600, hold=(held,))
+        git(repository, "worktree", "add", *force, *target, timeout=600, hold=(held,))
+        return
+    kept = uncommitted_work.find(repository, worktree.path.name, head)
+    # Half-made, as git itself marks it, until the uncommitted work is back too.
+    unfinished = ("--lock", "--reason", _HALF_MADE) if kept else ()
+    target = [str(worktree.path), worktree.branch]
+    git(repository, "worktree", "add", *force, *unfinished, *target, timeout=600, hold=(held,))
+    if kept:
+        uncommitted_work.bring_back(worktree.path, kept, held)
+        git(repository, "worktree", "unlock", str(worktree.path), hold=(held,))
 
 
 def _start(repository: Path, base: str) -> str:
@@ -108,8 +117,10 @@ def _start(repository: Path, base: str) -> str:
     raise RepositoryUnusable(f"The repository {repository} has no commit at {base or 'HEAD'!r} to start from.")
 
 
-def _restore(record: Path, path: Path, held: int) -> None:
+def _restore(repository: Path, record: Path, path: Path, held: int) -> None:
     """Bring back a deleted directory whose record git still has: its HEAD and index, staged work included.
+
+    What was not staged comes from the last snapshot.
 
     Where only the pointer to the record is gone, nothing else is touched.
     """
@@ -125,6 +136,8 @@ def _restore(record: Path, path: Path, held: int) -> None:
     if not (record / "index").exists():
         git(draft, *bare, "read-tree", "HEAD", hold=(held,))
     git(draft, *bare, "checkout-index", "--all", "--quiet", timeout=600, hold=(held,))
+    if kept := uncommitted_work.find(repository, path.name, git(draft, *bare, "rev-parse", "HEAD")):
+        uncommitted_work.lay_over(draft, bare, kept, held)
     (draft / ".git").write_text(f"gitdir: {record}\n")
     draft.rename(path)
 

@@ -97,9 +97,12 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
 
 
 def _crash_point(value: str) -> str:
-    """A crash point, or one with `:N` for its N-th time."""
-    if value and value.partition(":")[0] not in crash_points.POINTS:
-        raise ValueError("must be a crash point, see executors_app/crash_points.py")
+    """Crash points with commas between them, each alone, with `:N` for its N-th time, or with `:each` session."""
+    if value:
+        try:
+            crash_points.check(value)
+        except ValueError as error:
+            raise ValueError(f"must be crash points: {error}") from None
     return value
 
 
@@ -154,6 +157,8 @@ class Environment:
     """How long one start may take: workspace, agentctl and agent."""
     continue_: str = _entry(_one_of("", "on", "off"))
     """Whether interrupted work is continued by itself; unsaid: where the policy is auto (rule 16)."""
+    permission_timeout: float = _entry(_seconds, "0")
+    """How long an agent waits for the answer to a permission before it is told that nobody answered; 0: for ever."""
     repository_roots: tuple[Path, ...] = _entry(_paths)
     """Folders in which repositories may lie; unset: anywhere."""
     agent_user: str = _entry(_text)
@@ -161,7 +166,7 @@ class Environment:
     lease_ttl: float = _entry(_positive_seconds, "15")
     """How long a lease lives without renewal; waits for database locks end well within it."""
     docker_host: str = _entry(_text)
-    """Address of the Docker engine; unset: the client's own default."""
+    """Address of this machine's Docker engine, such as ``unix:///run/docker-agents.sock``; unset: its usual socket."""
     agentctl_image: str = _entry(_text, "kandev-agentctl")
     """The container image that agentctl and the agents run in."""
     log_format: str = _entry(_one_of("console", "json"), "console")

@@ -30,6 +30,7 @@ KANDEV_MAX_STARTS_PER_PASS = _env.max_starts_per_pass
 KANDEV_BOOT_GRACE = _env.boot_grace
 KANDEV_START_TIMEOUT = _env.start_timeout
 KANDEV_CONTINUE = _env.continue_
+KANDEV_PERMISSION_TIMEOUT = _env.permission_timeout
 KANDEV_REPOSITORY_ROOTS = _env.repository_roots
 KANDEV_AGENT_USER = _env.agent_user
 KANDEV_LEASE_TTL = _env.lease_ttl

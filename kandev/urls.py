@@ -10,3 +10,5 @@ urlpatterns = [
     path("api/v1/", include("sessions_app.api.urls")),
     path("", include("sessions_app.views.urls")),
 ]
+
+handler500 = "kandev.failures.failed"

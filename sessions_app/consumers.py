@@ -7,6 +7,7 @@ back with ``?after=``. (The web server itself takes whatever is sent, and buffer
 
 from __future__ import annotations
 
+import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from sessions_app.services.errors import Invalid, NotFound, SessionsError
 from sessions_app.services.status import session_status
 from sessions_app.socket_requests import acknowledged, answer, read_frame, refusal
 
+log = logging.getLogger(__name__)
 MAX_SEQ: Final = 2**63 - 1
 
 Message = dict[str, Any]
@@ -88,7 +90,7 @@ class Socket(ABC):
             if refused is not None:
                 await self._send({"type": "websocket.close", "code": int(refused)})
             while (message := await self._receive())["type"] == "websocket.receive":
-                if self._client is not None and not self._client.over:
+                if self._client is not None:
                     await self._hear(self._client, message)
         finally:
             if self._client is not None:
@@ -99,7 +101,7 @@ class Socket(ABC):
         badge = await badge_of(self._scope)
         if badge is None:
             return CloseCode.NOT_AUTHENTICATED
-        key = _uuid(self._scope["url_route"]["kwargs"].get("key", ""))
+        key = uuid_of(self._scope["url_route"]["kwargs"].get("key", ""))
         if key is None:
             return CloseCode.NOT_FOUND
         query = dict(parse_qsl(self._scope["query_string"].decode("latin-1")))
@@ -131,7 +133,14 @@ class Socket(ABC):
             told = await self._answer(client.seat, frame)
         except (SessionsError, TooLarge) as error:
             told = refusal(error)
-        await self._tell({"type": "response", "id": name if isinstance(name, str | int) else None, **told})
+        await self._respond({"type": "response", "id": name if isinstance(name, str | int) else None, **told})
+
+    async def _respond(self, frame: Message) -> None:
+        """Who has gone hears no answer; what it asked is done, and what it asked behind it is still heard."""
+        try:
+            await self._tell(frame)
+        except Exception as error:  # noqa: BLE001 - each web server has an error of its own for this
+            log.debug("an answer found nobody: %s", error)
 
     async def _answer(self, seat: Seat, frame: Message) -> Message:
         if frame.get("action") == "ping":
@@ -193,7 +202,8 @@ class Nowhere(Socket):
         raise NotFound
 
 
-def _uuid(given: str) -> uuid.UUID | None:
+def uuid_of(given: str) -> uuid.UUID | None:
+    """The id in an address; None for what cannot be one."""
     try:
         found = uuid.UUID(given)
     except ValueError:

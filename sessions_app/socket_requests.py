@@ -22,7 +22,7 @@ from sessions_app.api.serializers.sessions import ResumeRequest
 from sessions_app.live.access import Seat
 from sessions_app.live.opening import find
 from sessions_app.models import TaskSession
-from sessions_app.services import intents
+from sessions_app.services import intents, permissions, tokens
 from sessions_app.services.errors import Invalid, NotFound
 from sessions_app.services.rights import require_write
 from sessions_app.services.status import session_status
@@ -136,8 +136,9 @@ def _cancel(session: TaskSession, user: Any, payload: Payload) -> Answer:
 
 def _respond(session: TaskSession, user: Any, payload: Payload) -> Any:
     chosen = _checked(PermissionChoice, payload)
-    asked = intents.answer(session.id, chosen["permission_id"], chosen["option_id"], user)
-    return PermissionSerializer(asked).data
+    asked = permissions.answer(session.id, chosen["permission_id"], chosen["option_id"], chosen["resume_token"], user)
+    context = {"tokens": tokens.of_permissions([asked]), "may_answer": True}
+    return PermissionSerializer(asked, context=context).data
 
 
 def _checked(kind: type[BaseSerializer[Any]], payload: Payload) -> dict[str, Any]:

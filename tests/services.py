@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from tests import postgresql
 from tests.environment import REQUIRE_SERVICES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -56,13 +56,9 @@ def _agent(binary: Path) -> Callable[[], str]:
 
 
 def _docker() -> str:
-    if not shutil.which("docker"):
-        return "no docker client is installed"
-    try:
-        seen = subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False)
-    except subprocess.TimeoutExpired:
-        return "the Docker engine does not answer"
-    return "" if seen.returncode == 0 else "no Docker engine is running"
+    from tests.docker import engine  # noqa: PLC0415 - not needed by others
+
+    return engine.missing()
 
 
 def _program(*names: str) -> Callable[[], str]:
@@ -77,6 +73,6 @@ SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "codex-acp": _agent(CODEX_ACP),
     "opencode": _agent(OPENCODE),
     "docker": _docker,
-    "postgres": _program("postgres"),
+    "postgres": lambda: "" if postgresql.binaries() else "no PostgreSQL server is installed",
     "redis": _program("redis-server"),
 }

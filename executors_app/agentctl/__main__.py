@@ -19,7 +19,7 @@ from typing import Final
 import orjson
 
 from executors_app import crash_points
-from executors_app.agentctl import control_group
+from executors_app.agentctl import control_group, two_users
 from executors_app.agentctl.agent_life import Create
 from executors_app.agentctl.child_environment import arm_crash_point
 from executors_app.agentctl.durable_files import replace_file
@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, Create] | None
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         arm_crash_point()
+        if arguments.run_as:
+            two_users.become(arguments.run_as)
         options = _options(arguments)
         lock = InstanceLock(options.execution.state_dir)
     except Held as held:
@@ -78,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--token-file", type=Path, required=True, metavar="FILE", help="holds the bearer token; 0600")
     add("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
     add("--ready-file", type=Path, metavar="FILE", help="written once it listens")
+    add("--run-as", metavar="UID:GID", help="whose files and children these are; agentctl itself is out of their reach")
     add("--label", action="append", default=[], metavar="KEY=VALUE")
     return parser
 

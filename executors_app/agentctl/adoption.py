@@ -50,15 +50,16 @@ async def end_orphans(launch: str, since: int, within: float = 5.0) -> list[Proc
     return left
 
 
-async def end_leftovers(execution_id: str, within: float = 5.0) -> list[ProcessIdentity]:
-    """End all that an earlier agentctl of this execution has left; what still lives is returned.
+async def end_leftovers(mark: str, within: float = 5.0, name: str = MARKER) -> list[ProcessIdentity]:
+    """End all that is marked ``name=mark``; what still lives is returned.
 
-    To be called before anything is started: shells and git calls of our own are marked as well.
+    With an execution's id it ends what an earlier agentctl has left, before anything is started:
+    shells and git calls of our own are marked as well.
     """
     until, empty = time.monotonic() + within, 0
     left: list[ProcessIdentity] = []
     while empty < 2 and time.monotonic() < until:
-        found = await asyncio.to_thread(identity.marked, execution_id)
+        found = await asyncio.to_thread(identity.marked, mark, name)
         left = await asyncio.to_thread(identity.end_all, found, 1.0) if found else []
         empty = 0 if found else empty + 1
         await asyncio.sleep(_PASS)

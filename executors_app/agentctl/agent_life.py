@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from executors_app import crash_points
 from executors_app.agentctl.drivers import Driver, Host, Started, StartFailed, StartRequest
 from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.memory import Memory, Token, fingerprint
@@ -138,6 +139,7 @@ class AgentLife:
         return agent
 
     async def _launch(self, agent: _Agent, request: StartRequest) -> dict[str, Any]:
+        crash_points.reached("agentctl.start_begun")
         try:
             started = await self._handshake(agent, request)
         except StartFailed as error:
@@ -146,7 +148,9 @@ class AgentLife:
         self._succeeded(agent, started)
         answer = _answer(request.launch_id, started)
         await self._journal.durable(self._journal.last_seq)
+        crash_points.reached("agentctl.agent_ready")
         self._remember(request.launch_id, {"answer": answer})
+        crash_points.reached("agentctl.launch_remembered")
         return answer
 
     async def _handshake(self, agent: _Agent, request: StartRequest) -> Started:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from executors_app import crash_points
-from executors_app.agentctl import child_environment, identity
+from executors_app.agentctl import child_environment, identity, out_of_memory
 from executors_app.agentctl.child_environment import AGENT_MARKER
 from executors_app.agentctl.guard import Guard, SpawnFailed
 from executors_app.agentctl.log_valve import LogValve
@@ -27,6 +28,7 @@ class AgentProcess:
     def __init__(self, guard: Guard, record: Callable[..., Any]):
         self._guard = guard
         self._valve = LogValve(record, "stderr")
+        self._kills = out_of_memory.kills()
         self.identity = identity.of(guard.agent_pid)
         """None if it has ended already."""
         self._stderr = asyncio.create_task(self._drain_stderr(), name="agent's stderr")
@@ -59,6 +61,11 @@ class AgentProcess:
     def exit_code(self) -> int | None:
         """Negative for a signal; None while it lives, or where the guard could not tell."""
         return self._guard.exit_code
+
+    def ending(self) -> str:
+        """How it ended, for a sentence: with which code, or for want of memory."""
+        starved = self.exit_code == -signal.SIGKILL and out_of_memory.kills() > self._kills
+        return "out of memory" if starved else f"with code {self.exit_code}"
 
     @property
     def running(self) -> bool:

@@ -114,7 +114,7 @@ def start_request(body: Mapping[str, Any], workspace: Path) -> StartRequest:
 
 
 def _argv(body: Mapping[str, Any]) -> list[str]:
-    argv = _texts(body, "argv")
+    argv = texts(body, "argv")
     if not argv or not argv[0] or any("\0" in word for word in argv):
         raise _wrong("argv", "must name an executable and hold no U+0000")
     return argv
@@ -137,7 +137,7 @@ def _directory(body: Mapping[str, Any], workspace: Path) -> str:
 
 
 def _patterns(body: Mapping[str, Any]) -> list[str]:
-    patterns = _texts(body, "gone_patterns")
+    patterns = texts(body, "gone_patterns")
     try:
         for pattern in patterns:
             re.compile(pattern)
@@ -146,7 +146,8 @@ def _patterns(body: Mapping[str, Any]) -> list[str]:
     return patterns
 
 
-def _texts(body: Mapping[str, Any], name: str) -> list[str]:
+def texts(body: Mapping[str, Any], name: str) -> list[str]:
+    """A list of texts; none by default."""
     value = body.get(name) or []
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise _wrong(name, "must be a list of texts")

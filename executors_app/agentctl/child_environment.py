@@ -15,8 +15,12 @@ from executors_app.agentctl.protocol import MARKER
 
 AGENT_MARKER: Final = "KANDEV_AGENT_LAUNCH"
 """Marks the processes of one agent, as against the shells and git calls of its agentctl."""
-MARKERS: Final = frozenset({MARKER, AGENT_MARKER})
+SHELL_MARKER: Final = "KANDEV_SHELL"
+"""Marks what one shell of the workspace has started."""
+MARKERS: Final = frozenset({MARKER, AGENT_MARKER, SHELL_MARKER})
 """The environment variables that mark our processes; they are no settings (rule 43)."""
+
+SESSION: Final = "KANDEV_SESSION_ID"
 
 CRASH_AT: Final = "KANDEV_CRASH_AT"
 CRASH_DIR: Final = "KANDEV_CRASH_DIR"
@@ -49,4 +53,4 @@ def arm_crash_point() -> None:
     """Arm the crash point that our environment names, if it names one; ValueError for an unknown one."""
     spec = os.environ.get(CRASH_AT)
     if spec:
-        crash_points.arm(spec, os.environ.get(CRASH_DIR) or Path.cwd())
+        crash_points.arm(spec, os.environ.get(CRASH_DIR) or Path.cwd(), os.environ.get(SESSION, ""))

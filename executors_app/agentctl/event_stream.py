@@ -35,6 +35,8 @@ class _Stream:
     socket: web.WebSocketResponse
     generation: int
     sent: int
+    trouble: str
+    """Of the journal, as the consumer knows it."""
     farewell: asyncio.Future[tuple[int, bytes]]
     """Close code and reason, once we want the consumer to go."""
 
@@ -70,7 +72,7 @@ class EventStreams:
             raise web.HTTPBadRequest(reason="this is a WebSocket")
         self._fence.admit(generation)
         await socket.prepare(request)
-        stream = _Stream(socket, generation, after, asyncio.get_running_loop().create_future())
+        stream = _Stream(socket, generation, after, "", asyncio.get_running_loop().create_future())
         if generation < self._fence.generation:  # overtaken during the upgrade
             stream.dismiss(*_OVERTAKEN)
         await self._run(stream, query.get("epoch", ""))
@@ -97,8 +99,13 @@ class EventStreams:
         try:
             await self._begin(stream, epoch)
             while True:
-                await self._journal.wait_beyond(stream.sent)
-                await self._send_lines(stream)
+                await self._journal.wait_beyond(stream.sent, stream.trouble)
+                if self._journal.shown_seq > stream.sent:
+                    await self._send_lines(stream)
+                else:
+                    stream.trouble = self._journal.trouble
+                    notice = {"type": "journal", "trouble": stream.trouble}
+                    await stream.socket.send_frame(orjson.dumps(notice), WSMsgType.TEXT)
         except (ConnectionError, RuntimeError):
             pass  # the consumer has left; the receiving side ends the stream
         except (JournalDamaged, OSError) as error:
@@ -121,7 +128,7 @@ class EventStreams:
             return
         lines = self._journal.read(stream.sent, FRAME_BYTES)
         # Returns once the socket has taken it: a slow consumer holds up itself alone.
-        await stream.socket.send_frame(b"\n".join(lines), WSMsgType.TEXT)
+        await stream.socket.send_frame(_as_text(b"\n".join(lines)), WSMsgType.TEXT)
         stream.sent += len(lines)
         self._progress.ring()
 
@@ -157,6 +164,15 @@ class EventStreams:
         for stream in self._open:
             stream.dismiss(WSCloseCode.GOING_AWAY, b"agentctl_ends")
         await self._progress.until(lambda: not self._open)
+
+
+def _as_text(frame: bytes) -> bytes:
+    """The frame as UTF-8 whatever a disk has made of it: anything else would break the whole connection."""
+    try:
+        frame.decode()
+    except UnicodeDecodeError:
+        return frame.decode("utf-8", "replace").encode()
+    return frame
 
 
 async def _say_goodbye(stream: _Stream) -> None:

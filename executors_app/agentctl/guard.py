@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from executors_app.agentctl import adoption, guard_process, identity
+from executors_app.agentctl import adoption, guard_process, identity, two_users
 from executors_app.agentctl.child_environment import AGENT_MARKER
 from executors_app.agentctl.pipes import PipeReader, PipeWriter, wait_readable
 
@@ -179,6 +179,7 @@ def _start(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Guard:
                 env=dict(env),
                 pass_fds=(source, control_end, status_end),
                 start_new_session=True,
+                **two_users.of_children(),
             )
         except (OSError, ValueError) as error:
             os.close(control)

@@ -2,7 +2,7 @@
 
 One writer thread takes whatever has come in meanwhile as one batch: write, then fdatasync. A line
 is shown once it is written, a line of ``DURABLE_KINDS`` once it is synced; a full or failing disk
-holds the agent back (``room``) and loses nothing.
+holds the agent back (``room``) and loses nothing: a reserve is given up for what waits and the last words.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from executors_app import crash_points
 from executors_app.agentctl.bell import Bell
 from executors_app.agentctl.identity import kernel_boot_id
 from executors_app.agentctl.journal_lines import encode_line
 from executors_app.agentctl.journal_store import Store
-from executors_app.agentctl.protocol import DURABLE_KINDS, JournalReport, Kind
+from executors_app.agentctl.protocol import DURABLE_KINDS, Code, JournalReport, Kind
 
 logger = logging.getLogger(__name__)
 
-UNDURABLE_LIMIT: Final = 4 << 20
+UNDURABLE_LIMIT: Final = 512 << 10
+"""Half of the reserve: what waits for a full disk must fit into it, with the last words."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -72,11 +74,16 @@ class Journal:
         self._next = self._store.next_seq
         self._shown = self._durable = self._next - 1
         self._pending: _Batch | None = None
-        self._undurable = 0
+        self._undurable = self._acked = 0
         self._failing = self._told_of_cap = self._reserve_spent = False
+        self.trouble = ""
+        """Code of what keeps lines from the disk, until there is room for last words again."""
+        self.on_full: Callable[[], None] = lambda: None
+        """Called when the disk turns out to be full."""
         self._bell, self._work = Bell(), asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._writer = asyncio.create_task(self._write_for_ever(), name="journal")
+        self._reserving: asyncio.Task[None] | None = None
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -101,7 +108,7 @@ class Journal:
         await self._bell.until(lambda: self._durable >= seq)
 
     async def room(self) -> None:
-        """Wait while more than 4 MiB is not yet durable, the disk fails, or the journal is at its cap."""
+        """Wait while more than 512 KiB is not yet durable, the disk fails, or the journal is at its cap."""
         if self._at_cap() and not self._told_of_cap:
             self._told_of_cap = True
             self._say("the journal is at its cap; the agent waits until lines are acknowledged", cap=self._limits.cap)
@@ -109,10 +116,8 @@ class Journal:
 
     def ack(self, seq: int) -> None:
         """A consumer keeps everything up to ``seq``: segments wholly below it go."""
-        self._store.drop_through(min(seq, self._shown))
-        if self._reserve_spent and not self._failing:
-            self._reserve_spent = False
-            self._store.make_reserve()
+        self._acked = max(self._acked, min(seq, self._shown))
+        self._store.drop_through(self._acked)
         if self._told_of_cap and not self._at_cap():
             self._told_of_cap = False
             self._say("the journal has room again")
@@ -127,9 +132,10 @@ class Journal:
     async def close(self) -> None:
         """Flush, then stop."""
         await self.flush()
-        self._writer.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._writer
+        tasks = [task for task in (self._writer, self._reserving) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(self._thread.shutdown)
         self._store.close()
 
@@ -162,7 +168,8 @@ class Journal:
 
     def report(self) -> JournalReport:
         """``journal`` of ``GET /status``."""
-        return {"epoch": self.epoch, "first_seq": self.first_seq, "last_seq": self.last_seq}
+        report: JournalReport = {"epoch": self.epoch, "first_seq": self.first_seq, "last_seq": self.last_seq}
+        return {**report, "trouble": self.trouble} if self.trouble else report
 
     def read(self, after: int, limit_bytes: int = 64 << 10) -> list[bytes]:
         """Shown lines behind ``after`` as raw JSON, up to about the limit; empty where there are none yet.
@@ -171,9 +178,9 @@ class Journal:
         """
         return self._store.read(after, self._shown, limit_bytes) if after < self._shown else []
 
-    async def wait_beyond(self, seq: int) -> None:
-        """Wait until a line behind ``seq`` may be read."""
-        await self._bell.until(lambda: self._shown > seq)
+    async def wait_beyond(self, seq: int, trouble: str | None = None) -> None:
+        """Wait until a line behind ``seq`` may be read, or ``trouble`` is no longer the journal's."""
+        await self._bell.until(lambda: self._shown > seq or trouble not in (None, self.trouble))
 
     # -- the writer --------------------------------------------------------------------------
 
@@ -194,8 +201,10 @@ class Journal:
         while True:
             try:
                 await self._in_thread(self._store.write, batch.lines, batch.first_seq)
+                crash_points.reached("agentctl.journal_written")
                 self._show_written(batch)
                 await self._in_thread(self._store.sync)
+                crash_points.reached("agentctl.journal_synced")
             except (OSError, MemoryError) as error:
                 self._failed(error)
                 await asyncio.sleep(self._limits.retry_pause)
@@ -209,19 +218,36 @@ class Journal:
 
     def _failed(self, error: OSError | MemoryError) -> None:
         reason = error.strerror if isinstance(error, OSError) else "out of memory"
+        is_full = isinstance(error, OSError) and error.errno in _NO_ROOM
+        self.trouble = Code.DISK_FULL if is_full else Code.DISK_FAILING
         if not self._failing:
             self._failing = True
             logger.error("the journal cannot be written: %s", reason)
             self._say("the journal could not be written; the agent waited", error=reason)
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            self._bell.ring()
+            if is_full:
+                self.on_full()
+        if is_full and not self._reserve_spent:
             self._reserve_spent = True
             self._store.free_reserve()
+            self._reserving = asyncio.create_task(self._reserve_again(), name="reserve")
+        if is_full:
+            self._store.turn_over()
+            self._store.drop_through(self._acked)
+
+    async def _reserve_again(self) -> None:
+        while self._failing or not self._store.make_reserve():  # noqa: ASYNC110  (a disk rings no bell)
+            await asyncio.sleep(self._limits.retry_pause)
+        self._reserve_spent, self.trouble = False, ""
+        self._bell.ring()
 
     def _recovered(self) -> None:
         if self._failing:
             self._failing = False
             logger.warning("the journal is written again")
             self._say("the journal is written again")
+            if not self._reserve_spent:
+                self.trouble = ""
 
     def _at_cap(self) -> bool:
         return self._store.total_bytes >= self._limits.cap

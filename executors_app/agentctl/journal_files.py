@@ -9,6 +9,7 @@ torn tail. Nothing here writes, so that a reader never harms a live agentctl.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -17,9 +18,18 @@ from typing import Any, Final
 
 import orjson
 
+from executors_app.agentctl.journal_lines import sanitised
+
 META: Final = "meta.json"
 ASIDE: Final = "aside"
 
+UNREADABLE: Final = "unreadable"
+"""Kind of what stands for a line of a stream that cannot be read; ``text`` is its beginning."""
+NUL: Final = b"\\u0000"
+
+_MANY_BRACKETS: Final = 200
+_LAST_TS: Final = 253_402_300_800
+"""The end of the year 9999."""
 _SEGMENT: Final = re.compile(r"(\d{20})\.jsonl")
 _EPOCH: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
@@ -60,13 +70,14 @@ def read_lines(directory: Path, after: int = 0, epoch: str | None = None) -> Ite
 def _lines(directory: Path, after: int) -> Iterator[dict[str, Any]]:
     found = segments(directory)
     for number, (_, path) in enumerate(found):
-        if number + 1 < len(found) and found[number + 1][0] <= after + 1:
+        following = found[number + 1][0] if number + 1 < len(found) else sys.maxsize
+        if following <= after + 1:
             continue
         with path.open("rb") as file:
             for raw in file:
                 line = parse_line(raw)
-                if line is not None and line["seq"] > after:
-                    after = line["seq"]
+                # what a failed sync left behind the next segment's first line was written again there
+                if line is not None and after < line["seq"] < following:
                     yield line
 
 
@@ -84,14 +95,26 @@ def segment_path(directory: Path, first_seq: int) -> Path:
 
 
 def parse_line(raw: bytes) -> dict[str, Any] | None:
-    """The line, or None where it is torn or damaged."""
+    """The line, free of what a database cannot store, or None where it is torn or damaged."""
     if not raw.endswith(b"\n"):
         return None
     try:
         line = orjson.loads(raw)
-    except ValueError:
+        if NUL in raw:
+            line = sanitised(line)
+        if raw.count(b"[") + raw.count(b"{") > _MANY_BRACKETS:
+            orjson.dumps(line)  # refuses what is too deep for other readers
+    except (ValueError, TypeError):
         return None
-    return line if isinstance(line, dict) and isinstance(line.get("seq"), int) else None
+    return line if is_line(line) else None
+
+
+def is_line(value: Any) -> bool:
+    """Whether a value has the header that every line of a journal has."""
+    match value:
+        case {"seq": int(seq), "epoch": str(), "ts": int() | float() as ts, "kind": str(kind)}:
+            return 0 < seq < 2**63 and seq is not True and 0 <= ts < _LAST_TS and kind != UNREADABLE
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import orjson
 
+from executors_app import crash_points
 from executors_app.agentctl.durable_files import replace_file, sync_directory, write_all
 from executors_app.agentctl.journal_files import ASIDE, META, epoch_of, meta_of, segment_path, segments, survey
 
@@ -52,7 +53,7 @@ class Store:
         self._directory, self._segment_bytes = directory, segment_bytes
         self._segments: list[Segment] = []
         self._fd = -1
-        self._broken = False
+        self._broken = self._turns_over = False
         self._synced_end = 0
         self.next_seq = 1
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -132,7 +133,7 @@ class Store:
         """Write a batch behind the last good line; on OSError nothing of it counts and it may be given again."""
         if self._broken:
             self._leave_broken()
-        if self._fd < 0 or self._segments[-1].size >= self._segment_bytes:
+        if self._fd < 0 or self._segments[-1].size >= (0 if self._turns_over else self._segment_bytes):
             self.next_seq = first_seq
             self._add_segment()
         segment = self._segments[-1]
@@ -182,30 +183,40 @@ class Store:
             raise
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._synced_end = fd, 0
+        self._fd, self._synced_end, self._turns_over = fd, 0, False
         segment = Segment(self.next_seq, path)
         if self._segments and self._segments[-1].first_seq == self.next_seq:
             self._segments[-1] = segment
         else:
             self._segments.append(segment)
+        if len(self._segments) > 1:
+            crash_points.reached("agentctl.segment_added")
 
     def free_reserve(self) -> None:
         """Give the reserved room back to a full disk."""
         (self._directory / "reserve").unlink(missing_ok=True)
 
-    def make_reserve(self) -> None:
-        """Set a little room aside for the last words on a full disk; does without where there is none."""
+    def turn_over(self) -> None:
+        """Begin a new segment with the next batch, so that the present one can go once it may."""
+        self._turns_over = True
+
+    def make_reserve(self) -> bool:
+        """Set a little room aside for the last words on a full disk; False where there is none now."""
         path = self._directory / "reserve"
         if path.exists():
-            return
-        with contextlib.suppress(OSError):
+            return True
+        try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(fd, 0, RESERVE_BYTES)
-            except OSError:
-                path.unlink()
-            finally:
-                os.close(fd)
+        except OSError:
+            return False
+        try:
+            os.posix_fallocate(fd, 0, RESERVE_BYTES)
+        except OSError:
+            path.unlink()
+            return False
+        finally:
+            os.close(fd)
+        return True
 
     # -- the loop ----------------------------------------------------------------------------
 
@@ -215,6 +226,7 @@ class Store:
             dropped = self._segments.pop(0)
             with contextlib.suppress(OSError):
                 dropped.path.unlink()
+                crash_points.reached("agentctl.segment_dropped")
 
     def read(self, after: int, through: int, limit_bytes: int) -> list[bytes]:
         """The lines from ``after + 1`` to at most ``through``, without newlines: at least one, then up to the limit.

@@ -86,7 +86,8 @@ class Token:
             content = orjson.loads(path.read_bytes())
         except (OSError, ValueError):
             content = {}
-        self._content: Mapping[str, Any] = content if isinstance(content, dict) else {}
+        sound = isinstance(content, dict) and all(isinstance(value, str | None) for value in content.values())
+        self._content: Mapping[str, Any] = content if sound else {}
 
     @property
     def value(self) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from executors_app import crash_points
 from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.memory import Memory
 from executors_app.agentctl.protocol import Code, Kind
@@ -49,6 +50,7 @@ class Permissions:
             "options": options,
         }
         self._journal.append(Kind.PERMISSION_REQUESTED, **body)
+        crash_points.reached("agentctl.permission_asked")
         if refuse:
             cancelled = {"permission_id": body["permission_id"], "reason": "turn_cancelled"}
             self._journal.append(Kind.PERMISSION_CANCELLED, **cancelled)
@@ -83,6 +85,7 @@ class Permissions:
             permission.chosen = option_id
             seq = self._journal.append(Kind.PERMISSION_RESOLVED, permission_id=permission_id, option_id=option_id)
             await self._journal.durable(seq)
+            crash_points.reached("agentctl.answer_journaled")
             self._memory.keep("answer", permission_id, result)
             if not permission.decided.done():
                 permission.decided.set_result(option_id)
@@ -90,7 +93,20 @@ class Permissions:
             await self._journal.durable(self._journal.last_seq)
         return result
 
-    def _earlier(self, permission_id: str, option_id: str) -> dict[str, Any]:
+    async def give_up(self, permission_id: str) -> dict[str, Any]:
+        """Tell the agent that nobody answered in time; again it gets the first result, an answered one Refused."""
+        permission = self._open.get(permission_id)
+        if permission is None:
+            return self._earlier(permission_id, None)
+        if permission.chosen is not None:
+            raise _already_answered(permission.chosen)
+        result = {"option_id": None}
+        self._cancel(permission, "timeout")
+        await self._journal.durable(self._journal.last_seq)
+        self._memory.keep("answer", permission_id, result)
+        return result
+
+    def _earlier(self, permission_id: str, option_id: str | None) -> dict[str, Any]:
         earlier: dict[str, Any] | None = self._memory.recall("answer", permission_id)
         if earlier is None:
             raise Refused(Code.NOT_FOUND, "there is no such permission")

@@ -22,10 +22,10 @@ tool.update           tool_call_id and whatever of the above changed
 plan                  entries
 permission.requested  permission_id, message_id, tool_call {...}, options [{option_id, name, kind}]
 permission.resolved   permission_id, option_id
-permission.cancelled  permission_id, reason ("turn_cancelled", "agent_gone", "stopped")
+permission.cancelled  permission_id, reason ("turn_cancelled", "agent_gone", "stopped", "timeout")
 turn.completed        message_id, stop_reason; also turn.cancelled, and turn.failed with code, message
 usage                 the agent's own figures
-workspace.snapshot    ref, commit
+workspace.snapshot    ref, commit, reason ("turn_start", "turn_end", "shutdown", ...), dirty, left_out, left_out_count
 log                   level, text, data
 ===================== ===========================================================================
 """
@@ -33,7 +33,7 @@ log                   level, text, data
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NotRequired, TypedDict
 
 PROTOCOL_VERSION: Final = 1
 """Two adjacent versions understand each other (rule 24)."""
@@ -44,6 +44,8 @@ MARKER: Final = "KANDEV_EXECUTION_ID"
 
 CLOSE_STALE_GENERATION: Final = 4409
 """WebSocket close code of an event stream whose generation is older than one seen."""
+CLOSE_OVERTAKEN: Final = 4410
+"""WebSocket close code of a shell that another reader has opened meanwhile."""
 
 
 class Kind(StrEnum):
@@ -118,8 +120,12 @@ class Code(StrEnum):
     NOT_RUNNING = "not_running"
     ALREADY_RUNNING = "already_running"
     ALREADY_ANSWERED = "already_answered"
+    CONFLICT = "conflict"
+    GIT_FAILED = "git_failed"
     TOO_LARGE = "too_large"
     JOURNAL_FULL = "journal_full"
+    DISK_FULL = "disk_full"
+    DISK_FAILING = "disk_failing"
     INTERNAL_ERROR = "internal_error"
     # of a failed start:
     SPAWN_FAILED = "spawn_failed"
@@ -157,6 +163,8 @@ class JournalReport(TypedDict):
     epoch: str
     first_seq: int
     last_seq: int
+    trouble: NotRequired[str]
+    """``disk_full`` or ``disk_failing`` while lines cannot be kept, or there is no room for last words."""
 
 
 class Status(TypedDict):

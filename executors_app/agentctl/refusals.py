@@ -19,6 +19,8 @@ _STATUS: Final[dict[str, int]] = {
     Code.ALREADY_RUNNING: 409,
     Code.ALREADY_ANSWERED: 409,
     Code.LAUNCH_ENDED: 409,
+    Code.CONFLICT: 409,
+    Code.GIT_FAILED: 409,
     Code.TOO_LARGE: 413,
     Code.INTERNAL_ERROR: 500,
     Code.JOURNAL_FULL: 503,

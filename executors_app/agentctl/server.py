@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -22,7 +21,7 @@ from executors_app.agentctl.bodies import (
 from executors_app.agentctl.door import Door, json_answer
 from executors_app.agentctl.event_stream import EventStreams
 from executors_app.agentctl.sidecar import Sidecar
-from executors_app.agentctl.workspace.files import list_directory, read_content
+from executors_app.agentctl.workspace.api import WorkspaceApi
 
 BODY_LIMIT: Final = 16 << 20
 _GRACE: Final = 5.0
@@ -40,6 +39,7 @@ def build_app(sidecar: Sidecar, streams: EventStreams, token: str, host: str, po
     door = Door(token, host, port, on_contact)
     app = web.Application(middlewares=door.middlewares(), client_max_size=BODY_LIMIT)
     app.add_routes(_Api(sidecar, streams).routes())
+    app.add_routes(WorkspaceApi(sidecar.workspace, sidecar.keeper).routes())
     return app
 
 
@@ -48,7 +48,7 @@ class _Api:
         self._sidecar, self._streams = sidecar, streams
 
     def routes(self) -> list[web.RouteDef]:
-        """Every endpoint there is."""
+        """Every endpoint but those of the workspace."""
         sidecar = self._sidecar
         return [
             web.get("/health", self._report(sidecar.health)),
@@ -62,8 +62,6 @@ class _Api:
             web.post("/permissions/{id}", self._command(self._answer)),
             web.post("/shutdown", self._command(self._shutdown)),
             web.get("/events", self._streams.serve, allow_head=False),
-            web.get("/files", self._files(list_directory)),
-            web.get("/files/content", self._files(read_content)),
         ]
 
     # -- the three kinds of endpoints --------------------------------------------------------
@@ -81,13 +79,6 @@ class _Api:
             # After the body has come: nothing may overtake between this check and the command.
             self._sidecar.fence.admit(generation)
             return json_answer(await command(request, body), status)
-
-        return handle
-
-    def _files(self, look: Callable[..., dict[str, Any]]) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def handle(request: web.Request) -> web.Response:
-            workspace = self._sidecar.execution.workspace
-            return json_answer(await asyncio.to_thread(look, workspace, request.query.get("path", "")))
 
         return handle
 
@@ -112,6 +103,8 @@ class _Api:
 
     async def _answer(self, request: web.Request, body: dict[str, Any]) -> Any:
         permission_id = request.match_info["id"]
+        if body.get("option_id", "") is None:
+            return await self._sidecar.cancel_permission(permission_id)
         return await self._sidecar.answer(permission_id, text(body, "option_id"))
 
     async def _shutdown(self, request: web.Request, body: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from executors_app import crash_points
 from executors_app.agentctl import adoption
 from executors_app.agentctl import drivers as driver_package
 from executors_app.agentctl.agent_life import Create
@@ -68,7 +69,9 @@ async def serve(options: Options, lock: InstanceLock, drivers: Mapping[str, Crea
         asyncio.create_task(sidecar.end_when_abandoned(lambda: streams.is_attached), name="abandoned"),
     ]
     _end_on_signals(sidecar.ended)
+    crash_points.reached("agentctl.listening")
     _tell_ready(options, lock, sidecar, port)
+    crash_points.reached("agentctl.ready_told")
     try:
         await sidecar.ended.wait()
     finally:
@@ -115,6 +118,7 @@ async def _end(
         task.cancel()
     await asyncio.wait(background)
     await sidecar.stop_for_good()
+    crash_points.reached("agentctl.ending")
     await sidecar.journal.flush()
     await streams.close()
     await runner.cleanup()

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from executors_app import crash_points
 from executors_app.agentctl.agent_life import AgentLife, Create
 from executors_app.agentctl.drivers import StartRequest
 from executors_app.agentctl.fence import Fence
@@ -21,7 +22,8 @@ from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.protocol import MARKER, PROTOCOL_VERSION, Code, Kind, Status
 from executors_app.agentctl.refusals import Refused
 from executors_app.agentctl.turns import Turns
-from executors_app.agentctl.workspace import describe
+from executors_app.agentctl.workspace.keeper import Keeper
+from executors_app.agentctl.workspace.workspace import Workspace
 
 ABANDONED_AFTER: Final = 7 * 24 * 3600.0
 """Seconds without any control plane until agentctl ends by itself (rule 26)."""
@@ -67,6 +69,9 @@ class Sidecar:
             drivers=drivers,
             marker={MARKER: execution.execution_id},
         )
+        self.workspace = Workspace(execution.workspace, {MARKER: execution.execution_id})
+        self.keeper = Keeper(self.workspace, execution.session_id, state, self.journal)
+        self._turns.before_turn, self._turns.after_turn = self.keeper.before_turn, self.keeper.after_turn
         self._intents: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
     # -- commands ----------------------------------------------------------------------------
@@ -93,6 +98,10 @@ class Sidecar:
         """``POST /permissions/{id}``; raises Refused."""
         return await self._permissions.answer(permission_id, option_id)
 
+    async def cancel_permission(self, permission_id: str) -> dict[str, Any]:
+        """``POST /permissions/{id}`` without an option: nobody answered in time; raises Refused."""
+        return await self._permissions.give_up(permission_id)
+
     async def shutdown(self, stop_agent: bool, intent_id: str) -> dict[str, Any]:
         """``POST /shutdown``: ends agentctl once the answer is out; a live agent only if told so."""
         if self._life.is_running and not stop_agent:
@@ -105,6 +114,7 @@ class Sidecar:
     async def _end(self) -> dict[str, Any]:
         self._ending = True
         stopped = await self._life.stop(_STOP_GRACE)
+        await self._leave_workspace()
         return {**stopped, "journal": self.journal.report()}
 
     async def _once(self, intent_id: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
@@ -120,7 +130,9 @@ class Sidecar:
     async def _act_and_remember(self, intent_id: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         try:
             result = await act()
+            crash_points.reached("agentctl.agent_stopped")
             self.memory.keep("intent", intent_id, result)
+            crash_points.reached("agentctl.stop_remembered")
             return result
         finally:
             del self._intents[intent_id]
@@ -161,7 +173,7 @@ class Sidecar:
             "agent": self._life.report(),
             "journal": self.journal.report(),
             "pending_permissions": self._permissions.pending(),
-            "workspace": describe(self.execution.workspace),
+            "workspace": self.workspace.report(),
         }
 
     def session(self) -> dict[str, Any]:
@@ -184,11 +196,18 @@ class Sidecar:
         self.ended.set()
 
     async def stop_for_good(self) -> None:
-        """Stop the agent, whatever it does."""
+        """Stop the agent, whatever it does, and keep what it leaves."""
         await self._life.stop(_STOP_GRACE)
+        await self._leave_workspace()
+
+    async def _leave_workspace(self) -> None:
+        """Nothing of ours works in it any more, so what is there now is what is kept."""
+        await self.workspace.shells.close()
+        await self.keeper.at_the_end()
 
     async def close(self) -> None:
         """Bring everything to the disk and let go of it."""
+        await self.workspace.close()
         await self.journal.close()
         self.memory.close()
 

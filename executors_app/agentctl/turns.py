@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -26,13 +26,20 @@ logger = logging.getLogger(__name__)
 _LAST_WORDS: Final = 10.0
 """Seconds between the news that the agent broke off and the news that its process is gone."""
 _CANCEL_LIMIT: Final = 5.0
+_NO_ROOM: Final = (
+    "The disk that keeps what this agent says is full, so the turn was stopped. Nothing that was shown is lost."
+    " Make room on that disk, then send the prompt again."
+)
 
 
 @dataclass(slots=True)
 class _Turn:
     message_id: str
     since: str
+    driver: Driver
     handed_over: bool = False
+    has_failed: bool = False
+    """Its end is in the journal, though its agent may not know."""
     delivered: bool = False
     cancel_asked: bool = False
     broken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -48,6 +55,11 @@ class Turns:
         self._accepting = asyncio.Lock()
         self._accepted: set[str] = set()
         self._background: set[asyncio.Task[None]] = set()
+        journal.on_full = self.stop_for_room
+        self.before_turn: Callable[[], Awaitable[None]] = _at_once
+        """Awaited before the driver gets a prompt; must not raise."""
+        self.after_turn: Callable[[], None] = lambda: None
+        """Called once a turn has ended, however it ended."""
 
     @property
     def active(self) -> Turn | None:
@@ -87,12 +99,13 @@ class Turns:
             driver = driver_now()
             if self._turn is not None:
                 raise Refused(Code.BUSY, "a turn is active", message_id=self._turn.message_id)
-            if self._journal.full:
-                raise Refused(Code.JOURNAL_FULL, "the journal takes nothing in now")
-            turn = self._turn = _Turn(message_id, datetime.now(UTC).isoformat())
+            if self._journal.full or self._journal.trouble:
+                raise Refused(Code.JOURNAL_FULL, "the journal takes nothing in now", trouble=self._journal.trouble)
+            turn = self._turn = _Turn(message_id, datetime.now(UTC).isoformat(), driver)
             self._accepted.add(message_id)
             accepted = {"message_id": message_id, "text": text, "prompt_kind": prompt_kind}
             await self._journal.durable(self._journal.append(Kind.PROMPT_ACCEPTED, **accepted))
+            crash_points.reached("agentctl.prompt_journaled")
             self._keep("prompt", message_id)
             crash_points.reached("agentctl.prompt_accepted")
             if not turn.broken.is_set():
@@ -100,12 +113,15 @@ class Turns:
         return {"accepted": True, "duplicate": False}
 
     async def _run(self, driver: Driver, turn: _Turn, text: str, attachments: Sequence[Mapping[str, Any]]) -> None:
+        await self.before_turn()
         kind, body = await self._outcome(driver, turn, text, attachments)
         if turn.broken.is_set():
             return
         self._permissions.cancel_all("turn_cancelled")
-        seq = self._journal.append(kind, message_id=turn.message_id, **body)
-        self._turn = None
+        if not turn.has_failed:
+            self._journal.append(kind, message_id=turn.message_id, **body)
+        seq, self._turn = self._journal.last_seq, None
+        self.after_turn()
         await self._journal.durable(seq)
         crash_points.reached("agentctl.turn_ended")
 
@@ -139,6 +155,7 @@ class Turns:
     def _delivered(self, turn: _Turn) -> None:
         if not turn.delivered:
             turn.delivered = True
+            crash_points.reached("agentctl.prompt_handed_over")
             seq = self._journal.append(Kind.PROMPT_DELIVERED, message_id=turn.message_id)
             self._in_background(self._delivery_is_durable(seq))
 
@@ -157,10 +174,23 @@ class Turns:
             return {"cancelled": False}
         first, turn.cancel_asked = not turn.cancel_asked, True
         self._keep("cancel", message_id)
+        crash_points.reached("agentctl.cancel_remembered")
         if first and driver is not None and turn.handed_over:
             await _ask_to_cancel(driver)
+            crash_points.reached("agentctl.cancel_asked")
         self._permissions.cancel_all("turn_cancelled")
         return {"cancelled": True}
+
+    def stop_for_room(self) -> None:
+        """The disk is full: the turn has failed, whatever its agent still says is kept once there is room."""
+        turn = self._turn
+        if turn is None or turn.has_failed:
+            return
+        turn.has_failed = turn.cancel_asked = True
+        self._journal.append(Kind.TURN_FAILED, message_id=turn.message_id, code=Code.DISK_FULL, message=_NO_ROOM)
+        self._permissions.cancel_all("turn_cancelled")
+        if turn.handed_over:
+            self._in_background(_ask_to_cancel(turn.driver))
 
     def broken_by_exit(self) -> str | None:
         """The agent is gone: forget the active turn and return its message id."""
@@ -170,6 +200,7 @@ class Turns:
         turn.broken.set()
         if turn.task is not None:
             turn.task.cancel()
+        self.after_turn()
         return turn.message_id
 
     def _keep(self, topic: str, message_id: str) -> None:
@@ -183,6 +214,10 @@ class Turns:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+async def _at_once() -> None:
+    """Nothing to wait for."""
 
 
 async def _ask_to_cancel(driver: Driver) -> None:

@@ -6,10 +6,10 @@ Every verb may be called again after a crash anywhere: places follow from the id
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
 
 
 class Runtime(Protocol):
@@ -23,11 +23,19 @@ class Runtime(Protocol):
         """Refuse a bad ``Executor.config`` with ValueError, one clear sentence."""
         ...
 
+    async def check_place(self, config: Mapping[str, Any]) -> None:
+        """Raise RuntimeUnavailable, in one clear sentence, where nothing could be launched now. Writes nothing."""
+        ...
+
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Make the workspace and start agentctl, or find what a half-done launch has left.
 
         Raises WorkspaceGone, RepositoryUnusable, LaunchFailed, RuntimeUnavailable.
         """
+        ...
+
+    def is_here(self, execution: ExecutionFacts) -> bool:
+        """Whether this process can look after it: not one that another machine keeps (rule 2)."""
         ...
 
     async def observe(
@@ -50,4 +58,17 @@ class Runtime(Protocol):
 
     def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """What a dead agentctl's journal holds behind ``after`` of ``epoch``; empty if out of reach."""
+        ...
+
+
+@runtime_checkable
+class FindsOrphans(Protocol):
+    """What a runtime can do beside, where what it starts is marked as this deployment's for good."""
+
+    async def orphans(self, known: Collection[str]) -> list[Orphan]:
+        """What is ours by its marks and whose execution id is not among ``known``; RuntimeUnavailable."""
+        ...
+
+    async def remove_orphan(self, orphan: Orphan) -> bool:
+        """End and remove one, if it still is what it was listed as; False where the proof fails."""
         ...

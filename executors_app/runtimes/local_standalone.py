@@ -10,26 +10,20 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
-import orjson
-from django.conf import settings
-
-from executors_app import local_launch, local_processes, worktrees
-from executors_app.agentctl import identity, journal_files
+from executors_app import local_disk, local_launch, local_processes
+from executors_app.agentctl import identity
 from executors_app.bulk_status import StatusTarget, observe_statuses
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed, WorkspaceState
-from executors_app.errors import AgentctlForeign, ExecutorError, LaunchFailed, RepositoryUnusable
-from executors_app.git import GitFailed
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
+from executors_app.errors import AgentctlForeign, ExecutorError, LaunchFailed
+from executors_app.local_disk import KeptOnThisDisk, places_of
 from executors_app.local_processes import Processes
-from executors_app.state_directory import StateDirectory, state_directory
-from executors_app.worktrees import Worktree
 
 _GRACE: Final = 10.0
 
 
-class LocalStandalone:
+class LocalStandalone(KeptOnThisDisk):
     """The runtime; keeps nothing in memory."""
 
     name = "local_standalone"
@@ -40,20 +34,14 @@ class LocalStandalone:
         if config:
             raise ValueError(f"{self.name} has no settings, but got {', '.join(sorted(map(str, config)))}.")
 
+    async def check_place(self, config: Mapping[str, Any]) -> None:
+        """This machine is always there."""
+
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Make the worktree and start agentctl, or find both; the state names agentctl's process."""
-        worktree = _worktree(spec.session_id, spec.worktree_path, spec.worktree_branch)
-        if not spec.repository_path:
-            raise RepositoryUnusable("The task names no repository.")
-        await asyncio.to_thread(
-            worktrees.make,
-            Path(spec.repository_path),
-            spec.base_branch,
-            worktree,
-            existed=bool(spec.worktree_path),
-        )
+        worktree = await asyncio.to_thread(local_disk.make_worktree, spec)
         try:
-            agentctl = await local_launch.find_or_start(_places(spec.execution_id), spec, worktree.path)
+            agentctl = await local_launch.find_or_start(places_of(spec.execution_id), spec, worktree.path)
         except OSError as error:
             raise LaunchFailed(f"agentctl could not be started: {error}") from error
         return Launched(
@@ -67,6 +55,10 @@ class LocalStandalone:
             found=agentctl.found,
             state={"process": agentctl.process.to_json()},
         )
+
+    def is_here(self, execution: ExecutionFacts) -> bool:
+        """This machine, kernel boot and pid namespace (rule 2), or a row of before the machine's last boot."""
+        return _is_here(execution, identity.host_id())
 
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
@@ -100,39 +92,22 @@ class LocalStandalone:
 
     async def end(self, execution: ExecutionFacts) -> bool:
         """TERM, then KILL agentctl, then whatever it has left; only processes proven to be its own."""
-        if not _is_here(execution, identity.host_id()):
+        if not self.is_here(execution):
             return False
         return await asyncio.to_thread(_end, execution)
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
         """KILL what outlived agentctl; nothing while an agentctl of this execution lives."""
-        if not _is_here(execution, identity.host_id()) or _process_lives(execution):
+        if not self.is_here(execution) or _process_lives(execution):
             return 0
         return await asyncio.to_thread(local_processes.end_others, execution.id)
-
-    def resume_token(self, execution: ExecutionFacts) -> str | None:
-        """From what agentctl has kept in its state directory."""
-        try:
-            kept = orjson.loads(_places(execution.id).resume_token_file.read_bytes())
-        except (OSError, ValueError):
-            return None
-        token = kept.get("resume_token") if isinstance(kept, dict) else None
-        return token if isinstance(token, str) and token else None
-
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """From the journal's files; lines of earlier epochs first, each names its own."""
-        directory = journal_files.journal_directory(_places(execution.id).path)
-        try:
-            return list(journal_files.read_lines(directory, after, epoch or None))
-        except OSError:
-            return []
 
     async def _look_closer(
         self, one: ExecutionFacts, found: Processes | None, answer: Any, timeout: float
     ) -> Observation:
         """One that gave no good answer at the row's address: elsewhere, silent, or dead?"""
         processes = found or Processes()
-        ready = local_launch.read_ready(_places(one.id))
+        ready = local_launch.read_ready(places_of(one.id))
         if ready is not None and ready.url != one.agentctl_url:
             target = StatusTarget(one.id, ready.url, one.auth_token)
             second = (await observe_statuses([target], timeout, 1))[one.id]
@@ -141,7 +116,7 @@ class LocalStandalone:
             answer = second if processes.agentctl else answer
         if processes.agentctl or not _is_proven_dead(one, answer):
             return _unknown(_why(answer))
-        state, reason = await asyncio.to_thread(_workspace, one)
+        state, reason = await asyncio.to_thread(local_disk.workspace_of, one)
         return Observation(
             Observed.DEAD,
             "process_gone",
@@ -155,21 +130,10 @@ class LocalStandalone:
 RUNTIME: Final = LocalStandalone()
 
 
-def _places(execution_id: str) -> StateDirectory:
-    return state_directory(Path(settings.KANDEV_DATA_DIR), execution_id)
-
-
-def _worktree(session_id: str, path: str, branch: str) -> Worktree:
-    """As the row has it; what it lacks follows from the session's id."""
-    place = worktrees.place_of(Path(settings.KANDEV_DATA_DIR), session_id)
-    return Worktree(Path(path) if path else place.path, branch or place.branch)
-
-
 def _is_here(execution: ExecutionFacts, here: str) -> bool:
-    """This machine, kernel boot and pid namespace (rule 2), or a row of before the machine's last boot."""
     if execution.host_id in {"", here}:
         return True
-    return local_launch.has_ended_with_its_host(_places(execution.id), execution)
+    return local_launch.has_ended_with_its_host(places_of(execution.id), execution)
 
 
 def _process_lives(execution: ExecutionFacts) -> bool:
@@ -201,19 +165,6 @@ def _alive_elsewhere(ready: local_launch.Ready, report: Mapping[str, Any]) -> Ob
     state = {"process": who.to_json()} if who else None
     alive = Observation(Observed.ALIVE, report=report, url=ready.url, pid=ready.pid, seen_at=datetime.now(UTC))
     return replace(alive, state=state)
-
-
-def _workspace(one: ExecutionFacts) -> tuple[WorkspaceState, str]:
-    if not one.worktree_path:
-        return WorkspaceState.REBUILDABLE, ""
-    worktree = _worktree(one.session_id, one.worktree_path, one.worktree_branch)
-    if not one.repository_path and not worktree.path.exists():
-        return WorkspaceState.GONE, f"The worktree {worktree.path} was deleted, and its repository is not known."
-    try:
-        return worktrees.state(Path(one.repository_path), worktree)
-    except GitFailed:
-        # no answer is no proof of a loss: the launch will say what is wrong
-        return WorkspaceState.REBUILDABLE, ""
 
 
 def _end(execution: ExecutionFacts) -> bool:

@@ -16,10 +16,12 @@ from sessions_app.models import (
     MessagePart,
     PermissionRequest,
     Prompt,
+    ResumeToken,
     Run,
     SessionEvent,
 )
 
+_SETTLED: Final = ("consumed_at", "revoked_at", "expired_at")
 BEGINNING: Final = 100
 """Characters of a text that a list shows."""
 
@@ -144,6 +146,18 @@ class PermissionRequestAdmin(OfSession):
     search_fields = ("id", *OfSession.search_fields)
     date_hierarchy = "requested_at"
     ordering = ("-requested_at",)
+
+
+@admin.register(ResumeToken)
+class ResumeTokenAdmin(OfSession):
+    """The keys of waits, and what became of each; none is ever shown."""
+
+    list_display = ("created_at", "id", "session", "task", "wait_kind", "expires_at", *_SETTLED, "reason")
+    list_filter = ("wait_kind", *((name, admin.EmptyFieldListFilter) for name in _SETTLED), "reason")
+    search_fields = ("=id", "=run__id", "wait_id", *OfSession.search_fields)
+    date_hierarchy = "created_at"
+    ordering = ("-created_at",)
+    hidden = ("secret_hash",)
 
 
 @admin.register(ContinuityReceipt)

@@ -18,11 +18,13 @@ from rest_framework.views import set_rollback
 
 from executors_app.errors import AgentctlRefused, ExecutorError
 from sessions_app.domain.states import IllegalMove
+from sessions_app.models import storage
 from sessions_app.services.errors import Invalid, SessionsError
 
 log = logging.getLogger(__name__)
 
 VALIDATION_ERROR: Final = "validation_error"
+DATABASE_FULL: Final = "database_full"
 NO_FIELD: Final = "non_field_errors"
 
 STATUS: Final = {
@@ -37,6 +39,7 @@ STATUS: Final = {
     "too_large": 413,
     "agentctl_unreachable": 503,
     "runtime_unavailable": 503,
+    DATABASE_FULL: 503,
 }
 """Codes whose status is another than 409."""
 
@@ -46,6 +49,7 @@ _EXECUTOR_CODES: Final = {
     "repository_unusable": VALIDATION_ERROR,
     "stale_generation": "stale_generation",
     "worktree_missing": "worktree_missing",
+    "not_kept": "not_found",
 }
 """Codes of places where agents run, as the API says them; any other is ``runtime_unavailable``."""
 
@@ -102,6 +106,8 @@ def _problem(error: Exception) -> Problem | None:
         return Problem.of_code("conflict", "This is not possible in the present state.", {"state": error.state})
     if isinstance(error, IntegrityError):
         return Problem.of_code("conflict", "Somebody else has just made the same, or uses it.")
+    if storage.is_full(error):
+        return Problem.of_code(DATABASE_FULL, f"{storage.FULL} {storage.NEXT_STEP}")
     translated = _translated(error)
     return _drf_problem(translated) if isinstance(translated, drf.APIException) else None
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from django.urls import path, re_path, register_converter
 
-from sessions_app.api.views import asking, catalogue, conversation, documentation, sessions, stream, tasks
+from sessions_app.api.views import (
+    asking,
+    catalogue,
+    conversation,
+    documentation,
+    sessions,
+    stream,
+    tasks,
+    waits,
+    workspace,
+)
 
 
 class NameConverter:
@@ -45,8 +55,12 @@ urlpatterns = [
     path(_SESSION + "events/stream", stream.Stream.as_view()),
     path(_SESSION + "receipts/", conversation.Receipts.as_view()),
     path(_SESSION + "runs/", conversation.Runs.as_view()),
-    path(_SESSION + "files/", conversation.Files.as_view()),
-    path(_SESSION + "files/content/", conversation.Content.as_view()),
+    path(_SESSION + "files/", workspace.Files.as_view()),
+    path(_SESSION + "files/content/", workspace.Content.as_view()),
+    path(_SESSION + "git/status/", workspace.Status.as_view()),
+    path(_SESSION + "git/diff/", workspace.Diff.as_view()),
+    path(_SESSION + "git/log/", workspace.Log.as_view()),
+    path(_SESSION + "git/commit/", workspace.Commit.as_view()),
     path(_SESSION + "permissions/", asking.Permissions.as_view()),
     path(_SESSION + "permissions/<name:permission_id>/", asking.PermissionDetail.as_view()),
     path(_SESSION + "prompts/", asking.Prompts.as_view()),
@@ -54,6 +68,8 @@ urlpatterns = [
     path(_PROMPT + "continue/", asking.Continue.as_view()),
     path(_PROMPT + "dismiss/", asking.Dismiss.as_view()),
     path(_PROMPT, asking.PromptDetail.as_view()),
+    path(_SESSION + "waits/", waits.Waits.as_view()),
+    path("runs/resume/", waits.RunsResume.as_view()),
     path("repositories/", tasks.Repositories.as_view()),
     path("agent-types/", catalogue.AgentTypes.as_view()),
     path("agent-profiles/", catalogue.AgentProfiles.as_view()),

@@ -43,6 +43,8 @@ class BannerFacts:
     continuing: bool = False
     queued_for_capacity: bool = False
     queued_prompts: int = 0
+    overdue_prompts: int = 0
+    """Of these and those on their way: so many have waited for an agent longer than they should."""
     held_prompts: int = 0
     interrupted_prompts: int = 0
     pending_permissions: int = 0
@@ -110,6 +112,17 @@ def _queued(facts: BannerFacts) -> Banner:
     return Banner("info", text, resume)
 
 
+def _overdue(facts: BannerFacts) -> Banner:
+    text = _count(
+        facts.overdue_prompts,
+        "A prompt has waited for the agent for longer than a start should take.",
+        "{} prompts have waited for the agent for longer than a start should take.",
+    )
+    resume: Action = "try_again" if _resting(facts) else ""
+    why = facts.error_message or "It is still tried."
+    return Banner("warning", text, resume, f"{why} What waits stays in the queue, and can be withdrawn.")
+
+
 def _permission(facts: BannerFacts) -> Banner:
     text = _count(facts.pending_permissions, "The agent asks for a permission.", "The agent asks for {} permissions.")
     return Banner("warning", text, "answer")
@@ -161,6 +174,12 @@ def _fixed(level: Level, text: str, action: Action = "", explanation: str = "") 
 
 
 _BANNERS: tuple[_Case, ...] = (
+    (
+        lambda f: f.assessment.resume_reason is Reason.DAMAGED_ROW,
+        lambda f: Banner(
+            "error", "What is stored of this session cannot be. Staff has to mend it.", "", f.error_message
+        ),
+    ),
     (lambda f: f.session_state in TERMINAL_STATES or f.assessment.cause.row == 3, _ended),
     (
         lambda f: f.recovering,
@@ -174,6 +193,10 @@ _BANNERS: tuple[_Case, ...] = (
             "",
             "It is looked for again and again. What it did meanwhile appears when it answers.",
         ),
+    ),
+    (
+        lambda f: f.error_code in {"disk_full", "disk_failing"},
+        lambda f: Banner("error", f.error_message, "", "Nothing that was shown is lost."),
     ),
     (lambda f: f.pending_permissions > 0, _permission),
     (lambda f: f.held_prompts > 0, _held),
@@ -204,6 +227,7 @@ _BANNERS: tuple[_Case, ...] = (
         ),
     ),
     (lambda f: _resting(f) and token_was_rejected(f.assessment), _rejected),
+    (lambda f: f.overdue_prompts > 0, _overdue),
     (
         lambda f: f.session_state == SessionState.STARTING,
         _fixed("info", "The agent is starting."),

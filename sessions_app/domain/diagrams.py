@@ -10,7 +10,8 @@ from sessions_app.domain.recovery_facts import Decision
 from sessions_app.domain.recovery_rules import RULES
 from sessions_app.domain.resumability import Mode, ResumeFacts, assess, assess_mode
 from sessions_app.domain.states import MACHINES, DesiredState, Machine, RunState, SessionState, TaskState, task_state
-from sessions_app.domain.status import RunFacts, derived_status
+from sessions_app.domain.status import RunFacts, project
+from sessions_app.domain.tokens import TokenState
 
 _GENERATED = "<!-- Written by `manage.py write_docs`. Change the tables, not this file. -->"
 _TITLES = {
@@ -31,7 +32,10 @@ _NEWEST = (
     ("has no end and its agent is gone", RunFacts(_R.RUNNING, waited=False, process_gone=True)),
     ("was interrupted, other than in a wait", RunFacts(_R.INTERRUPTED, waited=False, process_gone=True)),
     ("was interrupted in a wait", RunFacts(_R.INTERRUPTED, waited=True, process_gone=True)),
-    ("waits, and the key to answer it is of no use any more", RunFacts(_R.WAITING, waited=True, token_usable=False)),
+    (
+        "waits, and the key to answer it is of no use any more",
+        RunFacts(_R.WAITING, waited=True, token=TokenState.EXPIRED),
+    ),
     ("waits", RunFacts(_R.WAITING, waited=True, process_gone=False)),
     ("goes on", RunFacts(_R.RUNNING, waited=False, process_gone=False)),
     ("has ended, or there is none", None),
@@ -80,7 +84,7 @@ def _followers() -> Iterator[str]:
     yield table(("its sessions", "the task"), [said, *followed])
     yield "## Derived status"
     yield "Of the newest run; never stored."
-    yield table(("the newest run", "derived status"), [(words, f"`{derived_status(run)}`") for words, run in _NEWEST])
+    yield table(("the newest run", "derived status"), [(words, f"`{project(run)}`") for words, run in _NEWEST])
     yield "## Wanted (`desired_state`)"
     words = {DesiredState.RUNNING: "it is kept running", DesiredState.STOPPED: "it was stopped, closed or archived"}
     yield table(("wanted", "means"), [(f"`{wanted}`", words[wanted]) for wanted in DesiredState])
@@ -102,6 +106,11 @@ def recovery_document() -> str:
                 "A dead execution's leftovers are ended before anything else, on proof, except where somebody else is "
                 "at work on it (`foreign_lease`, `attached`, `start_under_way`). An error `unreachable` goes with the "
                 "next answer."
+            ),
+            (
+                "A session whose rows hold what cannot be (`damaged_row`: an unknown state, a negative cursor, a "
+                "secret that no key opens, an execution or agent type that is not there) is said and passed over; "
+                "all others recover. What a wrong clock has dated more than a day ahead is not waited for."
             ),
             "## Whether a session can be resumed",
             "The first row that fits speaks.",

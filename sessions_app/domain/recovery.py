@@ -11,6 +11,7 @@ from datetime import datetime
 
 from executors_app.domain import Observation, Observed
 from sessions_app.domain.recovery_facts import (
+    FUTURE,
     OTHER_HOST,
     UNREACHABLE,
     WORKTREE_MISSING,
@@ -23,6 +24,7 @@ from sessions_app.domain.recovery_facts import (
 from sessions_app.domain.recovery_rules import RULES, first_match
 
 __all__ = [
+    "FUTURE",
     "OTHER_HOST",
     "UNREACHABLE",
     "WORKTREE_MISSING",

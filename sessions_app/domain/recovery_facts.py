@@ -17,6 +17,8 @@ UNREACHABLE = "unreachable"
 """Error code of executor and session while nobody knows whether the agent lives."""
 
 WORKTREE_MISSING = "worktree_missing"
+FUTURE = timedelta(days=1)
+"""Nothing waits for a moment further ahead than that: a wrong clock has written it."""
 OTHER_HOST = "other_host"
 """Observation reason of a row that belongs to another machine (rule 2)."""
 
@@ -173,7 +175,8 @@ class Case:
     def start_under_way(self) -> bool:
         """Somebody is starting it, and still has time for that."""
         facts = self.facts
-        overdue = facts.started_at is not None and self.now - facts.started_at > facts.start_timeout
+        began = facts.started_at
+        overdue = began is not None and not self.now - facts.start_timeout <= began <= self.now + FUTURE
         by_row = facts.executor_status == ExecutorStatus.STARTING and not facts.boot and facts.started_at is not None
         return (facts.start_in_flight or by_row) and not overdue
 

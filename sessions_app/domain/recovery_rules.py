@@ -26,7 +26,7 @@ from sessions_app.domain.recovery_decisions import (
     unwanted,
     workspace_gone,
 )
-from sessions_app.domain.recovery_facts import OTHER_HOST, Case, Decision
+from sessions_app.domain.recovery_facts import FUTURE, OTHER_HOST, Case, Decision
 
 E = ExecutorStatus
 
@@ -52,7 +52,7 @@ def _sleeping(case: Case) -> bool:
 
 def _backing_off(case: Case) -> bool:
     at = case.facts.next_restart_at
-    return case.start_wanted and at is not None and at > case.now
+    return case.start_wanted and at is not None and case.now < at <= case.now + FUTURE
 
 
 def _left_to_the_start(case: Case) -> bool:

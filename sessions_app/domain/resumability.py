@@ -42,6 +42,8 @@ class Reason(StrEnum):
     MISSING_RESUME_TOKEN = "missing_resume_token"  # noqa: S105  (a reason, no secret)
     NOT_RESUMABLE = "not_resumable"
     STOPPED_BY_USER = "stopped_by_user"
+    DAMAGED_ROW = "damaged_row"
+    """What its rows say cannot be: nobody can tell."""
 
 
 class Mode(StrEnum):
@@ -95,7 +97,7 @@ class Assessment:
     strategy: Strategy | None
     supports_session_resume: bool
     row: int
-    """The row of the table that spoke, 1 to 12."""
+    """The row of the table that spoke, 1 to 12; 0: its rows are damaged, and the table was not asked."""
     below: Assessment | None = None
     """What a later row says, where this one only speaks over it: 1, 2, 4 and *stopped by the user*."""
 
@@ -108,6 +110,17 @@ class Assessment:
     def if_dead(self) -> Assessment:
         """The answer as if no agent were seen (rows 1 and 2 taken off)."""
         return self.below if self.below and self.row <= 2 else self
+
+
+DAMAGED = Assessment(
+    is_resumable=False,
+    needs_resume=False,
+    resume_reason=Reason.DAMAGED_ROW,
+    strategy=None,
+    supports_session_resume=False,
+    row=0,
+)
+"""The answer where the rows hold what cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +154,8 @@ def as_dead(facts: ResumeFacts) -> ResumeFacts:
 
 
 def _seen_recently(facts: ResumeFacts, now: datetime) -> bool:
-    return not facts.known_dead and facts.last_seen_at is not None and now - facts.last_seen_at < SEEN_RECENTLY
+    # The absolute: what a wrong clock has dated ahead is not seen for ever.
+    return not facts.known_dead and facts.last_seen_at is not None and abs(now - facts.last_seen_at) < SEEN_RECENTLY
 
 
 def _stopped_by_user(facts: ResumeFacts) -> bool:
@@ -229,6 +243,7 @@ def _over(below: Assessment, row: int, reason: Reason) -> Assessment:
 
 
 _REFUSALS = {
+    0: "damaged_row",
     3: "terminal_state",
     5: "worktree_missing",
     6: "not_resumable",
@@ -248,7 +263,7 @@ def assess_mode(assessment: Assessment, mode: str) -> ModeVerdict:
     cause = assessment.cause
     if assessment.row == 1:
         return ModeVerdict(refusal="already_running")
-    if cause.row in (3, 5):
+    if cause.row in (0, 3, 5):
         return ModeVerdict(refusal=_REFUSALS[cause.row])
     if asked is Mode.WORKSPACE_ONLY:
         return ModeVerdict()

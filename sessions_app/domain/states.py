@@ -163,10 +163,11 @@ PROMPT = Machine(
     {
         "send": ({P.QUEUED, P.SENDING}, P.SENDING),
         "refuse": ({P.SENDING}, P.QUEUED),
-        "accept": ({P.SENDING, P.ACCEPTED, P.HELD}, P.ACCEPTED),
+        "accept": ({P.QUEUED, P.SENDING, P.ACCEPTED, P.HELD}, P.ACCEPTED),
         "deliver": ({P.SENDING, P.ACCEPTED, P.HELD, P.DELIVERED}, P.DELIVERED),
         "finish": ({P.SENDING, P.ACCEPTED, P.DELIVERED, P.HELD}, P.DONE),
         "hold": ({P.SENDING, P.ACCEPTED}, P.HELD),
+        "doubt": ({P.QUEUED, P.SENDING, P.ACCEPTED, P.DELIVERED}, P.HELD),
         "interrupt": ({P.ACCEPTED, P.DELIVERED, P.HELD}, P.INTERRUPTED),
         "dismiss": ({P.HELD, P.INTERRUPTED}, P.DISMISSED),
         "withdraw": ({P.QUEUED}, P.WITHDRAWN),

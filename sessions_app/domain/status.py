@@ -7,8 +7,9 @@ from enum import StrEnum
 
 from sessions_app.domain.banners import Banner, BannerFacts, banner
 from sessions_app.domain.states import OPEN_RUN_STATES, RunState
+from sessions_app.domain.tokens import TokenState
 
-__all__ = ["Banner", "BannerFacts", "DerivedStatus", "RunFacts", "banner", "derived_status"]
+__all__ = ["Banner", "BannerFacts", "DerivedStatus", "RunFacts", "banner", "project"]
 
 
 class DerivedStatus(StrEnum):
@@ -29,19 +30,22 @@ class RunFacts:
     waited: bool = False
     """It waits, or was waiting when it ended."""
     process_gone: bool = False
-    """The agent process that owns it is gone; never so for a wait for the outside."""
-    token_usable: bool = True
-    """Its wait's key is there, unconsumed, unrevoked and unexpired."""
+    """The agent process that owns it is gone; never so for a wait for the outside, which no process owns."""
+    token: TokenState | None = TokenState.ACTIVE
+    """The best key of its wait; None: there is none. A consumed one is an answer that is on its way."""
 
 
-def derived_status(run: RunFacts | None) -> DerivedStatus:
+_OPENS_OR_OPENED = frozenset({TokenState.ACTIVE, TokenState.CONSUMED})
+
+
+def project(run: RunFacts | None) -> DerivedStatus:
     """The status that follows from the newest run; ``idle`` without one."""
     if run is None:
         return DerivedStatus.IDLE
     is_open, interrupted = run.state in OPEN_RUN_STATES, run.state == RunState.INTERRUPTED
     if (is_open and run.process_gone) or (interrupted and not run.waited):
         return DerivedStatus.INTERRUPTED_STARTUP
-    if interrupted or (run.state == RunState.WAITING and not run.token_usable):
+    if interrupted or (run.state == RunState.WAITING and run.token not in _OPENS_OR_OPENED):
         return DerivedStatus.INTERRUPTED_WAITING
     if run.state == RunState.WAITING:
         return DerivedStatus.WAITING

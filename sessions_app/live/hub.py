@@ -53,7 +53,7 @@ class Hub:
         """Who follows a session, and who a task, by its id."""
         self._cursors: dict[Log, int] = {}
         """The last seq that was sent of each followed log; who was served last stands last."""
-        self._version: int | None = None
+        self._version: str | None = None
         self._stale = True
         """The next look reads, whatever the database's version says."""
         self._checked_at = 0.0

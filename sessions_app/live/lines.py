@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 from django.db import connection
 
-from sessions_app.models import TaskSession
+from sessions_app.models import TaskSession, wakeups
 
 PAGE: Final = 200
 """Lines of one log in one batch, so that none keeps the others waiting."""
@@ -67,8 +67,8 @@ class Line:
 class Look:
     """What a look at the database has found."""
 
-    version: int | None = None
-    """For the next look; None where the database cannot say whether it has changed."""
+    version: str
+    """Of the database, for the next look."""
     lines: list[Line] = field(default_factory=list)
     """By log, in the order of the cursors, then by seq."""
     born: list[Log] = field(default_factory=list)
@@ -77,27 +77,17 @@ class Look:
     """There may be more to read at once."""
 
 
-def look(version: int | None, cursors: Mapping[Log, int], tasks: Collection[uuid.UUID]) -> Look:
+def look(version: str | None, cursors: Mapping[Log, int], tasks: Collection[uuid.UUID]) -> Look:
     """Read what is behind ``cursors`` if the database has changed since ``version``, and new sessions of ``tasks``.
 
     At most three statements, whoever watches. For one thread alone: versions belong to its connection.
     """
-    now = data_version()
-    if now is not None and now == version:
+    now = wakeups.database_version()
+    if now == version:
         return Look(now)
     born = _born(tasks, cursors)
     lines, more = read_behind({**cursors, **dict.fromkeys(born, 0)})
     return Look(now, lines, born, more)
-
-
-def data_version() -> int | None:
-    """A number that changes when another connection has written; None where there is no such number."""
-    if connection.vendor != "sqlite":
-        return None
-    with connection.cursor() as cursor:
-        cursor.execute("PRAGMA data_version")
-        row = cursor.fetchone()
-    return int(row[0])
 
 
 def read_behind(cursors: Mapping[Log, int]) -> tuple[list[Line], bool]:

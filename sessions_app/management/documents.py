@@ -7,6 +7,7 @@ import shlex
 from django.utils.module_loading import import_string
 
 from executors_app.agents import AgentType
+from executors_app.crash_point_table import POINTS
 from executors_app.plugins import agent_types
 from sessions_app.domain.diagrams import documents as rule_documents
 from sessions_app.domain.diagrams import table
@@ -29,6 +30,16 @@ What the running agent says of itself can only narrow this.
 - *Gone*: what it says when it no longer has the conversation. Only these words set its token aside; after any other \
 failure the token stays and the load is tried again."""
 
+_KILL_POINTS = """\
+## What a kill between two lines leaves
+
+At each of these points a process can be killed, in tests (`KANDEV_CRASH_AT`). `make test` kills at every one of them, \
+`make chaos` in every process that stands there, with every misbehaviour of an agent that is known, and at 200 random \
+moments. Afterwards no prompt has come to an agent twice, no event is lost or there twice (a prefix where agentctl \
+or the agent itself was killed in a turn), no process is left, no run is interrupted twice, no state and no move \
+is outside [the tables](states.md), and each start that was carried out has one receipt. *recover_sessions* stands \
+where the supervisor does. The worker keeps nothing of a session; it is killed at random."""
+
 _SEED = """\
 ## Beside the seed
 
@@ -39,7 +50,16 @@ where it is."""
 def documents() -> dict[str, str]:
     """File name in ``docs/`` and its text."""
     settings_documents = import_string(SETTINGS_DOCUMENT)
-    return {**rule_documents(), **settings_documents(), "agents.md": agents_document()}
+    rules = rule_documents()
+    rules["recovery.md"] += f"\n{kill_points()}\n"
+    return {**rules, **settings_documents(), "agents.md": agents_document()}
+
+
+def kill_points() -> str:
+    """Every crash point: who stands there, between which steps, and what the next start does."""
+    head = ("crash point", "processes", "done", "not done", "what happens then")
+    rows = [(f"`{point.name}`", ", ".join(point.processes), *point.steps, point.next) for point in POINTS]
+    return f"{_KILL_POINTS}\n\n{table(head, rows)}"
 
 
 def agents_document() -> str:

@@ -101,7 +101,8 @@ class Story:
             asked = until(self._asked, "the agent asks for a permission", self.work + 40)[0]
         self.kept("The agent asks for a permission, in the same turn")
         option = asked["options"][0]
-        self.kandev.api("POST", f"{self.session}/permissions/{asked['id']}/", {"option_id": option["option_id"]})
+        answer = {"option_id": option["option_id"], "resume_token": asked["resume_token"]}
+        self.kandev.api("POST", f"{self.session}/permissions/{asked['id']}/", answer)
         self._wait_for_turn(1)
         self.kept(f"It was answered ({option['name']}), and the turn was finished")
 

@@ -4,9 +4,19 @@ from sessions_app.models.draft import Draft, Lease, LeaseLost, refresh_task, wri
 from sessions_app.models.event import NewEvent, SessionEvent, append, reserve, write_reserved
 from sessions_app.models.intent import OVERTAKING, QUEUED_FOR_CAPACITY, Intent, IntentKind
 from sessions_app.models.login_link import LoginLink
-from sessions_app.models.message import PART_LIMIT, Message, MessagePart, texts_of
+from sessions_app.models.message import (
+    PART_LIMIT,
+    Message,
+    MessageDraft,
+    MessagePart,
+    append_texts,
+    drafts_of,
+    texts_of,
+    write_messages,
+)
 from sessions_app.models.prompt import Prompt
 from sessions_app.models.receipt import ContinuityReceipt
+from sessions_app.models.resume_token import ResumeToken
 from sessions_app.models.run import PermissionRequest, Run
 from sessions_app.models.session import POLICIES, TaskSession
 from sessions_app.models.sweep import RecoverySweep, Supervisor, SweepOutcome
@@ -27,12 +37,14 @@ __all__ = [
     "LeaseLost",
     "LoginLink",
     "Message",
+    "MessageDraft",
     "MessagePart",
     "NewEvent",
     "PermissionRequest",
     "Prompt",
     "RecoverySweep",
     "Repository",
+    "ResumeToken",
     "Run",
     "SessionEvent",
     "Supervisor",
@@ -42,9 +54,12 @@ __all__ = [
     "TaskSession",
     "TeamRole",
     "append",
+    "append_texts",
+    "drafts_of",
     "refresh_task",
     "reserve",
     "texts_of",
+    "write_messages",
     "write_reserved",
     "writing",
 ]

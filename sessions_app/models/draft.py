@@ -14,13 +14,14 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from django.db import transaction
 from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from sessions_app.domain import states
+from sessions_app.models import derived, waits
 from sessions_app.models.event import NewEvent, append
+from sessions_app.models.locking import locked, patience
 from sessions_app.models.prompt import Prompt
 from sessions_app.models.receipt import ContinuityReceipt
 from sessions_app.models.run import Run
@@ -62,12 +63,18 @@ class Draft:
     def execution(self) -> ExecutorRunning | None:
         """The session's present execution, locked."""
         key = self.session.agent_execution_id
-        return None if key is None else ExecutorRunning.objects.select_for_update().filter(id=key).first()
+        return None if key is None else ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key).first()
 
     @cached_property
     def open_run(self) -> Run | None:
         """The turn that has not ended."""
         return self.session.runs.filter(state__in=states.OPEN_RUN_STATES).first()
+
+    @property
+    def open_turn(self) -> Run | None:
+        """The open run, if an agent process owns it: not a wait for the outside."""
+        run = self.open_run
+        return run if run is not None and run.has_process else None
 
     def say(self, name: str, once: str | None = None, **payload: Any) -> NewEvent:
         """Put an event into the log."""
@@ -135,10 +142,24 @@ class Draft:
         prompt.save(update_fields=[*values, "state", "updated_at"])
         if after != before:
             self.say(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
+            waits.lose_prompt(self, prompt)
 
-    def start_run(self, message_id: str) -> Run:
-        """Begin a turn."""
-        run = Run.objects.create(session=self.session, message_id=message_id, started_at=self.at)
+    def accept_run(self, message_id: str) -> Run:
+        """The turn of a prompt that the agent has: what came of a wait goes on with the wait's own run."""
+        run = self.open_run
+        if run is not None and not run.has_process and run.message_id == message_id:
+            run.has_process = True
+            run.save(update_fields=["has_process"])
+            return run
+        if run is not None:
+            self.move_run("complete" if run.has_process else "cancel", reason="superseded")
+        return self.start_run(message_id)
+
+    def start_run(self, message_id: str, *, has_process: bool = True) -> Run:
+        """Begin a turn, or a wait that no agent process owns."""
+        run = Run.objects.create(
+            session=self.session, message_id=message_id, started_at=self.at, has_process=has_process
+        )
         self.open_run = run
         self.say("session.run.started", run_id=str(run.id), message_id=message_id)
         return run
@@ -155,6 +176,8 @@ class Draft:
         if after not in states.OPEN_RUN_STATES:
             run.waited = run.state == states.RunState.WAITING
             run.ended_at, self.open_run = self.at, None
+            if run.wait_kind:
+                waits.revoke(self, reason or move, run=run)
         run.state, run.reason = after, reason
         run.save(update_fields=["state", "reason", "waited", "ended_at", "wait_kind"])
         said = "resumed" if move == "resume" else after
@@ -182,6 +205,7 @@ class Draft:
 
     def write(self) -> None:
         """Write what was changed; called at the end of ``writing``."""
+        derived.tell_change(self)
         if self.changed:
             self.session.save(update_fields=[*self.changed, "updated_at"])
         if "state" in self.changed:
@@ -193,7 +217,7 @@ class Draft:
 
 def refresh_task(task_id: uuid.UUID) -> None:
     """Give a task the state that follows from its sessions' (rule 34)."""
-    task = Task.objects.select_for_update().get(id=task_id)
+    task = Task.objects.select_for_update(no_key=True).get(id=task_id)
     sessions = TaskSession.objects.filter(task_id=task_id).values_list("state", flat=True)
     after = states.task_state(task.state, sessions)
     if after != task.state:
@@ -202,9 +226,12 @@ def refresh_task(task_id: uuid.UUID) -> None:
 
 @contextmanager
 def writing(session_id: uuid.UUID | str, lease: Lease | None = None) -> Iterator[Draft]:
-    """Change one session in one transaction; with a lease only while it is ours (LeaseLost)."""
-    with transaction.atomic():
-        session = TaskSession.objects.select_for_update().get(id=session_id)
+    """Change one session in one transaction; with a lease only while it is ours (LeaseLost).
+
+    Where others write so busily that it cannot begin, a request tries again for a while; a lease does not
+    live so long.
+    """
+    with locked(session_id, patience=0 if lease else patience()) as session:
         draft = Draft(session)
         if lease is not None:
             _check(draft.execution, lease)

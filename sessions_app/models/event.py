@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 from django.db import connection, models, transaction
 from django.utils import timezone
 
+from executors_app.json_fields import ObjectField
 from sessions_app.models import wakeups
+from sessions_app.models.bulk import insert_rows
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 
@@ -28,7 +30,7 @@ class SessionEvent(TeamModel):
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="events")
     seq = models.BigIntegerField()
     name = models.CharField(max_length=64)
-    payload = models.JSONField(default=dict)
+    payload = ObjectField(default=dict)
     at = models.DateTimeField()
     once = models.CharField(max_length=128, null=True, blank=True, unique=True)
     """Names something that may be said once, as ``run.interrupted:<run id>``."""
@@ -54,7 +56,7 @@ class NewEvent:
     """An event on its way into the log; ``seq`` is filled in by ``append``."""
 
     name: str
-    payload: Mapping[str, Any] = field(default_factory=dict)
+    payload: dict[str, Any] = field(default_factory=dict)
     at: datetime | None = None
     once: str | None = None
     seq: int = 0
@@ -91,20 +93,11 @@ def append(session_id: uuid.UUID | str, events: Sequence[NewEvent]) -> int:
 
 def write_reserved(session_id: uuid.UUID | str, first: int, events: Iterable[NewEvent]) -> int:
     """Write events under numbers that ``reserve`` has given; returns the last seq."""
-    now = timezone.now()
+    now, seq, key = timezone.now(), first - 1, uuid.UUID(str(session_id))
     rows = []
     for seq, event in enumerate(events, start=first):
         event.seq = seq
-        rows.append(
-            SessionEvent(
-                session_id=session_id,
-                seq=seq,
-                name=event.name,
-                payload=dict(event.payload),
-                at=event.at or now,
-                once=event.once,
-            )
-        )
-    SessionEvent.objects.bulk_create(rows, batch_size=500)
+        rows.append((key, seq, event.name, event.payload, event.at or now, event.once))
+    insert_rows(SessionEvent, ("session_id", "seq", "name", "payload", "at", "once"), rows)
     transaction.on_commit(wakeups.ring)
-    return rows[-1].seq
+    return seq

@@ -8,6 +8,7 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
+from executors_app.json_fields import ObjectField
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 
@@ -37,7 +38,7 @@ class Intent(TeamModel):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="intents")
     kind = models.CharField(max_length=10, choices=IntentKind.choices)
-    payload = models.JSONField(default=dict, blank=True)
+    payload = ObjectField(default=dict, blank=True)
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     claimed_generation = models.BigIntegerField(null=True, blank=True)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
 
 from django.db import models
+from django.db.models import QuerySet
+from django.db.models.functions import Length
 
+from executors_app.json_fields import ObjectField
+from sessions_app.models.bulk import insert_rows, update_rows
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 
@@ -27,7 +35,7 @@ class Message(TeamModel):
     role = models.CharField(max_length=10, choices=[(r, r) for r in ROLES])
     key = models.CharField(max_length=200, blank=True, default="")
     """What later lines name it by: a tool call's id, a prompt's message_id."""
-    payload = models.JSONField(default=dict)
+    payload = ObjectField(default=dict)
     complete = models.BooleanField(default=True)
     created_at = models.DateTimeField()
 
@@ -39,6 +47,7 @@ class Message(TeamModel):
         indexes = (
             models.Index(fields=("session", "key"), name="message_by_key"),
             models.Index(fields=("session", "updated_seq"), name="message_by_update"),
+            models.Index(fields=("session", "role"), condition=models.Q(complete=False), name="message_unfinished"),
         )
 
     def __str__(self) -> str:
@@ -68,3 +77,56 @@ def texts_of(messages: Iterable[Message]) -> dict[uuid.UUID, str]:
     for message_id, text in rows.values_list("message_id", "text"):
         texts[message_id].append(text)
     return {key: "".join(parts) for key, parts in texts.items()}
+
+
+@dataclass(slots=True)
+class MessageDraft:
+    """A row of ``Message`` as ingest reads, makes and changes it: thousands at once are too many for the ORM."""
+
+    session_id: uuid.UUID
+    role: str
+    created_at: datetime
+    key: str = ""
+    payload: dict[str, Any] = field(default_factory=dict)
+    complete: bool = True
+    seq: int = 0
+    updated_seq: int = 0
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+
+
+_COLUMNS = tuple(column.name for column in fields(MessageDraft))
+
+
+def drafts_of(messages: QuerySet[Message]) -> list[MessageDraft]:
+    """Rows that are there, in the order of ``seq``."""
+    return [MessageDraft(*row) for row in messages.order_by("seq").values_list(*_COLUMNS)]
+
+
+def write_messages(new: Sequence[MessageDraft], changed: Sequence[MessageDraft]) -> None:
+    """Insert new messages and write what may change of others; one statement each."""
+    insert_rows(Message, _COLUMNS, list(map(attrgetter(*_COLUMNS), new)))
+    changes = [(message.id, message.payload, message.complete, message.updated_seq) for message in changed]
+    update_rows(Message, ("payload", "complete", "updated_seq"), changes)
+
+
+def append_texts(texts: Mapping[uuid.UUID, str], known: Collection[uuid.UUID]) -> None:
+    """Write text behind what messages have, in parts of at most ``PART_LIMIT``; ``known`` may have some already."""
+    grown, new = [], []
+    for message_id, text in texts.items():
+        part_id, number, length = _last_part(message_id) if message_id in known else NO_PART
+        room = PART_LIMIT - length
+        if room > 0:
+            grown.append((part_id, text[:room]))
+        pieces = range(max(room, 0), len(text), PART_LIMIT)
+        new += [(message_id, number + at, text[start : start + PART_LIMIT]) for at, start in enumerate(pieces, start=1)]
+    update_rows(MessagePart, ("text",), grown, grow="text")
+    insert_rows(MessagePart, ("message_id", "number", "text"), new)
+
+
+NO_PART = (0, -1, PART_LIMIT)
+
+
+def _last_part(message_id: uuid.UUID) -> tuple[int, int, int]:
+    """Id, number and length of a message's last part."""
+    parts = MessagePart.objects.filter(message_id=message_id).order_by("-number").annotate(length=Length("text"))
+    return parts.values_list("id", "number", "length").first() or NO_PART

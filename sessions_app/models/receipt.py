@@ -6,6 +6,7 @@ import uuid
 
 from django.db import models
 
+from executors_app.json_fields import ObjectField
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 
@@ -24,7 +25,7 @@ class ContinuityReceipt(TeamModel):
     verified = models.CharField(max_length=16, choices=[(v, v) for v in VERIFIED], default="none")
     strategy = models.CharField(max_length=16, blank=True, default="")
     reason = models.CharField(max_length=64, blank=True, default="")
-    evidence = models.JSONField(default=dict)
+    evidence = ObjectField(default=dict)
     launch_id = models.CharField(max_length=64, null=True, blank=True, unique=True)
     """The start it tells of; one receipt a start."""
     created_at = models.DateTimeField(auto_now_add=True)

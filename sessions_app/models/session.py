@@ -7,6 +7,7 @@ import uuid
 from django.conf import settings
 from django.db import models
 
+from executors_app.json_fields import ObjectField
 from sessions_app.domain.states import DesiredState, SessionState, WorkState
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.task import Task
@@ -32,7 +33,7 @@ class TaskSession(TeamModel):
     agent_profile = models.ForeignKey("executors_app.AgentProfile", models.PROTECT, related_name="+")
     executor = models.ForeignKey("executors_app.Executor", models.PROTECT, related_name="+")
     agent_execution_id = models.UUIDField(null=True, blank=True)
-    metadata = models.JSONField(default=dict, blank=True)
+    metadata = ObjectField(default=dict, blank=True)
     worktree_id = models.CharField(max_length=64, blank=True, default="")
     worktree_path = models.CharField(max_length=4096, blank=True, default="")
     worktree_branch = models.CharField(max_length=255, blank=True, default="")
@@ -51,6 +52,8 @@ class TaskSession(TeamModel):
     epoch = models.CharField(max_length=32, default=new_epoch, editable=False)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     stopped_by_user = models.BooleanField(default=False)
+    told_status = models.CharField(max_length=20, default="idle", editable=False)
+    """The derived status that the log told last, so that a change is told once; nobody else reads it."""
     start_attempts = models.PositiveIntegerField(default=0)
     next_restart_at = models.DateTimeField(null=True, blank=True)
     ready_since = models.DateTimeField(null=True, blank=True)

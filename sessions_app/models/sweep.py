@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 
+from django.conf import settings
 from django.db import models
+from django.db.models.functions import Now
 
+from executors_app.json_fields import ObjectField
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 
@@ -19,7 +23,7 @@ class RecoverySweep(models.Model):
     started_at = models.DateTimeField()
     duration_ms = models.PositiveIntegerField(default=0)
     examined = models.PositiveIntegerField(default=0)
-    outcomes = models.JSONField(default=dict)
+    outcomes = ObjectField(default=dict)
 
     class Meta:
         db_table = "recovery_sweeps"
@@ -57,16 +61,26 @@ class SweepOutcome(TeamModel):
         return f"{self.rule}: {self.agent_action}"
 
 
+class Supervisors(models.QuerySet["Supervisor"]):
+    """The rows of supervisors."""
+
+    def alive(self) -> Supervisors:
+        """Those whose beat is younger than a lease lives, by the database's clock."""
+        return self.filter(beat_at__gte=Now() - timedelta(seconds=settings.KANDEV_LEASE_TTL))
+
+
 class Supervisor(models.Model):
     """A supervisor process that lives or lived; its beat says whether, its sweep whether pages may be believed."""
 
     boot_id = models.CharField(primary_key=True, max_length=64)
     host_id = models.CharField(max_length=200)
-    process = models.JSONField(default=dict)
+    process = ObjectField(default=dict)
     """Its process identity: pid, start time, boot id, pid namespace."""
     started_at = models.DateTimeField()
     beat_at = models.DateTimeField()
     swept_at = models.DateTimeField(null=True, blank=True)
+
+    objects = Supervisors.as_manager()
 
     class Meta:
         db_table = "supervisors"

@@ -1,7 +1,8 @@
 """Telling other processes that the database has changed: a hint, never the news itself.
 
 Every process that waits listens on a Unix datagram socket in ``<data>/wake/``. A full or dead
-socket costs latency, never an event: everybody looks at the database by the clock as well.
+socket, or a listener on another host, costs latency, never an event: by the clock everybody asks
+the database for its version as well.
 """
 
 from __future__ import annotations
@@ -11,8 +12,23 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from django.conf import settings
+from django.db import connection
+
+_VERSION: Final = {
+    "sqlite": "PRAGMA data_version",
+    # A transaction that has written and ended is no longer in progress: xmax or the list has changed.
+    "postgresql": "SELECT pg_current_snapshot()::text",
+}
+
+
+def database_version() -> str:
+    """A text that changes when another connection has written; to be compared on one connection alone."""
+    with connection.cursor() as cursor:
+        cursor.execute(_VERSION[connection.vendor])
+        return str(cursor.fetchone()[0])
 
 
 def directory() -> Path:

@@ -10,9 +10,10 @@ from django.utils import timezone
 from executors_app.domain import ExecutorStatus, WorkspaceState
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
-from sessions_app.domain.resumability import Assessment, ModeVerdict, ResumeFacts, assess, assess_mode
+from sessions_app.domain.resumability import DAMAGED, Assessment, ModeVerdict, ResumeFacts, assess, assess_mode
 from sessions_app.domain.states import DesiredState, SessionState
 from sessions_app.models import TaskSession
+from sessions_app.services.soundness import flaws_of
 
 WORKTREE_MISSING = "worktree_missing"
 
@@ -109,6 +110,8 @@ def resume_facts(known: Known, *, ever_prompted: bool, workspace: WorkspaceState
 
 def assess_session(session: TaskSession, now: datetime | None = None) -> Assessment:
     """Whether, why and how this session can be resumed."""
+    if flaws_of(session, execution_of(session)):
+        return DAMAGED
     facts = resume_facts(known_of(session), ever_prompted=session.runs.exists())
     return assess(facts, now or timezone.now())
 

@@ -125,6 +125,7 @@ def probe(executor: Executor) -> dict[str, Any]:
         place.check_config(executor.config)
     except ValueError as error:
         raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
+    async_to_sync(place.check_place)(executor.config)
     rows = ExecutorRunning.objects.filter(executor=executor, status__in=LIVE)
     facts = [
         row.facts(row.session.task.repository.path if row.session.task.repository else "", row.session.task.base_branch)

@@ -72,14 +72,52 @@ class WorktreeMissing(SessionsError):
     code = "worktree_missing"
 
 
+class DamagedRow(SessionsError):
+    """The rows of this session are damaged, so nothing is done with it. Its status says what is wrong."""
+
+    code = "damaged_row"
+
+
 class PromptInDoubt(SessionsError):
     """It is not known whether the agent got this prompt: send it again, or dismiss it."""
 
     code = "prompt_in_doubt"
 
 
+class TokenInvalid(SessionsError):
+    """This key is not one, or not of what is asked for."""
+
+    code = "token_invalid"
+
+
+class TokenExpired(SessionsError):
+    """The time in which this key could be used is over."""
+
+    code = "token_expired"
+
+
+class TokenConsumed(SessionsError):
+    """This key was used already, and can be used once."""
+
+    code = "token_consumed"
+
+
+class TokenRevoked(SessionsError):
+    """What this key was for is not waited for any more."""
+
+    code = "token_revoked"
+
+
 BY_CODE: dict[str, type[SessionsError]] = {
     error.code: error
-    for error in (AlreadyRunning, NotResumable, MissingResumeToken, TerminalState, WorktreeMissing, PromptInDoubt)
+    for error in (
+        AlreadyRunning,
+        NotResumable,
+        MissingResumeToken,
+        TerminalState,
+        WorktreeMissing,
+        PromptInDoubt,
+        DamagedRow,
+    )
 }
 """The errors that an assessment's refusal code leads to."""

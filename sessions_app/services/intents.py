@@ -12,11 +12,12 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from executors_app import crash_points
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
-from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, SessionState
-from sessions_app.models import Draft, Intent, IntentKind, PermissionRequest, Prompt, TaskSession, wakeups, writing
+from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, RunState, SessionState
+from sessions_app.models import Draft, Intent, IntentKind, Prompt, Run, TaskSession, waits, wakeups, writing
 from sessions_app.services.assessment import assess_session
-from sessions_app.services.errors import BY_CODE, Conflict, Invalid, NotFound, PromptInDoubt, TerminalState
+from sessions_app.services.errors import BY_CODE, Conflict, Invalid, PromptInDoubt, TerminalState
 
 MODES = tuple(mode.value for mode in Mode)
 RUNNING_ROW = 1
@@ -29,6 +30,8 @@ NO_TEXT = re.compile("[\0\ud800-\udfff]")
 def order(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | None = None) -> Intent:
     """Write one order, in the caller's transaction."""
     intent = Intent.objects.create(session=session, kind=kind, by=by, payload=payload or {})
+    crash_points.reached("request.order_written", session.id)
+    transaction.on_commit(lambda: crash_points.reached("request.order_committed", session.id))
     transaction.on_commit(wakeups.ring)
     return intent
 
@@ -92,6 +95,8 @@ def prompt(session_id: uuid.UUID, message_id: str, text: str, by: Any) -> tuple[
         wake(draft, by)
         row = Prompt.objects.create(session=draft.session, message_id=message_id, text=text, by=by)
         draft.say("session.prompt.queued", message_id=message_id, kind=row.kind, state=row.state)
+        crash_points.reached("request.prompt_written", session_id)
+    crash_points.reached("request.prompt_committed", session_id)
     return row, True
 
 
@@ -100,12 +105,17 @@ def _check_prompt(message_id: str, text: str) -> None:
         raise Invalid("message_id is 1 to 128 printable characters.", field="message_id")
     if message_id.startswith(("continue:", "wait:")):
         raise Invalid("message_id begins with a word that the system keeps for itself.", field="message_id")
+    check_text(text)
+
+
+def check_text(text: str, *, field: str = "text") -> None:
+    """Whether a text can be a prompt; Invalid, naming the request's ``field``, if not."""
     if not text.strip():
-        raise Invalid("The prompt is empty.", field="text")
+        raise Invalid("The prompt is empty.", field=field)
     if NO_TEXT.search(text):
-        raise Invalid("The prompt holds characters that are no text.", field="text")
+        raise Invalid("The prompt holds characters that are no text.", field=field)
     if len(text) > TEXT_LIMIT:
-        raise Invalid(f"The prompt is longer than {TEXT_LIMIT} characters.", field="text")
+        raise Invalid(f"The prompt is longer than {TEXT_LIMIT} characters.", field=field)
 
 
 def _given_again(earlier: Prompt, text: str) -> Prompt:
@@ -117,15 +127,31 @@ def _given_again(earlier: Prompt, text: str) -> Prompt:
 
 
 def wake(draft: Draft, by: Any) -> None:
-    """Order a start where nothing runs; refuses where no start can be had."""
+    """Make way for a prompt: order a start where nothing runs, end the turn of an agent that waits.
+
+    Refuses where no start can be had. A user's prompt does not wait for the time of the loop's next try.
+    """
+    waits.end_external(draft, "new_message")
     assessment = _opinion(draft)
     if assessment.row == RUNNING_ROW:
+        _end_wait(draft, by)
         return
     verdict = assess_mode(assessment, Mode.AUTO)
     if not verdict.allowed:
         raise BY_CODE.get(verdict.refusal, Conflict)
     _want(draft, by)
+    draft.set(next_restart_at=None)
     order_start(draft.session, by, Mode.AUTO)
+
+
+def _end_wait(draft: Draft, by: Any) -> None:
+    """A fresh message to an agent that waits for a permission cancels the question and its turn (rule 30).
+
+    What has been answered is waited for no more: that turn goes on, and the message comes behind it.
+    """
+    run = draft.open_turn
+    if run is not None and run.state == RunState.WAITING and waits.revoke(draft, "new_message", run=run):
+        order(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
 
 
 def cancel(session_id: uuid.UUID, by: Any) -> bool:
@@ -134,14 +160,27 @@ def cancel(session_id: uuid.UUID, by: Any) -> bool:
         run = draft.open_run
         if run is None:
             return False
+        if not run.has_process and _cancel_wait(draft, run):
+            return True
         order(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
     return True
+
+
+def _cancel_wait(draft: Draft, run: Run) -> bool:
+    """End a wait for the outside, with what came of it where no agent was told of it; False where one may have it."""
+    if waits.end_external(draft, "cancelled"):
+        return True
+    row = draft.session.prompts.filter(message_id=run.message_id, state=PromptState.QUEUED).first()
+    if row is not None:
+        draft.move_prompt(row, "withdraw")  # and its run ends with it
+    return row is not None
 
 
 def stop(session_id: uuid.UUID, by: Any) -> None:
     """Ask for the execution to end; the session can be resumed later. A start in flight loses."""
     with writing(session_id) as draft:
         _refuse_start(draft)
+        waits.end_external(draft, "stopped")
         draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None)
         if not draft.session.intents.filter(kind=IntentKind.STOP, done_at=None).exists():
             order(draft.session, IntentKind.STOP, by)
@@ -158,6 +197,7 @@ def close(session_id: uuid.UUID, by: Any, outcome: str) -> None:
         if earlier is not None and earlier.payload["as"] != outcome:
             raise Conflict(f"The session is being closed as {earlier.payload['as']}.")
         _refuse_start(draft)
+        waits.end_external(draft, "closed")
         draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=True)
         if earlier is None:
             order(draft.session, IntentKind.CLOSE, by, {"as": outcome})
@@ -167,25 +207,3 @@ def _refuse_start(draft: Draft) -> None:
     """Take back a start that nobody has begun; one in flight sees ``desired_state`` at its last write."""
     waiting = draft.session.intents.filter(kind=IntentKind.START, done_at=None, claimed_generation=None)
     waiting.update(done_at=timezone.now(), outcome="stopped")
-
-
-def answer(session_id: uuid.UUID, permission_id: str, option_id: str, by: Any) -> PermissionRequest:
-    """Answer what an agent asked; the first answer counts. Raises NotFound, Invalid, Conflict."""
-    with writing(session_id) as draft:
-        asked = draft.session.permissions.select_for_update().filter(id=permission_id).first()
-        if asked is None:
-            raise NotFound("The session asked no such permission.")
-        if option_id not in {option.get("option_id") for option in asked.options}:
-            raise Invalid("This permission has no such option.", field="option_id")
-        if asked.state != "pending":
-            if asked.option_id == option_id:
-                return asked
-            raise Conflict(f"This permission is {asked.state} already.", state=asked.state)
-        earlier = draft.session.intents.filter(
-            kind=IntentKind.ANSWER, payload__permission_id=permission_id, done_at=None
-        ).first()
-        if earlier is None:
-            order(draft.session, IntentKind.ANSWER, by, {"permission_id": permission_id, "option_id": option_id})
-        elif earlier.payload["option_id"] != option_id:
-            raise Conflict("This permission was answered otherwise a moment ago.")
-    return asked

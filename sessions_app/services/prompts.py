@@ -28,7 +28,9 @@ def resend(session_id: uuid.UUID, message_id: str, by: Any) -> Prompt:
             return old.resent_as
         old = _locked(draft, message_id, PromptState.HELD, PromptState.INTERRUPTED)
         wake(draft, by)
-        row = Prompt.objects.create(session=draft.session, message_id=str(uuid.uuid4()), text=old.text, by=by)
+        row = Prompt.objects.create(
+            session=draft.session, message_id=str(uuid.uuid4()), text=old.text, kind=old.kind, by=by
+        )
         draft.move_prompt(old, "dismiss", resent_as=row)
         draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
     return row

@@ -5,19 +5,19 @@ No side effect, and a constant number of queries.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db.models import Count, Q
-from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
-from sessions_app.domain import status as rules
+from sessions_app.domain.soundness import DAMAGED_ROW, said
 from sessions_app.domain.states import PromptState, RunState
 from sessions_app.models import QUEUED_FOR_CAPACITY, ContinuityReceipt, Run, Supervisor, TaskSession
+from sessions_app.models.derived import derived_status, newest_run
 from sessions_app.services.assessment import assess_session, execution_of, is_running
+from sessions_app.services.overdue import is_overdue
+from sessions_app.services.soundness import flaws_of
 
 CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 
@@ -26,13 +26,14 @@ def session_status(session: TaskSession) -> dict[str, Any]:
     """The status of one session, in the shape of interfaces 4."""
     execution = execution_of(session)
     assessment = assess_session(session)
-    counts = _counts(session)
+    counts, run = _counts(session), newest_run(session)
     starts = list(session.intents.filter(kind="start", done_at=None).values_list("payload", flat=True))
     return {
         "session_id": str(session.id),
         "task_id": str(session.task_id),
         "state": session.state,
-        "derived_status": derived_status(session, execution),
+        "derived_status": str(derived_status(session, execution, run)),
+        "wait": wait_json(run),
         "agent_profile_id": str(session.agent_profile_id),
         "agent_type": session.agent_profile.agent_type,
         "executor_id": str(session.executor_id),
@@ -47,12 +48,11 @@ def session_status(session: TaskSession) -> dict[str, Any]:
         "requires_new_session": not assessment.supports_session_resume,
         "desired_state": session.desired_state,
         "work_state": session.work_state,
-        "needs_attention": bool(counts["pending"] or counts["held"]),
+        "needs_attention": bool(counts["pending"] or counts["held"] or counts["overdue"]),
         "worktree_id": session.worktree_id,
         "worktree_path": session.worktree_path,
         "worktree_branch": session.worktree_branch,
-        "error_code": session.error_code,
-        "error_message": session.error_message,
+        **_error_part(session, execution),
         "last_seq": session.last_seq,
         "epoch": session.epoch,
         "policy": session.policy,
@@ -64,8 +64,18 @@ def session_status(session: TaskSession) -> dict[str, Any]:
         "pending_permissions": counts["pending"],
         "held_prompts": counts["held"],
         "queued_prompts": counts["queued"],
+        "overdue_prompts": counts["overdue"],
         "starting": bool(starts),
         "queued_for_capacity": any(order.get(QUEUED_FOR_CAPACITY) for order in starts),
+    }
+
+
+def _error_part(session: TaskSession, execution: ExecutorRunning | None) -> dict[str, str]:
+    """The session's error; damage of its rows stands above any."""
+    damage = said(flaws_of(session, execution))
+    return {
+        "error_code": DAMAGED_ROW if damage else session.error_code,
+        "error_message": damage or session.error_message,
     }
 
 
@@ -83,6 +93,7 @@ def _counts(session: TaskSession) -> dict[str, int]:
     prompts = session.prompts.aggregate(
         held=Count("id", filter=Q(state=PromptState.HELD)),
         queued=Count("id", filter=Q(state=PromptState.QUEUED)),
+        overdue=Count("id", filter=is_overdue()),
         continuing=Count("id", filter=Q(kind="continue", state__in=["queued", "sending", "accepted", "delivered"])),
     )
     return {
@@ -91,24 +102,24 @@ def _counts(session: TaskSession) -> dict[str, int]:
     }
 
 
-def derived_status(session: TaskSession, execution: ExecutorRunning | None) -> str:
-    """The derived status of a session: from its newest run alone, never stored (rule 29)."""
-    run = session.runs.order_by("-started_at", "-id").first()
-    return str(rules.derived_status(_run_facts(run, process_gone=not is_running(session, execution))))
-
-
-def _run_facts(run: Run | None, *, process_gone: bool) -> rules.RunFacts | None:
-    if run is None:
+def wait_json(run: Run | None) -> dict[str, Any] | None:
+    """What the newest run waits for; None where it waits for nothing."""
+    if run is None or run.state != RunState.WAITING:
         return None
-    return rules.RunFacts(state=RunState(run.state), waited=run.waited, process_gone=process_gone)
+    return {
+        "id": run.wait_id,
+        "kind": run.wait_kind,
+        "reason": run.wait_reason,
+        "since_seq": run.since_seq,
+        "deadline": run.deadline_at.isoformat() if run.deadline_at else None,
+    }
 
 
 def is_recovering(execution: ExecutorRunning | None) -> bool:
     """Until a living supervisor's first pass is over, what claims to run is not yet known to."""
     if execution is None or execution.status not in CLAIMS_TO_RUN:
         return False
-    alive_since = timezone.now() - timedelta(seconds=settings.KANDEV_LEASE_TTL)
-    return not Supervisor.objects.filter(beat_at__gte=alive_since, swept_at__isnull=False).exists()
+    return not Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
 
 
 def receipt_json(receipt: ContinuityReceipt | None) -> dict[str, Any] | None:

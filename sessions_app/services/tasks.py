@@ -15,7 +15,7 @@ from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.domain.states import DesiredState, TaskState
 from sessions_app.models import Prompt, Repository, Task, TaskSession
-from sessions_app.services import intents
+from sessions_app.services import intents, portable_record
 from sessions_app.services.errors import Conflict, Invalid, TerminalState
 
 
@@ -53,7 +53,7 @@ def change_task(task: Task, values: Mapping[str, Any]) -> Task:
     Where a task works is settled by its first session: Conflict from then on.
     """
     with transaction.atomic():
-        row = Task.objects.select_for_update().get(id=task.id)
+        row = Task.objects.select_for_update(no_key=True).get(id=task.id)
         changed = {name: value for name, value in values.items() if getattr(row, name) != value}
         if changed.keys() & {"repository", "base_branch"} and row.sessions.exists():
             raise Conflict("The task has sessions already, so it stays where it works.")
@@ -137,9 +137,12 @@ def _stop_sessions(task: Task, user: Any) -> None:
 
 
 def delete_session(session: TaskSession) -> None:
-    """Forget a session that has no live execution; Conflict for one that may have."""
+    """Forget a session that has no live execution, and its portable record; Conflict for one that may have."""
     with transaction.atomic():
+        TaskSession.objects.select_for_update().get(id=session.id)  # first: whoever changes a session begins with it
         live = session.executions.select_for_update().exclude(status=ExecutorRunning.Status.STOPPED)
         if live.exists() or session.intents.filter(done_at=None).exists():
             raise Conflict("The session has a live execution. Stop it first.")
+        forgotten = session.id
         session.delete()
+        transaction.on_commit(lambda: portable_record.forget(forgotten))

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.db import InterfaceError, OperationalError
+
+from executors_app import crash_points
 from executors_app.agentctl.protocol import Kind
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError
 from sessions_app.models import Lease, LeaseLost
 from sessions_app.supervisor.batching import gathered
-from sessions_app.supervisor.ingest import Ingested, ingest
+from sessions_app.supervisor.ingest import Ingested
+from sessions_app.supervisor.pace import Pace
 from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.supervisor.trouble import tell_trouble
+from sessions_app.supervisor.writer import Writer
 
 log = logging.getLogger(__name__)
-PAUSE = 0.01
-"""Seconds at least between two commits of one stream: back to back, they starve every other writer."""
+RECONNECT_PAUSE = 0.01
 RECONNECTS = 5
 """How often a broken stream is tried again before the sweep looks at the execution."""
 
@@ -35,6 +39,7 @@ class Attachment:
     facts: ExecutionFacts
     lease: Lease
     client: AgentctlClient
+    writer: Writer
     database: DatabaseThread
     on_change: Callable[[uuid.UUID], None]
     """Called after each commit: orders may be due."""
@@ -45,10 +50,18 @@ class Attachment:
     seq: int = 0
     sent: set[str] = field(default_factory=set)
     """Prompts given over this attachment; the journal says what became of them."""
+    pace: Pace = field(default_factory=Pace)
+    """Between tries to give a prompt."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
+    found_launch: str = ""
+    """The launch of that agent: a start whose answer was lost is answered again."""
     found_agent: bool = True
     """The agent lived when the execution was taken over."""
     agent_gone: bool = False
+    trouble: str = ""
+    """What keeps its agentctl from writing, as the last notice said."""
+    shown_trouble: str = ""
+    """What the session's row says of it."""
     ended: bool = False
     error: ExecutorError | None = None
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -59,7 +72,7 @@ class Attachment:
         self._task = asyncio.create_task(self._run(), name=f"attachment {self.session_id}")
 
     async def stop(self) -> None:
-        """End the stream, keep the lease; a commit under way is finished first."""
+        """End the stream, keep the lease; a commit under way may still be made."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -103,7 +116,7 @@ class Attachment:
                     raise
             if self.seq == before and not await self._answers():
                 return
-            await asyncio.sleep(PAUSE * 2**attempt)
+            await asyncio.sleep(RECONNECT_PAUSE * 2**attempt)
 
     async def _answers(self) -> bool:
         try:
@@ -117,21 +130,35 @@ class Attachment:
         async with events as stream, aclosing(gathered(stream)) as batches:
             self.connected.set()
             async for batch in batches:
+                await self.heed(line for line in batch if line.get("type") == "journal")
                 lines = [line for line in batch if "kind" in line]
                 if not lines:
                     continue
-                began = time.monotonic()
                 done = await self._write(lines)
                 await stream.ack(done.seq)
+                crash_points.reached("supervisor.ingest_acked", self.session_id)
+                await self.heed(())
                 await self._tell()
                 self.on_change(self.session_id)
-                await asyncio.sleep(max(PAUSE, time.monotonic() - began))
+
+    async def heed(self, notices: Iterable[Mapping[str, Any]]) -> None:
+        """Show the trouble of agentctl, and its end; a turn that ended meanwhile has taken it away from the row."""
+        for notice in notices:
+            self.trouble = str(notice.get("trouble") or "")
+        if not (self.trouble or self.shown_trouble):
+            return
+        try:
+            await self.database(tell_trouble, self.session_id, self.lease, self.trouble)
+            self.shown_trouble = self.trouble
+        except (OperationalError, InterfaceError) as error:  # on one disk both are full: the stream must not end for it
+            log.warning("session %s: its %s cannot be shown: %s", self.session_id, self.trouble or "health", error)
+        self.on_change(self.session_id)
 
     async def _write(self, lines: Sequence[Mapping[str, Any]]) -> Ingested:
         token = None
         if any(line["kind"] == Kind.SESSION_IDENTIFIED for line in lines):
             token = await self.client.agent_session()
-        done = await asyncio.shield(self.database(ingest, self.session_id, self.lease, lines, token))
+        done = await self.writer(self.session_id, self.lease, lines, token)
         self.epoch, self.seq = done.epoch, done.seq
         self.agent_gone = self.agent_gone or done.agent_gone
         return done

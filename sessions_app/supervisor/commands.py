@@ -6,6 +6,8 @@ import logging
 import uuid
 from typing import Any
 
+from django.db import InterfaceError, OperationalError
+
 from executors_app import crash_points
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
@@ -27,6 +29,9 @@ async def carry_out(core: Core, intent: Intent) -> bool:
         return await _command(core, intent)
     except LeaseLost:
         return False
+    except (OperationalError, InterfaceError) as error:  # the database's trouble: the order stays, to be tried again
+        log.warning("%s could not be carried out: %s", intent, error)
+        return False
     except Exception:  # one bad session never stops the others
         log.exception("%s could not be carried out", intent)
         await core.database(settle, intent.id, "internal_error")
@@ -44,10 +49,10 @@ async def _command(core: Core, intent: Intent) -> bool:
     try:
         if intent.kind == IntentKind.ANSWER:
             await attachment.client.answer(intent.payload["permission_id"], intent.payload["option_id"])
-            crash_points.reached("supervisor.answer_sent")
+            crash_points.reached("supervisor.answer_sent", intent.session_id)
         else:
             await attachment.client.cancel(intent.payload["message_id"], str(intent.id))
-            crash_points.reached("supervisor.cancel_sent")
+            crash_points.reached("supervisor.cancel_sent", intent.session_id)
     except (AgentctlUnreachable, StaleGeneration):
         return False
     except AgentctlRefused as error:
@@ -74,15 +79,18 @@ async def _stop(core: Core, intent: Intent) -> bool:
     facts = await core.database(execution_facts, intent.session_id)
     if facts is not None and facts.agentctl_url:
         await _ask_to_end(core, intent)
-        crash_points.reached("supervisor.stop_sent")
+        crash_points.reached("supervisor.stop_sent", intent.session_id)
         await core.detach(intent.session_id)
         if not await runtime(facts.runtime).end(facts):
             log.warning("session %s: something of it could not be ended", intent.session_id)
             return False
+        crash_points.reached("supervisor.execution_ended", intent.session_id)
     close_as: str = intent.payload.get("as", "")
     reason = "closed" if close_as else "stopped"
     await core.database(write_stopped, intent.session_id, lease, reason, close_as)
+    crash_points.reached("supervisor.stop_written", intent.session_id)
     await core.database(settle, intent.id, reason)
+    crash_points.reached("supervisor.stop_settled", intent.session_id)
     if facts is not None:
         await core.database(leases.release, core.boot_id, uuid.UUID(facts.id))
     core.on_change(intent.session_id)  # a start may have waited for this end
@@ -97,6 +105,7 @@ async def _ask_to_end(core: Core, intent: Intent) -> None:
         if attachment is None:
             return
         await attachment.client.stop_agent(grace=5, intent_id=str(intent.id))
+        crash_points.reached("supervisor.agent_stopped", intent.session_id)
         report = await attachment.client.status()
         await attachment.reach(report["journal"]["epoch"], report["journal"]["last_seq"], timeout=5)
         await attachment.client.shutdown(stop_agent=True, intent_id=str(intent.id))

@@ -23,6 +23,8 @@ from sessions_app.supervisor import leases
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.rows import facts_of, present_execution, session_of
 from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.supervisor.trouble import TROUBLES
+from sessions_app.supervisor.writer import Writer
 
 log = logging.getLogger(__name__)
 ATTACH_TIMEOUT = 10.0
@@ -35,11 +37,13 @@ class Core:
     def __init__(self) -> None:
         self.boot_id = uuid.uuid4().hex
         self.writer = DatabaseThread("ingest")
+        self.ingest = Writer(self.writer)
         self.database = DatabaseThread("orders")
         self.attachments: dict[uuid.UUID, Attachment] = {}
         self.starts = asyncio.Semaphore(settings.KANDEV_START_CONCURRENCY)
         self.on_change: Callable[[uuid.UUID], None] = lambda session_id: None
         self.on_loss: Callable[[Attachment], None] = lambda attachment: None
+        self.damage_said: dict[uuid.UUID, str] = {}
         self._http: aiohttp.ClientSession | None = None
         self._attaching: dict[uuid.UUID, asyncio.Lock] = {}
 
@@ -79,10 +83,13 @@ class Core:
         lease = await self.database(leases.acquire, uuid.UUID(facts.id), self.boot_id, int(report["generation"]))
         if lease is None:
             return None
-        crash_points.reached("supervisor.leased")
+        crash_points.reached("supervisor.leased", session_id)
         journal = report["journal"]
         attachment = await self._stream(session_id, facts, lease, journal["epoch"])
+        crash_points.reached("supervisor.attached", session_id)
+        await attachment.heed([journal])
         attachment.found_agent = report["agent"]["state"] in ALIVE_AGENT_STATES
+        attachment.found_launch = str(report["agent"].get("launch_id") or "") if attachment.found_agent else ""
         if journal["last_seq"] and not await attachment.reach(journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT):
             log.warning("session %s: its journal is not in the log yet", session_id)
         return attachment
@@ -91,18 +98,20 @@ class Core:
         self, session_id: uuid.UUID, facts: ExecutionFacts, lease: Lease, journal_epoch: str
     ) -> Attachment:
         facts = replace(facts, generation=lease.generation)
-        epoch, seq = await self.database(_cursor, facts.id)
+        epoch, seq, error_code = await self.database(_cursor, facts.id)
         attachment = Attachment(
             session_id=session_id,
             facts=facts,
             lease=lease,
             client=AgentctlClient.of(facts, self.http),
-            database=self.writer,
+            writer=self.ingest,
+            database=self.database,
             on_change=self.on_change,
             on_end=self._forget,
             journal_epoch=journal_epoch,
             epoch=epoch,
             seq=seq,
+            shown_trouble=error_code if error_code in TROUBLES else "",
         )
         attachment.start()
         await asyncio.wait_for(attachment.connected.wait(), ATTACH_TIMEOUT)
@@ -122,13 +131,18 @@ class Core:
         if attachment is not None:
             await attachment.stop()
 
-    async def close(self) -> None:
-        """Give everything back: streams, leases, connections. Agents go on."""
+    async def give_back(self) -> None:
+        """End the streams and give the leases back (rule 18). Agents go on."""
         for session_id in list(self.attachments):
             await self.detach(session_id)
         await self.database(leases.release, self.boot_id)
+
+    async def close(self) -> None:
+        """Give everything back: streams, leases, connections."""
+        await self.give_back()
         if self._http is not None:
             await self._http.close()
+        await self.ingest.close()
         self.writer.close()
         self.database.close()
 
@@ -139,6 +153,8 @@ def _present_facts(session_id: uuid.UUID) -> ExecutionFacts | None:
     return None if execution is None or not execution.agentctl_url else facts_of(execution, session)
 
 
-def _cursor(execution_id: str) -> tuple[str, int]:
-    cursor: tuple[str, int] = ExecutorRunning.objects.values_list("journal_epoch", "journal_seq").get(id=execution_id)
+def _cursor(execution_id: str) -> tuple[str, int, str]:
+    """Journal epoch and seq, and the session's error."""
+    columns = ("journal_epoch", "journal_seq", "session__error_code")
+    cursor: tuple[str, int, str] = ExecutorRunning.objects.values_list(*columns).get(id=execution_id)
     return cursor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,27 +10,38 @@ from executors_app.agentctl.protocol import Kind
 from sessions_app.domain import verification
 from sessions_app.domain.states import PROMPT, SESSION
 from sessions_app.domain.verification import ReceiptKind, Verdict, Verified
-from sessions_app.models import Draft, PermissionRequest, Prompt
+from sessions_app.models import Draft, PermissionRequest, Prompt, waits
 from sessions_app.supervisor.conversation import Conversation
 from sessions_app.supervisor.interruptions import INTERRUPTION_NOTE, agent_left, interrupt
 
 Line = Mapping[str, Any]
+UNWRITABLE = "unwritable"
+"""Kind of what stands for a line that could not be written; ``was`` is its own."""
+FIELD_TYPES: dict[str, Any] = {
+    "text": str,
+    "message_id": str | None,
+    "tool_call_id": str,
+    "permission_id": str,
+    "options": list,
+    "tool_call": dict,
+}
 
 
 class Fold:
-    """Applies journal lines, in order, to the draft of one session."""
+    """Applies a batch of journal lines, in order, to the draft of one session."""
 
-    def __init__(self, draft: Draft):
+    def __init__(self, draft: Draft, lines: Sequence[Line] = ()):
         self.draft = draft
-        self.conversation = Conversation(draft)
+        self.conversation = Conversation(draft, {_tool_key(line) for line in lines if line.get("kind") in TOOL_KINDS})
         self.agent_gone = False
         """A line told that the agent process ended without being asked to."""
 
     def apply(self, line: Line) -> None:
-        """Apply one line; an unknown kind changes nothing."""
+        """Apply one line; an unknown kind changes nothing. TypeError and KeyError where it lacks what it must tell."""
         handler = HANDLERS.get(str(line.get("kind")))
         if handler is None:
             return
+        _check(line)
         self.draft.at = datetime.fromtimestamp(float(line["ts"]), UTC)
         if line["kind"] not in (Kind.MESSAGE_AGENT, Kind.MESSAGE_THOUGHT):
             self.conversation.pause()
@@ -41,13 +52,21 @@ class Fold:
         return self.draft.session.prompts.filter(message_id=line.get("message_id")).first()
 
 
+def _check(line: Line) -> None:
+    """What is wrong must not come into the log: its readers rely on it."""
+    for name, wanted in FIELD_TYPES.items():
+        if name in line and not isinstance(line[name], wanted):
+            raise TypeError(f"{name} of a {line['kind']} is {type(line[name]).__name__}")
+    if not all("option_id" in option for option in line.get("options", ())):
+        raise KeyError("option_id")
+
+
 def _accepted(fold: Fold, line: Line) -> None:
     """The prompt is the agent's: now, and only now, its text enters the conversation (rule 14)."""
     draft, message_id = fold.draft, str(line["message_id"])
     row = fold.prompt(line)
     fold.conversation.finish()
-    draft.move_run("complete", reason="superseded")
-    draft.start_run(message_id)
+    draft.accept_run(message_id)
     kind = row.kind if row else str(line.get("prompt_kind", "user"))
     text = row.text if row else str(line.get("text", ""))  # ours has no injected history before it
     fold.conversation.add("user", text, key=message_id, kind=kind)
@@ -76,12 +95,17 @@ def _agents_user_text(fold: Fold, line: Line) -> None:
     fold.conversation.add("status", str(line.get("text", "")), attributed_to="user")
 
 
+TOOL_KINDS = (Kind.TOOL_CALL, Kind.TOOL_UPDATE)
 TOOL_FIELDS = ("tool_call_id", "title", "tool_kind", "status", "content", "locations", "raw_input", "raw_output")
 
 
 def _tool(fold: Fold, line: Line) -> None:
     values = {name: line[name] for name in TOOL_FIELDS if name in line}
-    fold.conversation.tool(str(line.get("tool_call_id", "")), values)
+    fold.conversation.tool(_tool_key(line), values)
+
+
+def _tool_key(line: Line) -> str:
+    return str(line.get("tool_call_id", ""))[:200]
 
 
 def _plan(fold: Fold, line: Line) -> None:
@@ -89,7 +113,7 @@ def _plan(fold: Fold, line: Line) -> None:
 
 
 def _permission_requested(fold: Fold, line: Line) -> None:
-    draft, run = fold.draft, fold.draft.move_run("wait")
+    draft, run = fold.draft, fold.draft.open_turn
     options, tool_call = line.get("options", []), line.get("tool_call", {})
     _, made = PermissionRequest.objects.get_or_create(
         id=str(line["permission_id"]),
@@ -102,6 +126,7 @@ def _permission_requested(fold: Fold, line: Line) -> None:
         },
     )
     if made:
+        waits.begin_permission(draft, str(line["permission_id"]), run)
         draft.say(
             "session.permission.requested",
             permission_id=str(line["permission_id"]),
@@ -118,7 +143,7 @@ def _permission_settled(state: str) -> Callable[[Fold, Line], None]:
         if asked is None:
             return
         asked.state, asked.settled_at = state, draft.at
-        asked.option_id = str(line.get("option_id") or "")
+        asked.option_id = str(line.get("option_id") or "")[:128]
         asked.save(update_fields=["state", "settled_at", "option_id"])
         draft.say(
             "session.permission.resolved",
@@ -127,7 +152,8 @@ def _permission_settled(state: str) -> Callable[[Fold, Line], None]:
             option_id=asked.option_id,
             reason=str(line.get("reason", "")),
         )
-        if not draft.session.permissions.filter(state="pending").exists():
+        waits.revoke(draft, str(line.get("reason") or state), wait_id=asked.id)
+        if draft.open_turn is not None and not draft.session.permissions.filter(state="pending").exists():
             draft.move_run("resume")
 
     return settle
@@ -140,10 +166,10 @@ def _turn_ended(move: str) -> Callable[[Fold, Line], None]:
         row = fold.prompt(line)
         if row is not None and PROMPT.allows(row.state, "finish"):
             draft.move_prompt(row, "finish")
-        if draft.open_run is None:
+        if draft.open_turn is None:
             return
         failure = {"error_code": line.get("code"), "error_message": line.get("message")} if move == "fail" else {}
-        draft.move_run(move, reason=str(line.get("stop_reason") or line.get("code") or ""), **failure)
+        draft.move_run(move, reason=str(line.get("stop_reason") or line.get("code") or "")[:64], **failure)
         if move != "cancel":
             _settle_receipt(draft, failed=move == "fail")
         _move(draft, "turn_ended", work="rest")
@@ -184,6 +210,20 @@ def _abandoned(fold: Fold, line: Line) -> None:
     fold.draft.say("session.agentctl_abandoned")
 
 
+def _unwritable(fold: Fold, line: Line) -> None:
+    fold.draft.say("session.journal_skipped", reason=UNWRITABLE, count=1, seq=line["seq"], kind=str(line["was"])[:64])
+
+
+def _snapshot(fold: Fold, line: Line) -> None:
+    """The working tree is another than when it was kept last."""
+    fold.draft.say(
+        "session.workspace.changed",
+        reason=str(line.get("reason", "")),
+        commit=str(line.get("commit", "")),
+        dirty=bool(line.get("dirty")),
+    )
+
+
 def _move(draft: Draft, move: str, *, work: str) -> None:
     """Move the session and its work where it may move; a session that ended for good only keeps its log."""
     if SESSION.allows(draft.session.state, move):
@@ -208,4 +248,6 @@ HANDLERS: dict[str, Callable[[Fold, Line], None]] = {
     Kind.TURN_FAILED: _turn_ended("fail"),
     Kind.AGENT_EXITED: _exited,
     Kind.AGENTCTL_ABANDONED: _abandoned,
+    Kind.WORKSPACE_SNAPSHOT: _snapshot,
+    UNWRITABLE: _unwritable,
 }

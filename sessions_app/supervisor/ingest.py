@@ -5,18 +5,27 @@ The cursor is what makes it exactly once; the lease and the old cursor guard it 
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+from django.db import InterfaceError, OperationalError, transaction
 from django.utils import timezone
 
 from executors_app import crash_points
 from executors_app.models import ExecutorRunning
-from sessions_app.models import Draft, Lease, writing
-from sessions_app.supervisor.fold import Fold, Line
+from sessions_app.domain.resumability import Strategy
+from sessions_app.models import Draft, IntentKind, Lease, LeaseLost, writing
+from sessions_app.supervisor.fold import UNWRITABLE, Fold, Line
+from sessions_app.supervisor.reading import Reading
+
+log = logging.getLogger(__name__)
+NOT_THE_LINES = (LeaseLost, ExecutorRunning.DoesNotExist, OperationalError, InterfaceError, MemoryError)
+"""What fails a batch whatever its lines are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,56 +49,80 @@ def ingest(
 
     ``token`` is the answer of ``GET /agent/session``, where a line of the batch tells of a change (rule 22).
     ``alive`` is False for what a dead agentctl has left: it was seen when it wrote, not now.
+    A line that cannot be written is passed over, and the log says so: the others count.
     """
+    write = partial(_write, session_id, lease, token=token, alive=alive)
+    try:
+        return write(lines)
+    except NOT_THE_LINES:
+        raise
+    except Exception as error:
+        if not lines:
+            raise
+        if len(lines) == 1:
+            log.warning("session %s: a line of its journal cannot be written", session_id, exc_info=error)
+            header = {name: lines[0][name] for name in ("seq", "epoch", "ts")}
+            return write([{**header, "kind": UNWRITABLE, "was": lines[0]["kind"]}])
+    half = len(lines) // 2
+    first = ingest(session_id, lease, lines[:half], token, alive=alive)
+    rest = ingest(session_id, lease, lines[half:], token, alive=alive)
+    return Ingested(rest.epoch, rest.seq, first.agent_gone or rest.agent_gone)
+
+
+def _write(
+    session_id: uuid.UUID,
+    lease: Lease | None,
+    lines: Sequence[Line],
+    *,
+    token: Mapping[str, Any] | None,
+    alive: bool,
+) -> Ingested:
     with writing(session_id, lease) as draft:
         execution = draft.execution
         if execution is None:
             raise ExecutorRunning.DoesNotExist(f"session {session_id} has no execution")
-        new = _new_lines(draft, execution, lines)
-        fold = Fold(draft)
-        for line in new:
+        reading = Reading(execution.journal_epoch, execution.journal_seq).take(lines)
+        _say_what_is_missing(draft, execution, reading)
+        fold = Fold(draft, reading.new)
+        for line in reading.new:
             fold.apply(line)
         fold.conversation.seal()
         draft.at = timezone.now()
         if alive:
             execution.last_seen_at = timezone.now()
-        elif new:
-            execution.last_seen_at = datetime.fromtimestamp(float(new[-1]["ts"]), UTC)
-        _keep_cursor(execution, token)
-        crash_points.reached("supervisor.ingest_before_commit")
-    crash_points.reached("supervisor.ingest_after_commit")
+        elif reading.new:
+            execution.last_seen_at = datetime.fromtimestamp(float(reading.new[-1]["ts"]), UTC)
+        execution.journal_epoch, execution.journal_seq = reading.epoch, reading.seq
+        _keep_cursor(draft, execution, token)
+        crash_points.reached("supervisor.ingest_before_commit", session_id)
+        transaction.on_commit(lambda: crash_points.reached("supervisor.ingest_after_commit", session_id))
     return Ingested(execution.journal_epoch, execution.journal_seq, fold.agent_gone)
 
 
-def _new_lines(draft: Draft, execution: ExecutorRunning, lines: Sequence[Line]) -> list[Line]:
-    """The lines behind the cursor; a new epoch or a hole is said before anything else (rule 20)."""
-    new: list[Line] = []
-    epoch, seq = execution.journal_epoch, execution.journal_seq
-    for line in lines:
-        if line["epoch"] != epoch:
-            if epoch:
-                _say_gap(draft, execution, "new_epoch")
-            # what an earlier epoch hides is said already; a first one that begins late has a hole
-            epoch, seq = str(line["epoch"]), int(line["seq"]) - 1 if epoch else 0
-        if line["seq"] <= seq:
-            continue
-        if line["seq"] > seq + 1:
-            _say_gap(draft, execution, "lines_missing")
-        seq = int(line["seq"])
-        new.append(line)
-    execution.journal_epoch, execution.journal_seq = epoch, seq
-    return new
-
-
-def _say_gap(draft: Draft, execution: ExecutorRunning, reason: str) -> None:
+def _say_what_is_missing(draft: Draft, execution: ExecutorRunning, reading: Reading) -> None:
+    """Gaps and lines that were passed over, before anything else (rule 20)."""
     since = execution.last_seen_at
-    draft.say("session.journal_gap", reason=reason, since=since.isoformat() if since else None)
+    for reason in reading.gaps:
+        draft.say("session.journal_gap", reason=reason, since=since.isoformat() if since else None)
+    if reading.skipped:
+        (reason, line), count = reading.skipped[0], len(reading.skipped)
+        log.warning("session %s: %d lines of its journal are passed over: %s", draft.session.id, count, reason)
+        draft.say("session.journal_skipped", reason=reason, count=count, seq=line.get("seq"), kind=line["kind"])
 
 
-def _keep_cursor(execution: ExecutorRunning, token: Mapping[str, Any] | None) -> None:
+def _keep_cursor(draft: Draft, execution: ExecutorRunning, token: Mapping[str, Any] | None) -> None:
     values = ["journal_epoch", "journal_seq", "last_seen_at", "updated_at"]
-    if token and token.get("resume_token") not in (None, "", execution.rejected_resume_token):
-        execution.resume_token = str(token["resume_token"])
+    told = str(token.get("resume_token") or "") if token else ""
+    if token and told not in ("", execution.rejected_resume_token) and not _is_unproven(draft, execution, told):
+        execution.resume_token = told
         execution.last_message_uuid = str(token.get("last_message_uuid") or "")
         values += ["resume_token", "last_message_uuid"]
     execution.save(update_fields=values)
+
+
+def _is_unproven(draft: Draft, execution: ExecutorRunning, told: str) -> bool:
+    """Another conversation is being opened in place of the one we have: whether it works, its start will say."""
+    if execution.resume_token in ("", told):
+        return False
+    start = draft.session.intents.filter(kind=IntentKind.START, done_at=None).first()
+    return start is not None and start.payload.get("strategy") in (Strategy.FRESH, Strategy.HISTORY)

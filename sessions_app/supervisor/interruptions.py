@@ -9,11 +9,12 @@ from django.conf import settings
 from sessions_app.domain import continuation
 from sessions_app.domain.recovery import Policy
 from sessions_app.domain.states import SESSION, UNSETTLED_PROMPT_STATES, PromptState, WorkState
-from sessions_app.models import Draft, Prompt, Run, TaskSession
+from sessions_app.models import Draft, IntentKind, Prompt, Run, TaskSession, waits
 from sessions_app.supervisor.conversation import Conversation
 
-AGENTCTL_GONE = "agentctl_gone"
-"""Reason of an interruption in which what stood in the agent's pipe is lost (rule 23)."""
+AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
+WITH_ITS_AGENTCTL = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
+"""Reasons of an interruption in which what stood in the agent's pipe is lost (rule 23)."""
 STEADY = timedelta(minutes=10)
 INTERRUPTION_NOTE = "interruption_note"
 """Key of ``TaskSession.metadata``: what the user's next prompt says before its text."""
@@ -26,7 +27,7 @@ def interrupt(draft: Draft, reason: str, conversation: Conversation | None = Non
     every prompt on its way. False where no turn was open. Moves the session to WAITING_FOR_INPUT,
     unless it has ended for good.
     """
-    run = draft.open_run
+    run = draft.open_turn
     talk = conversation or Conversation(draft)
     tools = talk.unfinished_tools()
     talk.finish(tool_status="interrupted")
@@ -59,6 +60,7 @@ def _expire_permissions(draft: Draft) -> None:
         asked.state, asked.settled_at = "expired", draft.at
         asked.save(update_fields=["state", "settled_at"])
         draft.say("session.permission.expired", permission_id=asked.id, reason="agent_gone")
+        waits.revoke(draft, "agent_gone", wait_id=asked.id)
 
 
 def _settle_prompts(draft: Draft) -> Prompt | None:
@@ -84,7 +86,7 @@ def _go_on(draft: Draft, run: Run, interrupted: Prompt | None, tools: list[str])
         policy=Policy(session.policy),
         setting=_setting(session),
         prompt_held=interrupted is None,
-        ended_by_user=session.stopped_by_user,
+        ended_by_user=session.stopped_by_user or _was_cancelled(draft, run),
         user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind="user").exists(),
         agent_owns_turn=False,
         turn_finished=False,
@@ -94,6 +96,17 @@ def _go_on(draft: Draft, run: Run, interrupted: Prompt | None, tools: list[str])
         draft.set(metadata={**session.metadata, INTERRUPTION_NOTE: continuation.interruption_note(told)})
     if interrupted is not None and continuation.should_continue(facts):
         _put_continue_prompt(draft, run, interrupted, continuation.continue_prompt(told))
+
+
+def _was_cancelled(draft: Draft, run: Run) -> bool:
+    """A user asked for the end of this turn, whether or not the agent lived to hear it."""
+    return draft.session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
+
+
+def hold_unsent(draft: Draft) -> None:
+    """No agent comes back to a session by itself: what was on its way is in doubt, and for its user to settle."""
+    for row in draft.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
+        draft.move_prompt(row, "hold")
 
 
 def _put_continue_prompt(draft: Draft, run: Run, interrupted: Prompt, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -11,7 +12,10 @@ from django.db.models import Q
 from django.utils import timezone
 
 from executors_app.agentctl import identity
+from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
+from executors_app.plugins import UnknownPlugin, runtime
+from sessions_app.domain.recovery import FUTURE
 from sessions_app.models import Lease, Supervisor
 
 
@@ -35,8 +39,12 @@ def is_free(execution: ExecutorRunning, me: str, now: datetime) -> bool:
     """Whether ``me`` may take the lease: it is nobody's, ours, run out, or its owner is provably dead."""
     if execution.owner in ("", me):
         return True
-    expires = execution.lease_expires_at
-    return expires is None or expires <= now or is_dead(execution.owner)
+    return not is_fresh(execution.lease_expires_at, now) or is_dead(execution.owner)
+
+
+def is_fresh(expires: datetime | None, now: datetime) -> bool:
+    """Whether a lease until then counts; one that a wrong clock has given for ever does not."""
+    return expires is not None and now < expires <= now + FUTURE
 
 
 def is_dead(owner: str) -> bool:
@@ -47,18 +55,58 @@ def is_dead(owner: str) -> bool:
     return not identity.is_alive(identity.ProcessIdentity.from_json(row.process))
 
 
+def is_here(execution: ExecutorRunning) -> bool:
+    """Whether this machine may look after it (rule 2); one of an unknown runtime is nobody's in particular."""
+    if execution.host_id in ("", identity.host_id()):
+        return True
+    try:
+        return runtime(execution.runtime).is_here(execution.facts("", ""))
+    except UnknownPlugin:
+        return True
+
+
+def held_by_others(rows: Iterable[tuple[uuid.UUID, str, datetime | None]], me: str) -> set[uuid.UUID]:
+    """Of rows of (id, owner, end of the lease) the ids of those that another living supervisor holds."""
+    now = database_now()
+    dead: dict[str, bool] = {}
+    held = set()
+    for key, owner, expires in rows:
+        if owner in ("", me) or not is_fresh(expires, now):
+            continue
+        if owner not in dead:
+            dead[owner] = is_dead(owner)
+        if not dead[owner]:
+            held.add(key)
+    return held
+
+
+def left_behind(me: str) -> set[tuple[uuid.UUID, str]]:
+    """Sessions that claim to run and that no living supervisor holds, with who held them last."""
+    here = Supervisor.objects.filter(host_id=identity.host_id()).exclude(boot_id=me)
+    dead = [row.boot_id for row in here if not identity.is_alive(identity.ProcessIdentity.from_json(row.process))]
+    free = Q(owner="") | Q(owner__in=dead) | Q(lease_expires_at=None) | Q(lease_expires_at__lte=database_now())
+    claims = ExecutorRunning.objects.filter(status__in=(ExecutorStatus.STARTING, ExecutorStatus.READY))
+    return set(claims.filter(free).exclude(owner=me).values_list("session_id", "owner"))
+
+
+def held(session_id: uuid.UUID, me: str) -> Lease | None:
+    """The lease of a session's execution, if ``me`` has it."""
+    row = ExecutorRunning.objects.filter(session_id=session_id, owner=me).order_by("-created_at").first()
+    return Lease(me, row.generation) if row else None
+
+
 def acquire(execution_id: uuid.UUID, me: str, reported: int = 0) -> Lease | None:
-    """Take an execution over by one guarded UPDATE; None where somebody else holds it or was quicker.
+    """Take an execution over by one guarded UPDATE; None where somebody else holds it, was quicker, or should.
 
     ``reported`` is the generation that agentctl has seen. A lease that is ours already is kept.
     """
     with transaction.atomic():
         now = database_now()
-        execution = ExecutorRunning.objects.select_for_update().filter(id=execution_id).first()
-        if execution is None or not is_free(execution, me, now):
+        execution = ExecutorRunning.objects.select_for_update(no_key=True).filter(id=execution_id).first()
+        if execution is None or not is_free(execution, me, now) or not is_here(execution):
             return None
-        held = execution.owner == me and execution.generation >= reported
-        generation = execution.generation if held else max(execution.generation, reported) + 1
+        kept = execution.owner == me and execution.generation >= reported
+        generation = execution.generation if kept else max(execution.generation, reported) + 1
         won = ExecutorRunning.objects.filter(
             Q(owner=execution.owner), id=execution_id, generation=execution.generation
         ).update(owner=me, generation=generation, lease_expires_at=now + ttl())

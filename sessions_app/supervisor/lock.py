@@ -15,6 +15,11 @@ from django.db import connection
 Holder = Literal["supervise", "sweep"]
 
 
+def is_shared() -> bool:
+    """Whether several supervisors may have this database at once."""
+    return connection.vendor == "postgresql"
+
+
 class SupervisorLock:
     """The right to supervise this database; PostgreSQL needs none, its leases are enough."""
 
@@ -25,7 +30,7 @@ class SupervisorLock:
 
     def take(self) -> bool:
         """Take it without waiting; True when it is ours."""
-        if connection.vendor == "postgresql":
+        if is_shared():
             return True
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

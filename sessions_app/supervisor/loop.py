@@ -9,18 +9,25 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 from django.conf import settings
-from django.db import connection
 
+from executors_app import crash_points
 from sessions_app.models import wakeups
-from sessions_app.supervisor import beat, leases, sweep_report, sweep_requests
+from sessions_app.services import restored
+from sessions_app.supervisor import beat, deadlines, leases, lock, overdue, sweep_report, sweep_requests
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.export import Export
 from sessions_app.supervisor.orders import Orders
+from sessions_app.supervisor.pace import Pace
 from sessions_app.supervisor.sweep import Scope, Sweep, sweep
 
 log = logging.getLogger(__name__)
 LOOK_EVERY = 0.25
 """Seconds between two looks for a changed database, whatever wake-ups come (rules, section 5a)."""
+DEADLINES_EVERY = 1.0
+"""Seconds between two looks for waits whose time is over."""
+LEFT_EVERY = 1.0
+"""Seconds between two looks for sessions whose supervisor is gone."""
 LOOK_AGAIN = 0.02
 """Seconds at least between two looks, however many wake-ups come."""
 
@@ -31,6 +38,7 @@ class Supervisor:
     def __init__(self) -> None:
         self.core = Core()
         self.orders = Orders(self.core)
+        self.export = Export(self.core.boot_id)
         self.core.on_change = self._changed
         self.core.on_loss = self._lost
         self.unknown: set[str] = set()
@@ -39,9 +47,12 @@ class Supervisor:
         self._asked = asyncio.Event()
         self._look_at = asyncio.Event()
         self._lost_sessions: set[uuid.UUID] = set()
+        self._paces: dict[uuid.UUID, Pace] = {}
+        self._left_behind: set[tuple[uuid.UUID, str]] = set()
 
     async def open(self) -> None:
-        """Begin to beat and to renew; nothing is taken over yet."""
+        """Begin to beat and to renew; nothing is taken over yet. A restored database is made safe before."""
+        await self.core.database(restored.look_after)
         await self.core.database(beat.register, self.core.boot_id)
         self._spawn(self._renew)
 
@@ -66,7 +77,10 @@ class Supervisor:
                 self._listen,
                 self._reconcile,
                 self._look_after_losses,
+                *([self._look_for_the_left_behind] if lock.is_shared() else []),
                 self._sweep_on_request,
+                self._keep_deadlines,
+                self.export.go_on,
             ):
                 self._spawn(job)
             await stop.wait()
@@ -75,12 +89,17 @@ class Supervisor:
 
     async def close(self) -> None:
         """End what is under way and give the leases back (rule 18)."""
+        crash_points.reached("shutdown.begun")
         self.core.on_loss = lambda attachment: None
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.orders.close()
+        await self.export.close()
+        await self.core.give_back()
+        crash_points.reached("shutdown.released")
         await self.core.database(beat.unregister, self.core.boot_id)
+        crash_points.reached("shutdown.unregistered")
         await self.core.close()
 
     def _spawn(self, job: Callable[[], Awaitable[None]]) -> None:
@@ -103,13 +122,13 @@ class Supervisor:
     async def _listen(self) -> None:
         """Ring the bell after wake-ups and, by the clock, after any change of the database."""
         listener, loop = await asyncio.to_thread(wakeups.listen), asyncio.get_running_loop()
-        version = 0
+        version = ""
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_EVERY):
                         await loop.sock_recv(listener, 16)
-                changed = await self.core.database(data_version)
+                changed = await self.core.database(wakeups.database_version)
                 if changed != version:
                     version = changed
                     self._bell.set()
@@ -122,6 +141,15 @@ class Supervisor:
         await asyncio.sleep(settings.KANDEV_RECONCILE_INTERVAL)
         await self.sweep(Scope("reconcile"))
         self._bell.set()
+
+    async def _keep_deadlines(self) -> None:
+        """End the waits whose time is over; keys that became unusable are made anew before the first look."""
+        await self.core.database(deadlines.renew_keys)
+        while True:
+            if await self.core.database(deadlines.end_overdue):
+                self._bell.set()
+            await self.core.database(overdue.say_overdue)
+            await asyncio.sleep(DEADLINES_EVERY)
 
     async def _sweep_on_request(self) -> None:
         """One sweep that somebody asked for, or else the wait for a change of the database."""
@@ -143,16 +171,39 @@ class Supervisor:
             self._lost(attachment)
 
     def _lost(self, attachment: Attachment) -> None:
-        """A stream ended by itself: its session is looked at now, not at the next pass."""
-        self._lost_sessions.add(attachment.session_id)
+        """A stream ended by itself: its session is looked at now, not at the next pass.
+
+        One that ends again and again, whatever is done about it, is looked at after ever longer pauses.
+        """
+        pace = self._paces.setdefault(attachment.session_id, Pace())
+        pause = 0.0 if pace.is_calm else pace.rest
+        pace.failed()
+        asyncio.get_running_loop().call_later(pause, self._look_for, attachment.session_id)
+
+    def _look_for(self, session_id: uuid.UUID) -> None:
+        self._lost_sessions.add(session_id)
         self._look_at.set()
 
     async def _look_after_losses(self) -> None:
         await self._look_at.wait()
         self._look_at.clear()
-        lost, self._lost_sessions = self._lost_sessions, set()
-        await self.sweep(Scope("reconcile", sessions=lost))
+        lost = frozenset(self._lost_sessions)
+        try:
+            await self.sweep(Scope("reconcile", sessions=lost))
+        except Exception:
+            self._look_at.set()  # they are looked after when it can be done
+            raise
+        self._lost_sessions -= lost
         self._bell.set()
+
+    async def _look_for_the_left_behind(self) -> None:
+        """Take over at once what a supervisor that is provably gone has left, and what nobody has renewed."""
+        await asyncio.sleep(LEFT_EVERY)
+        found = await self.core.database(leases.left_behind, self.core.boot_id)
+        new, self._left_behind = found - self._left_behind, found
+        if new:
+            await self.sweep(Scope("reconcile", sessions={session_id for session_id, _ in new}))
+            self._bell.set()
 
 
 async def _for_ever(job: Callable[[], Awaitable[None]]) -> None:
@@ -163,16 +214,3 @@ async def _for_ever(job: Callable[[], Awaitable[None]]) -> None:
         except Exception:
             log.exception("%s failed; trying again", job.__name__)
             await asyncio.sleep(1)
-
-
-_ticks = iter(range(1, 1 << 62))
-
-
-def data_version() -> int:
-    """A number that changes when another connection has written; on PostgreSQL at every look."""
-    if connection.vendor != "sqlite":
-        return next(_ticks)
-    with connection.cursor() as cursor:
-        cursor.execute("PRAGMA data_version")
-        row = cursor.fetchone()
-    return int(row[0])

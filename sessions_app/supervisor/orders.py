@@ -10,21 +10,28 @@ from collections.abc import Awaitable, Callable
 from django.db.models import Q
 from django.utils import timezone
 
+from executors_app.models import ExecutorRunning
+from sessions_app.domain.recovery import FUTURE
 from sessions_app.domain.states import PromptState
 from sessions_app.models import OVERTAKING, Intent, IntentKind, Prompt
-from sessions_app.supervisor import commands, start
+from sessions_app.supervisor import commands, leases, start
 from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.pace import Pace
 from sessions_app.supervisor.prompts import send_next
 
 log = logging.getLogger(__name__)
 
 
-def sessions_with_orders() -> set[uuid.UUID]:
-    """Sessions with an open order or a prompt that is not at work yet; two queries, whatever the history."""
-    due = Q(session__next_restart_at=None) | Q(session__next_restart_at__lte=timezone.now()) | ~Q(kind=IntentKind.START)
-    intents = Intent.objects.filter(due, done_at=None).values_list("session_id", flat=True)
+def sessions_with_orders(me: str) -> set[uuid.UUID]:
+    """Sessions with an open order or a prompt that is not at work yet, and that no other supervisor holds.
+
+    A handful of queries, whatever the history.
+    """
+    intents = Intent.objects.filter(_due() | ~Q(kind=IntentKind.START), done_at=None)
     waiting = Prompt.objects.filter(state__in=[PromptState.QUEUED, PromptState.SENDING])
-    return set(intents) | set(waiting.values_list("session_id", flat=True))
+    found = set(intents.values_list("session_id", flat=True)) | set(waiting.values_list("session_id", flat=True))
+    owners = ExecutorRunning.objects.filter(session_id__in=found).exclude(owner__in=("", me))
+    return found - leases.held_by_others(owners.values_list("session_id", "owner", "lease_expires_at"), me)
 
 
 def next_overtaking(session_id: uuid.UUID) -> Intent | None:
@@ -40,10 +47,14 @@ def next_start(session_id: uuid.UUID) -> uuid.UUID | None:
     rows = Intent.objects.filter(session_id=session_id, done_at=None)
     if rows.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE)).exists():
         return None
-    due = rows.filter(kind=IntentKind.START).filter(
-        Q(session__next_restart_at=None) | Q(session__next_restart_at__lte=timezone.now())
-    )
-    return due.values_list("id", flat=True).first()
+    return rows.filter(_due(), kind=IntentKind.START).values_list("id", flat=True).first()
+
+
+def _due() -> Q:
+    """Orders of sessions whose next try is due; one that a wrong clock has put off for ever is."""
+    now = timezone.now()
+    at = "session__next_restart_at"
+    return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": now + FUTURE})
 
 
 class Lane:
@@ -52,12 +63,13 @@ class Lane:
     def __init__(self, step: Callable[[], Awaitable[bool]]):
         self._step = step
         self._poked = False
+        self._pace = Pace()
         self.task: asyncio.Task[None] | None = None
 
     def poke(self) -> None:
         """There may be something to do."""
         self._poked = True
-        if self.task is None or self.task.done():
+        if not self._pace.rests and (self.task is None or self.task.done()):
             self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -66,8 +78,11 @@ class Lane:
             try:
                 while await self._step():
                     pass
+                self._pace.succeeded()
             except Exception:  # a lane that has died would leave its session without anybody
                 log.exception("a lane of orders failed")
+                asyncio.get_running_loop().call_later(self._pace.failed(), self.poke)
+                return
 
 
 class Orders:
@@ -89,7 +104,7 @@ class Orders:
 
     async def look(self) -> None:
         """Poke every session that has something to do."""
-        for session_id in await self.core.database(sessions_with_orders):
+        for session_id in await self.core.database(sessions_with_orders, self.core.boot_id):
             self.poke(session_id)
 
     async def settle(self) -> None:

@@ -15,9 +15,9 @@ from django.utils import timezone
 from executors_app.errors import ExecutorError
 from executors_app.plugins import agent_type
 from sessions_app.domain import backoff
-from sessions_app.domain.states import SESSION, DesiredState
-from sessions_app.models import Draft, Intent, Lease, writing
-from sessions_app.supervisor.interruptions import agent_left, interrupt
+from sessions_app.domain.states import SESSION, DesiredState, PromptState
+from sessions_app.models import Draft, Intent, Lease, waits, writing
+from sessions_app.supervisor.interruptions import agent_left, hold_unsent, interrupt
 
 ASK_AGAIN = timedelta(seconds=90)
 """Between two *gone* of an agent whose type is known to err about it (rules, section 8)."""
@@ -63,10 +63,11 @@ def settle(intent_id: uuid.UUID, outcome: str) -> bool:
 def write_failure(session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | None, failure: Failure) -> None:
     """A start failed: say it, keep the token unless the agent itself said that it is gone, back off (rule 33)."""
     with writing(session_id, lease) as draft:
+        if draft.session.desired_state != DesiredState.RUNNING:
+            settle(intent_id, "stopped")  # somebody stopped it meanwhile: that start has lost, and is no failure
+            return
         if not settle(intent_id, failure.code):
             return  # our own time limit came a moment after its end
-        if draft.session.desired_state != DesiredState.RUNNING:
-            return  # somebody stopped it meanwhile: that start has lost, and is no failure
         strategy = Intent.objects.values_list("payload", flat=True).get(id=intent_id).get("strategy", "")
         if failure.executor_failed:
             draft.move_executor("fail", error_code=failure.code, error_message=failure.message)
@@ -115,10 +116,13 @@ def _back_off(draft: Draft, failure: Failure) -> None:
     if not failure.permanent and backoff.gave_up(attempts, settings.KANDEV_MAX_RESTARTS):
         message = f"Given up after {attempts} starts. The last one: {message}"
         draft.set(next_restart_at=None)
+        hold_unsent(draft)
         draft.move("give_up", error_code=failure.code, error_message=message)
         return
     wait = PERMANENT_WAIT if failure.permanent else backoff.delay(attempts, random.random())  # noqa: S311  (jitter)
     draft.set(next_restart_at=None if failure.needs_user else draft.at + wait)
+    if failure.needs_user:
+        hold_unsent(draft)
     if SESSION.allows(draft.session.state, "fail"):  # one that was given up, and whose workspace was asked for, stays
         draft.move("fail", error_code=failure.code, error_message=message)
 
@@ -131,7 +135,15 @@ def write_stopped(session_id: uuid.UUID, lease: Lease | None, reason: str, close
         draft.set(next_restart_at=None)
         draft.move_executor("stop", pid=None, status_reason=reason)
         if close_as:
+            waits.end_external(draft, reason)
+            _settle_queue(draft)
             draft.work("finish")
             draft.move({"completed": "complete", "cancelled": "cancel"}[close_as])
         elif SESSION.allows(draft.session.state, "stop"):
             draft.move("stop", reason=reason)
+
+
+def _settle_queue(draft: Draft) -> None:
+    """A session that has ended for good sends nothing more: what waited is taken back, what was on its way is held."""
+    for row in draft.session.prompts.filter(state__in=[PromptState.QUEUED, PromptState.SENDING]).order_by("id"):
+        draft.move_prompt(row, "withdraw" if row.state == PromptState.QUEUED else "hold")

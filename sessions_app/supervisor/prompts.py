@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from dataclasses import dataclass
 
 from executors_app import crash_points
-from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
+from executors_app.agentctl.protocol import Code
+from executors_app.errors import AgentctlRefused, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.history import HistoryEntry, inject, with_request
 from sessions_app.domain.states import DesiredState, PromptState
 from sessions_app.models import Draft, Lease, LeaseLost, Prompt, TaskSession, texts_of, writing
 from sessions_app.services.assessment import is_running
+from sessions_app.services.soundness import flaws_of
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.interruptions import INTERRUPTION_NOTE
@@ -20,6 +23,8 @@ from sessions_app.supervisor.interruptions import INTERRUPTION_NOTE
 log = logging.getLogger(__name__)
 NEWEST = 400
 """Messages at most that are looked at to tell a new agent the conversation."""
+TOLD_WITHIN = 10.0
+"""Seconds for the journal of an agentctl that answers to be in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,34 +39,52 @@ class Sending:
 async def send_next(core: Core, session_id: uuid.UUID) -> bool:
     """Send the next prompt if the agent can take one; True when there may be more to do at once."""
     attachment = core.attached(session_id)
-    if attachment is None:
+    if attachment is None or attachment.pace.rests:
         return False
     try:
         sending = await core.database(
             _claim, session_id, attachment.lease, attachment.journal_epoch, frozenset(attachment.sent)
         )
+        if sending is not None:
+            crash_points.reached("supervisor.prompt_sending", session_id)
+            await _send(core, attachment, sending)
+            crash_points.reached("supervisor.prompt_sent", session_id)
     except LeaseLost:
-        return False
-    if sending is None:
-        return False
-    crash_points.reached("supervisor.prompt_sending")
-    attachment.sent.add(sending.message_id)
-    await _send(core, attachment, sending)
-    crash_points.reached("supervisor.prompt_sent")
+        pass
     return False  # what became of it is in the journal, whose next line leads here again
 
 
 async def _send(core: Core, attachment: Attachment, sending: Sending) -> None:
+    attachment.sent.add(sending.message_id)
     try:
-        await attachment.client.prompt(sending.message_id, sending.text, prompt_kind=sending.kind)
-    except (AgentctlUnreachable, StaleGeneration) as error:
-        # Unknown whether it arrived: the row stays "sending", to be given again to this journal epoch alone.
+        answer = await attachment.client.prompt(sending.message_id, sending.text, prompt_kind=sending.kind)
+    except ExecutorError as error:
         attachment.sent.discard(sending.message_id)
         log.info("prompt %s: %s", sending.message_id, error.message)
-    except (AgentctlRefused, ExecutorError) as error:
-        attachment.sent.discard(sending.message_id)
-        log.info("prompt %s was refused: %s", sending.message_id, error.message)
+        await _not_taken(core, attachment, sending, error)
+        return
+    attachment.pace.succeeded()
+    if answer.get("duplicate"):
+        await _settle_duplicate(core, attachment, sending)
+
+
+async def _not_taken(core: Core, attachment: Attachment, sending: Sending, error: ExecutorError) -> None:
+    """Only agentctl's own no says that it did not arrive; else the row stays ``sending``, for this epoch alone."""
+    if isinstance(error, AgentctlRefused) and not isinstance(error, StaleGeneration):
         await core.database(_refused, attachment.session_id, attachment.lease, sending.message_id)
+        if error.refusal == Code.NOT_RUNNING:
+            core.on_loss(attachment)  # its agent went between the decision and the delivery: look, and resume it
+    asyncio.get_running_loop().call_later(attachment.pace.failed(), core.on_change, attachment.session_id)
+
+
+async def _settle_duplicate(core: Core, attachment: Attachment, sending: Sending) -> None:
+    """Agentctl had it before: the journal tells what became of it. Where it does not, nobody knows."""
+    try:
+        journal = (await attachment.client.status())["journal"]
+    except ExecutorError:
+        return  # the stream ends with it, and the next attachment asks again
+    if not journal["last_seq"] or await attachment.reach(journal["epoch"], journal["last_seq"], TOLD_WITHIN):
+        await core.database(_hold_untold, attachment.session_id, attachment.lease, sending.message_id)
 
 
 def _claim(session_id: uuid.UUID, lease: Lease, epoch: str, sent: frozenset[str]) -> Sending | None:
@@ -81,17 +104,23 @@ def _claim(session_id: uuid.UUID, lease: Lease, epoch: str, sent: frozenset[str]
 def _can_take(draft: Draft, execution: ExecutorRunning) -> bool:
     wanted = draft.session.desired_state == DesiredState.RUNNING
     starting = draft.session.intents.filter(kind="start", done_at=None).exists()
-    return wanted and not starting and is_running(draft.session, execution) and draft.open_run is None
+    free = wanted and not starting and is_running(draft.session, execution) and draft.open_turn is None
+    return free and not flaws_of(draft.session, execution)
 
 
 def _next(draft: Draft, epoch: str) -> Prompt | None:
-    """The prompt under way, else the next of the queue; the continue prompt goes before the others (rule 16)."""
+    """The prompt under way, else the next of the queue; what a resumed wait has become goes before the others.
+
+    And of these the continue prompt (rule 16).
+    """
     for row in draft.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
         if row.journal_epoch == epoch:
             return row
         draft.move_prompt(row, "hold")  # that journal is gone, and with it the answer
     queued = draft.session.prompts.filter(state=PromptState.QUEUED)
-    return queued.filter(kind="continue").order_by("id").first() or queued.order_by("id").first()
+    first = [queued.filter(message_id=draft.open_run.message_id)] if draft.open_run else []
+    found = (rows.order_by("id").first() for rows in (*first, queued.filter(kind="continue"), queued))
+    return next((row for row in found if row is not None), None)
 
 
 def _told(session: TaskSession, row: Prompt) -> str:
@@ -117,3 +146,11 @@ def _refused(session_id: uuid.UUID, lease: Lease, message_id: str) -> None:
         row = draft.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
         if row is not None:
             draft.move_prompt(row, "refuse")
+
+
+def _hold_untold(session_id: uuid.UUID, lease: Lease, message_id: str) -> None:
+    """The whole journal is in the log and says nothing of it: in doubt, and no longer in the others' way."""
+    with writing(session_id, lease) as draft:
+        row = draft.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
+        if row is not None:
+            draft.move_prompt(row, "hold")

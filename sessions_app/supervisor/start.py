@@ -8,6 +8,7 @@ import uuid
 from typing import Any
 
 from django.conf import settings
+from django.db import InterfaceError, OperationalError
 
 from executors_app import crash_points
 from executors_app.domain import Launched
@@ -19,8 +20,8 @@ from executors_app.errors import (
     StaleGeneration,
 )
 from executors_app.plugins import runtime
-from sessions_app.models import LeaseLost
-from sessions_app.supervisor import start_agent, start_plan
+from sessions_app.models import Lease, LeaseLost
+from sessions_app.supervisor import leases, start_agent, start_plan
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.outcomes import Failure, failure_of, settle, write_failure
@@ -40,23 +41,32 @@ async def carry_out(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> 
             log.info("session %s: another supervisor carries out its start", session_id)
         except TimeoutError:
             failure = Failure("start_timeout", f"The start took longer than {settings.KANDEV_START_TIMEOUT:g} seconds.")
-            await core.database(write_failure, session_id, intent_id, None, failure)
+            await _write_failure(core, session_id, intent_id, None, failure)
+        except ExecutorError as error:
+            await _write_failure(core, session_id, intent_id, None, failure_of(error, executor_failed=False))
+        except (
+            OperationalError,
+            InterfaceError,
+        ) as error:  # the database's trouble: the order stays, to be tried again
+            log.warning("session %s: its start could not be written: %s", session_id, error)
         except Exception as error:  # one bad session never stops the others
             log.exception("session %s: its start failed", session_id)
             failure = Failure("internal_error", f"The start failed: {type(error).__name__}")
-            await core.database(write_failure, session_id, intent_id, None, failure)
+            await _write_failure(core, session_id, intent_id, None, failure)
 
 
 async def _start(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
     live = core.attached(session_id)
-    plan = await core.database(start_plan.claim, session_id, intent_id, core.boot_id, attached=live is not None)
+    lives = live.found_launch if live is not None else None
+    plan = await core.database(start_plan.claim, session_id, intent_id, core.boot_id, lives=lives)
     if plan is None:
         return
+    crash_points.reached("supervisor.start_claimed", session_id)
     try:
         attachment = live or await _launch(core, plan)
     except (AgentctlUnreachable, AgentctlRefused, LaunchFailed, ExecutorError) as error:
         failure = failure_of(error, executor_failed=True)
-        await core.database(write_failure, session_id, intent_id, plan.lease, failure)
+        await _write_failure(core, session_id, intent_id, plan.lease, failure)
         return
     if attachment is None:
         return  # somebody else took it over
@@ -67,9 +77,9 @@ async def _launch(core: Core, plan: start_plan.Plan) -> Attachment | None:
     place = runtime(plan.facts.runtime)
     await place.end_leftovers(plan.facts) if plan.leftovers else None
     launched: Launched = await place.launch(plan.spec)
-    crash_points.reached("supervisor.launched")
+    crash_points.reached("supervisor.launched", plan.session_id)
     kept = await core.database(start_plan.write_launched, plan, launched)
-    crash_points.reached("supervisor.launch_written")
+    crash_points.reached("supervisor.launch_written", plan.session_id)
     if not kept:
         await _undo(core, plan, launched)
         return None
@@ -85,23 +95,25 @@ async def _undo(core: Core, plan: start_plan.Plan, launched: Launched) -> None:
 
 async def _open_agent(core: Core, attachment: Attachment, plan: start_plan.Plan) -> None:
     """Start the agent with the strategy that the one opinion names, or leave it at the workspace."""
-    order = await core.database(start_agent.prepare, plan, attachment.lease, agent_lives=attachment.found_agent)
+    found = attachment.found_launch if attachment.found_agent else None
+    order = await core.database(start_agent.prepare, plan, attachment.lease, found=found)
     if order is None:
         return
+    crash_points.reached("supervisor.agent_prepared", plan.session_id)
     try:
         answer = await _ask(attachment, order)
     except StaleGeneration:
         raise LeaseLost(LeaseLost.__doc__) from None
     except AgentctlUnreachable as error:
         failure = failure_of(error, executor_failed=False)
-        await core.database(write_failure, plan.session_id, plan.intent_id, attachment.lease, failure)
+        await _write_failure(core, plan.session_id, plan.intent_id, attachment.lease, failure)
         return
     except AgentctlRefused as error:
         await _refused(core, attachment, plan, error)
         return
-    crash_points.reached("supervisor.agent_started")
+    crash_points.reached("supervisor.agent_started", plan.session_id)
     won = await core.database(start_agent.write_started, plan, attachment.lease, order, answer)
-    crash_points.reached("supervisor.agent_start_written")
+    crash_points.reached("supervisor.agent_start_written", plan.session_id)
     if not won:
         await attachment.client.stop_agent(grace=5, intent_id=str(plan.intent_id))
         await core.database(settle, plan.intent_id, "stopped")
@@ -115,7 +127,21 @@ async def _ask(attachment: Attachment, order: start_agent.AgentOrder) -> dict[st
 async def _refused(core: Core, attachment: Attachment, plan: start_plan.Plan, error: AgentctlRefused) -> None:
     if error.refusal == "already_running":  # an agent of an earlier start, whose answer was lost
         report = await attachment.client.status()
-        await core.database(start_agent.write_reattached, plan, attachment.lease, report)
-        return
+        if report["agent"]["state"] in start_agent.UP:  # else it is still starting, and may never be up
+            await core.database(start_agent.write_reattached, plan, attachment.lease, report)
+            return
     failure = failure_of(error, executor_failed=False)
-    await core.database(write_failure, plan.session_id, plan.intent_id, attachment.lease, failure)
+    await _write_failure(core, plan.session_id, plan.intent_id, attachment.lease, failure)
+
+
+async def _write_failure(
+    core: Core, session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | None, failure: Failure
+) -> None:
+    """Under the lease that is ours by now; whoever has lost it has nothing to say."""
+    lease = lease or await core.database(leases.held, session_id, core.boot_id)
+    if lease is None:
+        log.info("session %s: another supervisor says what becomes of its start", session_id)
+        return
+    crash_points.reached("supervisor.start_failed", session_id)
+    await core.database(write_failure, session_id, intent_id, lease, failure)
+    crash_points.reached("supervisor.start_failure_written", session_id)

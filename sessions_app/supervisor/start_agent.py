@@ -18,9 +18,14 @@ from sessions_app.domain.states import DesiredState, PromptState, RunState, Sess
 from sessions_app.domain.verification import ReceiptKind, Verdict, fingerprint
 from sessions_app.models import Draft, Intent, Lease, TaskSession, writing
 from sessions_app.services.assessment import assess_start, history_allowed
-from sessions_app.supervisor.interruptions import AGENTCTL_GONE, interrupt
+from sessions_app.supervisor.interruptions import AGENTCTL_GONE, WITH_ITS_AGENTCTL, hold_unsent, interrupt
 from sessions_app.supervisor.outcomes import SAID_GONE, Failure, settle, write_failure
 from sessions_app.supervisor.start_plan import Plan
+
+UP = frozenset({"idle", "working"})
+"""States of an agent that takes prompts."""
+ARRIVED = (PromptState.DELIVERED, PromptState.DONE, PromptState.INTERRUPTED, PromptState.DISMISSED)
+"""Prompts that the agent has, or may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +41,34 @@ class AgentOrder:
     kind: AgentType = field(repr=False)
 
 
-def prepare(plan: Plan, lease: Lease, *, agent_lives: bool) -> AgentOrder | None:
+def prepare(plan: Plan, lease: Lease, *, found: str | None) -> AgentOrder | None:
     """Decide how the agent starts; None where it does not: workspace only, or not resumable (both said).
 
-    What a dead agent has left unfinished, as the journal told when it was attached to, is said first.
+    ``found`` is the launch of the agent that was alive when the execution was attached to, None where
+    none was: what a dead one has left unfinished is said first. An agent that this start has brought
+    up, before its answer was lost, is asked for again as it was then.
     """
     with writing(plan.session_id, lease) as draft:
         session = draft.session
-        if not agent_lives and interrupt(draft, AGENTCTL_GONE):
+        if found is None and interrupt(draft, AGENTCTL_GONE):
             draft.move("start")
-        verdict = assess_start(session, plan.mode)
-        if not verdict.allowed or verdict.strategy is None:
-            _workspace_only(draft, plan, verdict.refusal)
-            return None
+        strategy = _first_strategy(plan) if found == str(plan.intent_id) else None
+        if strategy is None:
+            verdict = assess_start(session, plan.mode)
+            if not verdict.allowed or verdict.strategy is None:
+                _workspace_only(draft, plan, verdict.refusal)
+                return None
+            strategy = verdict.strategy
         execution = draft.execution
         assert execution is not None, "the lease was checked against it"  # noqa: S101
-        order = _order(session, execution, plan, verdict.strategy)
-        Intent.objects.filter(id=plan.intent_id).update(payload={"mode": plan.mode, "strategy": verdict.strategy})
+        order = _order(session, execution, plan, strategy)
+        Intent.objects.filter(id=plan.intent_id).update(payload={"mode": plan.mode, "strategy": strategy})
     return order
+
+
+def _first_strategy(plan: Plan) -> Strategy | None:
+    told = Intent.objects.values_list("payload", flat=True).get(id=plan.intent_id).get("strategy")
+    return Strategy(told) if told else None
 
 
 def _workspace_only(draft: Draft, plan: Plan, refusal: str) -> None:
@@ -66,6 +81,7 @@ def _workspace_only(draft: Draft, plan: Plan, refusal: str) -> None:
     if plan.mode == Mode.WORKSPACE_ONLY and (given_up or draft.session.error_code in REFUSALS):
         return  # what was said of its agent stays true
     if refusal:
+        hold_unsent(draft)
         draft.move("fail", error_code=refusal, error_message=REFUSALS.get(refusal, "This session cannot be resumed."))
     else:
         draft.move("ready", reason="workspace_only")
@@ -151,7 +167,7 @@ def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[s
             metadata={**draft.session.metadata, "workspace_only": False, SAID_GONE: None},
             inject_history=verdict.kind == ReceiptKind.INJECTED,
         )
-        if draft.open_run is None:
+        if draft.open_turn is None:
             draft.move("ready", reason=verdict.kind)
         else:
             draft.move("turn_started", reason=verdict.kind)
@@ -184,17 +200,24 @@ def _evidence(draft: Draft, order: AgentOrder, answer: Mapping[str, Any]) -> dic
         "completed_turns": order.completed_turns,
         "prompts_held": draft.session.prompts.filter(state=PromptState.HELD).count(),
         "tool_calls_interrupted": draft.session.messages.filter(role="tool", payload__status="interrupted").count(),
-        "log_is_a_prefix": newest is not None and newest.reason == AGENTCTL_GONE,
+        "log_is_a_prefix": newest is not None and newest.reason in WITH_ITS_AGENTCTL,
         "agent": answer.get("agent"),
         "timings_ms": answer.get("timings"),
     }
 
 
 def _settle_doubts(draft: Draft, replayed: Any) -> None:
-    """A prompt in doubt that the agent's own conversation shows has been delivered: interrupted (rule 13)."""
-    for row in draft.session.prompts.filter(state=PromptState.HELD):
-        if any(verification.shows(text, row.text) for text in replayed):
+    """A prompt in doubt that the agent's own conversation shows has been delivered: interrupted (rule 13).
+
+    What shows a prompt that is known to have arrived is no proof for another with the same words.
+    """
+    held = list(draft.session.prompts.filter(state=PromptState.HELD).order_by("id"))
+    arrived = list(draft.session.prompts.filter(state__in=ARRIVED).values_list("text", flat=True)) if held else []
+    for row in held:
+        shown = sum(verification.shows(text, row.text) for text in replayed)
+        if shown > sum(verification.shows(text, row.text) for text in arrived):
             draft.move_prompt(row, "interrupt")
+            arrived.append(row.text)
 
 
 def _quarantine(plan: Plan, lease: Lease, verdict: Verdict) -> bool:
@@ -212,4 +235,4 @@ def write_reattached(plan: Plan, lease: Lease, report: Mapping[str, Any]) -> Non
         settle(plan.intent_id, "reattached")
         draft.receipt("reattached", "same_process", launch_id=str(plan.intent_id), reason="answer_lost")
         draft.set(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
-        draft.move("turn_started" if draft.open_run else "ready", reason="reattached")
+        draft.move("turn_started" if draft.open_turn else "ready", reason="reattached")

@@ -9,11 +9,13 @@ from django.utils import timezone
 
 from executors_app.agentctl import identity
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
-from executors_app.models import ExecutorRunning
+from executors_app.models import Executor, ExecutorRunning
 from sessions_app.domain.resumability import Mode
+from sessions_app.domain.soundness import DAMAGED_ROW
 from sessions_app.domain.states import DesiredState, SessionState
 from sessions_app.models import QUEUED_FOR_CAPACITY, Draft, Intent, Lease, TaskSession, writing
-from sessions_app.services.assessment import is_running
+from sessions_app.services.assessment import execution_of, is_running
+from sessions_app.services.soundness import flaws_of
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.outcomes import settle
 from sessions_app.supervisor.rows import facts_of, present_execution, session_of, spec_of
@@ -33,21 +35,25 @@ class Plan:
     """The row knows of an earlier agentctl, whose processes may have outlived it."""
 
 
-def claim(session_id: uuid.UUID, intent_id: uuid.UUID, me: str, *, attached: bool) -> Plan | None:
+def claim(session_id: uuid.UUID, intent_id: uuid.UUID, me: str, *, lives: str | None) -> Plan | None:
     """Claim a start order under the lease; None where there is nothing (more) to do for us.
 
+    ``lives`` is the launch of the agent that was found where we are attached, None where we are not.
     A start is counted before it is made (rule 33), once: a supervisor that finds a claimed one goes on with it.
     """
     execution = ExecutorRunning.objects.filter(session_id=session_id).order_by("-created_at").first()
     if execution is None:
         settle(intent_id, "no_execution")
         return None
+    if is_damaged(session_id):
+        settle(intent_id, DAMAGED_ROW)
+        return None
     lease = leases.acquire(execution.id, me)
     if lease is None:
         return None
     with writing(session_id, lease) as draft:
         intent = Intent.objects.select_for_update().get(id=intent_id)
-        refused = _pointless(draft, intent, attached=attached)
+        refused = _pointless(draft, intent, lives)
         if intent.done_at is None and refused:
             settle(intent_id, refused)
         if intent.done_at is not None or refused:
@@ -60,16 +66,22 @@ def claim(session_id: uuid.UUID, intent_id: uuid.UUID, me: str, *, attached: boo
         intent.save(update_fields=["claimed_generation"])
         if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or draft.session.state == SessionState.CREATED:
             draft.move("start")
-        if not attached:
-            draft.move_executor("launch")
+        if lives is None:
+            draft.move_executor("launch", host_id=identity.host_id())  # a half-done launch is found here alone
     return _plan(session_id, intent, lease)
 
 
-def _pointless(draft: Draft, intent: Intent, *, attached: bool) -> str:
-    """Why there is nothing to start; the start of an agent that is up has been done."""
+def is_damaged(session_id: uuid.UUID) -> bool:
+    """Its rows hold what cannot be: said by the sweep and by its status, and nothing is done with it."""
+    session = session_of(session_id)
+    return bool(flaws_of(session, execution_of(session)))
+
+
+def _pointless(draft: Draft, intent: Intent, lives: str | None) -> str:
+    """Why there is nothing to start; the start of an agent that is up has been done, unless its answer was lost."""
     if draft.session.desired_state != DesiredState.RUNNING or draft.session.task.is_over:
         return "stopped"
-    up = attached and is_running(draft.session, draft.execution)
+    up = lives not in (None, str(intent.id)) and is_running(draft.session, draft.execution)
     return "already_running" if up and intent.payload.get("mode") != Mode.FRESH_START else ""
 
 
@@ -77,6 +89,7 @@ def _is_full(session: TaskSession) -> bool:
     limit = session.executor.max_live
     if limit is None:
         return False
+    Executor.objects.select_for_update(no_key=True).get(id=session.executor_id)  # of two starts one sees the other
     live = ExecutorRunning.objects.filter(
         executor=session.executor, status__in=[ExecutorStatus.STARTING, ExecutorStatus.READY]
     ).exclude(session=session)

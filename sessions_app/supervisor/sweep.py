@@ -22,6 +22,7 @@ from sessions_app.domain.recovery import Decision, SweepFacts, decide
 from sessions_app.supervisor import sweep_rows
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.sweep_act import Outcome, act
+from sessions_app.supervisor.sweep_damage import Damaged
 from sessions_app.supervisor.sweep_rows import Row
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ class Sweep:
     decided: list[Decided] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """By session id."""
+    damaged: list[Damaged] = field(default_factory=list)
+    """Sessions that it passed over."""
 
 
 async def sweep(core: Core, scope: Scope, unknown: set[str], progress: Progress = lambda done, total: None) -> Sweep:
@@ -77,35 +80,69 @@ async def sweep(core: Core, scope: Scope, unknown: set[str], progress: Progress 
     ``unknown`` holds the execution ids that the last look could not tell anything of; it is brought up to date.
     """
     result, began = Sweep(scope), time.monotonic()
-    rows = await core.database(sweep_rows.read, core.boot_id, scope.sessions, scope.runtime)
-    seen = await observe(rows, scope)
-    now = timezone.now()
+    rows, result.damaged = await core.database(sweep_rows.look, core.boot_id, scope.sessions, scope.runtime)
+    _say_damage(core, result.damaged)
+    progress = progress if not scope.dry_run else lambda done, total: None
+    acting = _Acting(core, result, len(rows), progress)
+    places = defaultdict(list)
     for row in rows:
-        attached = core.attached(row.stored.session_id) is not None
-        facts = sweep_rows.facts(
-            row, seen[row.place.id], boot=scope.boot, unknown_before=row.place.id in unknown, attached=attached, now=now
-        )
-        result.decided.append(Decided(row, facts, seen[row.place.id], decide(facts, seen[row.place.id], now)))
+        places[row.place.runtime].append(row)
+    # Side by side: a runtime that keeps us waiting holds up its own sessions and no others.
+    await asyncio.gather(*(_sweep_runtime(acting, name, some, unknown) for name, some in places.items()))
+    order = {row.place.id: number for number, row in enumerate(rows)}
+    result.decided.sort(key=lambda item: order[item.row.place.id])
     if not scope.dry_run:
-        unknown.difference_update(row.place.id for row in rows)
-        unknown.update(item.row.place.id for item in result.decided if item.seen.observed is Observed.UNKNOWN)
-        crash_points.reached("sweep.decided")
-        await _act_on_all(core, result, progress)
         crash_points.reached("sweep.written")
     result.duration_ms = round((time.monotonic() - began) * 1000)
     return result
 
 
-async def observe(rows: Sequence[Row], scope: Scope) -> dict[str, Observation]:
-    """Look at every row's execution, one bulk look per runtime, side by side; writes nothing."""
-    places = defaultdict(list)
+class _Acting:
+    """Acting on what was decided, bounded over all runtimes, and telling how far it is."""
+
+    def __init__(self, core: Core, result: Sweep, total: int, progress: Progress):
+        self.core, self.result = core, result
+        self._total, self._progress, self._done = total, progress, 0
+        self._gate = asyncio.Semaphore(ACTING_AT_ONCE)
+        progress(0, total)
+
+    async def act_on_all(self, decided: Sequence[Decided]) -> None:
+        """Those that were working first; returns when all are done."""
+        await asyncio.gather(*map(self._act_on, in_order(decided)))
+
+    async def _act_on(self, item: Decided) -> None:
+        async with self._gate:
+            self.result.outcomes[item.facts.session_id] = await _act_safely(self.core, item)
+        self._done += 1
+        self._progress(self._done, self._total)
+
+
+async def _sweep_runtime(acting: _Acting, name: str, rows: Sequence[Row], unknown: set[str]) -> None:
+    """Observe, decide and act on the executions of one runtime, with one bulk look."""
+    core, scope = acting.core, acting.result.scope
+    seen = await _observe_runtime(name, [row.place for row in rows], scope)
+    now, decided = timezone.now(), []
     for row in rows:
-        places[row.place.runtime].append(row.place)
-    looks = [_observe_runtime(name, facts, scope) for name, facts in places.items()]
-    seen: dict[str, Observation] = {}
-    for found in await asyncio.gather(*looks):
-        seen.update(found)
-    return seen
+        attached = core.attached(row.stored.session_id) is not None
+        facts = sweep_rows.facts(
+            row, seen[row.place.id], boot=scope.boot, unknown_before=row.place.id in unknown, attached=attached, now=now
+        )
+        decided.append(Decided(row, facts, seen[row.place.id], decide(facts, seen[row.place.id], now)))
+    acting.result.decided += decided
+    if scope.dry_run:
+        return
+    unknown.difference_update(row.place.id for row in rows)
+    unknown.update(item.row.place.id for item in decided if item.seen.observed is Observed.UNKNOWN)
+    crash_points.reached("sweep.decided")
+    await acting.act_on_all(decided)
+
+
+def _say_damage(core: Core, damaged: Sequence[Damaged]) -> None:
+    """Once a process for each damage: the loop looks every few seconds."""
+    for one in damaged:
+        if core.damage_said.get(one.session_id) != one.said:
+            core.damage_said[one.session_id] = one.said
+            log.error("session %s is passed over. %s", one.session_id, one.said)
 
 
 async def _observe_runtime(name: str, facts: list[ExecutionFacts], scope: Scope) -> dict[str, Observation]:
@@ -119,21 +156,6 @@ async def _observe_runtime(name: str, facts: list[ExecutionFacts], scope: Scope)
     except Exception:  # one runtime that fails must not stop the others
         log.exception("runtime %s could not look at its executions", name)
     return nothing
-
-
-async def _act_on_all(core: Core, result: Sweep, progress: Progress) -> None:
-    gate, done = asyncio.Semaphore(ACTING_AT_ONCE), 0
-
-    async def act_on(item: Decided) -> None:
-        nonlocal done
-        async with gate:
-            outcome = await _act_safely(core, item)
-        result.outcomes[item.facts.session_id] = outcome
-        done += 1
-        progress(done, len(result.decided))
-
-    progress(0, len(result.decided))
-    await asyncio.gather(*(act_on(item) for item in in_order(result.decided)))
 
 
 def in_order(decided: Sequence[Decided]) -> list[Decided]:

@@ -7,11 +7,12 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Any
 
+from executors_app import crash_points
 from executors_app.domain import Observation, Observed
 from executors_app.errors import ExecutorError
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
-from sessions_app.domain.recovery import WORKTREE_MISSING, Decision
+from sessions_app.domain.recovery import UNREACHABLE, WORKTREE_MISSING, Decision
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.states import EXECUTOR, SESSION
 from sessions_app.models import Draft, IntentKind, Lease, LeaseLost, writing
@@ -19,7 +20,13 @@ from sessions_app.services import intents
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.ingest import ingest
-from sessions_app.supervisor.interruptions import AGENTCTL_GONE, agent_left, interrupt
+from sessions_app.supervisor.interruptions import (
+    AGENTCTL_GONE,
+    WITH_ITS_AGENTCTL,
+    agent_left,
+    hold_unsent,
+    interrupt,
+)
 from sessions_app.supervisor.sweep_rows import Row
 
 log = logging.getLogger(__name__)
@@ -47,6 +54,7 @@ async def act(core: Core, row: Row, seen: Observation, decision: Decision) -> Ou
     place = replace(row.place, agentctl_url=seen.url or row.place.agentctl_url, state=seen.state or row.place.state)
     if decision.end_leftovers:
         await runtime(place.runtime).end_leftovers(place)
+        crash_points.reached("sweep.leftovers_ended", row.stored.session_id)
     attached = core.attached(row.stored.session_id) is not None
     takes_over = seen.observed is Observed.ALIVE and not attached and decision.rule not in LEFT_ALONE
     if decision.quiet and not takes_over:
@@ -69,6 +77,7 @@ async def _take_over(core: Core, row: Row, seen: Observation, decision: Decision
         return Outcome(error=error.message)
     if attachment is None:
         return Outcome(skipped=True)
+    crash_points.reached("sweep.taken_over", row.stored.session_id)
     return await core.database(write, row, seen, decision, attachment.lease)
 
 
@@ -87,7 +96,9 @@ async def _write_unattached(core: Core, row: Row, seen: Observation, decision: D
         return Outcome(skipped=True)
     if seen.observed is Observed.DEAD:
         await _drain_dead(core, row, lease)
+        crash_points.reached("sweep.drained", row.stored.session_id)
     outcome = await core.database(write, row, seen, decision, lease)
+    crash_points.reached("sweep.row_written", row.stored.session_id)
     if held is None and decision.agent_action == "none":
         await core.database(leases.release, core.boot_id, row.stored.id)
     return outcome
@@ -117,14 +128,21 @@ def write(row: Row, seen: Observation, decision: Decision, lease: Lease) -> Outc
             return outcome  # a start has ended since the look: what was seen is of the past
         if seen.observed is Observed.DEAD or _agent_is_gone(seen):
             # Also a turn that only the drained journal told of: the decision could not know of it.
-            interrupt(draft, AGENTCTL_GONE if seen.observed is Observed.DEAD else "agent_gone")
+            interrupt(draft, _why_interrupted(seen))
             agent_left(draft)
         _move_executor(draft, seen, decision)
         if decision.agent_action == "reattach":
             outcome.receipt_kind = _reattached(draft, row, seen)
         _move_session(draft, decision)
         _order(draft, decision)
+        crash_points.reached("sweep.row_unwritten", row.stored.session_id)
     return outcome
+
+
+def _why_interrupted(seen: Observation) -> str:
+    if seen.observed is not Observed.DEAD:
+        return "agent_gone"
+    return seen.reason if seen.reason in WITH_ITS_AGENTCTL else AGENTCTL_GONE
 
 
 def _agent_is_gone(seen: Observation) -> bool:
@@ -153,6 +171,9 @@ def _reattached(draft: Draft, row: Row, seen: Observation) -> str:
     behind = report.get("journal", {}).get("last_seq", 0) - row.stored.journal_seq
     if not row.stored.owner and behind <= 0:
         return ""
+    generation = draft.execution.generation if draft.execution else None
+    if draft.session.receipts.filter(kind="reattached", evidence__generation=generation).exists():
+        return ""  # of one take-over: another look of ours at the same moment has said it
     draft.receipt(
         "reattached",
         "same_process",
@@ -161,7 +182,7 @@ def _reattached(draft: Draft, row: Row, seen: Observation) -> str:
             "agent_pid": report.get("agent", {}).get("pid"),
             "agent_started_at": report.get("agent", {}).get("started_at"),
             "journal_lines_drained": max(behind, 0),
-            "generation": draft.execution.generation if draft.execution else None,
+            "generation": generation,
         },
     )
     return "reattached"
@@ -171,10 +192,12 @@ def _move_session(draft: Draft, decision: Decision) -> None:
     move = decision.session_move
     if move is None or move == "start" or not SESSION.allows(draft.session.state, move):
         return  # a start moves the session itself, when somebody begins it
-    if move == "ready" and draft.open_run is not None:
+    if move == "ready" and draft.open_turn is not None:
         move = "turn_started"
-    if move == "turn_started" and draft.open_run is None:
+    if move == "turn_started" and draft.open_turn is None:
         move = "ready"
+    if move == "give_up" or (move == "fail" and decision.session_error_code != UNREACHABLE):
+        hold_unsent(draft)
     draft.move(
         move,
         error_code=decision.session_error_code,

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from executors_app.domain import Observed
 from executors_app.models import ExecutorRunning
+from sessions_app.domain.soundness import DAMAGED_ROW
 from sessions_app.domain.states import SessionState
 from sessions_app.domain.verification import ReceiptKind
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, TaskSession
 from sessions_app.supervisor.sweep import Decided, Sweep
 from sessions_app.supervisor.sweep_act import Outcome
+from sessions_app.supervisor.sweep_damage import Damaged
 
 COUNTED = tuple(kind.value for kind in ReceiptKind)
 
@@ -33,9 +36,9 @@ def report(result: Sweep, boot_id: str) -> dict[str, Any]:
         "dry_run": result.scope.dry_run,
         "started_at": result.started_at.isoformat(),
         "duration_ms": result.duration_ms,
-        "examined": len(result.decided),
-        "outcomes": counts,
-        "sessions": sessions,
+        "examined": len(result.decided) + len(result.damaged),
+        "outcomes": {**counts, "skipped": counts["skipped"] + len(result.damaged)},
+        "sessions": [*sessions, *map(_damaged_row, result.damaged)],
     }
 
 
@@ -88,9 +91,30 @@ def _row(
     }
 
 
+def _damaged_row(one: Damaged) -> dict[str, Any]:
+    """A session that the sweep passed over."""
+    return {
+        "session_id": str(one.session_id),
+        "task_id": str(one.task_id),
+        "task_title": one.task_title,
+        "runtime": one.runtime,
+        "observed": str(Observed.UNKNOWN),
+        "rule": DAMAGED_ROW,
+        "executor_status": one.executor_status[:10],
+        "session_state": one.session_state[:20],
+        "agent_action": "none",
+        "strategy": "",
+        "receipt_kind": "",
+        "reason": DAMAGED_ROW,
+        "error_message": one.said,
+        "owner": "",
+        "duration_ms": 0,
+    }
+
+
 def store(document: Mapping[str, Any], result: Sweep, *, asked: bool = False) -> None:
     """Keep a sweep and its outcomes; loop passes that nobody asked for only where something was decided."""
-    decided = [row for row, item in zip(document["sessions"], result.decided, strict=True) if not item.decision.quiet]
+    decided = [row for row, item in zip(document["sessions"], result.decided, strict=False) if not item.decision.quiet]
     if result.scope.trigger == "reconcile" and not decided and not asked:
         return
     kept = RecoverySweep.objects.create(

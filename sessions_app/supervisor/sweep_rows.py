@@ -6,14 +6,13 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
 
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Observation
-from executors_app.models import AgentProfile, ExecutorRunning
+from executors_app.models import AgentProfile
 from sessions_app.domain.recovery import Policy, SweepFacts
 from sessions_app.domain.resumability import assess
 from sessions_app.domain.states import (
@@ -27,62 +26,8 @@ from sessions_app.domain.states import (
 from sessions_app.models import Intent, Prompt, Repository, Run
 from sessions_app.services.assessment import Known, resume_facts
 from sessions_app.supervisor import leases
-
-CLAIMS = (ExecutorStatus.STARTING, ExecutorStatus.READY)
-SHOULD_RUN = (SessionState.STARTING, SessionState.RUNNING, SessionState.WAITING_FOR_INPUT, SessionState.ERROR)
-SETTLED_ERRORS = ("worktree_missing",)
-"""Errors that no look can cure: a user's *try again* looks once more."""
-KEPT_SECRETS: Final = {"has_token": "resume_token", "has_rejected_token": "rejected_resume_token"}
-
-
-class Stored(NamedTuple):
-    """The columns that a sweep needs, by their names in the query; plain values cost half of what models do."""
-
-    id: uuid.UUID
-    session_id: uuid.UUID
-    task_id: uuid.UUID
-    runtime: str
-    host_id: str
-    agentctl_url: str
-    auth_token: str
-    status: str
-    status_reason: str
-    generation: int
-    pid: int | None
-    container_id: str
-    workspace_path: str
-    worktree_path: str
-    worktree_branch: str
-    state: dict[str, Any]
-    error_code: str
-    owner: str
-    lease_expires_at: datetime | None
-    last_seen_at: datetime | None
-    updated_at: datetime
-    journal_epoch: str
-    journal_seq: int
-    supports_session_resume: bool | None
-    has_token: bool
-    has_rejected_token: bool
-    session__state: str
-    session__error_code: str
-    session__desired_state: str
-    session__work_state: str
-    session__policy: str
-    session__metadata: dict[str, Any]
-    session__launch_id: str
-    session__stopped_by_user: bool
-    session__context_mismatch: bool
-    session__start_attempts: int
-    session__next_restart_at: datetime | None
-    session__agent_profile_id: uuid.UUID
-    session__owner_id: int | None
-    session__task__title: str
-    session__task__state: str
-    session__task__archived_at: datetime | None
-    session__task__team_id: int
-    session__task__base_branch: str
-    session__task__repository_id: uuid.UUID | None
+from sessions_app.supervisor.sweep_damage import Damaged, dangling, judge, unreadable_row
+from sessions_app.supervisor.sweep_select import Stored, select, stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,42 +46,46 @@ class Row:
     owner_in_team: bool
 
 
-def select(sessions: Collection[uuid.UUID] = (), runtime: str = "") -> QuerySet[ExecutorRunning]:
-    """The present executions to look at; cost follows what claims to run, not history."""
-    claims = Q(status__in=CLAIMS)
-    unreachable = Q(status=ExecutorStatus.ERROR) & ~Q(error_code__in=SETTLED_ERRORS)
-    should = Q(session__desired_state=DesiredState.RUNNING, session__state__in=SHOULD_RUN)
-    asleep = Q(status=ExecutorStatus.STOPPED, status_reason__in=("idle", "new"))
-    wanted = claims | (should & (unreachable | Q(status=ExecutorStatus.STOPPED)) & ~asleep)
-    rows = ExecutorRunning.objects.filter(wanted, session__agent_execution_id=F("id"))
-    if sessions:
-        rows = rows.filter(session_id__in=sessions)
-    if runtime:
-        rows = rows.filter(session__executor__runtime=runtime)
-    return rows.order_by("session_id")
+class Reading(NamedTuple):
+    """What a sweep has read: rows to decide about, and sessions that it passes over."""
+
+    rows: list[Row]
+    damaged: list[Damaged]
 
 
-def _stored(rows: QuerySet[ExecutorRunning]) -> list[Stored]:
-    """Whether there is a token is all that a sweep wants of it: none is decrypted."""
-    kept = {name: ExpressionWrapper(~Q(**{column: ""}), BooleanField()) for name, column in KEPT_SECRETS.items()}
-    return list(map(Stored._make, rows.annotate(**kept).values_list(*Stored._fields)))
+def look(me: str, sessions: Collection[uuid.UUID] = (), runtime: str = "") -> Reading:
+    """Everything the decisions need of the database; a constant number of queries."""
+    found, unreadable = stored(select(sessions, runtime))
+    damaged = dangling(sessions, runtime) + [unreadable_row(*one) for one in unreadable.items()]
+    profiles = AgentProfile.objects.in_bulk({one.session__agent_profile_id for one in found})
+    sound = []
+    for one in found:
+        harm = judge(one, profiles[one.session__agent_profile_id].agent_type)
+        if harm is None:
+            sound.append(one)
+        else:
+            damaged.append(harm)
+    return Reading(_rows(me, sound, profiles), damaged)
 
 
 def read(me: str, sessions: Collection[uuid.UUID] = (), runtime: str = "") -> list[Row]:
-    """Everything the decisions need of the database; a constant number of queries."""
-    stored = _stored(select(sessions, runtime))
+    """The rows of ``look`` alone."""
+    return look(me, sessions, runtime).rows
+
+
+def _rows(me: str, stored: list[Stored], profiles: Mapping[uuid.UUID, AgentProfile]) -> list[Row]:
     ids = [one.session_id for one in stored]
     starts = Intent.objects.filter(session_id__in=ids, done_at=None, kind="start")
     in_flight = dict(starts.values_list("session_id", "created_at"))
     queued = set(
         Prompt.objects.filter(session_id__in=ids, state=PromptState.QUEUED).values_list("session_id", flat=True)
     )
-    runs = list(Run.objects.filter(session_id__in=ids).values_list("session_id", "state").distinct())
-    prompted = {session_id for session_id, _ in runs}
-    turning = {session_id for session_id, state in runs if state in OPEN_RUN_STATES}
-    profiles = AgentProfile.objects.in_bulk({one.session__agent_profile_id for one in stored})
+    runs = list(Run.objects.filter(session_id__in=ids).values_list("session_id", "state", "has_process").distinct())
+    prompted = {session_id for session_id, _, _ in runs}
+    turning = {session_id for session_id, state, has_process in runs if has_process and state in OPEN_RUN_STATES}
     paths = _paths(stored)
-    teams, foreign = _teams(stored), _foreign(stored, me)
+    teams = _teams(stored)
+    foreign = leases.held_by_others([(one.id, one.owner, one.lease_expires_at) for one in stored], me)
     return [
         Row(
             stored=one,
@@ -186,22 +135,6 @@ def _teams(stored: Collection[Stored]) -> set[tuple[int, int]]:
     owners = {one.session__owner_id for one in stored if one.session__owner_id}
     through = get_user_model().groups.through
     return set(through.objects.filter(user_id__in=owners, user__is_active=True).values_list("user_id", "group_id"))
-
-
-def _foreign(stored: Collection[Stored], me: str) -> set[uuid.UUID]:
-    """Executions whose lease another living supervisor holds."""
-    now = leases.database_now()
-    dead: dict[str, bool] = {}
-    held = set()
-    for one in stored:
-        fresh = one.lease_expires_at is not None and one.lease_expires_at > now
-        if one.owner in ("", me) or not fresh:
-            continue
-        if one.owner not in dead:
-            dead[one.owner] = leases.is_dead(one.owner)
-        if not dead[one.owner]:
-            held.add(one.id)
-    return held
 
 
 def _known(row: Row, *, task_over: bool) -> Known:

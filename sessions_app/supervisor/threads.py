@@ -10,6 +10,8 @@ from typing import ParamSpec, TypeVar
 
 from django.db import connections
 
+from sessions_app.models.locking import be_impatient
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -18,7 +20,7 @@ class DatabaseThread:
     """One long-lived thread that runs database functions in the order they come."""
 
     def __init__(self, name: str):
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=be_impatient)
 
     async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``function`` there and give what it returns or raises."""

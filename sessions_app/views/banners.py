@@ -54,14 +54,15 @@ def banner_of(
     return banner(
         BannerFacts(
             session_state=_state_shown(session, status),
-            executor_status=ExecutorStatus(execution.status) if execution else None,
+            executor_status=_executor_status(execution),
             assessment=assessment,
-            error_code=session.error_code,
-            error_message=session.error_message or (execution.error_message if execution else ""),
+            error_code=status["error_code"],
+            error_message=status["error_message"] or (execution.error_message if execution else ""),
             recovering=status["recovering"],
             continuing=status["continuing"],
             queued_for_capacity=bool(status.get("queued_for_capacity")),
             queued_prompts=status["queued_prompts"],
+            overdue_prompts=status["overdue_prompts"],
             held_prompts=status["held_prompts"],
             interrupted_prompts=session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None).count(),
             pending_permissions=status["pending_permissions"],
@@ -73,9 +74,16 @@ def banner_of(
 
 def _state_shown(session: TaskSession, status: Mapping[str, Any]) -> SessionState:
     """A session with an open start order is starting, whether or not somebody has begun with it."""
+    if session.state not in list(SessionState):
+        return SessionState.ERROR
     state = SessionState(session.state)
     starts = status["starting"] and state not in ENDED_STATES and not session.next_restart_at
     return SessionState.STARTING if starts else state
+
+
+def _executor_status(execution: ExecutorRunning | None) -> ExecutorStatus | None:
+    known = execution is not None and execution.status in list(ExecutorStatus)
+    return ExecutorStatus(execution.status) if execution is not None and known else None
 
 
 def buttons_of(said: Banner, assessment: Assessment) -> list[Button]:

@@ -18,7 +18,7 @@ from sessions_app.services.rights import may_write_somewhere
 from sessions_app.services.tasks import create_session, create_task
 from sessions_app.views.forms import NewTask
 from sessions_app.views.found import READS
-from sessions_app.views.wording import SESSION_STATES, TASK_STATES
+from sessions_app.views.wording import TASK_STATES, state_word
 
 SHOWN: Final = 50
 """Tasks of one state on the board; the rest is counted."""
@@ -97,4 +97,4 @@ def with_counts(rows: Any) -> Any:
 
 def session_row(row: Any) -> dict[str, Any]:
     """A session as a line of a list; ``row`` comes from ``with_counts``."""
-    return {"session": row, "word": SESSION_STATES[row.state], "asks": row.asks, "doubts": row.doubts}
+    return {"session": row, "word": state_word(row.state), "asks": row.asks, "doubts": row.doubts}

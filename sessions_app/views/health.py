@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 
-from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, JsonResponse
-from django.utils import timezone
 from django.views.decorators.cache import never_cache
 
 from sessions_app.models import Supervisor
@@ -48,8 +45,7 @@ def _lacks_migrations() -> bool:
 
 
 def _lacking_supervision() -> Iterator[str]:
-    alive_since = timezone.now() - timedelta(seconds=settings.KANDEV_LEASE_TTL)
-    alive = Supervisor.objects.filter(beat_at__gte=alive_since)
+    alive = Supervisor.objects.alive()
     if not alive.exists():
         yield "supervisor"
     if not alive.filter(swept_at__isnull=False).exists():

@@ -15,6 +15,7 @@ from sessions_app.models import TaskSession
 from sessions_app.services import intents, prompts
 from sessions_app.services.continuation import continue_interrupted
 from sessions_app.services.errors import SessionsError
+from sessions_app.services.permissions import answer
 from sessions_app.views.found import find_session
 
 Act = Callable[[TaskSession, HttpRequest], Any]
@@ -29,18 +30,18 @@ ACTIONS: Final[Mapping[str, Act]] = {
     "cancel": lambda row, request: intents.cancel(row.id, request.user),
     "stop": lambda row, request: intents.stop(row.id, request.user),
     "close": lambda row, request: intents.close(row.id, request.user, _given(request, "as")),
-    "answer": lambda row, request: intents.answer(row.id, *_answer(request), request.user),
+    "answer": lambda row, request: answer(
+        row.id,
+        _given(request, "permission_id"),
+        _given(request, "option_id"),
+        _given(request, "resume_token"),
+        request.user,
+    ),
     "continue": lambda row, request: continue_interrupted(row.id, _given(request, "message_id"), request.user),
     "resend": lambda row, request: prompts.resend(row.id, _given(request, "message_id"), request.user),
     "dismiss": lambda row, request: prompts.dismiss(row.id, _given(request, "message_id")),
     "withdraw": lambda row, request: prompts.withdraw(row.id, _given(request, "message_id")),
 }
-
-
-def _answer(request: HttpRequest) -> tuple[str, str]:
-    """``permission_id option_id`` in the value of the one button that was pressed."""
-    permission_id, _, option_id = _given(request, "answer").partition(" ")
-    return permission_id, option_id
 
 
 @require_POST

@@ -9,7 +9,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from sessions_app.services.rights import may_write_session
+from sessions_app.services.rights import may_operate, may_write_session
 from sessions_app.views.conversation import last_messages, rendered
 from sessions_app.views.found import find_session
 from sessions_app.views.session_state import session_context
@@ -22,11 +22,14 @@ def session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> 
     row = find_session(request, task_id, session_id)
     before = _number(request, "before")
     # The number first: a message that comes in between is told once more by the live updates.
-    context = {"last_seq": row.last_seq, **session_context(row, writes=may_write_session(request.user, row))}
+    writes = may_write_session(request.user, row)
+    context = {"last_seq": row.last_seq, **session_context(row, writes=writes)}
     messages, older = last_messages(row, before)
     context |= {
         "messages_html": rendered(messages),
         "older_than": messages[0].seq if older else None,
+        "may_commit": writes,
+        "may_operate": writes and may_operate(request.user, row),
         "is_past": before is not None,
         "message_id": str(uuid.uuid4()),
     }

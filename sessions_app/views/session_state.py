@@ -9,16 +9,17 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
-from sessions_app.models import IntentKind, PermissionRequest, TaskSession
+from sessions_app.models import TaskSession
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.errors import BY_CODE, Conflict, TerminalState
 from sessions_app.services.intents import RUNNING_ROW
 from sessions_app.services.status import session_status
+from sessions_app.views.asking import permissions_shown, wait_shown, without_keys
 from sessions_app.views.banners import WORKSPACE, banner_of, buttons_of, retry_of
 from sessions_app.views.wording import PROMPT_STATES, executor_word, receipt_word, session_word, spelled
 
 RECEIPTS_SHOWN = 8
-PARTS = ("strip", "banner", "permissions", "ledger", "refusal", "controls", "continuity")
+PARTS = ("strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity")
 """The templates ``session/<part>.html``; each is replaced as a whole when it changes."""
 
 
@@ -33,7 +34,7 @@ def session_context(session: TaskSession, *, writes: bool = True) -> dict[str, A
 
 def _without_buttons(context: dict[str, Any]) -> dict[str, Any]:
     nothing = dict.fromkeys(("open_run", "can_stop", "can_close", "workspace_button", "retry"))
-    asked = [{**permission, "options": []} for permission in context["permissions"]]
+    asked = without_keys(context["permissions"])
     return {**nothing, "buttons": [], "permissions": asked, "refusal": READER_REFUSAL, "reads_only": True}
 
 
@@ -49,12 +50,13 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "executor_word": executor_word(status["executor_status"], execution.status_reason if execution else ""),
         "banner": said,
         "buttons": buttons_of(said, assessment) if said else [],
-        "permissions": _permissions(session),
+        "permissions": permissions_shown(session),
+        "wait": wait_shown(session, status["wait"]),
         "receipts": _receipts(session),
         "workspace_starts": status["executor_status"] == ExecutorStatus.STARTING,
         "retry": retry_of(execution, assessment),
         "refusal": refusal,
-        "open_run": session.runs.filter(ended_at=None).exists(),
+        "open_run": session.runs.filter(ended_at=None, has_process=True).exists(),
         "can_stop": _can_stop(session, execution),
         "can_close": session.state not in ("COMPLETED", "CANCELLED"),
         "workspace_button": _workspace_button(execution, assessment),
@@ -122,29 +124,6 @@ def _ledger(session: TaskSession) -> dict[str, Any]:
         waits = row.state in (PromptState.QUEUED, PromptState.SENDING)
         found["queue" if waits else "unsettled"].append({"prompt": row, "word": PROMPT_STATES[row.state]})
     return found
-
-
-def _permissions(session: TaskSession) -> list[dict[str, Any]]:
-    given = dict(
-        session.intents.filter(kind=IntentKind.ANSWER, done_at=None).values_list(
-            "payload__permission_id", "payload__option_id"
-        )
-    )
-    return [_permission(asked, given.get(asked.id, "")) for asked in session.permissions.filter(state="pending")]
-
-
-def _permission(asked: PermissionRequest, given: str) -> dict[str, Any]:
-    """One question: its tool call, its options, and the answer that is already on its way."""
-    options = [
-        {
-            "id": option.get("option_id", ""),
-            "name": option.get("name") or option.get("option_id", ""),
-            "allows": str(option.get("kind", "")).startswith("allow"),
-            "given": option.get("option_id") == given,
-        }
-        for option in asked.options
-    ]
-    return {"asked": asked, "title": asked.tool_call.get("title") or "Do something", "options": options, "given": given}
 
 
 def _facts(evidence: dict[str, Any]) -> list[tuple[str, str]]:

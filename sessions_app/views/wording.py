@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from executors_app.domain import ExecutorStatus
 from sessions_app.domain.states import SessionState, TaskState
+from sessions_app.domain.tokens import WaitKind
 from sessions_app.models import ContinuityReceipt
 
 
@@ -149,9 +150,16 @@ def session_word(status: Mapping[str, Any]) -> Word:
         return Word("Looking after a restart", "busy")
     if status["pending_permissions"]:
         return Word("Asks for permission", "ask")
+    if status["wait"] and status["wait"]["kind"] != WaitKind.PERMISSION:
+        return Word("Waits for the outside", "calm")
     if status["starting"] and status["state"] in (SessionState.CREATED, SessionState.WAITING_FOR_INPUT):
         return SESSION_STATES[SessionState.STARTING]
-    return SESSION_STATES[status["state"]]
+    return state_word(status["state"])
+
+
+def state_word(state: str) -> Word:
+    """A session's state; one that nobody knows is shown as it is."""
+    return SESSION_STATES.get(state, Word(state, "bad"))
 
 
 def executor_word(status: str, reason: str) -> Word:

@@ -14,6 +14,7 @@ from django_q.signing import SignedPackage
 from rest_framework.authtoken.models import Token
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from sessions_app.domain.tokens import WaitKind
 from sessions_app.models import (
     ContinuityReceipt,
     Intent,
@@ -33,6 +34,7 @@ from sessions_app.models import (
     TeamRole,
     writing,
 )
+from sessions_app.models.waits import mint
 from sessions_app.services.tasks import create_session
 
 SECRET: Final = "s3cr3t-value"
@@ -69,6 +71,8 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     MessagePart.objects.create(message=message, number=0, text="Hello")
     run = Run.objects.create(session=session, message_id="m", started_at=now)
     PermissionRequest.objects.create(id=f"permission-{name}", session=session, run=run, requested_at=now)
+    with writing(session.id) as draft:
+        mint(draft, run, WaitKind.PERMISSION, f"permission-{name}", by=user)
     ContinuityReceipt.objects.create(session=session, kind="resumed", launch_id=uuid.uuid4().hex)
     sweep = RecoverySweep.objects.create(boot_id="boot", trigger="boot", started_at=now, outcomes={"resumed": 1})
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -46,6 +47,13 @@ class Running:
     async def post(self, endpoint: str, **body: Any) -> tuple[int, Any]:
         headers = self.headers | {GENERATION_HEADER: str(self.generation)}
         async with self.http.post(self.url + endpoint, json=body, headers=headers) as response:
+            return response.status, await response.json()
+
+    async def put(self, path: str, content: bytes, expected: str | None = None) -> tuple[int, Any]:
+        """Write a file of the workspace."""
+        headers = self.headers | ({"If-Match": expected} if expected is not None else {})
+        url = f"{self.url}/files/content"
+        async with self.http.put(url, params={"path": path}, data=io.BytesIO(content), headers=headers) as response:
             return response.status, await response.json()
 
     async def start(self, launch_id: str = "launch-1", **more: Any) -> tuple[int, Any]:

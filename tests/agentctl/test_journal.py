@@ -201,14 +201,14 @@ async def test_at_the_cap_the_agent_waits_until_lines_are_acknowledged(tmp_path:
         await eventually_async(lambda: "has room again" in list(shown(journal, journal.first_seq - 1))[-1]["text"])
 
 
-async def test_more_than_four_mebibytes_that_are_not_durable_hold_the_agent_back(
+async def test_more_than_half_a_reserve_that_is_not_durable_holds_the_agent_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path) as journal:
         release = _hold_syncs(journal, monkeypatch)
         await journal.room()
         for _ in range(5):
-            journal.append(Kind.LOG, text="x" * (1 << 20))
+            journal.append(Kind.LOG, text="x" * (1 << 17))
         waiting = asyncio.create_task(journal.room())
         await journal.wait_beyond(4)
         assert not waiting.done()

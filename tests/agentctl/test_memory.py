@@ -63,7 +63,7 @@ def test_what_is_superseded_is_thrown_out_at_the_next_start(tmp_path: Path) -> N
     memory.close()
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]"])
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b'{"resume_token":5}', b'{"resume_token":["x"]}'])
 def test_a_damaged_token_file_is_no_token(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "token.json"
     assert Token(path).keep("conversation", "uuid") is True

@@ -49,6 +49,32 @@ async def test_unknown_permissions_and_options_are_refused(started: Running) -> 
     assert await started.pending_permission() == permission
 
 
+async def test_an_agent_whom_nobody_answers_in_time_is_told_so_once_also_after_a_restart(tmp_path: Path) -> None:
+    async with agentctl(tmp_path) as first:
+        await first.start()
+        await first.prompt("ask")
+        permission = await first.pending_permission()
+        for _ in range(2):
+            assert await first.post(f"/permissions/{permission}", option_id=None) == (200, {"option_id": None})
+        cancelled = await first.line("permission.cancelled")
+        assert holds(cancelled, {"permission_id": permission, "reason": "timeout"})
+        assert first.kinds().count("permission.cancelled") == 1
+
+    async with agentctl(tmp_path) as second:
+        assert await second.post(f"/permissions/{permission}", option_id=None) == (200, {"option_id": None})
+        status, body = await second.post(f"/permissions/{permission}", option_id="yes")
+        assert (status, body["code"]) == (409, "already_answered")
+        assert (await second.post("/permissions/none-such", option_id=None))[0] == 404
+
+
+async def test_an_answer_that_was_given_is_not_taken_back_for_being_late(started: Running) -> None:
+    await started.prompt("ask")
+    permission = await started.pending_permission()
+    await started.post(f"/permissions/{permission}", option_id="yes")
+    status, body = await started.post(f"/permissions/{permission}", option_id=None)
+    assert (status, body["code"], body["details"]) == (409, "already_answered", {"option_id": "yes"})
+
+
 async def test_a_cancelled_turn_cancels_its_permission(started: Running) -> None:
     await started.prompt("ask")
     permission = await started.pending_permission()

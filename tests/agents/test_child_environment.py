@@ -59,7 +59,21 @@ def _run(spec: str, directory: Path, times: int = 1) -> int:
 )
 def test_an_armed_process_dies_at_its_point(spec: str, times: int, code: int, tmp_path: Path) -> None:
     assert _run(spec, tmp_path, times) == code
-    assert [path.name for path in tmp_path.iterdir()] == (["sweep.decided"] if code else [])
+    assert (tmp_path / "sweep.decided").exists() == bool(code)
+    noted = tmp_path / "sweep.decided.log"
+    assert noted.exists() == spec.startswith("sweep.decided")
+    assert not noted.exists() or len(noted.read_text().splitlines()) == times
+
+
+def test_a_process_may_die_once_for_each_session(tmp_path: Path) -> None:
+    script = (
+        "from executors_app import crash_points\n"
+        f"crash_points.arm('sweep.drained:each,sweep.decided', {str(tmp_path)!r})\n"
+        "for session in 'one', 'two': crash_points.reached('sweep.drained', session)"
+    )
+    codes = [subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode for _ in range(3)]
+    assert codes == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    assert (tmp_path / "sweep.drained.log").read_text().split() == ["one", "one", "two", "one", "two"]
 
 
 def test_a_point_kills_once_so_that_the_restarted_process_lives(tmp_path: Path) -> None:

@@ -116,7 +116,9 @@ def test_what_outlives_a_guard_and_its_parent_is_found_by_its_mark(family: Calla
     assert identity.is_alive(cleared) is not grouped, "without mark and group it is nobody's: the documents say so"
 
 
-def test_where_a_control_group_can_be_had_even_an_emptied_environment_does_not_help(family: Callable[[str], Family]) -> None:
+def test_where_a_control_group_can_be_had_even_an_emptied_environment_does_not_help(
+    family: Callable[[str], Family],
+) -> None:
     those = family("forks")
     cleared = those.forked[-1]
     grouped = control_group.execution_of(cleared.pid) == those.home.name

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from sessions_app.models import Intent, PermissionRequest, Prompt, Run, TaskSession, writing
+from sessions_app.models import Intent, PermissionRequest, Prompt, ResumeToken, Run, TaskSession, writing
 from tests.api.world import PERMISSION, World, message, prompt, say
 
 
@@ -140,16 +140,41 @@ def answer_to(world: World, api: APIClient, **body: Any) -> Any:
 def test_a_permission_is_answered_once(world: World, api: APIClient) -> None:
     [asked] = api.get(world.url("permissions/"), {"state": "pending"}).json()["results"]
     assert asked["options"][0]["option_id"] == "allow"
+    key = asked["resume_token"]
     for _ in range(2):
-        assert answer_to(world, api, option_id="allow", resume_token="later").status_code == 202
+        assert answer_to(world, api, option_id="allow", resume_token=key).status_code == 202
     assert Intent.objects.get(kind="answer").payload == {"permission_id": PERMISSION, "option_id": "allow"}
     PermissionRequest.objects.update(state="resolved", option_id="allow")
-    assert answer_to(world, api, option_id="allow").status_code == 200
+    assert answer_to(world, api, option_id="allow", resume_token=key).status_code == 200
+    [asked] = api.get(world.url("permissions/")).json()["results"]
+    assert (asked["resume_token"], asked["answered_by"]) == (None, world.member.username)
 
 
-def test_a_permission_has_only_its_own_options_and_one_answer(world: World, api: APIClient) -> None:
-    refused = answer_to(world, api, option_id="everything")
+def test_a_permission_has_only_its_own_options_and_key(world: World, api: APIClient) -> None:
+    refused = answer_to(world, api, option_id="everything", resume_token=world.token())
     assert (refused.status_code, list(refused.json()["details"])) == (400, ["option_id"])
-    PermissionRequest.objects.update(state="expired")
-    assert answer_to(world, api, option_id="allow").json()["code"] == "conflict"
-    assert api.post(world.url("permissions/other/"), {"option_id": "allow"}, format="json").status_code == 404
+    for wrong in ({}, {"resume_token": ""}, {"resume_token": "kwt_guess"}):
+        refused = answer_to(world, api, option_id="allow", **wrong)
+        assert (refused.status_code, refused.json()["code"]) == (403, "token_invalid")
+    key = {"resume_token": world.token()}
+    assert api.post(world.url("permissions/other/"), {"option_id": "allow", **key}, format="json").status_code == 404
+    assert not Intent.objects.filter(kind="answer").exists()
+
+
+@pytest.mark.parametrize(
+    ("became", "code"),
+    [
+        ({"revoked_at": timezone.now(), "reason": "agent_gone"}, "token_revoked"),
+        ({"expires_at": timezone.now()}, "token_expired"),
+        ({"consumed_at": timezone.now(), "idempotency_key": "deny", "first_answer": {}}, "token_consumed"),
+    ],
+)
+def test_a_key_that_opens_nothing_any_more_says_why(
+    world: World, api: APIClient, became: dict[str, Any], code: str
+) -> None:
+    key = world.token()
+    ResumeToken.objects.update(**became)
+    refused = answer_to(world, api, option_id="allow", resume_token=key)
+    assert (refused.status_code, refused.json()["code"]) == (410, code)
+    assert refused.json()["details"]["wait_id"] == PERMISSION
+    assert api.get(world.url("permissions/")).json()["results"][0]["resume_token"] is None

@@ -11,6 +11,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from sessions_app.domain.tokens import WaitKind
 from sessions_app.models import (
     ContinuityReceipt,
     Message,
@@ -19,6 +20,7 @@ from sessions_app.models import (
     Prompt,
     RecoverySweep,
     Repository,
+    ResumeToken,
     SweepOutcome,
     SweepRequest,
     Task,
@@ -52,6 +54,10 @@ class World:
         """An address under the session."""
         return f"/api/v1/tasks/{self.task.id}/sessions/{self.session.id}/{tail}"
 
+    def token(self) -> str:
+        """The key of the permission that the agent waits for."""
+        return ResumeToken.objects.get(session=self.session, wait_id=PERMISSION).secret() or ""
+
     def execution(self) -> ExecutorRunning:
         """The session's execution."""
         return ExecutorRunning.objects.get(session=self.session)
@@ -83,6 +89,9 @@ def make_world() -> World:
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")
     ContinuityReceipt.objects.create(session=session, kind="resumed", verified="pending")
     PermissionRequest.objects.create(id=PERMISSION, session=session, options=OPTIONS, requested_at=timezone.now())
+    key = ResumeToken(session=session, wait_kind=WaitKind.PERMISSION, wait_id=PERMISSION)
+    key.seal()
+    key.save(force_insert=True)
     asked = SweepRequest.objects.create(by=staff, report={"sessions": [{"session_id": str(session.id)}]})
     return World(team, member, stranger, staff, repository, profile, executor, task, session, sweep, asked)
 

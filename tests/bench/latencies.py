@@ -55,13 +55,13 @@ def of_a_turn(world: World, seconds: float) -> list[Figure]:
 
 
 @contextmanager
-def supervising() -> Iterator[None]:
+def supervising(end: int = signal.SIGTERM) -> Iterator[None]:
     argv = [sys.executable, str(ROOT / "manage.py"), "supervise"]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             yield
         finally:
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(end)
 
 
 def _end(session: TaskSession, world: World) -> None:

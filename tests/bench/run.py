@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.bench import fanout, floors, ingests, journals, latencies, screens, sweeps
+from tests.bench import catching_up, fanout, floors, ingests, journals, latencies, screens, sweeps
 from tests.bench.figures import Figure, Floor
 from tests.bench.world import World
 
@@ -28,12 +28,16 @@ class Sizes:
     """Of a long session."""
     sockets: int
     """Watching one session."""
+    updates: int
+    """That nobody hears until they are caught up."""
     limit: float | None
     """How many times its floor a sweep may take; None where the counts are too small to judge."""
 
 
-FULL = Sizes(fleet=1000, losses=100, rounds=15, work=5, samples=200, messages=5000, sockets=1000, limit=4.0)
-QUICK = Sizes(fleet=20, losses=3, rounds=1, work=0.5, samples=5, messages=50, sockets=20, limit=None)
+FULL = Sizes(
+    fleet=1000, losses=100, rounds=15, work=5, samples=200, messages=5000, sockets=1000, updates=50_000, limit=4.0
+)
+QUICK = Sizes(fleet=20, losses=3, rounds=1, work=0.5, samples=5, messages=50, sockets=20, updates=500, limit=None)
 
 
 def everything(sizes: Sizes) -> tuple[list[Figure], list[Floor]]:
@@ -53,6 +57,8 @@ def everything(sizes: Sizes) -> tuple[list[Figure], list[Floor]]:
         "sweep that writes": lambda: [sweeps.of_the_dead(world, sizes.losses, rounds)],
         "journal": lambda: [journals.appends(world.home, size, sizes.samples) for size in (1, 64, 1000)],
         "ingest": lambda: [ingests.batches(world, 1, 64, rounds), ingests.batches(world, 20, 50, rounds)],
+        "catching up": lambda: [catching_up.of_updates(world, sizes.updates)],
+        "the same, PostgreSQL": lambda: catching_up.on_postgresql(sizes.updates),
         "latency": lambda: latencies.of_a_turn(world, sizes.work),
         "screen": lambda: screens.of_a_fast_agent(world, sizes.work),
         "long page": lambda: [screens.of_a_long_session(world, sizes.messages, sizes.rounds)],

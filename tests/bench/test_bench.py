@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.postgresql import binaries
 from tests.services import ROOT, chromium
 
 ROWS = (
@@ -16,6 +17,8 @@ ROWS = (
     "journal, 1000 lines until durable",
     "ingest, 1 x 64 lines",
     "ingest, 20 x 50 lines",
+    "catching up 500 updates, sqlite",
+    *(("catching up 500 updates, postgresql",) if binaries() else ()),
     "agent to event log, p50",
     "agent to event log, p95",
     "session page, 50 messages",
@@ -31,6 +34,6 @@ ROWS = (
 
 def test_a_quick_run_has_every_row() -> None:
     argv = [sys.executable, "-W", "error", "-m", "tests.bench", "--quick"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert [row for row in ROWS if row not in done.stdout] == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions_app.domain.diagrams import documents, mermaid
+from sessions_app.domain.diagrams import mermaid
 from sessions_app.domain.states import (
     EXECUTOR,
     MACHINES,
@@ -87,8 +87,3 @@ def test_a_diagram_shows_every_move_of_its_machine(machine: Machine) -> None:
     for source, move, target in machine.edges():
         arrow = next(line for line in lines if line.strip().startswith(f"{source} --> {target}: "))
         assert move in arrow.split(": ")[1].split(", ")
-
-
-@pytest.mark.parametrize("name", sorted(documents()))
-def test_a_generated_document_is_up_to_date(name: str) -> None:
-    assert (DOCS / name).read_text(encoding="utf-8") == documents()[name]

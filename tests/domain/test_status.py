@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,9 +12,40 @@ from executors_app.domain import ExecutorStatus, WorkspaceState
 from sessions_app.domain.recovery_examples import NOW, RESUME
 from sessions_app.domain.resumability import assess
 from sessions_app.domain.states import DesiredState, RunState, SessionState
-from sessions_app.domain.status import BannerFacts, RunFacts, banner, derived_status
+from sessions_app.domain.status import BannerFacts, DerivedStatus, RunFacts, banner, project
+from sessions_app.domain.tokens import TokenState
 
 R, S = RunState, SessionState
+
+
+R_OPEN = {R.RUNNING, R.WAITING}
+ALL_RUNS = [
+    RunFacts(state, waited, process_gone, token)
+    for state, waited, process_gone, token in product(R, (False, True), (False, True), (None, *TokenState))
+]
+
+
+def what_the_rules_say(run: RunFacts) -> str:
+    """Rule 29, sentence by sentence, and the order of design 3; says nothing about how it is computed."""
+    holds = {
+        "interrupted_startup": (run.state in R_OPEN and run.process_gone)
+        or (run.state == R.INTERRUPTED and not run.waited),
+        "interrupted_waiting": (run.state == R.WAITING and run.token in {None, TokenState.EXPIRED, TokenState.REVOKED})
+        or (run.state == R.INTERRUPTED and run.waited),
+        "waiting": run.state == R.WAITING,
+        "running": run.state in R_OPEN,
+        "idle": True,
+    }
+    return next(status for status in DerivedStatus if holds[status])
+
+
+def test_the_status_is_what_the_rules_say_of_every_run_there_can_be() -> None:
+    assert len(ALL_RUNS) == 6 * 2 * 2 * 5
+    wrong = {
+        run: (project(run), what_the_rules_say(run)) for run in ALL_RUNS if project(run) != what_the_rules_say(run)
+    }
+    assert wrong == {}
+    assert {project(run) for run in ALL_RUNS} == set(DerivedStatus), "each of them can be"
 
 
 @pytest.mark.parametrize(
@@ -23,21 +55,21 @@ R, S = RunState, SessionState
         (RunFacts(R.RUNNING), "running"),
         (RunFacts(R.RUNNING, process_gone=True), "interrupted_startup"),
         (RunFacts(R.WAITING, waited=True), "waiting"),
-        (RunFacts(R.WAITING, waited=True, token_usable=False), "interrupted_waiting"),
-        (RunFacts(R.WAITING, waited=True, process_gone=True), "interrupted_startup"),
-        (RunFacts(R.WAITING, waited=True, process_gone=True, token_usable=False), "interrupted_startup"),
-        (RunFacts(R.RUNNING, waited=True, token_usable=False), "running"),
+        (RunFacts(R.WAITING, waited=True, token=TokenState.CONSUMED), "waiting"),
+        (RunFacts(R.WAITING, waited=True, token=TokenState.EXPIRED), "interrupted_waiting"),
+        (RunFacts(R.WAITING, waited=True, token=TokenState.REVOKED), "interrupted_waiting"),
+        (RunFacts(R.WAITING, waited=True, token=None), "interrupted_waiting"),
+        (RunFacts(R.WAITING, waited=True, process_gone=True, token=None), "interrupted_startup"),
+        (RunFacts(R.RUNNING, waited=True, token=TokenState.CONSUMED), "running"),
         (RunFacts(R.INTERRUPTED), "interrupted_startup"),
-        (RunFacts(R.INTERRUPTED, process_gone=True), "interrupted_startup"),
         (RunFacts(R.INTERRUPTED, waited=True), "interrupted_waiting"),
-        (RunFacts(R.COMPLETED), "idle"),
-        (RunFacts(R.COMPLETED, process_gone=True, token_usable=False), "idle"),
+        (RunFacts(R.COMPLETED, process_gone=True, token=None), "idle"),
         (RunFacts(R.FAILED, waited=True), "idle"),
         (RunFacts(R.CANCELLED), "idle"),
     ],
 )
 def test_the_status_follows_from_the_newest_run(run: RunFacts | None, status: str) -> None:
-    assert derived_status(run) == status
+    assert project(run) == status
 
 
 def shown(resume: dict[str, Any] | None = None, **changes: Any) -> BannerFacts:

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from executors_app.agentctl import identity
+from kandev.databases import EMBEDDED_NAME
+from tests import databases
+from tests.environment import DATABASE_URL
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,9 +66,12 @@ class Deployment:
             "KANDEV_DATA_DIR": str(self.data),
             "KANDEV_LEASE_TTL": "6",
             "KANDEV_RECONCILE_INTERVAL": "2",
+            **databases.new_database(),
         }
         self.seeded: dict[str, Any] = {}
         self.url = ""
+        self.urls: list[str] = []
+        """Of all its webs, where there are several."""
         self.port = 0
         """Where it serves; 0: a free one each time."""
         self.server: subprocess.Popen[bytes] | None = None
@@ -124,9 +129,10 @@ class Deployment:
         found = re.search(r"http://[\d.]+:\d+", line)
         assert found, f"serve said {line!r}: {self.log()[-2000:]}"
         self.url = found[0]
-        eventually(self._is_ready, timeout=60, describe=f"/readyz answers 200: {self.log()[-1500:]}")
+        eventually(self.is_ready, timeout=60, describe=f"/readyz answers 200: {self.log()[-1500:]}")
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Whether ``/readyz`` answers 200."""
         try:
             with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
                 return bool(answer.status == 200)
@@ -155,10 +161,10 @@ class Deployment:
 
     # --- the API ---
 
-    def api(self, method: str, path: str, body: Any = None) -> Any:
-        """One call; ApiError for anything but success."""
+    def api(self, method: str, path: str, body: Any = None, *, at: str = "") -> Any:
+        """One call, to the web process ``at`` if there are several; ApiError for anything but success."""
         request = urllib.request.Request(
-            f"{self.url}/api/v1/{path}",
+            f"{at or self.url}/api/v1/{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"Token {self.seeded['token']}", "Content-Type": "application/json"},
@@ -193,13 +199,13 @@ class Deployment:
     # --- the database, looked at from outside ---
 
     def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        """Rows of the database file, read by nobody's permission."""
-        connection = sqlite3.connect(f"file:{self.data / 'kandev.sqlite3'}?mode=ro", uri=True)
-        try:
-            connection.row_factory = sqlite3.Row
-            return [dict(row) for row in connection.execute(sql, values)]
-        finally:
-            connection.close()
+        """Rows of the database, read by nobody's permission; ids are 32 digits, JSON is text, on any database."""
+        return databases.rows_of(self.env.get(DATABASE_URL) or self.data / EMBEDDED_NAME, sql, values)
+
+    def change(self, sql: str, *values: Any) -> None:
+        """Change one row of the database behind everybody's back."""
+        database = self.env.get(DATABASE_URL) or self.data / EMBEDDED_NAME
+        assert databases.change(database, sql, *values) == 1
 
     def story(self) -> str:
         """What happened, for a drill that failed: the server's log, then rows and events of every session."""

@@ -37,7 +37,11 @@ def test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_pla
     assert {one.pid for one in session.processes()} == before
     asked = deployment.api("GET", f"{session.path}/permissions/")["results"][0]
     option = asked["options"][0]["option_id"]
-    deployment.api("POST", f"{session.path}/permissions/{asked['id']}/", {"option_id": option})
+    deployment.api(
+        "POST",
+        f"{session.path}/permissions/{asked['id']}/",
+        {"option_id": option, "resume_token": asked["resume_token"]},
+    )
     session.wait_for("WAITING_FOR_INPUT")
 
     assert session.agent_text() == session.said()

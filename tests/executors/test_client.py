@@ -96,6 +96,7 @@ CALLS: list[tuple[str, tuple[Any, ...], tuple[str, str, Any]]] = [
     ),
     ("cancel", ("m", "i"), ("POST", "/cancel", {"message_id": "m", "intent_id": "i"})),
     ("answer", ("a/b?", "o"), ("POST", "/permissions/a%2Fb%3F", {"option_id": "o"})),
+    ("answer", ("a", None), ("POST", "/permissions/a", {"option_id": None})),
     ("agent_session", (), ("GET", "/agent/session", b"")),
     ("list_files", ("a b",), ("GET", "/files?path=a+b", b"")),
     ("read_file", ("a&b",), ("GET", "/files/content?path=a%26b", b"")),
@@ -220,8 +221,8 @@ async def _first_batch(client: AgentctlClient) -> list[dict[str, Any]]:
 async def test_each_frame_of_the_event_stream_is_a_batch_of_lines() -> None:
     agentctl = RecordingAgentctl()
     agentctl.frames = [
-        '{"seq":4,"kind":"log","text":"a\\nb"}\n{"seq":5,"kind":"log"}\n',
-        '{"seq":6,"kind":"log"}',
+        '{"seq":4,"epoch":"e","ts":1,"kind":"log","text":"a\\nb"}\n{"seq":5,"epoch":"e","ts":1.5,"kind":"log"}\n',
+        '{"seq":6,"epoch":"e","ts":1,"kind":"log"}',
         '{"type":"truncated","first_seq":9}',
     ]
     batches = []
@@ -257,13 +258,45 @@ async def test_an_agentctl_that_goes_in_good_order_ends_the_iteration() -> None:
         assert await _first_batch(client_of(url)) == []
 
 
-@pytest.mark.parametrize("frame", ["hello", "[1]", "3", '{"a":'])
-async def test_a_frame_that_is_no_journal_is_foreign(frame: str) -> None:
+GOOD_LINE = '{"seq":4,"epoch":"e","ts":1,"kind":"log"}'
+
+UNREADABLE_LINES = {
+    "no JSON": "hello",
+    "a list": "[1]",
+    "a number": "3",
+    "null": "null",
+    "torn": '{"seq":4,"epoch":"e","ts":1,"ki',
+    "no header": '{"a":1}',
+    "seq is text": '{"seq":"4","epoch":"e","ts":1,"kind":"log"}',
+    "seq is true": '{"seq":true,"epoch":"e","ts":1,"kind":"log"}',
+    "seq is 0": '{"seq":0,"epoch":"e","ts":1,"kind":"log"}',
+    "seq is huge": '{"seq":9223372036854775808,"epoch":"e","ts":1,"kind":"log"}',
+    "epoch is null": '{"seq":4,"epoch":null,"ts":1,"kind":"log"}',
+    "ts is far": '{"seq":4,"epoch":"e","ts":1e300,"kind":"log"}',
+    "kind is a list": '{"seq":4,"epoch":"e","ts":1,"kind":["log"]}',
+    "half a surrogate pair": '{"seq":4,"epoch":"e","ts":1,"kind":"log","text":"\\ud800"}',
+    "deep": '{"seq":4,"epoch":"e","ts":1,"kind":"log","data":' + "[" * 400 + "]" * 400 + "}",
+    "deeper": '{"seq":4,"epoch":"e","ts":1,"kind":"log","data":' + "[" * 100_000 + "]" * 100_000 + "}",
+}
+
+
+@pytest.mark.parametrize("line", UNREADABLE_LINES.values(), ids=list(UNREADABLE_LINES))
+async def test_a_line_that_cannot_be_read_is_one_and_leaves_its_neighbours_alone(line: str) -> None:
     agentctl = RecordingAgentctl()
-    agentctl.frames = [frame]
+    agentctl.frames = [f"{GOOD_LINE}\n{line}\n{GOOD_LINE}"]
     async with running(agentctl) as url:
-        with pytest.raises(AgentctlForeign):
-            await _first_batch(client_of(url))
+        batch = await _first_batch(client_of(url))
+    assert [one["kind"] for one in batch] == ["log", "unreadable", "log"]
+    assert line.startswith(batch[1]["text"])
+    assert len(batch[1]["text"]) <= 200
+
+
+async def test_what_no_database_can_store_is_taken_out_of_a_line() -> None:
+    agentctl = RecordingAgentctl()
+    agentctl.frames = [GOOD_LINE[:-1] + ',"text":"a\\u0000b \\\\u0000"}']
+    async with running(agentctl) as url:
+        (line,) = await _first_batch(client_of(url))
+    assert line["text"] == "a\ufffdb \\u0000"
 
 
 @pytest.mark.parametrize(

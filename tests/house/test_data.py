@@ -60,11 +60,9 @@ def test_a_database_of_another_kind_is_refused(url: str, tmp_path: Path) -> None
         database_settings(url, tmp_path, 15)
 
 
+@pytest.mark.embedded
 @pytest.mark.django_db
 def test_the_embedded_database_survives_a_power_cut() -> None:
-    if connection.vendor != "sqlite":
-        pytest.skip("asks about the embedded database")
-
     def pragma(name: str) -> Any:
         with connection.cursor() as cursor:
             cursor.execute(f"PRAGMA {name}")

@@ -61,10 +61,7 @@ def test_one_statement_reads_every_log_behind_its_own_cursor(world: World) -> No
     ]
 
 
-of_sqlite = pytest.mark.skipif(connection.vendor != "sqlite", reason="asks SQLite about itself")
-
-
-@of_sqlite
+@pytest.mark.embedded
 def test_it_is_read_by_the_index(world: World) -> None:
     say(world.session.id, 3)
     sql, values = lines._statement({Log.of(world.session): 0})
@@ -91,7 +88,7 @@ def test_a_batch_ends_where_it_has_become_large(world: World, monkeypatch: pytes
     assert ([line.seq for line in found], more) == ([5, 6], True)
 
 
-@of_sqlite
+@pytest.mark.embedded
 def test_reading_leaves_no_transaction_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unfinished statement would keep the write-ahead log growing."""
     monkeypatch.setattr(lines, "BATCH_BYTES", 1)
@@ -103,7 +100,6 @@ def test_reading_leaves_no_transaction_open(world: World, monkeypatch: pytest.Mo
     assert busy == 0
 
 
-@of_sqlite
 def test_a_look_reads_only_when_something_was_written(world: World) -> None:
     cursors = {Log.of(world.session): 0}
     first = look(None, cursors, [])

@@ -109,7 +109,9 @@ async def test_cancel_without_a_turn_cancels_nothing(socket: Socket) -> None:
 
 
 async def test_a_permission_is_answered(world: World, socket: Socket) -> None:
-    told = await socket.ask("task.session.permission.respond", {"permission_id": PERMISSION, "option_id": "allow"})
+    key = await in_database(world.token)
+    asked = {"permission_id": PERMISSION, "option_id": "allow", "resume_token": key}
+    told = await socket.ask("task.session.permission.respond", asked)
     assert told["result"]["id"] == PERMISSION
     orders = await in_database(lambda: [row.payload for row in Intent.objects.filter(kind="answer")])
     assert orders == [{"permission_id": PERMISSION, "option_id": "allow"}]
@@ -120,10 +122,15 @@ async def test_a_permission_is_answered(world: World, socket: Socket) -> None:
     [
         ({"permission_id": "other", "option_id": "allow"}, "not_found"),
         ({"permission_id": PERMISSION, "option_id": "burn"}, "validation_error"),
+        ({"permission_id": PERMISSION, "option_id": "allow", "resume_token": "kwt_guess"}, "token_invalid"),
+        ({"permission_id": PERMISSION, "option_id": "allow", "resume_token": None}, "validation_error"),
         ({"option_id": "allow"}, "validation_error"),
     ],
 )
-async def test_a_bad_answer_to_a_permission_is_refused(socket: Socket, payload: dict[str, Any], code: str) -> None:
+async def test_a_bad_answer_to_a_permission_is_refused(
+    world: World, socket: Socket, payload: dict[str, Any], code: str
+) -> None:
+    payload = {"resume_token": await in_database(world.token), **payload}
     assert (await socket.ask("task.session.permission.respond", payload))["error"]["code"] == code
 
 

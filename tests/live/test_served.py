@@ -78,7 +78,7 @@ async def test_a_client_that_dies_and_a_web_that_dies_see_every_event_once(sessi
         kill_web(session.deployment)
         await read(socket, seen, 3000)
     assert seen[-1] < 3000
-    await eventually_async(session.deployment._is_ready, timeout=30, describe="the web is back")
+    await eventually_async(session.deployment.is_ready, timeout=30, describe="the web is back")
     async with connected(session, seen[-1]) as socket:
         await read(socket, seen, 3000)
     assert seen == list(range(1, 3001))
@@ -199,6 +199,7 @@ async def streamed(session: Session, headers: dict[str, str], count: int) -> lis
     return found
 
 
+@pytest.mark.embedded
 async def test_open_streams_hold_no_connection_to_the_database(session: Session, talker: Talker) -> None:
     talker.do("say", session.id, 1, 1)
     web = web_of(session.deployment)

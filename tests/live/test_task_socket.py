@@ -119,7 +119,7 @@ async def test_a_session_that_another_socket_followed_first_is_followed_from_its
         await of_task.frame()
         await soon(lambda: all(one.live for one in hub().subscribers), "it is live")
         with monkeypatch.context() as blind:
-            blind.setattr("sessions_app.live.hub.look", lambda *args: Look(1))
+            blind.setattr("sessions_app.live.hub.look", lambda *args: Look("1"))
             born = await in_database(another, world)
             await say(born, 2)
             async with connected(path_of(born), headers) as of_session:

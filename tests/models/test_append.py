@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from django.conf import settings
 from django.db import IntegrityError, connection, transaction
 
 from sessions_app.models import NewEvent, SessionEvent, TaskSession, append, reserve, write_reserved
 from sessions_app.models.event import AppendOnlyError
+from tests.databases import url_of_test_database
 from tests.services import ROOT
 from tests.supervisor.rows import fresh, make_session
 
@@ -143,7 +143,7 @@ def test_processes_at_once_leave_no_hole_and_keep_what_belongs_together(tmp_path
     env = {
         **os.environ,
         "KANDEV_DATA_DIR": str(tmp_path),
-        "KANDEV_DATABASE_URL": f"sqlite:///{settings.DATABASES['default']['NAME']}",
+        "KANDEV_DATABASE_URL": url_of_test_database(),
     }
     argv = [sys.executable, "-c", WRITE_SOME]
     writers = [

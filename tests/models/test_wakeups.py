@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from sessions_app.models import NewEvent, append, wakeups
 from tests.supervisor.rows import make_session
@@ -107,3 +108,23 @@ def test_the_bell_rings_after_the_commit_and_never_for_what_was_taken_back(liste
         append(session.id, [NewEvent("tick")])
         raise ZeroDivisionError
     assert hears(listener) == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_databases_version_changes_when_somebody_else_has_written_and_only_then() -> None:
+    session = make_session()
+
+    def write() -> None:
+        try:
+            with transaction.atomic():
+                append(session.id, [NewEvent("tick")])
+        finally:
+            connection.close()
+
+    before = wakeups.database_version()
+    assert wakeups.database_version() == before
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result(10)
+        after = wakeups.database_version()
+        assert after != before
+        assert wakeups.database_version() == after

@@ -84,7 +84,7 @@ def test_what_the_agent_says_appears_by_itself_and_once(visit: Any, world: World
     expect(page.locator(".message.agent .prose")).to_have_text("one two")
     hear(session, asks())
     page.get_by_role("button", name="Allow once").click()
-    expect(page.get_by_text("Your answer is on its way")).to_be_visible()
+    expect(page.get_by_text("the answer is on its way")).to_be_visible()
     assert session.intents.get(kind="answer").payload["option_id"] == "allow"
 
 
@@ -198,7 +198,7 @@ def test_everything_can_be_done_with_and_without_javascript(javascript: bool, vi
     hear(session, asks())
     page = visit(java_script_enabled=javascript).open(path_of(session))
     page.get_by_role("button", name="Reject").click()
-    expect(page.get_by_text("Your answer is on its way")).to_be_visible()
+    expect(page.get_by_text("the answer is on its way")).to_be_visible()
     page.get_by_label("Your prompt").fill("More.")
     page.get_by_role("button", name="Send").click()
     expect(page.get_by_role("region", name="Queue")).to_contain_text("More.")

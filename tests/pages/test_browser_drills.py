@@ -196,6 +196,51 @@ def test_a_teammate_sees_the_same_and_a_stranger_finds_nothing(place: Place) -> 
         assert me.complaints + other.complaints == []
 
 
+def test_a_question_has_the_same_key_after_a_restart_also_on_a_page_that_is_loaded_anew(place: Place) -> None:
+    session = place.start("ask")
+    with place.visiting() as me:
+        page = me.open(path_of(session))
+        key = page.locator("input[name=resume_token]")
+        expect(key).to_have_count(1, timeout=SOON)
+        before = key.input_value()
+        place.kill()
+        place.serve()
+        expect(reconnecting(page)).to_be_hidden(timeout=SOON)
+        assert key.input_value() == before
+        page.reload()
+        assert key.input_value() == before
+        page.get_by_role("button", name="Allow").first.click()
+        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        assert me.unexpected(*SERVER_AWAY) == []
+
+
+def test_of_two_who_answer_at_once_the_second_is_told_who_won(place: Place) -> None:
+    session = place.start("ask\nask")
+    with place.visiting() as me, place.visiting("mate") as other:
+        mine, theirs = me.open(path_of(session)), other.open(path_of(session))
+        for page in (mine, theirs):
+            expect(page.get_by_role("button", name="Allow").first).to_be_enabled(timeout=SOON)
+        theirs.route("**/live/**", lambda route: None)  # never answered: the page shows the question as it was
+        mine.get_by_role("button", name="Allow").first.click()
+        expect(mine.locator("input[name=resume_token]")).to_have_count(1)
+        theirs.get_by_role("button", name="Reject").first.click()
+        expect(theirs.get_by_role("alert")).to_contain_text("has answered this already: Allow once.", timeout=SOON)
+        theirs.unroute("**/live/**")
+        assert other.unexpected("409") == []
+
+
+def test_a_question_whose_agent_dies_is_closed_with_a_sentence(place: Place) -> None:
+    session = place.start("ask", policy="manual")
+    with place.visiting() as me:
+        page = me.open(path_of(session))
+        expect(page.get_by_role("button", name="Allow").first).to_be_visible(timeout=SOON)
+        session.kill_everything()
+        closed = page.get_by_text("The agent ended before it got an answer, so this question is closed.")
+        expect(closed).to_be_visible(timeout=SOON)
+        expect(page.get_by_role("button", name="Allow")).to_have_count(0)
+        assert me.complaints == []
+
+
 def test_who_leaves_the_team_or_logs_out_is_told_and_sees_no_more(place: Place) -> None:
     session = place.start("work 1")
     with place.visiting("leaver") as leaver, place.visiting("guest") as guest:

@@ -14,7 +14,7 @@ from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Intent, Prompt, TaskSession
 from sessions_app.views.wording import receipt_word
-from tests.pages.world import World, asks, first_prompt, hear, path_of
+from tests.pages.world import World, first_prompt, path_of
 
 
 def page(client: Client, session: TaskSession) -> str:
@@ -201,30 +201,7 @@ def test_a_held_prompt_is_shown_with_what_can_be_done(ada: Client, world: World)
     assert ">Continue<" not in html
 
 
-# --- permissions and control ---
-
-
-def test_a_permission_is_answered_by_its_button(ada: Client, world: World) -> None:
-    session = world.running_session()
-    hear(session, asks("p1", title="Push to main"))
-    html = page(ada, session)
-    assert "Push to main" in html
-    assert "Asks for permission" in html
-    assert 'value="p1 allow"' in html
-
-    ada.post(f"{path_of(session)}answer/", {"answer": "p1 allow"})
-
-    intent = session.intents.get(kind="answer")
-    assert intent.payload == {"permission_id": "p1", "option_id": "allow"}
-    assert "Your answer is on its way" in page(ada, session)
-
-
-@pytest.mark.parametrize("answer", ["", "p1", "p1 nonsense", "p2 allow", "p1 allow "])
-def test_a_wrong_answer_is_refused(answer: str, ada: Client, world: World) -> None:
-    session = world.running_session()
-    hear(session, asks("p1"))
-    ada.post(f"{path_of(session)}answer/", {"answer": answer})
-    assert not session.intents.filter(kind="answer").exists()
+# --- control ---
 
 
 @pytest.mark.parametrize(("action", "form", "kind"), [("cancel", {}, "cancel"), ("stop", {}, "stop")])

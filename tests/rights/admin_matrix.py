@@ -67,6 +67,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/prompt": RECORD,
     "sessions_app/recoverysweep": RECORD,
     "sessions_app/repository": KEPT,
+    "sessions_app/resumetoken": RECORD,
     "sessions_app/run": RECORD,
     "sessions_app/sessionevent": RECORD,
     "sessions_app/supervisor": RECORD,

@@ -15,6 +15,7 @@ HELLO: Final = 0
 
 SOCKETS: Final[Mapping[str, tuple[int, ...]]] = {
     r"^ws/sessions/(?P<key>[^/]+)/$": (4401, 4404, HELLO, HELLO, 4404),
+    r"^ws/sessions/(?P<key>[^/]+)/shell/$": (4401, 4404, 4403, 4403, 4404),
     r"^ws/tasks/(?P<key>[^/]+)/$": (4401, 4404, HELLO, HELLO, 4404),
     r"": (4401, 4404, 4404, 4404, 4404),
 }
@@ -35,7 +36,11 @@ ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 
 PAYLOADS: Final[Mapping[str, Mapping[str, str]]] = {
     "task.session.prompt": {"message_id": "m", "text": "Go on"},
-    "task.session.permission.respond": {"permission_id": "permission-1", "option_id": "allow"},
+    "task.session.permission.respond": {
+        "permission_id": "permission-1",
+        "option_id": "allow",
+        "resume_token": "{token}",
+    },
 }
 
 assert all(len(codes) == len(ROLES) for codes in SOCKETS.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def test_every_socket_and_every_action_has_a_row() -> None:
 async def test_each_role_gets_as_far_as_the_table_says(cast: Cast, route: str) -> None:
     things = {"sessions": cast.world.session.id, "tasks": cast.world.task.id}
     noun = next((noun for noun in things if noun in route), "")
-    path = f"/ws/{noun}/{things[noun]}/" if noun else "/ws/nothing/"
+    path = "/" + re.sub(r"\(.*\)", str(things[noun]), route.strip("^$")) if noun else "/ws/nothing/"
     for role, code in zip(ROLES, SOCKETS[route], strict=True):
         async with connected(path, await in_database(headers, cast, role)) as socket:
             if code == HELLO:
@@ -64,6 +65,7 @@ async def test_each_role_may_ask_what_the_table_says(cast: Cast, role: str, noun
     async with connected(f"/ws/{noun}/{thing.id}/", await in_database(headers, cast, role)) as socket:
         await socket.frame()
         for action, expected in ACTIONS.items():
-            payload = {**PAYLOADS.get(action, {}), "session_id": str(cast.world.session.id)}
+            given = {name: value.format(**cast.names) for name, value in PAYLOADS.get(action, {}).items()}
+            payload = {**given, "session_id": str(cast.world.session.id)}
             answer = await socket.ask(action, payload)
             assert ("ok" if answer["ok"] else answer["error"]["code"]) == expected[role], action

@@ -42,6 +42,7 @@ def make_cast() -> Cast:
         "task_id": world.task.id,
         "session_id": world.session.id,
         "permission_id": PERMISSION,
+        "token": world.token(),
         "message_id": "held",
         "executor_id": world.executor.id,
         "sweep_id": world.sweep.id,

@@ -27,7 +27,8 @@ class TalkingAgentctl:
         self.acknowledged: list[int] = []
         self.prompts: list[dict[str, Any]] = []
         self.refusal = ""
-        """Code with which it refuses every prompt; ``hangs up``: it takes it and breaks the connection."""
+        """Code with which it refuses every prompt; ``hangs up``: it takes it and breaks the connection;
+        ``nonsense``: its answer is none; ``duplicate``: it had every one before."""
 
     def report(self) -> dict[str, Any]:
         """``protocol.Status``."""
@@ -68,6 +69,10 @@ class TalkingAgentctl:
         if self.refusal == "hangs up":
             assert request.transport is not None
             request.transport.abort()
+        if self.refusal == "nonsense":
+            return web.Response(text="<html>Welcome</html>")
+        if self.refusal == "duplicate":
+            return web.json_response({"accepted": True, "duplicate": True}, status=202)
         if self.refusal:
             return web.json_response({"code": self.refusal, "message": "No.", "details": {}}, status=409)
         return web.json_response({"accepted": True, "duplicate": False}, status=202)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from django.conf import settings
 
+from tests.databases import url_of_test_database
 from tests.services import ROOT
 from tests.waiting import eventually
 
@@ -22,7 +23,7 @@ def environment(data_dir: Path, **values: str) -> dict[str, str]:
     return {
         **known,
         "KANDEV_DATA_DIR": str(data_dir),
-        "KANDEV_DATABASE_URL": f"sqlite://{settings.DATABASES['default']['NAME']}",
+        "KANDEV_DATABASE_URL": url_of_test_database(),
         "KANDEV_SECRET_KEY": settings.SECRET_KEY,
         **values,
     }

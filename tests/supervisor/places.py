@@ -32,13 +32,21 @@ class AsTold:
         self.ended: list[str] = []
         self.broken: set[str] = set()
         self.blind = False
+        self.elsewhere: set[str] = set()
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Any will do."""
 
+    async def check_place(self, config: Mapping[str, Any]) -> None:
+        """It can always be asked."""
+
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Nothing runs here."""
         raise LaunchFailed
+
+    def is_here(self, execution: ExecutionFacts) -> bool:
+        """What is elsewhere was told to be so."""
+        return execution.session_id not in self.elsewhere
 
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int

@@ -18,12 +18,13 @@ from sessions_app.models import (
     PermissionRequest,
     Prompt,
     Repository,
+    ResumeToken,
     Run,
     Task,
     TaskSession,
     texts_of,
 )
-from sessions_app.services import tasks
+from sessions_app.services import permissions, tasks
 
 MINE = Lease("me", 1)
 """The lease that ``running_session`` has."""
@@ -122,6 +123,17 @@ def runs(session: TaskSession) -> list[tuple[str, str]]:
 def permission_states(session: TaskSession) -> dict[str, str]:
     """State of every permission, by id."""
     return dict(PermissionRequest.objects.filter(session=session).values_list("id", "state"))
+
+
+def key_of(session: TaskSession, wait_id: str) -> str:
+    """The secret of the newest key of a wait."""
+    token = ResumeToken.objects.filter(session=session, wait_id=wait_id).latest("created_at")
+    return token.secret() or ""
+
+
+def answer(session: TaskSession, permission_id: str, option_id: str, who: str = "ada") -> PermissionRequest:
+    """What somebody of the team who sees the question answers."""
+    return permissions.answer(session.id, permission_id, option_id, key_of(session, permission_id), make_user(who))
 
 
 def talk(session: TaskSession) -> list[tuple[str, str, dict[str, Any], bool]]:

@@ -89,10 +89,24 @@ def _named_apart(line: Line) -> Line:
 def test_chunks_of_one_batch_are_one_event() -> None:
     session, journal = running_session(), Journal()
     hear(session, [*journal.turn_begins("p1"), *journal.says("one ", "two ", "three")])
-    assert names(session)[-1] == "session.message.added"
+    before = names(session)
+    assert before.count("session.message.added") == 2
     hear(session, journal.says(" four", " five"))
-    assert names(session)[-2:] == ["session.message.added", "session.message.updated"]
+    assert names(session) == [*before, "session.message.updated"]
     assert talk(session)[-1][:2] == ("agent", "one two three four five")
+
+
+def test_the_last_words_of_a_batch_say_themselves_that_they_are_the_last() -> None:
+    session, journal = running_session(), Journal()
+    hear(session, [*journal.says("before"), journal.tool("t1"), journal.tool("t2")])
+    assert names(session) == ["session.message.added"] * 3
+    assert talk(session)[0] == ("agent", "before", {}, True)
+    hear(session, journal.says("after"))
+    hear(session, [*journal.says(" all"), journal.line(Kind.USAGE, tokens=3), journal.tool("t3")])
+    assert names(session)[3:] == ["session.message.added", "session.message.updated", "session.message.added"]
+    assert talk(session)[3] == ("agent", "after all", {}, True)
+    told = session.events.get(seq=5).payload
+    assert (told["append"], told["complete"]) == (" all", True)
 
 
 def test_words_around_a_tool_call_stay_around_it() -> None:

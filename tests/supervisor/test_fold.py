@@ -24,6 +24,7 @@ from tests.supervisor.rows import (
 pytestmark = pytest.mark.django_db
 
 ADDED, RUN, PROMPT = "session.message.added", "session.run.", "session.prompt."
+DERIVED, MINTED = "session.status_derived", "session.token.minted"
 AT_REST = ("session.state_changed", "session.work_state_changed")
 
 # kind, body, what it adds to the log of a session in mid-turn, state afterwards
@@ -53,7 +54,7 @@ TABLE: list[tuple[Kind, dict[str, Any], tuple[str, ...], str]] = [
     (
         Kind.PERMISSION_REQUESTED,
         {"permission_id": "q1", "tool_call": {}, "options": []},
-        (RUN + "waiting", "session.permission.requested"),
+        (RUN + "waiting", MINTED, "session.permission.requested", DERIVED),
         "RUNNING",
     ),
     (Kind.PERMISSION_RESOLVED, {"permission_id": "nobody's", "option_id": "yes"}, (), "RUNNING"),
@@ -61,19 +62,19 @@ TABLE: list[tuple[Kind, dict[str, Any], tuple[str, ...], str]] = [
     (
         Kind.TURN_COMPLETED,
         {"message_id": "p1", "stop_reason": "end_turn"},
-        (PROMPT + "done", RUN + "completed", *AT_REST),
+        (PROMPT + "done", RUN + "completed", *AT_REST, DERIVED),
         "WAITING_FOR_INPUT",
     ),
     (
         Kind.TURN_CANCELLED,
         {"message_id": "p1"},
-        (PROMPT + "done", RUN + "cancelled", *AT_REST),
+        (PROMPT + "done", RUN + "cancelled", *AT_REST, DERIVED),
         "WAITING_FOR_INPUT",
     ),
     (
         Kind.TURN_FAILED,
         {"message_id": "p1", "code": "refused", "message": "No."},
-        (PROMPT + "done", RUN + "failed", *AT_REST, ADDED),
+        (PROMPT + "done", RUN + "failed", *AT_REST, ADDED, DERIVED),
         "WAITING_FOR_INPUT",
     ),
     (
@@ -86,11 +87,12 @@ TABLE: list[tuple[Kind, dict[str, Any], tuple[str, ...], str]] = [
             PROMPT + "queued",
             *reversed(AT_REST),
             "session.agent_exited",
+            DERIVED,
         ),
         "WAITING_FOR_INPUT",
     ),
     (Kind.USAGE, {"tokens": 5}, (), "RUNNING"),
-    (Kind.WORKSPACE_SNAPSHOT, {"ref": "r", "commit": "c"}, (), "RUNNING"),
+    (Kind.WORKSPACE_SNAPSHOT, {"ref": "r", "commit": "c"}, ("session.workspace.changed",), "RUNNING"),
     (Kind.AGENTCTL_ABANDONED, {}, ("session.agentctl_abandoned",), "RUNNING"),
     (Kind.LOG, {"level": "info", "text": "hello"}, (), "RUNNING"),
 ]

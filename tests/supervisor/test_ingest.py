@@ -6,7 +6,7 @@ import pytest
 
 from executors_app.agentctl.protocol import Kind
 from executors_app.models import ExecutorRunning
-from sessions_app.models import Lease, LeaseLost
+from sessions_app.models import Intent, Lease, LeaseLost
 from tests.supervisor import tables
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, execution_of, fresh, last_payload, names, running_session, talk
@@ -79,6 +79,14 @@ def test_a_token_is_kept_with_the_cursor() -> None:
     assert (row.resume_token, row.last_message_uuid, row.journal_seq) == ("conversation-2", "u", 1)
 
 
+@pytest.mark.parametrize(("strategy", "kept"), [("fresh", "conversation-1"), ("native", "conversation-2")])
+def test_a_conversation_that_is_still_being_opened_takes_no_place_of_another(strategy: str, kept: str) -> None:
+    session, journal = running_session(), Journal()
+    Intent.objects.create(session=session, kind="start", payload={"mode": "auto", "strategy": strategy})
+    hear(session, [journal.line(Kind.SESSION_IDENTIFIED)], token={"resume_token": "conversation-2"})
+    assert execution_of(session).resume_token == kept
+
+
 def test_an_agent_without_a_token_takes_none_away() -> None:
     session, journal = running_session(), Journal()
     hear(session, [journal.line(Kind.SESSION_IDENTIFIED)], token={"resume_token": None})
@@ -104,15 +112,6 @@ def test_a_session_without_an_execution_cannot_hear_anything() -> None:
     with pytest.raises(ExecutorRunning.DoesNotExist):
         hear(session, Journal().says("hello"), lease=None)
     assert fresh(session).last_seq == 0
-
-
-def test_a_line_that_cannot_be_written_takes_its_whole_batch_back() -> None:
-    session, journal = running_session(), Journal()
-    batch = [*journal.says("hello"), journal.line(Kind.PERMISSION_REQUESTED, options=[])]  # it names no permission
-    before = tables.dump()
-    with pytest.raises(KeyError):
-        hear(session, batch)
-    assert tables.dump() == before
 
 
 def test_events_carry_the_moment_at_which_the_agent_did_it() -> None:

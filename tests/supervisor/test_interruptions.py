@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt, TaskSession, writing
+from sessions_app.services import intents
 from sessions_app.supervisor.interruptions import INTERRUPTION_NOTE, interrupt
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
     fresh,
     last_payload,
+    make_user,
     names,
     permission_states,
     prompt_states,
@@ -144,3 +146,12 @@ def test_a_turn_that_was_waiting_for_an_answer_says_so_when_it_is_interrupted() 
     other, journal = running_session(), Journal()
     hear(other, [*journal.turn_begins("p1"), journal.exits("p1")])
     assert not other.runs.get().waited
+
+
+def test_a_turn_that_its_user_cancelled_is_not_continued_when_its_agent_dies_before_it_hears() -> None:
+    session, journal = running_session(policy="auto"), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
+    hear(session, journal.turn_begins("p1"))
+    assert intents.cancel(session.id, make_user())
+    hear(session, [journal.exits("p1")])
+    assert prompt_states(session) == {"p1": "interrupted"}

@@ -15,7 +15,10 @@ from django.utils import timezone
 from executors_app.agentctl import identity
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Lease, Supervisor
+from sessions_app.services.intents import order
 from sessions_app.supervisor import beat, leases
+from sessions_app.supervisor.orders import sessions_with_orders
+from tests.supervisor.places import AsTold
 from tests.supervisor.rows import change, execution_of, fresh, running_session
 
 NOW = timezone.now()
@@ -87,6 +90,43 @@ def test_a_lease_is_had_where_nobody_alive_holds_it(row: dict[str, Any], reporte
         assert (after.owner, after.generation) == ("me", generation)
         assert after.lease_expires_at is not None
         assert after.lease_expires_at > timezone.now() + leases.ttl() / 2
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("elsewhere", "had"), [(False, True), (True, False)])
+def test_what_another_machine_keeps_is_not_leased_even_if_it_is_free(place: AsTold, elsewhere: bool, had: bool) -> None:
+    target = execution(owner="", runtime=place.name, host_id="another machine")
+    place.elsewhere = {str(target.session_id)} if elsewhere else set()
+    assert (leases.acquire(target.id, "me") is not None) == had
+    assert (fresh(target).owner, fresh(target).generation) == (("me", 5) if had else ("", 4))
+
+
+@pytest.mark.django_db
+def test_left_behind_is_what_claims_to_run_and_nobody_alive_holds() -> None:
+    supervisor("dead", lives=False)
+    supervisor("alive", lives=True)
+    supervisor("dead elsewhere", lives=False, host_id="another host")
+    rows = {
+        "given back": execution(owner="", lease_expires_at=None),
+        "ended": execution(owner="", lease_expires_at=None, status="stopped"),
+        "run out": execution(owner="alive", lease_expires_at=EARLIER),
+        "a dead one's": execution(owner="dead", lease_expires_at=LATER),
+        "a living one's": execution(owner="alive", lease_expires_at=LATER),
+        "nobody can tell": execution(owner="dead elsewhere", lease_expires_at=LATER),
+        "mine": execution(owner="me", lease_expires_at=EARLIER),
+    }
+    found = {session_id for session_id, _ in leases.left_behind("me")}
+    assert {name for name, row in rows.items() if row.session_id in found} == {"given back", "run out", "a dead one's"}
+
+
+@pytest.mark.django_db
+def test_only_the_orders_of_sessions_that_nobody_else_holds_are_looked_at() -> None:
+    supervisor("dead", lives=False)
+    supervisor("alive", lives=True)
+    rows = [execution(owner=owner, lease_expires_at=LATER) for owner in ("", "me", "dead", "alive")]
+    for row in rows:
+        order(row.session, "cancel", None)
+    assert sessions_with_orders("me") == {row.session_id for row in rows[:3]}
 
 
 @pytest.mark.django_db

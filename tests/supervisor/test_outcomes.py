@@ -111,7 +111,7 @@ def test_a_start_that_lost_against_a_stop_is_no_failure() -> None:
     intents.stop(session.id, None)
     before = fresh(session).last_seq
     session = fail(session, intent, CRASHED)
-    assert fresh(intent).outcome == "agent_exited"
+    assert fresh(intent).outcome == "stopped"
     assert not session.receipts.exists()
     assert (session.state, session.last_seq) == ("STARTING", before)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.services import intents
+from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.interruptions import INTERRUPTION_NOTE
 from sessions_app.supervisor.prompts import send_next
@@ -15,6 +17,7 @@ from tests.supervisor.agentctls import TalkingAgentctl, talking
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.places import with_core
 from tests.supervisor.rows import change, fresh, make_user, names, prompt_states, running_session
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -83,6 +86,69 @@ def test_a_prompt_that_agentctl_refused_waits_for_its_turn_again() -> None:
         agentctl.refusal = "busy"
         assert sent(session, agentctl) == ["p1"]
         assert prompt_states(session) == {"p1": "queued"}
+
+
+@pytest.mark.parametrize("refusal", ["busy", "not_running", "journal_full", "hangs up"])
+def test_what_did_not_get_through_is_tried_again_after_a_pause_and_not_at_every_look(refusal: str) -> None:
+    session = queued(running_session(execution=FREE), "p1")
+    with talking(session) as agentctl:
+        agentctl.refusal = refusal
+        assert sent(session, agentctl, times=5) == ["p1"]
+    assert names(session).count("session.prompt.sending") == 1
+
+
+def test_the_session_is_poked_again_when_the_pause_is_over() -> None:
+    session = queued(running_session(execution=FREE), "p1")
+
+    async def look(core: Core) -> None:
+        async def poke() -> None:
+            await send_next(core, session.id)
+
+        core.on_change = lambda session_id: tasks.append(asyncio.ensure_future(poke()))
+        assert await core.attach(session.id) is not None
+        await poke()
+        await eventually_async(lambda: len(agentctl.prompts) >= 3, describe="it is given again and again")
+        await asyncio.gather(*tasks)
+
+    tasks: list[asyncio.Future[None]] = []
+    with talking(session) as agentctl:
+        agentctl.refusal = "busy"
+        with_core(look)
+
+
+@pytest.mark.parametrize("answer", ["hangs up", "nonsense"])
+def test_only_agentctls_own_no_says_that_a_prompt_did_not_arrive(answer: str) -> None:
+    session = queued(running_session(execution=FREE), "p1")
+    with talking(session) as agentctl:
+        agentctl.refusal = answer
+        assert sent(session, agentctl) == ["p1"]
+    assert prompt_states(session) == {"p1": "sending"}
+
+
+def test_an_agent_that_went_before_the_delivery_is_looked_after_at_once_and_the_prompt_is_kept() -> None:
+    session = queued(running_session(execution=FREE), "p1")
+    lost: list[Attachment] = []
+
+    async def look(core: Core) -> None:
+        core.on_loss = lost.append
+        assert await core.attach(session.id) is not None
+        await send_next(core, session.id)
+
+    with talking(session) as agentctl:
+        agentctl.refusal = "not_running"
+        with_core(look)
+    assert [attachment.session_id for attachment in lost[:1]] == [session.id]
+    assert prompt_states(session) == {"p1": "queued"}
+
+
+def test_a_prompt_that_agentctl_had_and_its_journal_does_not_know_is_held_and_blocks_nobody() -> None:
+    session = queued(running_session(execution=FREE), "p1", "p2")
+    with talking(session, [Journal("epoch-7").line("log")]) as agentctl:
+        agentctl.refusal = "duplicate"
+        assert sent(session, agentctl) == ["p1"]
+        assert prompt_states(session) == {"p1": "held", "p2": "queued"}
+        agentctl.refusal = ""
+        assert sent(session, agentctl) == ["p2"]
 
 
 @pytest.mark.parametrize("reason", ["a turn is open", "a start is ordered", "it was stopped", "no agent is up"])

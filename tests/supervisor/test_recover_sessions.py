@@ -18,6 +18,7 @@ from executors_app.domain import Observation, Observed
 from sessions_app.management.commands.recover_sessions import Command
 from sessions_app.models import RecoverySweep, Supervisor, SweepOutcome, TaskSession
 from sessions_app.supervisor.sweep_view import COLUMNS
+from tests.databases import new_database
 from tests.supervisor import tables
 from tests.supervisor.agentctls import talking
 from tests.supervisor.commands import environment, manage
@@ -228,6 +229,19 @@ def test_a_bad_argument_ends_the_process_with_two(tmp_path: Path) -> None:
 def test_an_unreachable_database_is_one_clear_line(tmp_path: Path) -> None:
     env = environment(tmp_path / "data", KANDEV_DATABASE_URL="postgres://127.0.0.1:1/x")
     assert refused(env).startswith("CommandError: the database cannot be reached: ")
+
+
+@pytest.mark.postgresql
+def test_a_database_without_tables_is_one_clear_line(tmp_path: Path) -> None:
+    line = refused(environment(tmp_path / "data", **new_database()))
+    assert "migrations; run manage.py migrate" in line
+
+
+@pytest.mark.postgresql
+def test_a_database_that_nobody_has_migrated_is_not_served(tmp_path: Path) -> None:
+    done = manage(environment(tmp_path / "data", **new_database()), "serve", "--port", "0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "CommandError: the database lacks migrations: run manage.py migrate first\n"
 
 
 def test_a_file_that_is_no_database_is_one_clear_line_and_stays_as_it_is(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def claim(session: TaskSession, mode: str = "auto", by: Any = None) -> Plan | No
     intent = session.intents.filter(kind="start", done_at=None).first() or Intent.objects.create(
         session=session, kind="start", payload={"mode": mode}, by=by
     )
-    return start_plan.claim(session.id, intent.id, MINE.owner, attached=False)
+    return start_plan.claim(session.id, intent.id, MINE.owner, lives=None)
 
 
 def claimed(session: TaskSession, mode: str = "auto") -> Plan:
@@ -47,7 +47,7 @@ def claimed(session: TaskSession, mode: str = "auto") -> Plan:
 def answered(session: TaskSession, **answer: Any) -> bool:
     """The agent answers its start."""
     plan = claimed(session)
-    order = start_agent.prepare(plan, plan.lease, agent_lives=True)
+    order = start_agent.prepare(plan, plan.lease, found="")
     assert order is not None
     return start_agent.write_started(plan, plan.lease, order, {"outcome": "loaded", "replayed": 0, **answer})
 
@@ -65,7 +65,7 @@ def test_a_claim_counts_the_start_once() -> None:
     plan = claimed(session)
     assert (fresh(session).start_attempts, fresh(session).state) == (1, "STARTING")
     assert execution_of(session).status == "starting"
-    assert start_plan.claim(session.id, plan.intent_id, MINE.owner, attached=False) == plan
+    assert start_plan.claim(session.id, plan.intent_id, MINE.owner, lives=None) == plan
     assert fresh(session).start_attempts == 1
 
 
@@ -74,7 +74,7 @@ def test_a_claim_of_what_another_holds_writes_nothing() -> None:
     Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     before = tables.dump()
     intent = session.intents.get(done_at=None)
-    assert start_plan.claim(session.id, intent.id, "somebody else", attached=False) is None
+    assert start_plan.claim(session.id, intent.id, "somebody else", lives=None) is None
     assert tables.dump() == before
 
 
@@ -122,10 +122,36 @@ def test_an_agent_that_loaded_something_else_is_not_believed(answer: dict[str, A
     assert (session.receipts.get().kind, session.next_restart_at, session.launch_id) == ("failed", None, "")
 
 
+def test_a_start_whose_answer_was_lost_is_asked_again_and_proven_as_the_first_time() -> None:
+    session = at_rest()
+    plan = claimed(session)
+    launch = str(plan.intent_id)
+    assert start_agent.prepare(plan, plan.lease, found=None) is not None
+    change(session, state="WAITING_FOR_INPUT", launch_id=launch)  # the next supervisor has found the agent
+    change(execution_of(session), status="ready", resume_token="conversation-2")
+
+    again = start_plan.claim(session.id, plan.intent_id, MINE.owner, lives=launch)
+    assert again is not None
+    order = start_agent.prepare(again, again.lease, found=launch)
+    assert order is not None
+    assert order.strategy == "native"
+    lie = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": ["something else"], "resume_token": "c2"}
+    assert not start_agent.write_started(again, again.lease, order, lie)
+    assert fresh(session).error_code == "context_mismatch"
+    assert [(row.kind, row.launch_id) for row in session.receipts.all()] == [("failed", launch)]
+
+
+def test_a_start_beside_an_agent_of_another_launch_is_pointless() -> None:
+    session = running_session()
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+    assert start_plan.claim(session.id, intent.id, MINE.owner, lives="another") is None
+    assert Intent.objects.get(id=intent.id).outcome == "already_running"
+
+
 def test_an_agent_that_is_up_when_the_stop_has_won_is_not_kept() -> None:
     session = at_rest()
     plan = claimed(session)
-    order = start_agent.prepare(plan, plan.lease, agent_lives=True)
+    order = start_agent.prepare(plan, plan.lease, found="")
     assert order is not None
     intents.stop(session.id, None)
     answer = {"outcome": "loaded", "replayed": 1, "replayed_user_texts": ["write the parser"]}
@@ -142,11 +168,24 @@ def test_a_doubt_is_settled_by_the_conversation_that_shows_the_prompt() -> None:
     assert prompt_states(session) == {"p1": "done", "p2": "interrupted", "p3": "held"}
 
 
+@pytest.mark.parametrize(
+    ("replayed", "state"),
+    [(["write the parser"], "held"), (["write the parser", "write the parser"], "interrupted")],
+)
+def test_what_shows_an_earlier_prompt_is_no_proof_for_a_later_one_with_the_same_words(
+    replayed: list[str], state: str
+) -> None:
+    session = at_rest()
+    Prompt.objects.create(session=session, message_id="p2", text="write the parser", state="held")
+    answered(session, replayed=3, replayed_user_texts=replayed)
+    assert prompt_states(session) == {"p1": "done", "p2": state}
+
+
 def test_the_rejected_token_is_tried_again_when_a_user_says_so() -> None:
     session = at_rest()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-0")
     plan = claimed(session, Mode.RESUME)
-    order = start_agent.prepare(plan, plan.lease, agent_lives=True)
+    order = start_agent.prepare(plan, plan.lease, found="")
     assert order is not None
     assert (order.strategy, order.body["resume_token"]) == (Strategy.NATIVE, "conversation-0")
 
@@ -154,7 +193,7 @@ def test_the_rejected_token_is_tried_again_when_a_user_says_so() -> None:
 def test_a_fresh_start_sets_the_old_conversation_aside() -> None:
     session = at_rest()
     plan = claimed(session, Mode.FRESH_START)
-    order = start_agent.prepare(plan, plan.lease, agent_lives=True)
+    order = start_agent.prepare(plan, plan.lease, found="")
     assert order is not None
     assert order.body["resume_token"] is None
     start_agent.write_started(plan, plan.lease, order, {"outcome": "created", "resume_token": "conversation-2"})
@@ -167,7 +206,7 @@ def test_the_agent_is_told_what_its_type_and_its_profile_say() -> None:
     session = at_rest()
     change(session.agent_profile, model="small", args=["--fast"])
     plan = claimed(session)
-    order = start_agent.prepare(plan, plan.lease, agent_lives=True)
+    order = start_agent.prepare(plan, plan.lease, found="")
     assert order is not None
     kind = agent_type("demo")
     assert order.body["argv"] == [*kind.argv, "--fast"]
@@ -181,7 +220,7 @@ def test_a_workspace_alone_can_be_had_in_every_state(state: str) -> None:
     session.intents.filter(kind="start").update(payload={"mode": "workspace_only"})
     change(execution_of(session), owner="", lease_expires_at=None)
     plan = claimed(session, Mode.WORKSPACE_ONLY)
-    assert start_agent.prepare(plan, plan.lease, agent_lives=True) is None
+    assert start_agent.prepare(plan, plan.lease, found="") is None
     assert fresh(session).state == ("FAILED" if state == "FAILED" else "WAITING_FOR_INPUT")
     assert session.receipts.get().kind == "workspace_only"
     assert fresh(session).metadata["workspace_only"] is True
@@ -220,14 +259,14 @@ def test_nothing_of_a_start_is_written_under_a_lost_lease() -> None:
     assert "session.receipt" not in names(session)
 
 
-@pytest.mark.parametrize(("agent_lives", "left"), [(False, [("p1", "interrupted")]), (True, [("p1", "running")])])
+@pytest.mark.parametrize(("found", "left"), [(None, [("p1", "interrupted")]), ("", [("p1", "running")])])
 def test_a_turn_that_a_dead_agent_left_open_is_said_before_the_next_agent_starts(
-    agent_lives: bool, left: list[tuple[str, str]]
+    found: str | None, left: list[tuple[str, str]]
 ) -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
     hear(session, journal.turn_begins("p1"))
     plan = claimed(change(session, launch_id=""))
-    assert start_agent.prepare(plan, plan.lease, agent_lives=agent_lives) is not None
+    assert start_agent.prepare(plan, plan.lease, found=found) is not None
     assert runs(session) == left
     assert fresh(session).state == "STARTING"

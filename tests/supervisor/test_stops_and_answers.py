@@ -9,19 +9,23 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.models import Intent, IntentKind, PermissionRequest, TaskSession
-from sessions_app.services import intents, tasks
+from sessions_app.services import intents, permissions, tasks
 from sessions_app.services.errors import (
     Conflict,
     Invalid,
     NotFound,
     TerminalState,
+    TokenConsumed,
+    TokenInvalid,
 )
 from sessions_app.supervisor.orders import next_overtaking
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
+    answer,
     change,
     execution_of,
     fresh,
+    key_of,
     make_session,
     make_task,
     make_user,
@@ -125,32 +129,49 @@ def asked() -> TaskSession:
     return session
 
 
-def test_the_first_answer_counts() -> None:
+def test_the_first_answer_counts_and_whoever_comes_later_is_told_which_it_was() -> None:
     session = asked()
     for _ in range(2):
-        intents.answer(session.id, "q1", "yes", make_user())
-    with pytest.raises(Conflict):
-        intents.answer(session.id, "q1", "no", make_user("bob"))
+        answer(session, "q1", "yes")
+    with pytest.raises(TokenConsumed, match="ada has answered this already: Yes") as refused:
+        answer(session, "q1", "no", "bob")
+    assert (refused.value.details["option_id"], refused.value.details["by"]) == ("yes", "ada")
     assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": "yes"})]
 
 
 def test_an_answer_that_was_given_is_given_again_to_whoever_agrees() -> None:
     session = asked()
+    answer(session, "q1", "yes")
+    session.intents.update(done_at=timezone.now())
     PermissionRequest.objects.update(state="resolved", option_id="yes")
-    assert intents.answer(session.id, "q1", "yes", make_user()).state == "resolved"
-    with pytest.raises(Conflict):
-        intents.answer(session.id, "q1", "no", make_user())
+    assert answer(session, "q1", "yes", "bob").state == "resolved"
+    with pytest.raises(TokenConsumed):
+        answer(session, "q1", "no")
     assert open_orders(session) == []
 
 
 def test_only_what_was_asked_can_be_answered_and_only_as_offered() -> None:
-    session = asked()
+    session, user = asked(), make_user()
+    key = key_of(session, "q1")
     with pytest.raises(Invalid):
-        intents.answer(session.id, "q1", "maybe", make_user())
+        permissions.answer(session.id, "q1", "maybe", key, user)
     with pytest.raises(NotFound):
-        intents.answer(session.id, "q2", "yes", make_user())
+        permissions.answer(session.id, "q2", "yes", key, user)
     with pytest.raises(NotFound):
-        intents.answer(running_session().id, "q1", "yes", make_user())
+        permissions.answer(running_session().id, "q1", "yes", key, user)
+    assert open_orders(session) == []
+
+
+def test_a_key_opens_its_own_permission_alone() -> None:
+    session, other, user = asked(), running_session(), make_user()
+    journal = Journal()
+    hear(other, [*journal.turn_begins("p1"), journal.asks("r1"), journal.asks("r2")])
+    for key in ("", "kwt_nonsense", key_of(other, "r1")):
+        with pytest.raises(TokenInvalid):
+            permissions.answer(session.id, "q1", "yes", key, user)
+    with pytest.raises(TokenInvalid):
+        permissions.answer(other.id, "r2", "yes", key_of(other, "r1"), user)
+    assert open_orders(session) == open_orders(other) == []
 
 
 def test_an_order_for_a_session_that_is_not_there_is_said() -> None:
@@ -160,7 +181,7 @@ def test_an_order_for_a_session_that_is_not_there_is_said() -> None:
 
 def test_orders_that_overtake_are_carried_out_strongest_first() -> None:
     session = asked()
-    intents.answer(session.id, "q1", "yes", make_user())
+    answer(session, "q1", "yes")
     intents.cancel(session.id, make_user())
     intents.stop(session.id, make_user())
     intents.close(session.id, make_user(), "completed")

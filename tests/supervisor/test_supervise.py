@@ -11,7 +11,7 @@ import pytest
 from sessions_app.models import Supervisor
 from sessions_app.supervisor.lock import SupervisorLock
 from tests.supervisor.agentctls import talking
-from tests.supervisor.commands import environment, supervising
+from tests.supervisor.commands import environment, manage, supervising
 from tests.supervisor.journals import Journal
 from tests.supervisor.rows import execution_of, names, running_session, talk
 from tests.waiting import eventually
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 WAITS, SUPERVISES = "another supervisor has this database; waiting until it ends", "supervising: "
 
 
+@pytest.mark.embedded
 def test_a_second_supervisor_waits_says_so_once_and_takes_over(tmp_path: Path) -> None:
     env = environment(tmp_path / "data")
     with supervising(env, tmp_path / "first") as first, supervising(env, tmp_path / "second") as second:
@@ -38,6 +39,7 @@ def test_a_second_supervisor_waits_says_so_once_and_takes_over(tmp_path: Path) -
         assert not Supervisor.objects.filter(boot_id=living.boot_id).exists()
 
 
+@pytest.mark.embedded
 def test_who_waits_ends_when_told_to(tmp_path: Path) -> None:
     env = environment(tmp_path / "data")
     with supervising(env, tmp_path / "first") as first, supervising(env, tmp_path / "second") as second:
@@ -45,6 +47,14 @@ def test_who_waits_ends_when_told_to(tmp_path: Path) -> None:
         waiter = first if WAITS in first.log else second
         assert waiter.ends() == 0
         assert SUPERVISES not in waiter.log
+
+
+def test_a_database_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    env = environment(tmp_path / "data", KANDEV_DATABASE_URL="postgres://127.0.0.1:1/x", KANDEV_LOG_FORMAT="console")
+    done = manage(env, "supervise")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("CommandError: the database cannot be used: ")
+    assert "Traceback" not in done.stderr
 
 
 def test_sigterm_gives_the_leases_back_and_leaves_the_agents_alone(tmp_path: Path) -> None:
@@ -83,6 +93,7 @@ def test_a_supervisor_that_was_killed_is_dead_at_once(tmp_path: Path) -> None:
     assert [kind for kind in names(session) if kind == "session.receipt"] == ["session.receipt"]
 
 
+@pytest.mark.embedded
 def test_the_lock_says_who_holds_it(tmp_path: Path, settings: Any) -> None:
     settings.KANDEV_DATA_DIR = tmp_path
     first, second = SupervisorLock("supervise"), SupervisorLock("sweep")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sessions_app.live.threads import in_database
 from sessions_app.models import RecoverySweep, SweepRequest, TaskSession
 from sessions_app.services.sweeps import ask_for_sweep
 from sessions_app.supervisor.loop import Supervisor
@@ -32,10 +33,10 @@ def carried_out(ask: Callable[[], SweepRequest]) -> SweepRequest:
     async def run() -> SweepRequest:
         stop, supervisor = asyncio.Event(), Supervisor()
         supervising = asyncio.create_task(supervisor.run(stop, first_sweep=False))
-        asked = await asyncio.to_thread(ask)
+        asked = await in_database(ask)
 
         async def done() -> bool:
-            return await asyncio.to_thread(lambda: fresh(asked).done_at is not None)
+            return await in_database(lambda: fresh(asked).done_at is not None)
 
         try:
             await eventually_async(done, describe="the request is done")

@@ -158,7 +158,8 @@ class AcpDriver:
                 return opening.refused(error)
             case AgentGone():
                 words = self._agent.process.last_words() if self._agent else ""
-                told = f"the agent ended with code {exit_code} before {self._step} was there"
+                how = self._agent.process.ending() if self._agent else f"with code {exit_code}"
+                told = f"the agent ended {how} before {self._step} was there"
                 return StartFailed(Code.AGENT_EXITED, f"{told}: {words[-1000:]}" if words else told)
         return StartFailed(Code.START_TIMEOUT, f"{self._step} did not come within {request.timeout:g} s")
 
@@ -184,7 +185,7 @@ class AcpDriver:
             raise TurnFailed("agent_stuck", str(error)) from error
         except AgentGone as error:
             await agent.gone.wait()
-            told = f"the agent ended with code {agent.process.exit_code} in the middle of a turn"
+            told = f"the agent ended {agent.process.ending()} in the middle of a turn"
             raise TurnFailed(Code.AGENT_EXITED, told) from error
         finally:
             self._turn = None

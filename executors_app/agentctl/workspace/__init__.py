@@ -10,8 +10,8 @@ _HEAD_LIMIT: Final = 4096
 
 
 def describe(workspace: Path) -> dict[str, Any]:
-    """``workspace`` of ``GET /status``; cheap, so ``dirty`` stays null here."""
-    return {"path": str(workspace), "exists": workspace.is_dir(), "branch": _branch(workspace), "dirty": None}
+    """Where it is, whether it is there, and its branch; cheap."""
+    return {"path": str(workspace), "exists": workspace.is_dir(), "branch": _branch(workspace)}
 
 
 def _branch(workspace: Path) -> str | None:

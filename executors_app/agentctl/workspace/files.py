@@ -1,33 +1,27 @@
-"""Files of the workspace: listed and read, never anything outside it.
-
-A path is confined twice: its real path must lie in the workspace, and what was then opened must lie
-there still, so that a link swapped in between gains nothing. All calls block.
-"""
+"""Files of the workspace: listed and read, never anything outside it (``paths``). All calls block."""
 
 from __future__ import annotations
 
 import base64
 import codecs
+import hashlib
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.protocol import Code
-from executors_app.agentctl.refusals import Refused, invalid
+from executors_app.agentctl.refusals import invalid
+from executors_app.agentctl.workspace.paths import opened
 
 CONTENT_LIMIT: Final = 1 << 20
 """Bytes of a file's content in one answer; the rest is cut, ``truncated`` says so."""
 ENTRY_LIMIT: Final = 10_000
-_PATH_LIMIT: Final = 4096
 
 
 def list_directory(root: Path, path: str) -> dict[str, Any]:
     """``{path, entries: [{name, type, size}], truncated}``, sorted by name; Refused."""
-    with _opened(root, path) as fd:
+    with opened(root, path) as fd:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             raise invalid("this is not a directory", path=path)
         with os.scandir(fd) as scan:
@@ -37,8 +31,11 @@ def list_directory(root: Path, path: str) -> dict[str, Any]:
 
 
 def read_content(root: Path, path: str) -> dict[str, Any]:
-    """``{path, size, encoding: "utf-8" | "base64", content, truncated}``; Refused."""
-    with _opened(root, path) as fd:
+    """``{path, size, encoding: "utf-8" | "base64", binary, content, truncated, hash}``; Refused.
+
+    ``hash`` is what ``write_content`` wants to know; null where only the beginning was read.
+    """
+    with opened(root, path) as fd:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode):
             raise invalid("this is not a file", path=path)
@@ -46,8 +43,20 @@ def read_content(root: Path, path: str) -> dict[str, Any]:
             data = file.read(CONTENT_LIMIT + 1)
     truncated = len(data) > CONTENT_LIMIT
     encoding, content = _as_text(data[:CONTENT_LIMIT], whole=not truncated)
-    size = max(about.st_size, len(data))
-    return {"path": path, "size": size, "encoding": encoding, "content": content, "truncated": truncated}
+    return {
+        "path": path,
+        "size": max(about.st_size, len(data)),
+        "encoding": encoding,
+        "binary": encoding != "utf-8",
+        "content": content,
+        "truncated": truncated,
+        "hash": None if truncated else hash_of(data),
+    }
+
+
+def hash_of(content: bytes) -> str:
+    """By which a writer says what it has read: SHA-256."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _as_text(data: bytes, *, whole: bool) -> tuple[str, str]:
@@ -76,38 +85,3 @@ def _type(mode: int) -> str:
 def _shown(name: str) -> str:
     """A name that need not be UTF-8, as text that JSON can carry."""
     return os.fsencode(name).decode("utf-8", "replace")
-
-
-@contextmanager
-def _opened(root: Path, path: str) -> Iterator[int]:
-    """A descriptor of something inside the workspace; never blocks on a pipe or device."""
-    _check(path)
-    try:
-        real_root = root.resolve(strict=True)
-        real = (real_root / path).resolve(strict=True)
-        if not real.is_relative_to(real_root):
-            raise invalid("this leads out of the workspace", path=path)
-        fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise Refused(Code.NOT_FOUND, "there is no such file", path=path) from error
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it cannot be opened"
-        raise invalid(f"the file cannot be read: {reason}", path=path) from error
-    try:
-        if not Path(f"/proc/self/fd/{fd}").readlink().is_relative_to(real_root):
-            raise invalid("this leads out of the workspace", path=path)
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _check(path: str) -> None:
-    try:
-        size = len(path.encode())
-    except UnicodeEncodeError:
-        raise invalid("the path is not valid Unicode") from None
-    parts = Path(path).parts
-    if size > _PATH_LIMIT or "\0" in path or any(len(part.encode()) > 255 for part in parts):
-        raise invalid("this cannot be a path")
-    if Path(path).is_absolute() or ".." in parts:
-        raise invalid("a path is relative to the workspace", path=path)

@@ -21,13 +21,23 @@ class Problem(serializers.Serializer[Any]):
     details = serializers.DictField()
 
 
+class KeptQuery(serializers.Serializer[Any]):
+    """``?kept=true``: not from the workspace, but as the repository has kept it; read only, without agentctl."""
+
+    kept = serializers.BooleanField(default=False)
+
+
 class PathQuery(serializers.Serializer[Any]):
     """``?path=``, relative to the workspace."""
 
     path = Text(max_length=4096, trim_whitespace=False)
 
 
-class FolderQuery(serializers.Serializer[Any]):
+class FileQuery(PathQuery, KeptQuery):
+    """A file, and of when."""
+
+
+class FolderQuery(KeptQuery):
     """``?path=``, relative to the workspace; without one the workspace itself."""
 
     path = Text(max_length=4096, trim_whitespace=False, allow_blank=True, default="")

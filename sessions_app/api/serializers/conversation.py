@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from rest_framework import serializers
@@ -9,8 +10,10 @@ from rest_framework import serializers
 from sessions_app.api.fields import RowSerializer, Text
 from sessions_app.api.words import PROMPT_STATES, one_of
 from sessions_app.domain.states import PromptState
-from sessions_app.models import ContinuityReceipt, Message, PermissionRequest, Prompt, Run, SessionEvent
+from sessions_app.domain.tokens import WaitKind
+from sessions_app.models import ContinuityReceipt, Message, PermissionRequest, Prompt, ResumeToken, Run, SessionEvent
 from sessions_app.services.feed import event_json
+from sessions_app.services.tokens import shown
 
 
 class MessageSerializer(RowSerializer):
@@ -60,7 +63,20 @@ class RunSerializer(RowSerializer):
 
     class Meta:
         model = Run
-        fields = ("id", "message_id", "state", "wait_kind", "waited", "reason", "started_at", "ended_at")
+        fields = (
+            "id",
+            "message_id",
+            "state",
+            "wait_kind",
+            "wait_id",
+            "wait_reason",
+            "since_seq",
+            "deadline_at",
+            "waited",
+            "reason",
+            "started_at",
+            "ended_at",
+        )
         read_only_fields = fields
 
 
@@ -104,48 +120,88 @@ class PromptQuery(serializers.Serializer[Any]):
 
 
 class PermissionSerializer(RowSerializer):
-    """A question that the agent asked before acting."""
+    """A question that the agent asked before acting; the keys come with the context as ``tokens``, by id."""
+
+    resume_token = serializers.SerializerMethodField()
+    expires_at = serializers.SerializerMethodField()
+    answered_by = serializers.SerializerMethodField()
 
     class Meta:
         model = PermissionRequest
-        fields = ("id", "run", "tool_call", "options", "state", "option_id", "requested_at", "settled_at")
+        fields = (
+            "id",
+            "run",
+            "tool_call",
+            "options",
+            "state",
+            "option_id",
+            "requested_at",
+            "settled_at",
+            "resume_token",
+            "expires_at",
+            "answered_by",
+        )
         read_only_fields = fields
+
+    def _token(self, asked: PermissionRequest) -> ResumeToken | None:
+        found: dict[str, ResumeToken] = self.context["tokens"]
+        return found.get(asked.id)
+
+    def get_resume_token(self, asked: PermissionRequest) -> str | None:
+        """The key to answer with, for those who may, as long as it opens anything."""
+        return shown(self._token(asked)) if self.context["may_answer"] else None
+
+    def get_expires_at(self, asked: PermissionRequest) -> datetime | None:
+        """When the agent is answered that nobody did; null: never."""
+        token = self._token(asked)
+        return token.expires_at if token else None
+
+    def get_answered_by(self, asked: PermissionRequest) -> str | None:
+        """Whose answer counted."""
+        token = self._token(asked)
+        return token.consumed_by.get_username() if token and token.consumed_by else None
 
 
 class PermissionAnswer(serializers.Serializer[Any]):
-    """The option that was chosen."""
+    """The option that was chosen, and the permission's key."""
 
     option_id = Text(max_length=128)
-    resume_token = Text(required=False, allow_blank=True, max_length=512, write_only=True)
+    resume_token = Text(default="", allow_blank=True, max_length=512, write_only=True)
+
+
+class NewWait(serializers.Serializer[Any]):
+    """What a session at rest waits for, from outside; without a deadline for ever."""
+
+    kind = one_of([WaitKind.EXTERNAL])
+    reason = Text(max_length=2000, allow_blank=True, default="")
+    deadline = serializers.DateTimeField(default=None, allow_null=True)
+
+
+class WaitAnswer(serializers.Serializer[Any]):
+    """A wait; its key is shown here and nowhere else."""
+
+    run_id = serializers.UUIDField()
+    wait_id = serializers.CharField()
+    resume_token = serializers.CharField()
+    deadline = serializers.DateTimeField(allow_null=True)
+
+
+class Redemption(serializers.Serializer[Any]):
+    """What has come, for the wait whose key this is."""
+
+    resume_token = Text(max_length=512)
+    payload = serializers.JSONField(default=None, allow_null=True)
+    idempotency_key = Text(max_length=128, allow_blank=True, default="")
+
+
+class RedemptionAnswer(serializers.Serializer[Any]):
+    """The run that goes on, and the derived status that it had then."""
+
+    run_id = serializers.UUIDField()
+    status = serializers.CharField()
 
 
 class PermissionQuery(serializers.Serializer[Any]):
     """Which permissions are listed; without a state all of them."""
 
     state = one_of(PermissionRequest.STATES, required=False)
-
-
-class Entry(serializers.Serializer[Any]):
-    """Something in a directory of the workspace."""
-
-    name = serializers.CharField()
-    type = serializers.CharField()
-    size = serializers.IntegerField(allow_null=True)
-
-
-class Folder(serializers.Serializer[Any]):
-    """A directory of the workspace (documentation: agentctl makes it)."""
-
-    path = serializers.CharField()
-    entries = Entry(many=True)
-    truncated = serializers.BooleanField()
-
-
-class FileContent(serializers.Serializer[Any]):
-    """A file of the workspace (documentation: agentctl makes it)."""
-
-    path = serializers.CharField()
-    size = serializers.IntegerField()
-    encoding = serializers.CharField()
-    content = serializers.CharField()
-    truncated = serializers.BooleanField()

@@ -13,6 +13,7 @@ from sessions_app.api.serializers.conversation import ReceiptSerializer
 from sessions_app.api.words import one_of
 from sessions_app.domain.resumability import Reason, Strategy
 from sessions_app.domain.status import DerivedStatus
+from sessions_app.domain.tokens import WaitKind
 from sessions_app.models import POLICIES, TaskSession
 from sessions_app.services.catalogue import profiles_for
 from sessions_app.services.intents import MODES, TEXT_LIMIT
@@ -93,6 +94,16 @@ class CloseRequest(serializers.Serializer[Any]):
         return {"as": one_of(("completed", "cancelled"))}
 
 
+class WaitSerializer(serializers.Serializer[Any]):
+    """What the newest run waits for; ``since_seq`` is the line of the log that says so."""
+
+    id = serializers.CharField()
+    kind = one_of(WaitKind)
+    reason = serializers.CharField(allow_blank=True)
+    since_seq = serializers.IntegerField()
+    deadline = serializers.DateTimeField(allow_null=True)
+
+
 class StatusSerializer(serializers.Serializer[Any]):
     """The shape of ``task.session.status`` (documentation: the service makes it)."""
 
@@ -100,6 +111,7 @@ class StatusSerializer(serializers.Serializer[Any]):
     task_id = serializers.UUIDField()
     state = one_of(words.SESSION_STATES)
     derived_status = one_of(DerivedStatus)
+    wait = WaitSerializer(allow_null=True)
     agent_profile_id = serializers.UUIDField()
     agent_type = serializers.CharField()
     executor_id = serializers.UUIDField()
@@ -134,6 +146,7 @@ class StatusSerializer(serializers.Serializer[Any]):
     pending_permissions = serializers.IntegerField()
     held_prompts = serializers.IntegerField()
     queued_prompts = serializers.IntegerField()
+    overdue_prompts = serializers.IntegerField()
     queued_for_capacity = serializers.BooleanField()
     starting = serializers.BooleanField()
 

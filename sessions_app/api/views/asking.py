@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from sessions_app.api.base import SessionView
+from sessions_app.api.paging import paged
 from sessions_app.api.serializers.common import described
 from sessions_app.api.serializers.conversation import (
     PermissionAnswer,
@@ -16,8 +18,12 @@ from sessions_app.api.serializers.conversation import (
     PromptQuery,
     PromptSerializer,
 )
-from sessions_app.services import intents, prompts
+from sessions_app.models import PermissionRequest
+from sessions_app.services import prompts
 from sessions_app.services.continuation import continue_interrupted
+from sessions_app.services.permissions import answer
+from sessions_app.services.rights import may_write_session
+from sessions_app.services.tokens import of_permissions
 
 
 class Prompts(SessionView):
@@ -67,21 +73,32 @@ class Dismiss(SessionView):
         return self.show(PromptSerializer, prompts.dismiss(self.session.id, message_id))
 
 
-class Permissions(SessionView):
+class PermissionView(SessionView):
+    """Permissions, each with what is known of its key."""
+
+    def with_keys(self, asked: list[PermissionRequest]) -> Any:
+        """As the API shows them to this user."""
+        may_answer = may_write_session(self.request.user, self.session)
+        context = {"tokens": of_permissions(asked), "may_answer": may_answer}
+        return PermissionSerializer(asked, many=True, context=context).data
+
+
+class Permissions(PermissionView):
     """What the agent asked before acting."""
 
     @described({200: PermissionSerializer(many=True)}, 400, 404, parameters=[PermissionQuery])
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """List the permissions, oldest first."""
-        return self.list(PermissionSerializer, self.session.permissions.filter(**self.query(PermissionQuery)))
+        """List the permissions, oldest first; those who may answer are shown the key with which they do."""
+        found, paginator = paged(self.session.permissions.filter(**self.query(PermissionQuery)), self)
+        return paginator.get_paginated_response(self.with_keys(found))
 
 
-class PermissionDetail(SessionView):
+class PermissionDetail(PermissionView):
     """One permission."""
 
-    @described({202: PermissionSerializer, 200: PermissionSerializer}, 400, 404, 409, request=PermissionAnswer)
+    @described({202: PermissionSerializer, 200: PermissionSerializer}, 400, 404, 410, request=PermissionAnswer)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, permission_id: str) -> Response:
         """Answer a permission; 202 while the answer is on its way to the agent, 200 when it was given before."""
-        option = self.body(PermissionAnswer)["option_id"]
-        asked = intents.answer(self.session.id, permission_id, option, request.user)
-        return self.show(PermissionSerializer, asked, 202 if asked.state == "pending" else 200)
+        given = self.body(PermissionAnswer)
+        asked = answer(self.session.id, permission_id, given["option_id"], given["resume_token"], request.user)
+        return Response(self.with_keys([asked])[0], status=202 if asked.state == "pending" else 200)

@@ -1,4 +1,4 @@
-"""What a session has said and done, and its workspace's files."""
+"""What a session has said and done."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from rest_framework.response import Response
 
 from sessions_app.api.base import SessionView
 from sessions_app.api.paging import Behind, paged
-from sessions_app.api.serializers.common import FolderQuery, PathQuery, described
+from sessions_app.api.serializers.common import described
 from sessions_app.api.serializers.conversation import (
     EventSerializer,
-    FileContent,
-    Folder,
     MessageSerializer,
     ReceiptSerializer,
     RunSerializer,
 )
 from sessions_app.models import texts_of
-from sessions_app.services import workspace
 
 
 class FewBehind(Behind):
@@ -69,21 +66,3 @@ class Runs(SessionView):
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """List the runs, oldest first."""
         return self.list(RunSerializer, self.session.runs.all())
-
-
-class Files(SessionView):
-    """Directories of the workspace."""
-
-    @described({200: Folder}, 400, 404, 503, parameters=[FolderQuery])
-    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """List a directory of the workspace."""
-        return Response(workspace.list_files(self.session, self.query(FolderQuery)["path"]))
-
-
-class Content(SessionView):
-    """Files of the workspace."""
-
-    @described({200: FileContent}, 400, 404, 503, parameters=[PathQuery])
-    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Show a file of the workspace."""
-        return Response(workspace.read_file(self.session, self.query(PathQuery)["path"]))

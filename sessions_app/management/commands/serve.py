@@ -20,6 +20,7 @@ from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
 from sessions_app.management.processes import Child, keep_running
+from sessions_app.services import restored
 
 LONGEST_FRAME: Final = 4 * 1024 * 1024
 """Bytes of a WebSocket message that reach the consumers, who refuse those over 1 MiB with an error."""
@@ -127,12 +128,13 @@ def _reason(error: Exception) -> str:
 
 
 def prepare_database() -> None:
-    """Migrate the embedded database; of another, ask that somebody has."""
+    """Migrate the embedded database; of another, ask that somebody has. A restored one is made safe."""
     try:
         if settings.KANDEV_EMBEDDED:
             call_command("migrate", verbosity=0, skip_checks=True)
         elif _lacks_migrations():
             raise CommandError("the database lacks migrations: run manage.py migrate first", returncode=2)
+        restored.look_after()
     except DatabaseError as error:
         raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error
     finally:

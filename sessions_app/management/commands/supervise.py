@@ -7,7 +7,8 @@ import logging
 import signal
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 
 from sessions_app.supervisor.lock import SupervisorLock
 from sessions_app.supervisor.loop import Supervisor
@@ -28,8 +29,11 @@ class Command(BaseCommand):
         parser.add_argument("--no-sweep", action="store_true", help="do not look at the executions first")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run until told to end."""
-        asyncio.run(_supervise(first_sweep=not options["no_sweep"]))
+        """Run until told to end; exit status 2 with one line where the database cannot be used at the start."""
+        try:
+            asyncio.run(_supervise(first_sweep=not options["no_sweep"]))
+        except DatabaseError as error:
+            raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error
 
 
 async def _supervise(*, first_sweep: bool) -> None:

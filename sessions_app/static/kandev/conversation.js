@@ -36,7 +36,7 @@ export function append({ seq, payload }) {
   delete shown.dataset.tail;
   shown.dataset.updated = seq;
   shown.dataset.appended = "";
-  return true;
+  return !payload.complete; // one that has ended is shown as it will stay
 }
 
 function end(place) {

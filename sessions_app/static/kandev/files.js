@@ -1,7 +1,10 @@
 // The files of the workspace: one directory or one file at a time, read when the panel is opened.
 
+import { alarm, ask, button, fill, look, make, note, origin, reasonOf } from "./workspace.js";
+
 const panel = document.getElementById("files");
 const place = document.getElementById("files-shown");
+const mayWrite = "writes" in panel.dataset;
 
 panel.addEventListener("toggle", () => {
   if (panel.open) showDirectory("");
@@ -12,46 +15,61 @@ export function workspaceStarts(starts) {
   if (panel.inert === starts) return;
   panel.inert = starts;
   panel.ariaBusy = String(starts);
-  if (!starts && panel.open) showDirectory("");
-}
-
-async function read(url) {
-  const response = await fetch(url, { headers: { Accept: "application/json" } });
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.message ?? "The files cannot be read now.");
-  return answer;
+  if (!starts && panel.open && !place.querySelector("textarea")) showDirectory("");
 }
 
 async function showDirectory(path) {
   try {
-    const { entries, truncated } = await read(`${panel.dataset.files}?path=${encodeURIComponent(path)}`);
-    const items = entries.filter(({ name }) => name !== ".git").map((entry) => line(path, entry));
-    show(path, path ? parentOf(path) : null, [listOf(items), truncated ? note("There are more than can be shown.") : ""]);
+    const folder = await look(`${panel.dataset.files}?path=${encodeURIComponent(path)}`);
+    const items = folder.entries.filter(({ name }) => name !== ".git").map((entry) => line(path, entry));
+    show(path, path ? parentOf(path) : null, [...origin(folder), listOf(items), folder.truncated ? note("There are more than can be shown.") : ""]);
   } catch (error) {
     show(path, path ? "" : null, [note(reasonOf(error))]);
   }
 }
 
+function contentOf(path) {
+  return `${panel.dataset.files}content/?path=${encodeURIComponent(path)}`;
+}
+
 async function showFile(path) {
   try {
-    const file = await read(`${panel.dataset.files}content/?path=${encodeURIComponent(path)}`);
-    const content = document.createElement("pre");
+    const file = await look(contentOf(path));
+    const content = make("pre", "", file.binary ? `Not a text: ${file.size} bytes` : file.content);
     content.tabIndex = 0;
-    content.textContent = file.encoding === "utf-8" ? file.content : `Not a text: ${file.size} bytes`;
-    show(path, parentOf(path), [content, file.truncated ? note("Only its beginning is shown.") : ""]);
+    const edits = mayWrite && !file.kept && !file.binary && file.hash ? button("Edit", () => edit(path, file)) : "";
+    show(path, parentOf(path), [...origin(file), edits, content, file.truncated ? note("Only its beginning is shown.") : ""]);
   } catch (error) {
     show(path, parentOf(path), [note(reasonOf(error))]);
   }
 }
 
+// What was read is told with what is written: a file that has changed meanwhile is not overwritten.
+function edit(path, file) {
+  const text = make("textarea", "editor");
+  text.value = file.content;
+  text.rows = Math.min(30, file.content.split("\n").length + 2);
+  text.setAttribute("aria-label", `Content of ${path}`);
+  const told = make("div");
+  const save = button("Save", async () => {
+    save.disabled = true;
+    try {
+      await ask(contentOf(path), { method: "PUT", body: { content: text.value }, headers: { "If-Match": file.hash } });
+      showFile(path);
+    } catch (error) {
+      told.replaceChildren(alarm(reasonOf(error)));
+      save.disabled = false;
+    }
+  }, "main");
+  const buttons = make("p", "buttons");
+  buttons.append(save, button("Cancel", () => showFile(path)));
+  fill(place, [make("p", "place", `/${path}`), text, told, buttons]);
+  text.focus();
+}
+
 function show(path, parent, parts) {
-  const title = document.createElement("p");
-  title.className = "place";
-  title.textContent = `/${path}`;
   const back = parent === null ? "" : button("↑ Up", () => showDirectory(parent));
-  const hadFocus = place.contains(document.activeElement);
-  place.replaceChildren(title, back, ...parts);
-  if (hadFocus) place.querySelector("button")?.focus();
+  fill(place, [make("p", "place", `/${path}`), back, ...parts]);
 }
 
 function line(path, { name, type }) {
@@ -69,26 +87,6 @@ function listOf(items) {
   return list;
 }
 
-function button(text, act) {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.className = "quiet";
-  made.textContent = text;
-  made.addEventListener("click", act);
-  return made;
-}
-
-function note(text) {
-  const made = document.createElement("p");
-  made.className = "none";
-  made.textContent = text;
-  return made;
-}
-
 function parentOf(path) {
   return path.split("/").slice(0, -1).join("/");
-}
-
-function reasonOf(error) {
-  return error instanceof SyntaxError || error instanceof TypeError ? "The files cannot be read now." : error.message;
 }

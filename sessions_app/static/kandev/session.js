@@ -1,6 +1,7 @@
 // A session's page: the conversation grows, the parts around it are kept true, and forms are sent
 // without leaving the page. Everything also works without this file.
 
+import { workspaceChanged } from "./changes.js";
 import { append, showMessage } from "./conversation.js";
 import { workspaceStarts } from "./files.js";
 import { keepLive } from "./live.js";
@@ -8,7 +9,7 @@ import { partsOf } from "./parts.js";
 import { listen } from "./socket.js";
 import { showLocalTimes } from "./times.js";
 
-const PARTS = ["strip", "banner", "permissions", "ledger", "refusal", "controls", "continuity"];
+const PARTS = ["strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity"];
 const EVERY = 1000;
 const EVERY_WITH_SOCKET = 10000;
 const AFTER_NEWS = 50;
@@ -64,6 +65,7 @@ function hear(frame) {
   if (frame.type === "truncated" || (frame.epoch ?? page.dataset.epoch) !== page.dataset.epoch) return location.reload();
   if (frame.type !== "event") return live.soon();
   heardSeq = Math.max(heardSeq, frame.seq);
+  if (frame.event === "session.workspace.changed") workspaceChanged();
   let isShown = false;
   if (!isPast) keepingTheEnd(() => (isShown = append(frame)));
   if (frame.seq > lastSeq) live.soon(isShown ? AFTER_TEXT : AFTER_NEWS);
@@ -119,14 +121,16 @@ function startOnce() {
   send(page.dataset.resume, body).then(() => live.soon(), () => {});
 }
 
-document.getElementById("actions").addEventListener("submit", async (event) => {
+// The form of the buttons that stand alone, and those of the agent's questions, which come and go.
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (form.id !== "actions" && !form.classList.contains("asks")) return;
   event.preventDefault();
   const button = event.submitter;
-  const body = new FormData();
-  if (button.name) body.set(button.name, button.value);
+  const body = new FormData(form, button);
   button.disabled = true;
   try {
-    const answer = await send(button.formAction, body);
+    const answer = await send(button.hasAttribute("formaction") ? button.formAction : form.action, body);
     tell(answer.message ?? "");
   } catch {
     tell("The server did not answer. What you asked may or may not be on its way; the page will show it.");

@@ -3,7 +3,8 @@
 import { GONE, LOGGED_OUT, jittered } from "./live.js";
 
 const FIRST_PAUSE = 500;
-const LONGEST_PAUSE = 30000;
+const LONGEST_PAUSE = 5000; // a restart takes a few seconds
+const PAUSE_WHEN_TOO_MANY = 30000;
 const ACK_EVERY = 3000;
 const ACK_AT = 500; // events: timers of a page that nobody looks at are slow
 
@@ -58,7 +59,7 @@ export function listen({ path, hear, ended }) {
       return ended(ENDS[code]);
     }
     failures += 1;
-    const pause = code === TOO_MANY ? LONGEST_PAUSE : Math.min(FIRST_PAUSE * 2 ** failures, LONGEST_PAUSE);
+    const pause = code === TOO_MANY ? PAUSE_WHEN_TOO_MANY : Math.min(FIRST_PAUSE * 2 ** failures, LONGEST_PAUSE);
     timer = setTimeout(connect, jittered(pause));
     if (wasOpen) hear({ type: "closed" });
   }

@@ -1,0 +1,75 @@
+"""What an executor on Docker may be told: ``Executor.config``, checked."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+_SMALLEST_MEMORY: Final = 128
+_BLOCK: Final = 29
+"""Prefix length of one container's network: six addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class DockerConfig:
+    """The settings of one executor; every one has a default."""
+
+    image: str = ""
+    """Empty: ``KANDEV_AGENTCTL_IMAGE``."""
+    memory_mb: int = 4096
+    """MiB of memory for agent and agentctl together; no swap."""
+    pids: int = 1024
+    cpus: float = 0.0
+    """0: as many as there are."""
+    subnets: str = ""
+    """A network such as ``10.213.0.0/16`` that the containers' own networks are cut from; empty: the engine's pools."""
+
+    def networks_for(self, execution_id: str) -> Iterator[str]:
+        """Subnets to try for an execution, the likeliest free ones first; one empty text: the engine chooses."""
+        if not self.subnets:
+            yield ""
+            return
+        whole = ipaddress.ip_network(self.subnets)
+        blocks = 2 ** (_BLOCK - whole.prefixlen)
+        first = int.from_bytes(hashlib.sha256(execution_id.encode()).digest()[:8], "big")
+        for step in range(min(blocks, 64)):
+            start = int(whole.network_address) + (first + step) % blocks * 2 ** (32 - _BLOCK)
+            yield f"{ipaddress.ip_address(start)}/{_BLOCK}"
+
+
+def read_config(config: Mapping[str, Any]) -> DockerConfig:
+    """The settings; ValueError with one clear sentence for anything that is none."""
+    known = [field.name for field in fields(DockerConfig)]
+    if unknown := sorted(set(map(str, config)) - set(known)):
+        raise ValueError(f"local_docker knows no {', '.join(unknown)}; it knows {', '.join(known)}.")
+    read = DockerConfig(**config)
+    _check_text("image", read.image)
+    _check_number("memory_mb", read.memory_mb, _SMALLEST_MEMORY, whole=True)
+    _check_number("pids", read.pids, 16, whole=True)
+    _check_number("cpus", read.cpus, 0, whole=False)
+    _check_subnets(read.subnets)
+    return read
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or any(letter.isspace() for letter in value):
+        raise ValueError(f"{name} wants a text without blanks, not {value!r}.")
+
+
+def _check_number(name: str, value: object, least: float, *, whole: bool) -> None:
+    kinds = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < 2**31:
+        raise ValueError(f"{name} wants a {'whole ' if whole else ''}number of at least {least:g}, not {value!r}.")
+
+
+def _check_subnets(value: object) -> None:
+    _check_text("subnets", value)
+    try:
+        network = ipaddress.ip_network(str(value)) if value else None
+    except ValueError as error:
+        raise ValueError(f"subnets wants a network such as 10.213.0.0/16: {error}.") from error
+    if network is not None and (network.version != 4 or network.prefixlen > _BLOCK or not network.is_private):
+        raise ValueError(f"subnets wants a private IPv4 network of /{_BLOCK} or larger, not {value}.")

@@ -1,0 +1,204 @@
+"""Brings the one container of an execution up: found, started again, or made; everything follows from the ids.
+
+A stopped container is started again. It is made anew only where it was made from something else than is wanted
+now (another image, other limits) or has lost its network: what counts is on mounts, not in the container.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from django.conf import settings
+
+from executors_app import docker_mounts, docker_names
+from executors_app.agentctl import child_environment
+from executors_app.agentctl.protocol import MARKER
+from executors_app.docker_config import DockerConfig
+from executors_app.docker_engine import Container, Engine, EngineRefused
+from executors_app.docker_mounts import Mounted
+from executors_app.domain import LaunchSpec
+from executors_app.errors import LaunchFailed
+from executors_app.local_disk import places_of
+from executors_app.state_directory import StateDirectory
+from executors_app.worktrees import Worktree
+
+PORT: Final = 8700
+"""Where agentctl listens in its container; published on the loopback at a port that changes with every start."""
+_LOCK_WITHIN: Final = 60.0
+_SCRATCH: Final = "rw,exec,nosuid,nodev,mode=1777,size=1g"
+_LOG_LIMIT: Final = {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A container that runs, which says nothing yet of the agentctl in it."""
+
+    container: Container
+    found: bool
+    """It ran already."""
+
+    @property
+    def url(self) -> str:
+        """Where its agentctl can be asked."""
+        return url_of(self.container) or ""
+
+
+def url_of(container: Container | None) -> str | None:
+    """Where the agentctl of a container can be asked; None where it does not run or publishes no port (yet)."""
+    port = container.ports.get(PORT) if container else None
+    return f"http://127.0.0.1:{port}" if container and port and container.status == "running" else None
+
+
+def home_of(session_id: str) -> Path:
+    """The agent's home: its logins and conversations, kept over every container."""
+    return Path(settings.KANDEV_DATA_DIR) / "agent_homes" / session_id
+
+
+def bring_up(engine: Engine, spec: LaunchSpec, worktree: Worktree, config: DockerConfig) -> Up:
+    """The execution's container, running. Blocks; LaunchFailed, RuntimeUnavailable, RepositoryUnusable, OSError."""
+    places = places_of(spec.execution_id)
+    places.make()
+    with _alone(places):
+        places.write_token(spec.auth_token)
+        container = engine.find(docker_names.name_of(spec.execution_id))
+        if container is not None and not docker_names.is_owned(container.labels, spec.execution_id, spec.session_id):
+            raise LaunchFailed(f"The container {container.name} is not this session's; it is left alone.")
+        if container is not None and container.status in ("running", "restarting"):
+            return Up(container, found=True)
+        if container is not None and container.status == "paused":
+            engine.unpause(container.id)
+            return Up(_again(engine, container.name), found=True)
+        return Up(_start(engine, container, _Wanted(engine, spec, worktree, config, places)), found=False)
+
+
+class _Wanted:
+    """What a container of this execution would be made from now."""
+
+    def __init__(
+        self, engine: Engine, spec: LaunchSpec, worktree: Worktree, config: DockerConfig, places: StateDirectory
+    ):
+        self.config, self.execution_id = config, spec.execution_id
+        self.name = docker_names.name_of(spec.execution_id)
+        image = config.image or settings.KANDEV_AGENTCTL_IMAGE
+        repository, home = Path(spec.repository_path), home_of(spec.session_id)
+        mounted = docker_mounts.mounts(worktree.path, repository, places.path, home)
+        self.host = _host(self.name, config, mounted)
+        self.options = _options(spec, image, worktree)
+        parts = [engine.image_id(image), self.host, self.options]
+        made_from = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+        self.labels = docker_names.labels_of(spec.execution_id, spec.session_id, spec.task_id)
+        self.spec = hashlib.sha256(made_from).hexdigest()[:16]
+
+    def fits(self, container: Container, network: str) -> bool:
+        """Whether a stopped container can be started as it is."""
+        has = container.networks.get(self.name, "")
+        whole = container.status in ("created", "exited")
+        return whole and container.labels.get(docker_names.SPEC) == self.spec and has in ("", network)
+
+
+def _host(name: str, config: DockerConfig, mounted: list[Mounted]) -> dict[str, Any]:
+    """How the container stands on its host: what it may not, how much it may, what it sees."""
+    return {
+        "network_mode": name,
+        "port_bindings": {PORT: ("127.0.0.1",)},
+        "cap_drop": ["ALL"],
+        "cap_add": ["SETGID", "SETPCAP", "SETUID"],  # to become two users; agentctl gives them up
+        "security_opt": ["no-new-privileges:true"],
+        "read_only": True,
+        "tmpfs": dict.fromkeys(("/tmp", "/var/tmp", "/run"), _SCRATCH),  # noqa: S108 - the container's
+        "mem_limit": config.memory_mb << 20,
+        "memswap_limit": config.memory_mb << 20,
+        "pids_limit": config.pids,
+        **({"nano_cpus": round(config.cpus * 1e9)} if config.cpus else {}),
+        "restart_policy": {"Name": "no"},
+        "log_config": _LOG_LIMIT,
+        "mounts": [
+            {"Type": "bind", "Source": one.source, "Target": one.target, "ReadOnly": one.read_only} for one in mounted
+        ],
+    }
+
+
+def _options(spec: LaunchSpec, image: str, worktree: Worktree) -> dict[str, Any]:
+    """Files and children are the worktree's owner's: ours. Without capabilities even 0 is a number like others."""
+    command = [
+        *("--workspace", str(worktree.path)),
+        *("--state-dir", docker_mounts.STATE),
+        *("--session-id", spec.session_id),
+        *("--execution-id", spec.execution_id),
+        *("--token-file", f"{docker_mounts.STATE}/token"),
+        *("--listen", f"0.0.0.0:{PORT}"),
+        *("--run-as", f"{os.geteuid()}:{os.getegid()}"),
+    ]
+    return {
+        "image": image,
+        "command": command,
+        "environment": {MARKER: spec.execution_id, child_environment.SESSION: spec.session_id},
+        "user": "0:0",
+        "working_dir": docker_mounts.HOME,
+        "ports": [PORT],
+    }
+
+
+def _start(engine: Engine, container: Container | None, wanted: _Wanted) -> Container:
+    network = _network(engine, wanted)
+    if container is not None and not wanted.fits(container, network):
+        engine.remove(container.id)
+        container = None
+    if container is None:
+        engine.create(
+            wanted.name, {**wanted.options, "labels": {**wanted.labels, docker_names.SPEC: wanted.spec}}, wanted.host
+        )
+    elif wanted.name not in container.networks:
+        engine.connect(container.id, network)
+    engine.start(wanted.name)
+    return _again(engine, wanted.name)
+
+
+def _network(engine: Engine, wanted: _Wanted) -> str:
+    """The execution's own network; where a subnet is taken, the next one is tried."""
+    if found := engine.network(wanted.name):
+        return found
+    refusal: EngineRefused | None = None
+    for subnet in wanted.config.networks_for(wanted.execution_id):
+        try:
+            return engine.make_network(wanted.name, wanted.labels, subnet)
+        except EngineRefused as error:
+            refusal = error
+    raise LaunchFailed(
+        f"The Docker engine has no free network addresses ({refusal}): give the executor subnets of its own."
+    )
+
+
+def _again(engine: Engine, name: str) -> Container:
+    found = engine.find(name)
+    if found is None:
+        raise LaunchFailed(f"The container {name} was removed while it was starting.")
+    return found
+
+
+@contextmanager
+def _alone(places: StateDirectory) -> Iterator[None]:
+    """One who brings this container up at a time, on this machine."""
+    lock = os.open(places.path / "launch.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + _LOCK_WITHIN
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LaunchFailed("Another start of this container does not end.") from None
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(lock)

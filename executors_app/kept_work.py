@@ -1,0 +1,180 @@
+"""The workspace of a session as its repository keeps it, read without any workspace: whatever else is gone.
+
+What was kept last is the recovery snapshot, as long as nothing was committed since, and else the
+branch. Shapes are those of agentctl's answers; everything is read from git's objects, nothing is written.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from executors_app.agentctl import recovery_ref
+from executors_app.errors import NotKept
+from executors_app.git import GitFailed, commit_of, git, read_git
+
+CONTENT_LIMIT: Final = 1 << 20
+LIST_LIMIT: Final = 4 << 20
+_TYPES: Final = {"040000": "directory", "120000": "symlink", "160000": "other"}
+_CHANGES: Final = {"A": "added", "D": "deleted", "M": "modified", "T": "type_changed"}
+_LOOK: Final = ("-r", "-z", "--name-status", "--no-renames")
+_PATCH: Final = ("-r", "-p", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--root")
+_FIELDS: Final = ("%H", "%P", "%an", "%ae", "%aI", "%s", "%b")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Commits: of the files, of the index, and of what was checked out."""
+
+    repository: Path
+    branch: str
+    files: str
+    index: str
+    head: str
+    at: str
+    """When the files were kept; ISO 8601."""
+
+    def said(self) -> dict[str, Any]:
+        """What every answer tells of where it is from."""
+        return {"kept": {"commit": self.files, "at": self.at}}
+
+
+def find(repository: Path, session_id: str, branch: str) -> Kept:
+    """What is kept of a session; raises NotKept, GitFailed."""
+    if not repository.is_dir():
+        raise NotKept("The repository of this session is not on this machine.")
+    head = commit_of(repository, f"refs/heads/{branch}") if branch else None
+    if head is None:
+        raise NotKept("The branch of this session is not there any more.")
+    found = recovery_ref.find(partial(git, repository), recovery_ref.ref_of(session_id))
+    files, index = (found.commit, found.index) if found and found.head == head else (head, head)
+    return Kept(repository, branch, files, index, head, git(repository, "log", "-1", "--format=%cI", files, "--"))
+
+
+def list_directory(kept: Kept, path: str) -> dict[str, Any]:
+    """``{path, entries: [{name, type, size}], truncated, kept}``; raises NotKept."""
+    said = _read(kept, "ls-tree", "-z", "-l", f"{kept.files}:{_checked(path)}")
+    entries = [_entry(line) for line in said.split(b"\0")[:-1]]
+    entries.sort(key=lambda entry: entry["name"])
+    return {"path": path, "entries": entries, "truncated": len(said) == LIST_LIMIT, **kept.said()}
+
+
+def read_content(kept: Kept, path: str) -> dict[str, Any]:
+    """``{path, size, encoding, binary, content, truncated, hash, kept}``; raises NotKept."""
+    found = f"{kept.files}:{_checked(path)}"
+    try:
+        if git(kept.repository, "cat-file", "-t", found) != "blob":
+            raise NotKept("This is not a file.", path=path)
+        size = int(git(kept.repository, "cat-file", "-s", found))
+        data = read_git(kept.repository, "cat-file", "blob", found, limit=CONTENT_LIMIT)
+    except GitFailed as error:
+        raise NotKept("There is no such file.", path=path) from error
+    truncated = size > len(data)
+    encoding, content = _as_text(data, truncated=truncated)
+    return {
+        "path": path,
+        "size": size,
+        "encoding": encoding,
+        "binary": encoding != "utf-8",
+        "content": content,
+        "truncated": truncated,
+        "hash": None if truncated else hashlib.sha256(data).hexdigest(),
+        **kept.said(),
+    }
+
+
+def status(kept: Kept) -> dict[str, Any]:
+    """``{branch, head, clean, staged, unstaged, untracked, conflicted, truncated, kept}``."""
+    staged, unstaged = _changes(kept, kept.head, kept.index), _changes(kept, kept.index, kept.files)
+    untracked = [one["path"] for one in unstaged if one["change"] == "added"]
+    unstaged = [one for one in unstaged if one["change"] != "added"]
+    return {
+        "branch": kept.branch,
+        "head": kept.head,
+        "clean": not (staged or unstaged or untracked),
+        "staged": staged,
+        "unstaged": unstaged,
+        "untracked": untracked,
+        "conflicted": [],
+        "truncated": False,
+        **kept.said(),
+    }
+
+
+def diff(kept: Kept, path: str = "") -> dict[str, Any]:
+    """``{path, staged, unstaged, truncated, kept}``; what was untracked is in ``unstaged``."""
+    where = ("--", _checked(path)) if path else ()
+    said = [
+        _read(kept, "--literal-pathspecs", "diff-tree", *_PATCH, *pair, *where, limit=CONTENT_LIMIT)
+        for pair in ((kept.head, kept.index), (kept.index, kept.files))
+    ]
+    staged, unstaged = (one.decode("utf-8", "replace") for one in said)
+    truncated = any(len(one) == CONTENT_LIMIT for one in said)
+    return {"path": path, "staged": staged, "unstaged": unstaged, "truncated": truncated, **kept.said()}
+
+
+def log(kept: Kept, limit: int, skip: int) -> dict[str, Any]:
+    """``{commits: [{id, parents, author, email, at, subject, body}], more, truncated, kept}``, newest first."""
+    form = f"--format=tformat:{'%x00'.join(_FIELDS)}%x00"
+    said = _read(kept, "log", "-z", "--no-color", f"--max-count={limit + 1}", f"--skip={skip}", form, kept.head, "--")
+    fields = [field.decode("utf-8", "replace") for field in said.split(b"\0")[:-1]]
+    step = len(_FIELDS) + 1
+    commits = [_commit(fields[at : at + step]) for at in range(0, len(fields) - step + 1, step)]
+    truncated = len(said) == LIST_LIMIT
+    return {"commits": commits[:limit], "more": len(commits) > limit, "truncated": truncated, **kept.said()}
+
+
+def _read(kept: Kept, *arguments: str, limit: int = LIST_LIMIT) -> bytes:
+    try:
+        return read_git(kept.repository, *arguments, limit=limit)
+    except GitFailed as error:
+        raise NotKept("There is no such file or directory.") from error
+
+
+def _checked(path: str) -> str:
+    """A path as git has it in a tree: relative, and nothing but names; NotKept."""
+    plain = PurePosixPath(path)
+    if plain.is_absolute() or ".." in plain.parts or "\0" in path:
+        raise NotKept("There is no such file or directory.", path=path)
+    return "" if plain == PurePosixPath() else str(plain)
+
+
+def _entry(line: bytes) -> dict[str, Any]:
+    about, _, name = line.partition(b"\t")
+    mode, _, _, size = about.decode().split()
+    kind = _TYPES.get(mode, "file")
+    known = int(size) if kind in {"file", "symlink"} else None
+    return {"name": name.decode("utf-8", "replace"), "type": kind, "size": known}
+
+
+def _changes(kept: Kept, before: str, after: str) -> list[dict[str, str]]:
+    words = _read(kept, "diff-tree", *_LOOK, before, after).decode("utf-8", "replace").split("\0")[:-1]
+    pairs = zip(words[::2], words[1::2], strict=False)
+    return [{"path": path, "change": _CHANGES.get(letter, letter)} for letter, path in pairs]
+
+
+def _as_text(data: bytes, *, truncated: bool) -> tuple[str, str]:
+    if b"\0" not in data:
+        try:
+            return "utf-8", data.decode("utf-8", "strict")
+        except UnicodeDecodeError as error:
+            if truncated and error.start > len(data) - 4:  # the cut fell into a character
+                return "utf-8", data[: error.start].decode()
+    return "base64", base64.b64encode(data).decode("ascii")
+
+
+def _commit(fields: list[str]) -> dict[str, Any]:
+    identity, parents, author, email, at, subject, body = fields[: len(_FIELDS)]
+    return {
+        "id": identity.strip(),
+        "parents": parents.split(),
+        "author": author,
+        "email": email,
+        "at": at,
+        "subject": subject,
+        "body": body.strip("\n"),
+    }

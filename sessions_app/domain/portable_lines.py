@@ -1,0 +1,146 @@
+"""The lines of the portable record: an event of the log as one flat object, and back again (design 10). Pure.
+
+``{"seq", "ts", "kind", ...payload}``. The kind is the event's name without ``session.``; a message that
+is added has its role for a kind (``message.user``) and its text under ``content``. What the flat form has
+no room for lies under ``more``, so that every event comes back as it was.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+PREFIX: Final = "session."
+ROLES: Final = ("user", "agent", "thought", "tool", "status")
+ADDED: Final = "session.message.added"
+HIGHEST_SEQ: Final = 2**53
+"""Beyond it a number is no line's of any log."""
+
+_OTHER_ROLES: Final = {"assistant": "agent", "system": "status"}
+"""How others call what we call otherwise."""
+_OTHER_NAMES: Final = {"session.status_derived": "status.derived"}
+_OTHER_KINDS: Final = {kind: name for name, kind in _OTHER_NAMES.items()}
+_FRAME: Final = frozenset({"seq", "ts", "kind", "name", "once", "more"})
+_MESSAGE_FRAME: Final = _FRAME | {"content", "role", "text"}
+_KIND: Final = re.compile(r"[a-z][a-z_]*(\.[a-z][a-z_]*)*")
+_LONGEST_NAME: Final = 64
+_LONGEST_ONCE: Final = 128
+
+
+class BadLine(Exception):
+    """A line that is no line of a log; the message says why, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """One event of a session's log."""
+
+    seq: int
+    at: datetime
+    name: str
+    payload: Mapping[str, Any]
+    once: str | None = None
+
+
+def line_of(event: LogEvent) -> dict[str, Any]:
+    """The event as a line."""
+    line: dict[str, Any] = {"seq": event.seq, "ts": time_text(event.at), "kind": _kind_of(event)}
+    frame = _FRAME
+    if event.once is not None:
+        line["once"] = event.once
+    if _name_of(line["kind"]) != event.name:
+        line["name"] = event.name
+    elif _is_message(line["kind"]):
+        frame = _MESSAGE_FRAME
+        line["content"] = event.payload["text"]
+    flat = {key: value for key, value in event.payload.items() if key not in frame}
+    told = ("role", "text") if frame is _MESSAGE_FRAME else ()
+    more = {key: value for key, value in event.payload.items() if key in frame and key not in told}
+    line |= flat
+    if more:
+        line["more"] = more
+    return line
+
+
+def event_of(line: Any) -> LogEvent:
+    """The event that a line tells of; BadLine for anything else. Other people's lines are read, too."""
+    if not isinstance(line, dict):
+        raise BadLine("no object")
+    seq = line.get("seq")
+    if not isinstance(seq, int) or isinstance(seq, bool) or not 0 < seq < HIGHEST_SEQ:
+        raise BadLine("no seq")
+    kind = line.get("kind")
+    if not isinstance(kind, str) or not (_KIND.fullmatch(kind) or "name" in line):
+        raise BadLine("no kind")
+    name, more = line.get("name", _name_of(kind)), line.get("more", {})
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not isinstance(more, dict):
+        raise BadLine("no kind")
+    is_message = _is_message(kind) and "name" not in line
+    frame = _MESSAGE_FRAME if is_message else _FRAME
+    payload = {key: value for key, value in line.items() if key not in frame} | more
+    if is_message:
+        payload |= {"role": _role_of(kind), "text": _text_of(line.get("content", ""))}
+    once = line.get("once")
+    return LogEvent(seq, time_of(line.get("ts")), name, payload, once if _is_once(once) else None)
+
+
+def time_text(at: datetime) -> str:
+    """A moment as the record writes it: ISO 8601, UTC."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def time_of(text: Any) -> datetime:
+    """A moment that the record tells of; BadLine for anything else."""
+    try:
+        at = datetime.fromisoformat(text)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        raise BadLine("no time") from None
+
+
+def as_id(session_id: uuid.UUID, kind: str, text: Any) -> uuid.UUID:
+    """The id that ``text`` names; other people's ids become ours, the same each time."""
+    try:
+        return uuid.UUID(text)
+    except (ValueError, AttributeError, TypeError):
+        return uuid.uuid5(session_id, f"{kind}:{text}")
+
+
+def _kind_of(event: LogEvent) -> str:
+    role, text = event.payload.get("role"), event.payload.get("text")
+    if event.name == ADDED and role in ROLES and isinstance(text, str):
+        return f"message.{role}"
+    return _OTHER_NAMES.get(event.name, event.name.removeprefix(PREFIX))
+
+
+def _name_of(kind: str) -> str:
+    if kind in _OTHER_KINDS:
+        return _OTHER_KINDS[kind]
+    return ADDED if _is_message(kind) else PREFIX + kind
+
+
+def _is_message(kind: str) -> bool:
+    first, _, role = kind.partition(".")
+    return first == "message" and (role in ROLES or role in _OTHER_ROLES)
+
+
+def _role_of(kind: str) -> str:
+    role = kind.partition(".")[2]
+    return _OTHER_ROLES.get(role, role)
+
+
+def _text_of(content: Any) -> str:
+    """A text, or other people's list of blocks of which some are texts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(isinstance(block, dict) for block in content):
+        return "".join(block["text"] for block in content if isinstance(block.get("text"), str))
+    raise BadLine("no text")
+
+
+def _is_once(once: Any) -> bool:
+    return isinstance(once, str) and 0 < len(once) <= _LONGEST_ONCE

@@ -1,0 +1,213 @@
+"""What a session's rows were, told by its log alone: messages, runs, prompts, permissions, receipts. Pure.
+
+Every line is taken as far as it makes sense; what does not is left out and told of, never fatal.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sessions_app.domain.portable_lines import ADDED, ROLES, LogEvent, as_id
+from sessions_app.domain.portable_rows import MessageRow, PermissionRow, PromptRow, ReceiptRow, RunRow
+from sessions_app.domain.states import OPEN_RUN_STATES, PromptState, RunState, SessionState, WorkState
+
+PLAN: Final = "plan"
+"""Key of the message that shows the agent's plan, and of the plan in it."""
+KEY_LIMIT: Final = 128
+"""Characters of a name that others gave."""
+_ENDS: Final = {str(state): state for state in RunState if state not in OPEN_RUN_STATES}
+_PERMISSION_STATES: Final = ("resolved", "cancelled")
+
+
+@dataclass
+class Rebuilt:
+    """The rows of one session."""
+
+    session_id: uuid.UUID
+    messages: dict[uuid.UUID, MessageRow] = field(default_factory=dict)
+    runs: dict[uuid.UUID, RunRow] = field(default_factory=dict)
+    prompts: dict[str, PromptRow] = field(default_factory=dict)
+    permissions: dict[str, PermissionRow] = field(default_factory=dict)
+    receipts: dict[uuid.UUID, ReceiptRow] = field(default_factory=dict)
+    state: str = ""
+    error_code: str = ""
+    error_message: str = ""
+    work_state: str = ""
+    told_status: str = ""
+    expected: str = ""
+    """The prompt whose text the next message of the user is."""
+    asked: str = ""
+    """The newest message of the user, by its prompt."""
+
+    def apply(self, event: LogEvent) -> LogEvent:
+        """Take one event in; the event with our ids in the place of other people's. ValueError: it makes no sense."""
+        event = _with_our_ids(self.session_id, event)
+        handler = HANDLERS.get(event.name)
+        if handler is None and event.name.startswith("session.prompt."):
+            handler = _prompt
+        if handler is not None:
+            handler(self, event)
+        return event
+
+    def run(self, event: LogEvent) -> RunRow:
+        """The run that an event names; one that the log begins in the middle of is begun here."""
+        key = as_id(self.session_id, "run", event.payload.get("run_id"))
+        if key not in self.runs:
+            message_id = text_in(event.payload, "message_id") or self.asked
+            self.runs[key] = RunRow(key, message_id[:KEY_LIMIT], event.at)
+        return self.runs[key]
+
+
+def text_in(values: Mapping[str, Any], name: str) -> str:
+    """A text of ``values``; empty where there is something else."""
+    value = values.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _with_our_ids(session_id: uuid.UUID, event: LogEvent) -> LogEvent:
+    told = event.payload
+    ours: dict[str, str] = {}
+    if event.name.startswith("session.message."):
+        named = told.get("message_id", f"line {event.seq}")
+        ours["message_id"] = str(as_id(session_id, "message", named))
+    if told.get("run_id") is not None:
+        ours["run_id"] = str(as_id(session_id, "run", told["run_id"]))
+    if event.name == "session.receipt":
+        ours["receipt_id"] = str(as_id(session_id, "receipt", told.get("receipt_id")))
+    if all(told.get(name) == value for name, value in ours.items()):
+        return event
+    return LogEvent(event.seq, event.at, event.name, {**told, **ours}, event.once)
+
+
+def _added(rows: Rebuilt, event: LogEvent) -> None:
+    told = event.payload
+    payload, role, text = told.get("payload", {}), told.get("role"), told.get("text", "")
+    if role not in ROLES or not isinstance(payload, dict) or not isinstance(text, str):
+        raise ValueError("no message")
+    key = uuid.UUID(told["message_id"])
+    if key in rows.messages:
+        raise ValueError("a message for the second time")
+    if role == "user":
+        name = rows.asked = rows.expected or str(key)
+        rows.expected = ""
+        if name in rows.prompts:
+            rows.prompts[name].text = text
+    else:
+        name = PLAN if role == "status" and PLAN in payload else text_in(payload, "tool_call_id")[:200]
+    complete = told.get("complete") is not False
+    rows.messages[key] = MessageRow(key, event.seq, event.seq, role, name, dict(payload), complete, event.at, [text])
+
+
+def _updated(rows: Rebuilt, event: LogEvent) -> None:
+    told = event.payload
+    message = rows.messages.get(uuid.UUID(told["message_id"]))
+    if message is None:
+        raise ValueError("a change to a message that is not there")
+    if isinstance(told.get("replace"), str):
+        message.pieces = [told["replace"]]
+    if isinstance(told.get("append"), str):
+        message.pieces.append(told["append"])
+    if isinstance(told.get("payload"), dict):
+        message.payload = dict(told["payload"])
+    if isinstance(told.get("complete"), bool):
+        message.complete = told["complete"]
+    message.updated_seq = event.seq
+
+
+def _run_started(rows: Rebuilt, event: LogEvent) -> None:
+    rows.expected = text_in(event.payload, "message_id")[:KEY_LIMIT]
+    rows.run(event)
+
+
+def _run_waiting(rows: Rebuilt, event: LogEvent) -> None:
+    run = rows.run(event)
+    run.state, run.waited, run.since_seq = RunState.WAITING, True, event.seq
+    run.wait_kind, run.wait_id = text_in(event.payload, "wait_kind")[:16], text_in(event.payload, "wait_id")[:KEY_LIMIT]
+
+
+def _run_resumed(rows: Rebuilt, event: LogEvent) -> None:
+    rows.run(event).state = RunState.RUNNING
+
+
+def _run_ended(rows: Rebuilt, event: LogEvent) -> None:
+    run = rows.run(event)
+    run.waited = run.state == RunState.WAITING
+    run.state, run.ended_at = _ENDS[event.name.rpartition(".")[2]], event.at
+    run.reason = text_in(event.payload, "reason")[:64]
+
+
+def _prompt(rows: Rebuilt, event: LogEvent) -> None:
+    state, message_id = event.name.rpartition(".")[2], text_in(event.payload, "message_id")
+    if state not in set(PromptState) or not message_id or len(message_id) > KEY_LIMIT:
+        raise ValueError("no prompt")
+    kind = text_in(event.payload, "kind")[:10] or "user"
+    rows.prompts.setdefault(message_id, PromptRow(message_id, kind, state, event.at)).state = state
+
+
+def _permission_requested(rows: Rebuilt, event: LogEvent) -> None:
+    told = event.payload
+    key, options = text_in(told, "permission_id"), told.get("options")
+    tool_call = told.get("tool_call")
+    if not 0 < len(key) <= 64 or not isinstance(options, list) or not all(isinstance(one, dict) for one in options):
+        raise ValueError("no permission")
+    run_id = uuid.UUID(told["run_id"]) if told.get("run_id") is not None else None
+    known = run_id if run_id in rows.runs else None
+    rows.permissions[key] = PermissionRow(
+        key, known, dict(tool_call) if isinstance(tool_call, dict) else {}, options, event.at
+    )
+
+
+def _permission_settled(rows: Rebuilt, event: LogEvent) -> None:
+    asked = rows.permissions.get(text_in(event.payload, "permission_id"))
+    if asked is None:
+        raise ValueError("the end of a permission that is not there")
+    state = text_in(event.payload, "state")
+    expired = event.name.endswith(".expired")
+    asked.state = "expired" if expired else state if state in _PERMISSION_STATES else "resolved"
+    asked.option_id, asked.settled_at = text_in(event.payload, "option_id")[:128], event.at
+
+
+def _receipt(rows: Rebuilt, event: LogEvent) -> None:
+    told, key = event.payload, uuid.UUID(event.payload["receipt_id"])
+    kind, verified = text_in(told, "kind")[:16], text_in(told, "verified")[:16]
+    if key in rows.receipts:
+        rows.receipts[key].verified = verified
+    else:
+        strategy, reason = text_in(told, "strategy")[:16], text_in(told, "reason")[:64]
+        rows.receipts[key] = ReceiptRow(key, kind, verified, strategy, reason, event.at)
+
+
+def _state_changed(rows: Rebuilt, event: LogEvent) -> None:
+    if text_in(event.payload, "to") in set(SessionState):
+        rows.state = event.payload["to"]
+        rows.error_code = text_in(event.payload, "error_code")[:64]
+        rows.error_message = text_in(event.payload, "error_message")
+
+
+def _work_changed(rows: Rebuilt, event: LogEvent) -> None:
+    if text_in(event.payload, "to") in set(WorkState):
+        rows.work_state = event.payload["to"]
+
+
+def _status(rows: Rebuilt, event: LogEvent) -> None:
+    rows.told_status = text_in(event.payload, "status")[:20]
+
+
+HANDLERS: Final[dict[str, Callable[[Rebuilt, LogEvent], None]]] = {
+    ADDED: _added,
+    "session.message.updated": _updated,
+    "session.run.started": _run_started,
+    "session.run.waiting": _run_waiting,
+    "session.run.resumed": _run_resumed,
+    **{f"session.run.{end}": _run_ended for end in _ENDS},
+    "session.permission.requested": _permission_requested,
+    "session.permission.resolved": _permission_settled,
+    "session.permission.expired": _permission_settled,
+    "session.receipt": _receipt,
+    "session.state_changed": _state_changed,
+    "session.work_state_changed": _work_changed,
+    "session.status_derived": _status,
+}

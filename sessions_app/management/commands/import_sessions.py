@@ -1,0 +1,118 @@
+"""``manage.py import_sessions``: sessions from the portable record, into a database that lacks them (rule 37)."""
+
+from __future__ import annotations
+
+import sys
+from argparse import SUPPRESS
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from sessions_app.management.portable_import import Progress, Result, import_all
+from sessions_app.management.portable_places import DEFAULT_TEAM
+from sessions_app.services.portable_reading import records_in
+
+COULD_NOT_RUN: Final = 2
+WIDE: Final = 200
+"""Characters of a line where there is no terminal."""
+OUTCOMES: Final = {"imported": "imported", "there": "already there", "skipped": "skipped"}
+
+
+class Command(BaseCommand):
+    """Rebuild sessions; nothing of them runs afterwards until somebody says so."""
+
+    help = "Rebuilds sessions from the portable record; those that are there already are left alone."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The flags of interfaces 1, and a team for records that name none."""
+        parser.usage = SUPPRESS  # else a bad argument is told in many lines
+        parser.add_argument("directory", metavar="DIR", type=Path, help="the folder “sessions”, or the one around it")
+        parser.add_argument("--dry-run", action="store_true", help="say what would be imported, write nothing")
+        parser.add_argument("--team", default=DEFAULT_TEAM, help="for records that name none (default: %(default)s)")
+
+    def handle(self, *args: Any, directory: Path, dry_run: bool, team: str, **options: Any) -> None:
+        """Import; exit 0 all is there, 1 something had to be left out, 2 could not run."""
+        _check_database()
+        try:
+            folder = _folder(directory)
+            with _progress() as progress:
+                results = import_all(folder, team, progress, dry_run=dry_run)
+        except OSError as error:
+            raise CommandError(f"{directory} cannot be read: {error.strerror}", returncode=COULD_NOT_RUN) from error
+        except DatabaseError as error:
+            reason = str(error).splitlines()[0]
+            raise CommandError(f"the database cannot be used: {reason}", returncode=COULD_NOT_RUN) from error
+        show(Console(width=None if sys.stdout.isatty() else WIDE), results, dry_run=dry_run)
+        if any(result.findings for result in results):
+            sys.exit(1)
+
+
+def _folder(directory: Path) -> Path:
+    """The record's folder, or the one of a whole data directory."""
+    inner = directory / "sessions"
+    return inner if inner.is_dir() and not records_in(directory) else directory
+
+
+def _check_database() -> None:
+    try:
+        executor = MigrationExecutor(connection)
+        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    except (DatabaseError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CommandError(f"the database cannot be reached: {reason}", returncode=COULD_NOT_RUN) from error
+    if missing:
+        raise CommandError(
+            f"the database lacks {len(missing)} migrations; run manage.py migrate", returncode=COULD_NOT_RUN
+        )
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A progress bar on a terminal; nothing anywhere else."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("importing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("import", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def show(console: Console, results: Sequence[Result], *, dry_run: bool) -> None:
+    """A table of the sessions, what was left out and what there is to say, one summary line."""
+    table = Table("session", "task", "", "events", "messages", "held", box=None, header_style="bold", pad_edge=False)
+    for result in results:
+        counts = (str(result.events), str(result.messages), str(result.held)) if result.outcome == "imported" else ()
+        table.add_row(escape(result.stem), escape(result.title[:50]), OUTCOMES[result.outcome], *counts)
+    if results:
+        console.print(table)
+    for result in results:
+        for finding in result.findings:
+            place = f"{finding.file}:{finding.line}" if finding.line else finding.file
+            console.print(f"{escape(place)}: {escape(finding.problem)}", highlight=False, soft_wrap=True)
+        for note in result.notes:
+            console.print(f"{escape(result.stem)}: {escape(note)}", highlight=False, soft_wrap=True)
+    console.print(summary(results, dry_run=dry_run), highlight=False)
+
+
+def summary(results: Sequence[Result], *, dry_run: bool) -> str:
+    """One line: how many came to what."""
+    if not results:
+        return "No session lies there."
+    count = {name: sum(result.outcome == name for result in results) for name in OUTCOMES}
+    told = ", ".join(f"{count[name]} {words}" for name, words in OUTCOMES.items() if count[name])
+    held = sum(result.held for result in results)
+    left_out = sum(len(result.findings) for result in results)
+    more = (f"; {held} prompts held" if held else "") + (f"; {left_out} things left out" if left_out else "")
+    return f"{len(results)} sessions: {told}{more}{' (dry run: nothing was written)' if dry_run else ''}."

@@ -1,0 +1,68 @@
+"""``manage.py orphans``: what carries our marks and belongs to no session; removed only by name (rules, section 7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from executors_app.domain import Orphan
+from executors_app.errors import ExecutorError
+from executors_app.models import ExecutorRunning
+from executors_app.plugins import runtimes
+from executors_app.runtimes import FindsOrphans
+
+COULD_NOT_RUN = 2
+
+
+class Command(BaseCommand):
+    """List orphans; ``--remove`` ends and removes those that are named, after another look."""
+
+    help = "Lists containers of this Kandev that no session has; --remove NAME removes one of them."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """``--json`` and ``--remove``."""
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
+        parser.add_argument("--remove", action="append", default=[], metavar="NAME", help="may be given again")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Exit 0; 1 where something that was named is no orphan or could not be removed; 2 could not look."""
+        known = {str(pk) for pk in ExecutorRunning.objects.values_list("pk", flat=True)}
+        places = {name: place for name, place in runtimes().items() if isinstance(place, FindsOrphans)}
+        found: dict[str, list[Orphan]] = {}
+        for name, place in places.items():
+            try:
+                found[name] = asyncio.run(place.orphans(known))
+            except ExecutorError as error:
+                self.stderr.write(f"{name}: {error.message}")
+        if places and not found:
+            raise CommandError("no runtime could be asked", returncode=COULD_NOT_RUN)
+        self._show(found, as_json=options["json"])
+        self._remove(options["remove"], found, places)
+
+    def _show(self, found: Mapping[str, list[Orphan]], *, as_json: bool) -> None:
+        rows = [{"runtime": name, **asdict(one)} for name, orphans in found.items() for one in orphans]
+        if as_json:
+            self.stdout.write(json.dumps({"orphans": rows}, indent=2))
+            return
+        for row in rows:
+            self.stdout.write(f"{row['runtime']}  {row['id']}  {row['status']}")
+        self.stdout.write(f"{len(rows)} orphans")
+
+    def _remove(self, names: list[str], found: Mapping[str, list[Orphan]], places: Mapping[str, FindsOrphans]) -> None:
+        orphans = {one.id: (places[name], one) for name, listed in found.items() for one in listed}
+        for wanted in names:
+            if wanted not in orphans:
+                raise CommandError(f"{wanted} is no orphan of this Kandev; nothing was done about it")
+            place, one = orphans[wanted]
+            try:
+                removed = asyncio.run(place.remove_orphan(one))
+            except ExecutorError as error:
+                raise CommandError(f"{wanted}: {error.message}") from error
+            if not removed:
+                raise CommandError(f"{wanted} is not what it was listed as any more; nothing was done about it")
+            self.stderr.write(f"{wanted} was removed")

@@ -1,0 +1,59 @@
+"""Beginning a transaction on a session where many others write: everybody gets a turn, nobody an error."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from django.db import OperationalError, connection, transaction
+
+from sessions_app.models.session import TaskSession
+
+_patience: ContextVar[float] = ContextVar("patience", default=20.0)
+"""Seconds for which a request waits for its turn; each wait for a lock ends within a third of a lease (rule 6)."""
+_BUSY: Final = frozenset({"55P03", "40P01"})
+"""PostgreSQL's codes of a lock that did not come, and of a deadlock that we were chosen to give up."""
+
+
+def be_impatient() -> None:
+    """From now on this thread waits for one lock, and no longer: it has leases to renew."""
+    _patience.set(0.0)
+
+
+def patience() -> float:
+    """Seconds for which this thread may wait for its turn."""
+    return _patience.get()
+
+
+@contextmanager
+def locked(session_id: uuid.UUID | str, patience: float) -> Iterator[TaskSession]:
+    """The session's row, locked, in one transaction that ends with the block.
+
+    Nothing is written before the row is ours, so beginning again is safe. Raises OperationalError
+    when ``patience`` seconds are over, and at once within a transaction of the caller's.
+    """
+    deadline = time.monotonic() + patience
+    with ExitStack() as kept:
+        yield _begin(kept, session_id, deadline)
+
+
+def _begin(kept: ExitStack, session_id: uuid.UUID | str, deadline: float) -> TaskSession:
+    while True:
+        try:
+            with ExitStack() as trying:
+                trying.enter_context(transaction.atomic())
+                session: TaskSession = TaskSession.objects.select_for_update(no_key=True).get(id=session_id)
+                kept.enter_context(trying.pop_all())
+                return session
+        except OperationalError as error:
+            if connection.in_atomic_block or not is_busy(error) or time.monotonic() >= deadline:
+                raise
+
+
+def is_busy(error: OperationalError) -> bool:
+    """Whether others held the lock for too long: nothing is wrong, and nothing was done."""
+    return "database is locked" in str(error) or getattr(error.__cause__, "sqlstate", "") in _BUSY

@@ -1,0 +1,217 @@
+"""The files of the portable record: one log, one snapshot and one list of keys a session (design 10).
+
+``<data>/sessions/<id>.messages.jsonl`` only grows, ``<id>.json`` and ``<id>.tokens.json`` are replaced
+as a whole. All are 0600 in a directory that is 0700. What a crash has torn is cut and written again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from django.conf import settings
+
+from executors_app import crash_points
+from sessions_app.domain.portable_lines import BadLine, LogEvent, event_of, line_of
+
+LOG: Final = ".messages.jsonl"
+SNAPSHOT: Final = ".json"
+TOKENS: Final = ".tokens.json"
+SUPERSEDED: Final = "superseded"
+"""Folder of records whose log is no longer the database's: after a restored one."""
+CURSOR: Final = ".exported"
+"""File that says how far the exporter is."""
+_CHUNK: Final = 64 * 1024
+
+
+def directory() -> Path:
+    """Where the record lies; made on first use, for our own uid alone."""
+    path = Path(settings.KANDEV_DATA_DIR) / "sessions"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+class ExporterLock:
+    """The right to write the record in a directory; it dies with its process."""
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+
+    def take(self) -> bool:
+        """Take it without waiting; True when it is ours."""
+        if self._descriptor is None:
+            descriptor = os.open(directory() / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a log: its last event and its length in bytes."""
+
+    event: LogEvent | None
+    size: int
+
+    @property
+    def seq(self) -> int:
+        """Of the last event; 0 for an empty log."""
+        return self.event.seq if self.event else 0
+
+
+class SessionFiles:
+    """The three files of one session."""
+
+    def __init__(self, folder: Path, session_id: uuid.UUID):
+        self.folder, self.session_id = folder, session_id
+        self.log = folder / f"{session_id}{LOG}"
+        self.snapshot = folder / f"{session_id}{SNAPSHOT}"
+        self.tokens = folder / f"{session_id}{TOKENS}"
+
+    def tail(self) -> Tail:
+        """Cut what a crash has torn off the end of the log; what stands there then. Raises OSError."""
+        try:
+            descriptor = os.open(self.log, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return Tail(None, 0)
+        try:
+            size = os.fstat(descriptor).st_size
+            tail = _last_whole_line(descriptor, size)
+            if tail.size < size:
+                os.ftruncate(descriptor, tail.size)
+                os.fsync(descriptor)
+            return tail
+        finally:
+            os.close(descriptor)
+
+    def append(self, tail: Tail, events: Sequence[LogEvent]) -> Tail:
+        """Write events behind ``tail``, on the disk when this returns; raises OSError, and then nothing has changed."""
+        data = b"".join(encode(line_of(event)) for event in events)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self.log, flags, 0o600)
+        try:
+            _write_at(descriptor, data, tail.size)
+            crash_points.reached("export.lines_written", self.session_id)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if not tail.size:
+            _sync_directory(self.folder)
+        crash_points.reached("export.lines_synced", self.session_id)
+        return Tail(events[-1], tail.size + len(data))
+
+    def set_aside(self) -> None:
+        """Put the record of another log where nobody writes; it is kept for people."""
+        place = self.folder / SUPERSEDED / f"{self.session_id}-{uuid.uuid4().hex[:8]}"
+        place.mkdir(mode=0o700, parents=True)
+        for path in (self.log, self.snapshot, self.tokens):
+            if path.exists():
+                path.rename(place / path.name)
+        _sync_directory(self.folder)
+
+    def remove(self) -> None:
+        """Forget the session."""
+        for path in (self.log, self.snapshot, self.tokens):
+            path.unlink(missing_ok=True)
+
+
+def forget(session_id: uuid.UUID) -> None:
+    """A session was deleted: its record goes with it, as far as it can."""
+    try:
+        SessionFiles(directory(), session_id).remove()
+    except OSError:
+        return  # it is said nowhere that a record is complete or gone
+
+
+def encode(line: dict[str, Any]) -> bytes:
+    """One line of JSON with its end."""
+    try:
+        return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+    except (orjson.JSONEncodeError, TypeError):  # halves of characters, and numbers of more than 64 bits
+        return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def write_draft(path: Path, document: dict[str, Any]) -> Path:
+    """Write what will take the place of ``path`` beside it, on the disk when this returns; raises OSError."""
+    draft = path.with_name(f".{path.name}.draft")
+    data = json.dumps(document, indent=1, ensure_ascii=True).encode() + b"\n"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _write_at(descriptor, data, 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return draft
+
+
+def put(draft: Path, path: Path) -> None:
+    """Put a draft into the place of ``path``: whole, or not at all. Raises OSError."""
+    draft.rename(path)
+    _sync_directory(path.parent)
+
+
+def _write_at(descriptor: int, data: bytes, offset: int) -> None:
+    """Write all of ``data``; where that fails the file ends at ``offset`` again."""
+    view, at = memoryview(data), offset
+    try:
+        os.ftruncate(descriptor, offset)
+        while view:
+            written = os.pwrite(descriptor, view, at)
+            view, at = view[written:], at + written
+    except OSError:
+        os.ftruncate(descriptor, offset)
+        raise
+
+
+def _sync_directory(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _last_whole_line(descriptor: int, size: int) -> Tail:
+    """The last line that is one, and where it ends."""
+    end = size
+    while end:
+        start = _line_start(descriptor, end)
+        line = os.pread(descriptor, end - start, start)
+        try:
+            if line.endswith(b"\n"):
+                return Tail(event_of(json.loads(line)), end)
+        except (ValueError, RecursionError, BadLine):
+            pass
+        end = start
+    return Tail(None, 0)
+
+
+def _line_start(descriptor: int, end: int) -> int:
+    """Where the line begins whose last byte is before ``end``."""
+    at = end - 1
+    while at > 0:
+        start = max(0, at - _CHUNK)
+        found = os.pread(descriptor, at - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        at = start
+    return 0

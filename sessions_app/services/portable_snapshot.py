@@ -1,0 +1,152 @@
+"""What the snapshot of a session says, and the list of its keys: all that its log does not tell (design 10).
+
+Bounded, whatever the history: of what the log tells anyway only the newest rows are here in full. No
+secret is in either: neither tokens of agents and agentctl, nor environments, arguments and servers of profiles.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import models
+from django.utils import timezone
+
+from executors_app.models import ExecutorRunning
+from sessions_app.domain.portable_lines import time_text
+from sessions_app.domain.states import UNSETTLED_PROMPT_STATES, PromptState, RunState
+from sessions_app.models import ContinuityReceipt, Prompt, ResumeToken, Run, Task, TaskSession
+
+FORMAT: Final = "kandev/1"
+NEWEST: Final = 50
+"""Runs, prompts, receipts and keys of a session that a snapshot has in full."""
+UNFINISHED: Final = (PromptState.QUEUED, PromptState.HELD, PromptState.INTERRUPTED, *UNSETTLED_PROMPT_STATES)
+RUN_FIELDS: Final = (
+    *("id", "message_id", "state", "has_process", "wait_kind", "wait_id", "wait_reason", "deadline_at"),
+    *("waited", "reason", "since_seq", "started_at", "ended_at"),
+)
+PROMPT_FIELDS: Final = ("message_id", "text", "kind", "state", "created_at")
+RECEIPT_FIELDS: Final = ("id", "kind", "verified", "strategy", "reason", "evidence", "launch_id", "created_at")
+TOKEN_FIELDS: Final = (
+    *("id", "run_id", "wait_kind", "wait_id", "secret_hash", "expires_at"),
+    *("consumed_at", "revoked_at", "expired_at", "reason", "created_at"),
+)
+
+
+def snapshot_of(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None:
+    """The snapshot of a session as its rows are now; None where it is gone. A constant number of queries."""
+    rows = TaskSession.objects.select_related("task__team", "task__repository", "agent_profile__team", "executor")
+    session = rows.select_related("owner", "task__created_by").filter(id=session_id).first()
+    if session is None:
+        return None
+    execution = ExecutorRunning.objects.filter(id__in=[session.agent_execution_id]).first()
+    runs = list(session.runs.order_by("-started_at", "-id")[:NEWEST])
+    profile, task = session.agent_profile, session.task
+    return {
+        "format": FORMAT,
+        "id": str(session.id),
+        "title": task.title,
+        "working_dir": session.worktree_path or (task.repository.path if task.repository else ""),
+        "provider": {"type": profile.agent_type, "model": profile.model},
+        "created_at": time_text(session.created_at),
+        "updated_at": time_text(timezone.now()),
+        "last_seq": session.last_seq,
+        "run": _newest_run(runs, execution),
+        "recovery": {"last_boot_seen": boot_id, "interruption": _interruption(runs)},
+        "epoch": session.epoch,
+        **_plain(session, ("state", "desired_state", "work_state", "policy", "continue_prompts", "stopped_by_user")),
+        **_plain(session, ("error_code", "error_message", "worktree_id", "worktree_path", "worktree_branch")),
+        "agent_execution_id": _json(session.agent_execution_id),
+        "owner": session.owner.get_username() if session.owner else None,
+        "task": _task(task),
+        "agent_profile": {
+            **_plain(profile, ("id", "name", "agent_type", "model", "permission_mode")),
+            **_plain(profile, ("supports_session_resume", "history_context_injection")),
+            "team": profile.team.name if profile.team else None,
+        },
+        "executor": _plain(session.executor, ("name", "runtime")),
+        "runs": [_plain(run, RUN_FIELDS) for run in reversed(runs)],
+        "prompts": _prompts(session),
+        "receipts": [_plain(one, RECEIPT_FIELDS) for one in reversed(_receipts(session))],
+    }
+
+
+def tokens_of(session_id: uuid.UUID) -> dict[str, Any]:
+    """The keys of a session's waits, newest last: ids, kinds, times and hashes; never what opens anything."""
+    rows = ResumeToken.objects.filter(session_id=session_id).order_by("-created_at", "-id")[:NEWEST]
+    now = timezone.now()
+    return {
+        "format": FORMAT,
+        "session_id": str(session_id),
+        "tokens": [{**_plain(one, TOKEN_FIELDS), "state": str(one.state(now))} for one in reversed(rows)],
+    }
+
+
+def _task(task: Task) -> dict[str, Any]:
+    repository = task.repository
+    return {
+        **_plain(task, ("id", "title", "description", "base_branch", "state", "archived_at", "created_at")),
+        "team": task.team.name,
+        "repository": _plain(repository, ("name", "path")) if repository else None,
+        "created_by": task.created_by.get_username() if task.created_by else None,
+    }
+
+
+def _newest_run(runs: Sequence[Run], execution: ExecutorRunning | None) -> dict[str, Any] | None:
+    if not runs:
+        return None
+    run, wait = runs[0], None
+    if run.state == RunState.WAITING:
+        token = ResumeToken.objects.filter(run=run, wait_id=run.wait_id).order_by("-created_at").first()
+        wait = {
+            "kind": run.wait_kind,
+            "since_seq": run.since_seq,
+            "resume_token_id": str(token.id) if token else None,
+            "deadline_at": _json(run.deadline_at),
+        }
+    return {
+        "run_id": str(run.id),
+        "boot_id": execution.boot_id if execution else "",
+        "started_at": _json(run.started_at),
+        "ended_at": _json(run.ended_at),
+        "wait": wait,
+    }
+
+
+def _interruption(runs: Iterable[Run]) -> dict[str, Any] | None:
+    newest = next(iter(runs), None)
+    if newest is None or newest.state != RunState.INTERRUPTED:
+        return None
+    return {"run_id": str(newest.id), "reason": newest.reason, "at": _json(newest.ended_at)}
+
+
+def _prompts(session: TaskSession) -> list[dict[str, Any]]:
+    """The unfinished ones and the newest of the others; a text that the log has too is the same."""
+    rows = Prompt.objects.filter(session=session).select_related("by", "resent_as", "continued_by")
+    newest = list(rows.exclude(state__in=UNFINISHED).order_by("-id")[:NEWEST])
+    found = sorted([*rows.filter(state__in=UNFINISHED), *newest], key=lambda row: int(row.pk))
+    return [
+        {
+            **_plain(row, PROMPT_FIELDS),
+            "by": row.by.get_username() if row.by else None,
+            "resent_as": row.resent_as.message_id if row.resent_as else None,
+            "continued_by": row.continued_by.message_id if row.continued_by else None,
+        }
+        for row in found
+    ]
+
+
+def _receipts(session: TaskSession) -> list[ContinuityReceipt]:
+    return list(session.receipts.order_by("-created_at", "-id")[:NEWEST])
+
+
+def _plain(row: models.Model, names: Iterable[str]) -> dict[str, Any]:
+    return {name: _json(getattr(row, name)) for name in names}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return time_text(value)
+    return str(value) if isinstance(value, uuid.UUID) else value

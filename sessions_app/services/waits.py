@@ -1,0 +1,119 @@
+"""Waits for the outside: a build, an approval, anything that has a deadline and may call back (design 10).
+
+What comes back becomes a prompt ``wait:<wait_id>`` (rule 31); the run waits, is resumed and ends as one.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from sessions_app.domain.states import ENDED_STATES, PromptState, RunState
+from sessions_app.domain.status import DerivedStatus
+from sessions_app.domain.tokens import WaitKind
+from sessions_app.models import Draft, Prompt, ResumeToken, Run, writing
+from sessions_app.models import waits as writes
+from sessions_app.services import tokens
+from sessions_app.services.errors import Conflict, Invalid, TerminalState, TokenInvalid, TokenRevoked
+from sessions_app.services.intents import check_text, wake
+
+UNDER_WAY = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWait:
+    """A wait and its secret, which nobody is shown a second time."""
+
+    run_id: uuid.UUID | None
+    wait_id: str
+    resume_token: str | None
+    deadline: datetime | None
+
+
+def open_wait(session_id: uuid.UUID, reason: str, deadline: datetime | None, by: Any) -> OpenWait:
+    """Let a session at rest wait for the outside until ``deadline`` (None: for ever).
+
+    Asked again it is the same wait with another key; the earlier one is revoked. Raises Invalid for a
+    deadline that has passed, TerminalState, and Conflict where the agent is at work or about to be.
+    """
+    if deadline is not None and deadline <= timezone.now():
+        raise Invalid("The deadline has passed.", field="deadline")
+    with writing(session_id) as draft:
+        _refuse_ended(draft)
+        run = draft.open_run
+        if run is not None and not run.has_process and run.state == RunState.WAITING:
+            token = _ask_again(draft, run, reason, deadline, by)
+        else:
+            token = _begin(draft, reason, deadline, by)
+    return OpenWait(token.run_id, token.wait_id, token.secret(), deadline)
+
+
+def _begin(draft: Draft, reason: str, deadline: datetime | None, by: Any) -> ResumeToken:
+    if draft.open_run is not None or draft.session.prompts.filter(state__in=UNDER_WAY).exists():
+        raise Conflict("The agent is at work, or has a prompt to work on. A wait can begin when its turn has ended.")
+    wait_id = str(uuid.uuid4())
+    draft.start_run(message_id(wait_id), has_process=False)
+    return writes.begin(draft, WaitKind.EXTERNAL, wait_id, deadline=deadline, reason=reason, by=by)
+
+
+def _ask_again(draft: Draft, run: Run, reason: str, deadline: datetime | None, by: Any) -> ResumeToken:
+    writes.revoke(draft, "rotated", run=run)
+    run.wait_reason, run.deadline_at = reason, deadline
+    run.save(update_fields=["wait_reason", "deadline_at"])
+    return writes.mint(draft, run, WaitKind.EXTERNAL, run.wait_id, expires_at=deadline, by=by)
+
+
+def message_id(wait_id: str) -> str:
+    """The name of the prompt that a wait becomes, and of its run from the beginning."""
+    return f"wait:{wait_id}"
+
+
+def resume(secret: str, payload: Any, key: str) -> dict[str, str]:
+    """End a wait with what has come; ``{run_id, status}``. The key is the only credential.
+
+    The same idempotency ``key`` again gets the first answer. Raises the errors of ``services.tokens``
+    and whatever refuses a start; then the key can be used later.
+    """
+    found = tokens.find(secret)
+    if found.wait_kind != WaitKind.EXTERNAL or found.run_id is None:
+        raise TokenInvalid
+    if (told := tokens.told_before(found, key)) is not None:
+        return told
+    answer = {"run_id": str(found.run_id), "status": str(DerivedStatus.RUNNING)}
+    with writing(found.session_id) as draft:
+        told, first = tokens.redeem(draft, found, key=key, answer=answer)
+        if first:
+            _go_on(draft, found, payload)
+    return told
+
+
+def _go_on(draft: Draft, token: ResumeToken, payload: Any) -> None:
+    """The run is resumed, and its prompt waits for the agent, which is woken if it sleeps."""
+    _refuse_ended(draft)
+    run = draft.open_run
+    if run is None or run.id != token.run_id:
+        raise TokenRevoked
+    text = _text(run, payload)
+    draft.move_run("resume")
+    wake(draft, None)
+    row = Prompt.objects.create(session=draft.session, message_id=run.message_id, text=text, kind="wait")
+    draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+
+
+def _refuse_ended(draft: Draft) -> None:
+    if draft.session.state in ENDED_STATES or draft.session.task.is_over:
+        raise TerminalState
+
+
+def _text(run: Run, payload: Any) -> str:
+    """The payload as the agent is told it: a text as it is, anything else as JSON."""
+    if payload in (None, "", {}, []):
+        payload = f"What was waited for has come: {run.wait_reason or 'go on'}"
+    text = payload if isinstance(payload, str) else json.dumps(payload, indent=2, ensure_ascii=False)
+    check_text(text, field="payload")
+    return text

@@ -1,0 +1,125 @@
+"""The one writer of ingest: what all streams have brought goes into the database together, then others have their turn.
+
+Back to back commits starve every other writer of SQLite (rules, section 5a): the first batch after a
+quiet moment is written at once, the next no sooner than ``PAUSE`` or the last commit's duration later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import InterfaceError, OperationalError, transaction
+
+from sessions_app.models import Lease
+from sessions_app.supervisor.fold import Line
+from sessions_app.supervisor.ingest import Ingested, ingest
+from sessions_app.supervisor.threads import DatabaseThread
+
+log = logging.getLogger(__name__)
+PAUSE = 0.01
+"""Seconds at least between two commits."""
+RETRY = 1.0
+"""Seconds until a database that takes nothing is tried again."""
+MOST_LINES = 2000
+"""Of one transaction, give or take a batch: what is written in 10 to 15 ms."""
+
+
+@dataclass(eq=False)
+class Batch:
+    """Lines of one stream, on their way."""
+
+    session_id: uuid.UUID
+    lease: Lease
+    lines: Sequence[Line]
+    token: Mapping[str, Any] | None
+    written: asyncio.Future[Ingested] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Writer:
+    """Writes batches in the order they come; a database that is full or away is waited for."""
+
+    def __init__(self, thread: DatabaseThread):
+        self._thread = thread
+        self._waiting: deque[Batch] = deque()
+        self._failing = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(
+        self, session_id: uuid.UUID, lease: Lease, lines: Sequence[Line], token: Mapping[str, Any] | None
+    ) -> Ingested:
+        """Write a batch of one stream, which gives its next one after that; raises what ``ingest`` raises."""
+        batch = Batch(session_id, lease, lines, token)
+        self._waiting.append(batch)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="writer")
+        return await batch.written
+
+    async def close(self) -> None:
+        """Finish the commit under way; what still waits is in the journals."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            began = time.monotonic()
+            await self._write(self._next())
+            await asyncio.sleep(max(PAUSE, time.monotonic() - began))
+
+    def _next(self) -> list[Batch]:
+        batches = [self._waiting.popleft()]
+        while self._waiting and sum(len(batch.lines) for batch in batches) < MOST_LINES:
+            batches.append(self._waiting.popleft())
+        return batches
+
+    async def _write(self, batches: Sequence[Batch]) -> None:
+        try:
+            results = await asyncio.shield(self._thread(write_together, batches))
+        except (OperationalError, InterfaceError) as error:
+            await self._failed(batches, error)
+            return
+        if self._failing:
+            self._failing = False
+            log.warning("the database takes events again")
+        for batch, result in results:
+            if batch.written.done():
+                continue  # its stream has ended meanwhile
+            if isinstance(result, Exception):
+                batch.written.set_exception(result)
+            else:
+                batch.written.set_result(result)
+
+    async def _failed(self, batches: Sequence[Batch], error: Exception) -> None:
+        """Where one of several is to blame the others must not wait for it; otherwise all are tried again."""
+        if len(batches) > 1:
+            for batch in batches:
+                await self._write([batch])
+            return
+        if not self._failing:
+            self._failing = True
+            log.error("the database takes no events, the journals keep them: %s", error)
+        await asyncio.sleep(RETRY)
+        self._waiting.extend(batch for batch in batches if not batch.written.done())
+
+
+def write_together(batches: Sequence[Batch]) -> list[tuple[Batch, Ingested | Exception]]:
+    """One transaction for all; a batch that fails is taken back alone, a database that fails takes back all."""
+    with transaction.atomic() if len(batches) > 1 else nullcontext():
+        return [(batch, _write_one(batch)) for batch in sorted(batches, key=lambda batch: batch.session_id)]
+
+
+def _write_one(batch: Batch) -> Ingested | Exception:
+    try:
+        return ingest(batch.session_id, batch.lease, batch.lines, batch.token)
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception as error:  # noqa: BLE001  (it is the stream's to say)
+        return error

@@ -1,0 +1,69 @@
+"""A shell over a WebSocket, as a test talks to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+
+from tests.agentctl.running import Running
+
+QUICK = aiohttp.ClientWSTimeout(ws_close=0.5)
+
+
+@dataclass
+class Typist:
+    """One connection to one shell."""
+
+    socket: aiohttp.ClientWebSocketResponse
+    hello: dict[str, Any]
+    heard: bytearray = field(default_factory=bytearray)
+    _searched: int = 0
+    told: list[dict[str, Any]] = field(default_factory=list)
+
+    async def type(self, text: str) -> None:
+        await self.socket.send_bytes(text.encode())
+
+    async def resize(self, columns: int, rows: int) -> None:
+        await self.socket.send_str(orjson.dumps({"resize": [columns, rows]}).decode())
+
+    async def hears(self, wanted: str) -> None:
+        """Until the output holds ``wanted``."""
+        try:
+            while self.heard.find(wanted.encode(), max(0, self._searched - len(wanted))) < 0:
+                self._searched = len(self.heard)
+                assert await self._next(), "it has closed"
+            self._searched = 0
+        except (AssertionError, TimeoutError) as error:
+            raise AssertionError(f"never heard {wanted!r} but {self.heard[-2000:]!r}, told {self.told}") from error
+
+    async def ends(self) -> int | None:
+        """Until the socket closes; the exit code that was told before."""
+        while await self._next():
+            pass
+        return next((one["exit"] for one in self.told if "exit" in one), None)
+
+    async def _next(self) -> bool:
+        message = await self.socket.receive(timeout=20)
+        if message.type == aiohttp.WSMsgType.BINARY:
+            self.heard += message.data
+        elif message.type == aiohttp.WSMsgType.TEXT:
+            self.told.append(orjson.loads(message.data))
+        else:
+            return False
+        return True
+
+
+@asynccontextmanager
+async def shell(running: Running, name: str = "main", **size: int) -> AsyncIterator[Typist]:
+    """Open or find a shell."""
+    params = {"shell": name, **{side: str(value) for side, value in size.items()}}
+    url = f"{running.url}/shell"
+    async with running.http.ws_connect(
+        url, params=params, headers=running.headers, max_msg_size=0, timeout=QUICK
+    ) as socket:
+        yield Typist(socket, orjson.loads(await socket.receive_str(timeout=20)))

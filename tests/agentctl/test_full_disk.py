@@ -1,0 +1,110 @@
+"""A full disk in the middle of a turn: the turn fails with a reason, nothing is lost, and with room it all works."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from executors_app.agentctl import journal_store
+from executors_app.agentctl.durable_files import write_all
+from executors_app.agentctl.event_stream import FRAME_BYTES
+from executors_app.agentctl.protocol import Kind
+from tests.agentctl.running import Running, agentctl
+from tests.waiting import eventually_async
+
+
+class Disk:
+    """The disk of the journal, with so many bytes of room; what does not fit is written in part, as tmpfs does."""
+
+    def __init__(self) -> None:
+        self.room: float = float("inf")
+
+    def write_all(self, fd: int, data: bytes, offset: int) -> int:
+        if len(data) > self.room:
+            write_all(fd, data[: int(self.room)], offset)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= len(data)
+        return write_all(fd, data, offset)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    made = Disk()
+    monkeypatch.setattr(journal_store, "write_all", made.write_all)
+    yield made
+    made.room = float("inf")
+
+
+async def _notices(running: Running, told: list[dict[str, Any]]) -> None:
+    async with running.events() as socket:
+        async for message in socket:
+            lines = [orjson.loads(raw) for raw in message.data.split("\n")]
+            told += [line for line in lines if "kind" not in line]
+
+
+@contextlib.asynccontextmanager
+async def _listening(running: Running) -> Any:
+    told: list[dict[str, Any]] = []
+    listener = asyncio.create_task(_notices(running, told))
+    try:
+        yield told
+    finally:
+        listener.cancel()
+        await asyncio.gather(listener, return_exceptions=True)
+
+
+async def test_a_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path, disk: Disk) -> None:
+    async with agentctl(tmp_path) as running, _listening(running) as told:
+        await running.start()
+        assert await running.prompt("hang") == (202, {"accepted": True, "duplicate": False})
+        await running.line(Kind.PROMPT_DELIVERED)
+        disk.room = 10
+        running.agent.driver.host.record(Kind.MESSAGE_AGENT, text="what did not fit")
+        await eventually_async(lambda: told, describe="the consumer is told")
+        assert told == [{"type": "journal", "trouble": "disk_full"}]
+        assert (await running.get("/status"))["journal"]["trouble"] == "disk_full"
+        status, answer = await running.prompt("more", "m2")
+        assert (status, answer["code"]) in [(503, "journal_full"), (409, "busy")]
+        await asyncio.wait_for(running.agent.driver.cancelled.wait(), 5)
+
+        disk.room = float("inf")
+
+        failed = await running.line(Kind.TURN_FAILED)
+        assert (failed["message_id"], failed["code"]) == ("m1", "disk_full")
+        await eventually_async(lambda: told[1:] == [{"type": "journal", "trouble": ""}], describe="all is well again")
+        assert "trouble" not in (await running.get("/status"))["journal"]
+        await running.reaches("idle")
+        assert (await running.prompt("hello", "m2"))[0] == 202
+        await running.line(Kind.TURN_COMPLETED)
+        kinds = [kind for kind in running.kinds() if kind.startswith(("turn.", "message.", "prompt."))]
+        assert kinds == [
+            *("prompt.accepted", "prompt.delivered", "message.agent", "turn.failed"),
+            *("prompt.accepted", "prompt.delivered", "message.agent", "turn.completed"),
+        ]
+        assert [line["seq"] for line in running.lines()] == list(range(1, len(running.lines()) + 1))
+
+
+async def test_what_is_acknowledged_makes_room_on_a_disk_that_the_journal_itself_has_filled(
+    tmp_path: Path, disk: Disk
+) -> None:
+    async with agentctl(tmp_path) as running:
+        await running.start()
+        journal = running.sidecar.journal
+        for _ in range(5):
+            await journal.durable(journal.append(Kind.LOG, text="x" * FRAME_BYTES))
+        journal.ack(journal.last_seq)
+        first = journal.first_seq
+        disk.room = 10
+        journal.append(Kind.LOG, text="y")
+        await eventually_async(lambda: journal.first_seq > first, describe="what was acknowledged is gone")
+        disk.room = float("inf")
+        await asyncio.wait_for(journal.durable(journal.last_seq), 5)
+        assert [line["seq"] for line in running.lines()][-1] == journal.last_seq

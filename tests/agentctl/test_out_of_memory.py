@@ -1,0 +1,29 @@
+"""The kernel's count of what it killed for want of memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl import out_of_memory
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("low 0\nhigh 0\nmax 3\noom 2\noom_kill 2\noom_group_kill 0\n", 2),
+        ("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", 1),
+        ("oom_kill_disable 0\nunder_oom 0\n", 0),
+        ("oom_kill many\n", 0),
+        ("\xff", 0),
+    ],
+)
+def test_it_is_read_from_either_version_of_control_groups(tmp_path: Path, text: str, count: int) -> None:
+    place = tmp_path / "events"
+    place.write_text(text)
+    assert out_of_memory.kills((tmp_path / "absent", place)) == count
+
+
+def test_where_nobody_counts_it_is_none(tmp_path: Path) -> None:
+    assert out_of_memory.kills((tmp_path / "absent",)) == 0

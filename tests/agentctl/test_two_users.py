@@ -1,0 +1,82 @@
+"""agentctl and its children as two users: what each can still do, as the kernel tells it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl import two_users
+from executors_app.agentctl.two_users import AGENTCTL
+from tests.services import ROOT
+
+OWNER = 54321
+ATTEMPTS = (
+    "kill -9 {agentctl}",
+    "cat /proc/{agentctl}/mem",
+    "cat /proc/{agentctl}/environ",
+    "cat kept/token",
+    "ls kept",
+)
+AS_AGENTCTL = """
+import json, os, subprocess, sys
+from executors_app.agentctl import two_users
+two_users.become(sys.argv[1])
+open("made", "w").close()
+def child(*argv):
+    return subprocess.run(argv, capture_output=True, text=True, **two_users.of_children())
+told = {"self": os.getresuid(), "child": child("cat", "/proc/self/status").stdout, "token": open("kept/token").read()}
+told["codes"] = [child("sh", "-c", attempt.format(agentctl=os.getpid())).returncode for attempt in sys.argv[2:]]
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("spec", ["", "1000", "a:b", "1000:1000:1", "-1:0", f"{AGENTCTL}:0"])
+def test_what_names_no_other_user_is_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match="--run-as"):
+        two_users.become(spec)
+
+
+def test_where_there_is_one_user_children_are_the_same() -> None:
+    assert two_users.of_children() == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("owner", [0, OWNER])
+def test_children_are_wholly_the_owners_and_cannot_touch_agentctl(tmp_path: Path, owner: int) -> None:
+    told = run_as(tmp_path, owner)
+
+    assert told["self"] == [AGENTCTL, owner, AGENTCTL]
+    child = dict(line.split(":", 1) for line in told["child"].splitlines())
+    assert (child["Uid"].split(), child["Gid"].split(), child["Groups"].split()) == ([str(owner)] * 4,) * 2 + ([],)
+    assert {child[f"Cap{name}"].strip() for name in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
+    assert (tmp_path / "made").stat().st_uid == owner, "what agentctl writes is the owner's"
+    assert told["token"] == "secret"
+    assert 0 not in told["codes"]
+
+
+def run_as(directory: Path, owner: int) -> dict[str, Any]:
+    """In a directory of the owner's, with a token that only agentctl's group can get to."""
+    kept = directory / "kept"
+    kept.mkdir()
+    (kept / "token").write_text("secret")
+    for path in (directory, kept / "token"):
+        os.chown(path, owner, owner)
+    os.chown(kept, AGENTCTL, AGENTCTL)
+    kept.chmod(0o710)
+    done = subprocess.run(
+        [sys.executable, "-c", AS_AGENTCTL, f"{owner}:{owner}", *ATTEMPTS],
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told

@@ -1,0 +1,202 @@
+"""Paths, revisions and messages that try to be something else: each is a clear error, and nothing is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agentctl.running import Running
+from tests.executors.repositories import run_git
+
+BAD, MISSING, LARGE, CONFLICT = (400, "validation_error"), (404, "not_found"), (413, "too_large"), (409, "conflict")
+REFUSED = (409, "git_failed")
+Expected = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A request and the only answer it may get."""
+
+    name: str
+    method: str
+    endpoint: str
+    expected: Expected
+    query: dict[str, str] = field(default_factory=dict)
+    body: dict[str, Any] = field(default_factory=dict)
+
+
+def read(name: str, path: str, expected: Expected = BAD) -> Attack:
+    return Attack(f"read {name}", "GET", "/files/content", expected, {"path": path})
+
+
+def write(name: str, path: str, expected: Expected = BAD) -> Attack:
+    return Attack(f"write {name}", "PUT", "/files/content", expected, {"path": path})
+
+
+def diff(name: str, path: str, expected: Expected = BAD) -> Attack:
+    return Attack(f"diff {name}", "GET", "/git/diff", expected, {"path": path})
+
+
+def log(name: str, expected: Expected = BAD, **query: str) -> Attack:
+    return Attack(f"log {name}", "GET", "/git/log", expected, query)
+
+
+def commit(name: str, expected: Expected = BAD, **body: Any) -> Attack:
+    return Attack(f"commit {name}", "POST", "/git/commit", expected, {}, {"message": "m", **body})
+
+
+LONG = "x" * 256
+DEEP = "x/" * 3000
+ATTACKS = [
+    read("up", "../secret"),
+    read("up in the middle", "folder/../../secret"),
+    read("an absolute path", "/etc/passwd"),
+    read("through a link to a directory", "to-outside/secret"),
+    read("through a link to a file", "to-secret"),
+    read("through two links", "folder/back/to-secret"),
+    read("a loop of links", "loop"),
+    read("a device", "device"),
+    read("a NUL", "a\0b"),
+    read("a long name", LONG),
+    read("a deep path", DEEP),
+    read("an option", "--output=x", MISSING),
+    read("another process", "/proc/self/environ"),
+    write("up", "../stolen"),
+    write("up in the middle", "folder/../../stolen"),
+    write("an absolute path", "/tmp/stolen"),
+    write("through a link to a directory", "to-outside/stolen"),
+    write("over what a link leads out to", "to-secret"),
+    write("through a link to nowhere", "to-nothing", MISSING),
+    write("a loop of links", "loop"),
+    write("a NUL", "a\0b"),
+    write("a long name", LONG),
+    write("a deep path", DEEP),
+    write("the workspace itself", "."),
+    write("nothing", ""),
+    write("a directory", "folder"),
+    write("a hook", ".git/hooks/pre-commit"),
+    write("git's settings", ".git/config"),
+    write("git's settings, in capitals", ".GIT/config"),
+    write("git's settings, through a link", "to-git/config"),
+    write("the pointer to git", ".git"),
+    write("the settings of a repository inside", "folder/.git/config"),
+    write("git's settings, over a detour", "folder/./../.git/config"),
+    write("below a file", "README/x", MISSING),
+    diff("an option", "--output=stolen", MISSING),
+    diff("a short option", "-O/etc/passwd", MISSING),
+    diff("no index", "--no-index", MISSING),
+    diff("up", "../secret"),
+    diff("an absolute path", "/etc/passwd"),
+    diff("through a link", "to-outside/secret"),
+    diff("a NUL", "a\0b"),
+    diff("a pattern", "*", MISSING),
+    diff("magic", ":(top)README", MISSING),
+    diff("magic that excludes", ":!README", MISSING),
+    diff("a revision", "HEAD:README", MISSING),
+    diff("a range", "HEAD~1..HEAD", MISSING),
+    diff("a reflog entry", "HEAD@{1}", MISSING),
+    diff("git's settings", ".git/config"),
+    log("an option", ref="--output=stolen"),
+    log("another option", ref="-p"),
+    log("all refs", ref="--all"),
+    log("a range", ref="HEAD..other"),
+    log("everything but", ref="^HEAD"),
+    log("a reflog entry", ref="HEAD@{0}"),
+    log("a search", ref=":/Write"),
+    log("a file in a commit", ref="HEAD:README"),
+    log("a parent", ref="HEAD~1"),
+    log("two names", ref="HEAD other"),
+    log("a line end", ref="HEAD\n--all"),
+    log("a NUL", ref="HEAD\0"),
+    log("an outer program", ref="ext::sh -c touch% stolen"),
+    log("a ref named like an option", ref="--stolen"),
+    log("a long name", ref="x" * 5000),
+    log("a tree", MISSING, ref="a-tree"),
+    log("what is not there", MISSING, ref="no-such-branch"),
+    log("no number", limit="x"),
+    log("a negative number", skip="-1"),
+    log("an option as number", limit="--all"),
+    log("too many", limit="100000"),
+    commit("no message", message="  \n"),
+    commit("a NUL in the message", message="a\0b"),
+    commit("a message without an end", message="x" * (65 << 10)),
+    commit("a message that is none", message=["--amend"]),
+    commit("an option as path", REFUSED, paths=["--amend"]),
+    commit("a path up", paths=["../secret"]),
+    commit("an absolute path", paths=["/etc/passwd"]),
+    commit("through a link", paths=["to-outside/secret"]),
+    commit("git's own", paths=[".git/config"]),
+    commit("magic", REFUSED, paths=[":(exclude)README"]),
+    commit("a NUL as path", paths=["a\0b"]),
+    commit("the workspace as a path", paths=["."]),
+    commit("paths that are none", paths="README"),
+    commit("an author with a line end", author_name="a\nb <c>"),
+    commit("an author with brackets", author_name="a", author_email="x> <y"),
+]
+
+
+@pytest.fixture
+def fortress(running: Running, repository: Path) -> Path:
+    """A workspace with a secret beside it, and links that lead there."""
+    outside = running.workspace.parent
+    (outside / "secret").write_text("classified")
+    (repository / "folder").mkdir()
+    (repository / "folder" / "back").symlink_to("..")
+    (repository / "folder" / ".git").mkdir()
+    (repository / "to-outside").symlink_to(outside)
+    (repository / "to-secret").symlink_to(outside / "secret")
+    (repository / "to-nothing").symlink_to("nothing")
+    (repository / "to-git").symlink_to(".git")
+    (repository / "loop").symlink_to("loop")
+    (repository / "device").symlink_to("/dev/zero")
+    head = run_git(repository, "rev-parse", "HEAD")
+    run_git(repository, "update-ref", "refs/heads/--stolen", head)
+    run_git(repository, "update-ref", "refs/heads/other", head)
+    run_git(repository, "update-ref", "refs/tags/a-tree", run_git(repository, "rev-parse", "HEAD^{tree}"))
+    return repository
+
+
+def everything(root: Path) -> dict[str, bytes]:
+    """Every file at or beside the workspace, git's own included, but for what a mere look rewrites."""
+    files = (path for path in root.parent.rglob("*") if path.is_file() and not path.is_symlink())
+    skipped = {"index", "memory.jsonl"}
+    return {
+        str(path): path.read_bytes()
+        for path in files
+        if path.name not in skipped and "objects" not in path.parts and "state" not in path.parts
+    }
+
+
+def test_there_are_at_least_forty() -> None:
+    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) >= 40
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=[attack.name for attack in ATTACKS])
+async def test_an_attack_gets_a_clear_error_and_changes_nothing(
+    running: Running, fortress: Path, attack: Attack
+) -> None:
+    before = everything(fortress)
+    head = run_git(fortress, "rev-parse", "HEAD")
+
+    options: dict[str, Any] = {"json": attack.body} if attack.method == "POST" else {}
+    async with running.http.request(
+        attack.method, running.url + attack.endpoint, params=attack.query, headers=running.headers, **options
+    ) as response:
+        answer = await response.json()
+
+    assert (response.status, answer["code"]) == attack.expected, answer
+    assert len(answer["message"]) > 10
+    assert "classified" not in str(answer)
+    assert everything(fortress) == before
+    assert run_git(fortress, "rev-parse", "HEAD") == head
+
+
+async def test_a_branch_named_like_an_option_hinders_nobody(running: Running, fortress: Path) -> None:
+    run_git(fortress, "symbolic-ref", "HEAD", "refs/heads/--stolen")
+    assert (await running.get("/git/status"))["branch"] == "--stolen"
+    assert (await running.post("/snapshot"))[0] == 200
+    assert (await running.get("/status"))["workspace"]["branch"] == "--stolen"
+    assert len((await running.get("/git/log"))["commits"]) == 1

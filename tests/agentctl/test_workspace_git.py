@@ -1,0 +1,183 @@
+"""git over agentctl: status, differences, history and commits, without any agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.agentctl.running import Running
+from tests.executors.repositories import commit, run_git
+
+
+async def test_the_status_tells_staged_from_unstaged_from_untracked(running: Running, repository: Path) -> None:
+    for name in ("both", "old name", "gone"):
+        commit(repository, name, f"{name}\n" * 9)
+    run_git(repository, "mv", "old name", "new name")
+    for text in ("1", "2"):
+        (repository / "both").write_text(text)
+        if text == "1":
+            run_git(repository, "add", "both")
+    (repository / "gone").unlink()
+    (repository / "folder").mkdir()
+    (repository / "folder" / "grüße").write_text("x")
+
+    answer = await running.get("/git/status")
+
+    assert answer == {
+        "branch": run_git(repository, "branch", "--show-current"),
+        "head": run_git(repository, "rev-parse", "HEAD"),
+        "clean": False,
+        "staged": [
+            {"path": "both", "change": "modified"},
+            {"path": "new name", "change": "renamed", "from": "old name"},
+        ],
+        "unstaged": [{"path": "both", "change": "modified"}, {"path": "gone", "change": "deleted"}],
+        "untracked": ["folder/grüße"],
+        "conflicted": [],
+        "truncated": False,
+    }
+    assert (await running.get("/status"))["workspace"]["dirty"] is True
+
+
+async def test_a_fresh_repository_and_a_detached_head_have_a_status_too(running: Running) -> None:
+    run_git(running.workspace, "init", "--quiet")
+    fresh = await running.get("/git/status")
+    assert (fresh["head"], fresh["clean"]) == (None, True)
+    assert (await running.get("/git/log"))["commits"] == []
+    head = commit(running.workspace, "README", "x")
+    run_git(running.workspace, "checkout", "--quiet", "--detach")
+    detached = await running.get("/git/status")
+    assert (detached["head"], detached["branch"]) == (head, None)
+
+
+async def test_conflicts_are_named_and_not_committed(running: Running, repository: Path) -> None:
+    run_git(repository, "switch", "--quiet", "-c", "theirs")
+    commit(repository, "README", "theirs\n")
+    run_git(repository, "switch", "--quiet", "-")
+    commit(repository, "README", "ours\n")
+    with pytest.raises(Exception, match="merge"):
+        run_git(repository, "merge", "theirs")
+    assert (await running.get("/git/status"))["conflicted"] == ["README"]
+    status, answer = await running.post("/git/commit", message="Merge")
+    assert (status, answer["code"]) == (409, "conflict")
+
+
+async def test_both_differences_are_shown_and_one_file_alone(running: Running, repository: Path) -> None:
+    commit(repository, "other", "1\n")
+    (repository / "README").write_text("staged\n")
+    run_git(repository, "add", "README")
+    (repository / "README").write_text("unstaged\n")
+    (repository / "other").write_text("2\n")
+
+    whole = await running.get("/git/diff")
+    one = await running.get("/git/diff", path="README")
+
+    assert "-hello\n+staged\n" in whole["staged"]
+    assert "-staged\n+unstaged\n" in whole["unstaged"]
+    assert "diff --git a/other b/other" in whole["unstaged"]
+    assert "other" not in one["unstaged"]
+    assert not whole["truncated"]
+
+
+async def test_a_long_difference_is_cut(running: Running, repository: Path) -> None:
+    (repository / "README").write_text("line\n" * (1 << 19))
+    answer = await running.get("/git/diff")
+    assert (len(answer["unstaged"]), answer["truncated"]) == (1 << 20, True)
+
+
+async def test_the_history_comes_in_pieces(running: Running, repository: Path) -> None:
+    ids = [run_git(repository, "rev-parse", "HEAD")]
+    ids += [commit(repository, f"file{number}", "x") for number in range(4)]
+
+    first = await running.get("/git/log", limit="2")
+    rest = await running.get("/git/log", limit="10", skip="2")
+
+    assert [one["id"] for one in first["commits"] + rest["commits"]] == ids[::-1]
+    assert (first["more"], rest["more"]) == (True, False)
+    newest = first["commits"][0]
+    assert (newest["subject"], newest["parents"], newest["author"]) == ("Write file3", [ids[-2]], "Test")
+    assert (await running.get("/git/log", ref=ids[1]))["commits"][0]["id"] == ids[1]
+
+
+async def test_everything_is_committed_in_the_name_that_is_given(running: Running, repository: Path) -> None:
+    (repository / "README").write_text("changed\n")
+    (repository / "new").write_text("x")
+    author = {"author_name": "Ada", "author_email": "ada@example.org"}
+
+    status, answer = await running.post("/git/commit", message="# One\n\nand -all the rest\n", **author)
+
+    assert status == 200
+    assert answer["commit"] == run_git(repository, "rev-parse", "HEAD")
+    assert (answer["subject"], answer["branch"]) == ("# One", run_git(repository, "branch", "--show-current"))
+    told = run_git(repository, "log", "-1", "--format=%an %ae %cn%n%B")
+    assert told == "Ada ada@example.org Ada\n# One\n\nand -all the rest"
+    assert (await running.get("/git/status"))["clean"]
+    assert (await running.get("/status"))["workspace"]["dirty"] is False
+
+
+async def test_a_commit_of_some_paths_leaves_the_others(running: Running, repository: Path) -> None:
+    for name in ("a", "b", "[c]*"):
+        (repository / name).write_text("x")
+    run_git(repository, "add", "b")
+    await running.post("/git/commit", message="Some", paths=["a", "[c]*"])
+    assert run_git(repository, "show", "--name-only", "--format=", "HEAD").split() == ["[c]*", "a"]
+    assert run_git(repository, "status", "--porcelain") == "A  b"
+
+
+async def test_who_commits_is_known_from_git_or_is_kandev(running: Running, repository: Path) -> None:
+    (repository / "a").write_text("x")
+    await running.post("/git/commit", message="One")
+    assert run_git(repository, "log", "-1", "--format=%an") == "Owner"
+    run_git(repository, "config", "user.name", "")
+    (repository / "b").write_text("x")
+    await running.post("/git/commit", message="Two")
+    assert run_git(repository, "log", "-1", "--format=%an %ae") == "Kandev kandev@localhost"
+
+
+async def test_nothing_to_commit_is_said(running: Running, repository: Path) -> None:
+    status, answer = await running.post("/git/commit", message="Nothing")
+    assert (status, answer["code"], answer["message"]) == (409, "conflict", "there is nothing to commit")
+
+
+async def test_hooks_editors_and_outer_programs_never_run(running: Running, repository: Path, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    trap = tmp_path / "trap"
+    trap.write_text(f"#!/bin/sh\necho $0 $* >> {ran}\n")
+    trap.chmod(0o755)
+    for hook in ("pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "post-index-change"):
+        (repository / ".git" / "hooks").mkdir(exist_ok=True)
+        (repository / ".git" / "hooks" / hook).symlink_to(trap)
+    for name in (
+        *("core.fsmonitor", "core.editor", "core.pager", "diff.external", "gpg.program", "diff.x.textconv"),
+        *("diff.x.command", "core.sshCommand", "sequence.editor", "alias.status", "pager.log", "pager.diff"),
+    ):
+        run_git(repository, "config", name, str(trap))
+    for name in ("commit.gpgSign", "log.showSignature"):
+        run_git(repository, "config", name, "true")
+    (repository / ".gitattributes").write_text("* diff=x\n")
+    (repository / "README").write_text("changed\n")
+
+    await running.get("/git/status")
+    await running.get("/git/diff")
+    assert (await running.post("/git/commit", message="Quietly"))[0] == 200
+    await running.get("/git/log")
+
+    assert not ran.exists(), ran.read_text()
+    run_git(repository, "-c", "core.hooksPath=.git/hooks", "status")
+    assert ran.exists(), "the trap itself does not work"
+
+
+async def test_the_repository_cannot_turn_git_to_another_directory(running: Running, repository: Path) -> None:
+    elsewhere = repository.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret").write_text("secret")
+    run_git(repository, "config", "core.worktree", str(elsewhere))
+    assert (await running.get("/git/status"))["untracked"] == []
+    assert "secret" not in str(await running.get("/git/diff"))
+
+
+async def test_without_a_repository_git_says_so(running: Running) -> None:
+    for endpoint in ("/git/status", "/git/diff", "/git/log"):
+        answer = await running.get(endpoint)
+        assert (answer["code"], "not a git repository" in answer["message"]) == ("git_failed", True)

@@ -1,0 +1,255 @@
+"""A shell is a real terminal, survives whoever looks at it, is bounded, and ends with agentctl."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.protocol import CLOSE_OVERTAKEN
+from executors_app.agentctl.workspace.scrollback import SCROLLBACK, Scrollback
+from executors_app.agentctl.workspace.shells import MOST
+from tests.agentctl.running import Running, agentctl
+from tests.agentctl.shells import Typist, shell
+from tests.waiting import eventually, eventually_async
+
+
+@pytest.fixture(autouse=True)
+def plain_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that every machine has, without anybody's own settings."""
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KANDEV_SECRET_KEY", "a secret of the control plane")
+
+
+async def test_a_shell_runs_in_the_workspace_on_a_terminal_of_its_own(running: Running) -> None:
+    async with shell(running, cols=101, rows=37) as typist:
+        assert typist.hello == {"shell": "main", "offset": 0, "running": True}
+        await typist.type("pwd; stty size; test -t 0 && echo is-a-$((1+1))-tty\n")
+        await typist.hears("is-a-2-tty")
+        assert str(running.workspace).encode() in typist.heard
+        assert b"37 101" in typist.heard
+        await typist.resize(50, 20)
+        await typist.type("stty size\n")
+        await typist.hears("20 50")
+    assert (await running.get("/status"))["workspace"]["shells"] == 1
+
+
+@pytest.mark.parametrize(("last", "code"), [("exit 7", 7), ("kill -9 $$", -9), ("sleep 600 & exit 3", 3)])
+async def test_the_exit_code_is_told_and_the_name_is_free_again(running: Running, last: str, code: int) -> None:
+    async with shell(running) as typist:
+        await typist.type(f"echo last-$((40+2))\n{last}\n")
+        assert await typist.ends() == code
+        assert b"last-42" in typist.heard
+        assert typist.socket.close_code == aiohttp.WSCloseCode.OK
+    async with shell(running) as typist:
+        assert (typist.hello["running"], typist.hello["offset"]) == (True, 0)
+        await typist.type("echo fresh-$((1+1))\n")
+        await typist.hears("fresh-2")
+        assert b"last-42" not in typist.heard
+
+
+async def test_a_shell_survives_a_reload_with_its_scrollback(running: Running) -> None:
+    async with shell(running) as typist:
+        await typist.type("here=me; echo before-$((1+1))\n")
+        await typist.hears("before-2")
+    async with shell(running) as typist:
+        await typist.hears("before-2")
+        await typist.type("echo still-$here\n")
+        await typist.hears("still-me")
+
+
+async def test_what_was_said_while_nobody_listened_is_heard_later_and_so_is_the_end(running: Running) -> None:
+    async with shell(running) as typist:
+        await typist.type("sleep 0.2; echo meanwhile-$((1+1)); exit 5\n")
+        await typist.hears("sleep")
+
+    async def has_ended() -> bool:
+        return (await running.get("/status"))["workspace"]["shells"] == 0  # type: ignore[no-any-return]
+
+    await eventually_async(has_ended)
+    async with shell(running) as typist:
+        assert typist.hello["running"] is False
+        assert await typist.ends() == 5
+        assert b"meanwhile-2" in typist.heard
+
+
+async def test_several_shells_know_nothing_of_each_other(running: Running) -> None:
+    async with shell(running, "one") as one, shell(running, "two") as two:
+        await one.type("x=1; echo one-$x\n")
+        await two.type("echo two-$x-\n")
+        await one.hears("one-1")
+        await two.hears("two--")
+    assert (await running.get("/status"))["workspace"]["shells"] == 2
+
+
+async def test_a_second_reader_takes_the_shell_over(running: Running) -> None:
+    async with shell(running) as first, shell(running) as second:
+        await first.ends()
+        assert first.socket.close_code == CLOSE_OVERTAKEN
+        await second.type("echo mine-$((1+1))\n")
+        await second.hears("mine-2")
+
+
+async def test_control_c_reaches_what_runs(running: Running) -> None:
+    async with shell(running) as typist:
+        trapped = """trap 'echo caught-$((1+1)); exit' INT; echo begin-$((1+1)); while :; do sleep 1; done"""
+        await typist.type(f'sh -c "{trapped}"\n'.replace("$", "\\$"))
+        await typist.hears("begin-2")
+        await typist.type("\x03")
+        await typist.hears("caught-2")
+
+
+async def test_bytes_come_as_they_are(running: Running) -> None:
+    async with shell(running) as typist:
+        await typist.type("stty -opost; printf '\\377\\000gr\\303\\274\\303'; printf '\\237e'; echo -end\n")
+        await typist.hears("-end\n")
+        assert b"\xff\0gr\xc3\xbc\xc3\x9fe-end" in typist.heard
+
+
+async def test_no_secret_of_the_control_plane_is_in_its_environment(running: Running) -> None:
+    async with shell(running) as typist:
+        await typist.type("env; echo done-$((1+1))\n")
+        await typist.hears("done-2")
+        assert b"KANDEV_SECRET_KEY" not in typist.heard
+        assert b"TERM=xterm-256color" in typist.heard
+
+
+async def test_a_reader_that_is_slow_holds_up_its_shell_and_loses_nothing(running: Running, tmp_path: Path) -> None:
+    size = 12_000_000
+    async with shell(running) as typist:
+        await typist.type(
+            f"stty -echo -opost; head -c {size} /dev/zero | tr '\\0' x; touch {tmp_path}/said; echo -end\n"
+        )
+        # Nothing is read: the sockets' buffers fill, then the shell waits.
+        with pytest.raises(AssertionError):
+            await eventually_async((tmp_path / "said").exists, timeout=1)
+        assert running.sidecar.workspace.shells._shells["main"].scrollback.end < size
+        await typist.hears("-end\n")
+        assert typist.heard.count(b"x") >= size
+
+
+async def test_without_a_reader_only_the_end_is_kept(running: Running, tmp_path: Path) -> None:
+    async with shell(running) as typist:
+        await typist.type(f"stty -echo; seq 400000; touch {tmp_path}/said; echo -end\n")
+        await typist.hears("stty")
+    await eventually_async((tmp_path / "said").exists)
+    async with shell(running) as typist:
+        await typist.hears("400000\r\n-end")
+        assert len(typist.heard) <= SCROLLBACK + 4096
+        assert typist.hello["offset"] > 0
+        assert typist.heard[:6].strip().isdigit(), "a replay begins with a whole line"
+
+
+async def test_a_shell_that_takes_no_input_holds_up_its_typist_alone(running: Running) -> None:
+    async with shell(running, "stuck") as typist:
+        await typist.type("stty raw -echo; echo ready-$((1+1)); sleep 600\n")
+        await typist.hears("ready-2")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                while True:
+                    await typist.socket.send_bytes(b"x" * 65536)
+        assert len(running.sidecar.workspace.shells._shells["stuck"]._input) < 3 << 20
+        assert (await running.get("/health"))["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["cols=0", "rows=0", "cols=1001", "cols=x", "rows=-1", "shell=a/b", "shell=", "shell=..", "shell=" + "x" * 33],
+)
+async def test_a_shell_of_nonsense_is_refused(running: Running, query: str) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        async with running.http.ws_connect(f"{running.url}/shell?{query}", headers=running.headers):
+            pass
+    assert caught.value.status == 400
+    assert (await running.get("/status"))["workspace"]["shells"] == 0
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]", '{"resize": [0, 1]}', '{"resize": [true, 5]}', '{"resize": "ab"}'])
+async def test_a_text_that_is_no_order_is_told_and_changes_nothing(running: Running, text: str) -> None:
+    async with shell(running, cols=80, rows=24) as typist:
+        await typist.socket.send_str(text)
+        await typist.type("stty size\n")
+        await typist.hears("24 80")
+        assert [list(one) for one in typist.told] == [["error"]]
+
+
+async def test_there_are_only_so_many(running: Running) -> None:
+    for number in range(MOST):
+        async with shell(running, f"n{number}"):
+            pass
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        async with shell(running, "one-more"):
+            pass
+    assert caught.value.status == 409
+    async with shell(running, "n0") as typist:
+        await typist.type("exit\n")
+        await typist.ends()
+    async with shell(running, "one-more") as typist:
+        assert typist.hello["running"]
+
+
+async def test_without_a_token_nobody_gets_a_shell(running: Running) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        async with running.http.ws_connect(f"{running.url}/shell"):
+            pass
+    assert caught.value.status == 401
+
+
+async def test_a_workspace_that_is_gone_has_no_shell(running: Running) -> None:
+    running.workspace.rmdir()
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        async with shell(running):
+            pass
+    assert caught.value.status == 404
+
+
+async def _starts(typist: Typist, command: str, pid_file: Path) -> int:
+    await typist.type(f"{command} sh -c 'echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600' &\n")
+    await eventually_async(pid_file.exists)
+    return int(pid_file.read_text())
+
+
+JOBS = {
+    "a job": "",
+    "one that ignores the hang-up": "nohup",
+    "one of its own session": "setsid",
+}
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+async def test_a_shell_ends_with_agentctl_and_so_does_what_it_started(tmp_path: Path, job: str) -> None:
+    async with agentctl(tmp_path) as running:
+        async with shell(running) as typist:
+            pid = await _starts(typist, job, tmp_path / "pid")
+            started = identity.of(pid)
+            assert started
+            (inner,) = [one.terminal.pid for one in running.sidecar.workspace.shells._shells.values()]
+        assert identity.is_alive(started)
+    for left in [one for one in (identity.of(inner), started) if one]:
+        eventually(lambda: not identity.is_alive(left))  # noqa: B023
+
+
+async def test_a_shell_that_ignores_the_hang_up_is_killed(tmp_path: Path) -> None:
+    async with agentctl(tmp_path) as running, shell(running) as typist:
+        await typist.type("trap '' HUP TERM; echo deaf-$((1+1))\n")
+        await typist.hears("deaf-2")
+        (terminal,) = [one.terminal for one in running.sidecar.workspace.shells._shells.values()]
+        await running.sidecar.workspace.shells.close()
+        assert await typist.ends() == -signal.SIGKILL
+    assert not os.path.exists(f"/proc/{terminal.pid}/fd/0")  # noqa: PTH110
+
+
+def test_a_replay_begins_at_a_line_where_the_beginning_has_gone() -> None:
+    kept = Scrollback(limit=10)
+    for chunk in (b"12345\n", b"\x1b[31m6", b"\n789\nabc"):
+        kept.append(chunk)
+    assert (kept.start, kept.end) == (6, 20)
+    assert kept.read(kept.beginning(), 100) == b"789\nabc"
+    assert kept.read(0, 3) == b"\x1b[3"
+    assert kept.read(20, 3) == b""

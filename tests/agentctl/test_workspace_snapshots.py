@@ -1,0 +1,145 @@
+"""agentctl keeps uncommitted work around each turn and at its end, and no turn suffers from it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl.workspace.snapshots import Limits
+from tests.agentctl.running import Running, agentctl
+from tests.executors.repositories import commit, run_git
+
+REF = "refs/kandev/recovery/session-1"
+
+
+def reasons(running: Running) -> list[str]:
+    return [line["reason"] for line in running.lines() if line["kind"] == "workspace.snapshot"]
+
+
+async def test_a_snapshot_is_taken_before_and_after_each_turn(running: Running, repository: Path) -> None:
+    (repository / "mine").write_text("x")
+    await running.start()
+
+    await running.prompt("hello")
+    await running.line("turn.completed")
+
+    snapshot = await running.line("workspace.snapshot")
+    assert (snapshot["reason"], snapshot["ref"], snapshot["dirty"]) == ("turn_start", REF, True)
+    kinds = running.kinds()
+    assert kinds.index("prompt.accepted") < kinds.index("workspace.snapshot") < kinds.index("prompt.delivered")
+    await running.sidecar.keeper.take("asked")
+    assert reasons(running)[:2] == ["turn_start", "turn_end"]
+    assert set(run_git(repository, "ls-tree", "--name-only", REF).split()) == {"README", "delivered.txt", "mine"}
+
+
+async def test_what_a_dying_agent_leaves_is_kept(running: Running, repository: Path) -> None:
+    await running.start()
+    await running.prompt("die")
+    await running.line("agent.exited")
+    await running.sidecar.keeper.take("asked")
+    assert reasons(running)[:2] == ["turn_start", "turn_end"]
+
+
+async def test_the_last_state_is_kept_at_shutdown(tmp_path: Path) -> None:
+    async with agentctl(tmp_path) as running:
+        run_git(running.workspace, "init", "--quiet")
+        (running.workspace / "mine").write_text("x")
+        assert (await running.post("/shutdown", stop_agent=True))[0] == 200
+        await running.line("workspace.snapshot")
+        assert reasons(running) == ["shutdown"]
+    assert run_git(tmp_path / "workspace", "ls-tree", "--name-only", REF) == "mine"
+
+
+async def test_a_snapshot_that_fails_is_a_log_line_and_the_turn_goes_on(running: Running) -> None:
+    (running.workspace / ".git").write_text("gitdir: /nowhere\n")
+    await running.start()
+    await running.prompt("hello")
+    await running.line("turn.completed")
+    line = await running.line("log")
+    assert line["text"] == "the working tree could not be kept"
+    assert "not a git repository" in line["data"]["error"]
+
+
+async def test_a_snapshot_that_hangs_delays_a_turn_up_to_its_limit_only(running: Running, repository: Path) -> None:
+    run_git(repository, "config", "filter.stuck.clean", "sleep 600")
+    (repository / ".gitattributes").write_text("*.stuck filter=stuck\n")
+    (repository / "a.stuck").write_text("x")
+    running.sidecar.keeper._limits = Limits(seconds=2.0, turn_waits=0.2, end_waits=0.2)
+    await running.start()
+    began = time.monotonic()
+
+    await running.prompt("hello")
+    await running.line("turn.completed")
+
+    assert time.monotonic() - began < 2.0
+    assert "did not end" in (await running.line("log"))["data"]["error"]
+
+
+async def test_without_a_repository_nothing_is_kept_and_nothing_said(started: Running) -> None:
+    await started.prompt("hello")
+    await started.line("turn.completed")
+    assert not {"workspace.snapshot", "log"} & set(started.kinds())
+    assert (await started.post("/snapshot"))[1]["code"] == "git_failed"
+
+
+async def test_the_status_says_whether_something_is_not_committed(running: Running, repository: Path) -> None:
+    async def dirty() -> bool | None:
+        return (await running.get("/status"))["workspace"]["dirty"]  # type: ignore[no-any-return]
+
+    assert await dirty() is None
+    await running.post("/snapshot")
+    assert await dirty() is False
+    (repository / "new").write_text("x")
+    status, answer = await running.post("/snapshot")
+    assert await dirty() is True
+    assert (status, answer["ref"], answer["dirty"], answer["changed"], answer["left_out"]) == (200, REF, True, True, [])
+
+
+async def test_a_snapshot_is_brought_back_and_what_was_there_is_kept(running: Running, repository: Path) -> None:
+    (repository / "README").write_text("good\n")
+    (repository / "new").write_text("good\n")
+    _, good = await running.post("/snapshot")
+    (repository / "README").write_text("bad\n")
+    (repository / "new").unlink()
+
+    status, answer = await running.post("/snapshot/restore", commit=good["commit"])
+
+    assert (status, answer["restored"]) == (200, good["commit"])
+    assert [(repository / name).read_text() for name in ("README", "new")] == ["good\n", "good\n"]
+    assert run_git(repository, "status", "--porcelain") == "M README\n?? new"
+    assert run_git(repository, "show", f"{answer['kept']}:README") == "bad"
+
+
+async def test_the_newest_snapshot_of_the_present_state_changes_nothing(running: Running, repository: Path) -> None:
+    (repository / "new").write_text("x")
+    _, taken = await running.post("/snapshot")
+    assert await running.post("/snapshot/restore") == (200, {"restored": taken["commit"], "kept": None})
+
+
+async def test_a_snapshot_from_before_a_commit_is_not_brought_back(running: Running, repository: Path) -> None:
+    (repository / "new").write_text("x")
+    _, taken = await running.post("/snapshot")
+    commit(repository, "new", "committed\n")
+    status, answer = await running.post("/snapshot/restore", commit=taken["commit"])
+    assert (status, answer["code"]) == (409, "conflict")
+    assert (repository / "new").read_text() == "committed\n"
+
+
+@pytest.mark.parametrize(
+    ("named", "status"),
+    [("HEAD", 400), ("--all", 400), ("0" * 39, 400), ("0" * 40, 404), ("head", 404), ("theirs", 404), ("", 404)],
+)
+async def test_only_a_snapshot_of_this_session_is_brought_back(
+    running: Running, repository: Path, named: str, status: int
+) -> None:
+    (repository / "new").write_text("x")
+    _, taken = await running.post("/snapshot")
+    run_git(repository, "update-ref", "-d", REF)
+    message = run_git(repository, "log", "-1", "--format=%B", taken["commit"]).replace("session-1", "session-2")
+    theirs = run_git(repository, "commit-tree", f"{taken['commit']}^{{tree}}", "-m", message)
+    named = {"head": run_git(repository, "rev-parse", "HEAD"), "theirs": theirs}.get(named, named)
+
+    assert (await running.post("/snapshot/restore", commit=named))[0] == status
+    assert (repository / "new").read_text() == "x"

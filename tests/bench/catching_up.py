@@ -1,0 +1,106 @@
+"""What an agent said while no control plane ran, into the database, beside a bare ``bulk_create`` of the same rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.journal_files import journal_directory
+from executors_app.models import AgentProfile
+from executors_app.state_directory import state_directory
+from sessions_app.models import Message, MessagePart, SessionEvent, TaskSession
+from sessions_app.services import tasks
+from sessions_app.supervisor.core import Core
+from tests import postgresql
+from tests.bench.figures import Figure
+from tests.bench.latencies import supervising
+from tests.bench.world import World
+from tests.drills import chatter
+from tests.services import ROOT
+from tests.waiting import eventually
+
+PATIENCE = 300.0
+
+
+def of_updates(world: World, count: int) -> Figure:
+    """Seconds from the take-over until the log has all of ``count`` updates, half of them pieces of text."""
+    world.empty()
+    home = world.home / f"chatter-{count}"
+    profile = AgentProfile.objects.create(
+        name="chatter",
+        agent_type="custom_acp",
+        command=chatter.command(),
+        env={"KANDEV_DEMO_AGENT_HOME": str(home), "PYTHONPATH": str(ROOT)},
+    )
+    task = world.task("Chatter")
+    task.save()
+    session = tasks.create_session(world.user, task, profile, world.executor, prompt=f"chatter {count}")
+    try:
+        with supervising(signal.SIGKILL):
+            eventually(session.runs.exists, timeout=60, describe="the agent has its prompt")
+        (home / chatter.GO).touch()
+        journal = _journal_of(session)
+        eventually(lambda: chatter.journal_ends(journal), timeout=PATIENCE, describe="the agent has said it all")
+        seconds = asyncio.run(_catch_up(session))
+        _check(session, count)
+    finally:
+        identity.end_all(identity.marked(str(session.agent_execution_id)), 10)
+    row, floor = f"catching up {count:,} updates, {connection.vendor}", _bulk_create(session)
+    return Figure(row, seconds, "bare bulk_create", floor, unit="updates/s", count=count)
+
+
+def _journal_of(session: TaskSession) -> Path:
+    session.refresh_from_db()
+    kept = state_directory(Path(settings.KANDEV_DATA_DIR), str(session.agent_execution_id))
+    return journal_directory(kept.path)
+
+
+async def _catch_up(session: TaskSession) -> float:
+    core = Core()
+    began = time.perf_counter()
+    try:
+        attachment = await core.attach(session.id)
+        assert attachment is not None
+        report = await attachment.client.status()
+        assert await attachment.reach(attachment.journal_epoch, report["journal"]["last_seq"], PATIENCE)
+        return time.perf_counter() - began
+    finally:
+        await core.close()
+
+
+def _check(session: TaskSession, count: int) -> None:
+    told = session.events.order_by("seq").values_list("name", "payload")
+    assert chatter.told_by_events(told) == chatter.told_by_updates(chatter.updates(count))
+
+
+def _bulk_create(session: TaskSession) -> float:
+    """Seconds that the same rows take, made anew, in the same tables and one transaction."""
+    events = list(SessionEvent.objects.filter(session=session))
+    messages = list(Message.objects.filter(session=session))
+    parts = list(MessagePart.objects.filter(message__session=session))
+    for model in (MessagePart, Message, SessionEvent):
+        model._base_manager.all().delete()
+    began = time.perf_counter()
+    with transaction.atomic():
+        SessionEvent.objects.bulk_create(events, batch_size=500)
+        Message.objects.bulk_create(messages, batch_size=500)
+        MessagePart.objects.bulk_create(parts, batch_size=500)
+    return time.perf_counter() - began
+
+
+def on_postgresql(count: int) -> list[Figure]:
+    """The same in a process of its own on a PostgreSQL of its own; nothing where there is no server."""
+    if postgresql.binaries() is None:
+        return []
+    argv = [sys.executable, "-m", "tests.bench.catching_up_on_postgresql", str(count)]
+    done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, check=True, stdin=subprocess.DEVNULL)
+    return [Figure(**json.loads(done.stdout))]

@@ -1,0 +1,98 @@
+"""``python -m tests.chaos``: the whole kill-point matrix, then a seeded random walk of kills."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from executors_app.crash_point_table import POINTS
+from tests import postgresql
+from tests.chaos.behaviours import BEHAVIOURS, why_unreachable
+from tests.chaos.matrix import Group, Outcome, run
+from tests.chaos.report import Bar, matrix_table, summary
+from tests.chaos.walk import Walk
+from tests.chaos.world import World
+from tests.environment import DATABASE_URL
+
+NAMES = [point.name for point in POINTS]
+TOGETHER = 6
+"""Into how many deployments the command's points are dealt."""
+HURRIED = "sweep.leftovers_ended"
+"""Alone: a death elsewhere at the same moment would have ended the leftovers already."""
+BY_COMMAND = ("refuses_load", "forks", "honest", "honest", "honest", "honest", "slow_start", "ignores_term", "honest")
+
+
+def every_group(prefixes: Sequence[str]) -> list[Group]:
+    """All cells: each point alone with every behaviour; the command's points a few at a time."""
+    agents = list(BEHAVIOURS.values())
+    groups = [Group([name], [one for one in agents if not why_unreachable(name, one)]) for name in NAMES]
+    by_command = [point.name for point in POINTS if "recover_sessions" in point.processes]
+    some = [BEHAVIOURS[name] for name in BY_COMMAND]
+    by_command.remove(HURRIED)
+    dealt = [by_command[part::TOGETHER] for part in range(TOGETHER)]
+    groups += [Group(points, some, "", "recover_sessions") for points in ([HURRIED], *dealt)]
+    return [group for group in groups if any(point.startswith(tuple(prefixes) or "") for point in group.points)]
+
+
+def run_matrix(world: World, groups: Sequence[Group]) -> tuple[Outcome, list[str]]:
+    """Run all cells; what was seen, and which of them nobody reached."""
+    outcome, unreached = Outcome(), list[str]()
+    if not groups:
+        return outcome, unreached
+    bar = Bar("matrix", len(groups))
+    for number, group in enumerate(groups):
+        bar.show(number, group.points[0])
+        found = run(world, group)
+        unreached += group.unreached(found)
+        outcome.add(found)
+    bar.show(len(groups))
+    return outcome, unreached
+
+
+def main() -> int:
+    """Run what was asked for; 1 where anything was violated or not reached."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=None, help="of the walk; drawn and told if left out")
+    parser.add_argument("--kills", type=int, default=200, help="of the walk; 0 leaves it out (default: %(default)s)")
+    parser.add_argument("--no-matrix", action="store_true", help="the walk alone")
+    parser.add_argument("--points", nargs="*", default=[], metavar="PREFIX", help="of the matrix, only these")
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite", help="(default: %(default)s)")
+    options = parser.parse_args()
+    if options.database == "postgresql":
+        os.environ[DATABASE_URL] = postgresql.server().url("kandev")
+    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+    sys.stderr.write(f"seed {seed}\n")
+    groups = [] if options.no_matrix else every_group(options.points)
+    with tempfile.TemporaryDirectory(prefix="kandev-chaos-") as home:
+        world = World(Path(home))
+        try:
+            world.prepare()
+            outcome, unreached = run_matrix(world, groups)
+            if options.kills:
+                bar = Bar("walk  ", options.kills)
+                outcome.add(Walk(world, seed, bar.show).run(options.kills))
+        finally:
+            world.close()
+    return _tell(groups, outcome, unreached, options.kills, seed)
+
+
+def _tell(groups: Sequence[Group], outcome: Outcome, unreached: Sequence[str], kills: int, seed: int) -> int:
+    if groups:
+        sys.stdout.write(matrix_table(groups, outcome) + "\n")
+    for line in (*outcome.violations, *(f"unreached: {cell}" for cell in unreached)):
+        sys.stdout.write(f"{line}\n")
+    if outcome.stories:
+        story = Path(tempfile.mkstemp(prefix="kandev-chaos-", suffix=".txt")[1])
+        story.write_text("\n\n".join(outcome.stories))
+        sys.stdout.write(f"what happened: {story}\n")
+    sys.stdout.write(summary(kills, seed, outcome, unreached) + "\n")
+    return 1 if outcome.violations or unreached else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""An agent of the tests that keeps books: ``python -m tests.chaos.agent --behaviour NAME --home DIR``.
+
+In ``<home>/<execution id>``: ``heard.jsonl`` has a line for each prompt, on the disk before it is
+looked at; ``spoken.jsonl`` each piece of an answer, written before it is said. Every answer begins
+with a heading that exists once in the world, so that a log can be compared answer by answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app import testing_agent
+from executors_app.agentctl.protocol import MARKER
+from executors_app.demo_agent import Turn
+from executors_app.testing_agent import FaultyAgent
+
+HEADING: Final = re.compile(r"<answer (\d+-\d+)>\n")
+HEARD: Final = "heard.jsonl"
+SPOKEN: Final = "spoken.jsonl"
+
+
+def bookkeeping(kind: type[FaultyAgent]) -> type[FaultyAgent]:
+    """The same agent, with books."""
+
+    class Bookkeeper(kind):  # type: ignore[misc,valid-type]
+        module = "tests.chaos.agent"
+
+        def __init__(self, home: Path, options: argparse.Namespace):
+            super().__init__(home / os.environ[MARKER], options)
+            options.home = home
+            self._turn_id = self._answer_id = ""
+
+        def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
+            text = "\n".join(block["text"] for block in params["prompt"] if block.get("type") == "text")
+            self._turn_id = f"{os.getpid()}-{time.time_ns()}"
+            _write(self.home / HEARD, sync=True, answer=self._turn_id, text=text)
+            return dict(super().prompt(params))
+
+        def answer(self, turn: Turn, text: str) -> None:
+            self._answer_id = self._turn_id
+            try:
+                turn.say(f"<answer {self._answer_id}>\n")
+                super().answer(turn, text)
+            finally:
+                self._answer_id = ""
+
+        def notify_update(self, conversation_id: str, update: dict[str, Any]) -> None:
+            if self._answer_id and update["sessionUpdate"] == "agent_message_chunk":
+                _write(self.home / SPOKEN, answer=self._answer_id, text=update["content"]["text"])
+            super().notify_update(conversation_id, update)
+
+    return Bookkeeper
+
+
+def _write(path: Path, *, sync: bool = False, **entry: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(json.dumps(entry).encode() + b"\n")
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+
+
+def command(behaviour: str, home: Path, *args: str) -> list[str]:
+    """The command line of one behaviour; it needs ``PYTHONPATH``."""
+    return [sys.executable, "-m", "tests.chaos.agent", "--behaviour", behaviour, "--home", str(home), *args]
+
+
+if __name__ == "__main__":
+    testing_agent.main(bookkeeping)

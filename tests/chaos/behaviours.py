@@ -1,0 +1,96 @@
+"""What each misbehaving agent can be brought to do: where a crash point needs more, it cannot be reached with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from executors_app import crash_points
+
+MUTE: Final = "its agent never says a word"
+ENDLESS: Final = "its answers are over at once, or never ask"
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """One way to misbehave, by its name in ``executors_app.testing_agent``."""
+
+    name: str
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Stages of a session's life that it does not come to, and why."""
+    args: tuple[str, ...] = ()
+    about_load: bool = False
+    """What is wrong with it shows when a conversation is taken up again."""
+
+
+_ALL: Final = (
+    Behaviour("honest"),
+    Behaviour(
+        "hangs_at_initialize",
+        dict.fromkeys(("agent", "turn", "ask", "long"), MUTE),
+    ),
+    Behaviour("hangs_at_load", about_load=True),
+    Behaviour("refuses_load", about_load=True),
+    Behaviour("lies_about_load", about_load=True),
+    Behaviour("forgets", about_load=True),
+    Behaviour("no_load", about_load=True),
+    Behaviour(
+        "dies_in_turn",
+        {"ask": "it dies first", "long": "it dies first", "later": "its session has given up by then"},
+    ),
+    Behaviour("floods", {"ask": "it only floods", "long": "its flood is over too soon"}, ("--count", "300")),
+    Behaviour("garbage"),
+    Behaviour("big_line", {"ask": "it says one thing", "long": "it says one thing"}),
+    Behaviour("stderr_flood"),
+    Behaviour("forks"),
+    Behaviour("relaunches_itself"),
+    Behaviour("ignores_term"),
+    Behaviour("slow_start"),
+)
+BEHAVIOURS: Final = {each.name: each for each in _ALL}
+
+NEEDS: Final = {
+    **dict.fromkeys(("supervisor.agent_started", "supervisor.agent_start_written"), "agent"),
+    **dict.fromkeys(("agentctl.token_kept", "agentctl.agent_ready", "agentctl.launch_remembered"), "agent"),
+    **dict.fromkeys(("supervisor.prompt_sending", "supervisor.prompt_sent"), "turn"),
+    **dict.fromkeys(("agentctl.prompt_journaled", "agentctl.prompt_accepted", "agentctl.prompt_handed_over"), "turn"),
+    "agentctl.prompt_delivered": "turn",
+    "agentctl.turn_ended": "end",
+    **dict.fromkeys(("request.prompt_written", "request.prompt_committed"), "later"),
+    "sweep.leftovers_ended": "leftovers",
+    **dict.fromkeys(("supervisor.answer_sent", "agentctl.permission_asked", "agentctl.answer_journaled"), "ask"),
+    **dict.fromkeys(("supervisor.cancel_sent", "agentctl.cancel_remembered", "agentctl.cancel_asked"), "long"),
+    **dict.fromkeys(("supervisor.start_failed", "supervisor.start_failure_written"), "failure"),
+    **dict.fromkeys(("agentctl.segment_added", "agentctl.segment_dropped"), "segment"),
+}
+"""The stage of life that a point needs; a point that is not here needs nothing of its agent."""
+
+FAILING: Final = frozenset({"hangs_at_initialize", "hangs_at_load", "refuses_load"})
+"""Those whose starts fail by themselves."""
+
+
+def why_unreachable(point: str, behaviour: Behaviour) -> str:
+    """Why a session with this agent never comes to this point; empty where it must."""
+    stage = NEEDS.get(point, "")
+    if stage == "failure":
+        return "" if behaviour.name in FAILING else "its starts do not fail"
+    if stage == "segment":
+        return "" if behaviour.name == "floods" else "it says too little for a second segment"
+    if stage == "leftovers":
+        return "" if behaviour.name == "forks" else "its agent ends with its guard"
+    if stage == "end":
+        stage = "turn"
+        if behaviour.name == "dies_in_turn":
+            return "its turns end with its process"
+    return behaviour.lacks.get(stage, "")
+
+
+def args_for(points: Iterable[str], behaviour: Behaviour) -> tuple[str, ...]:
+    """The behaviour's arguments; a flood for the journal's segments is a large one."""
+    if behaviour.name == "floods" and any(NEEDS.get(point) == "segment" for point in points):
+        return ("--count", "60", "--size", "300000")
+    return behaviour.args
+
+
+assert set(NEEDS) <= crash_points.POINTS

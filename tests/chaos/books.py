@@ -1,0 +1,76 @@
+"""The agent's own books, and the log of a session cut into the same answers."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tests.chaos.agent import HEADING, HEARD, SPOKEN
+from tests.chaos.world import ChaosSession
+
+
+def heard(session: ChaosSession) -> dict[str, str]:
+    """The texts of the prompts that the agent got, by answer, in order."""
+    return {line["answer"]: line["text"] for line in _lines(session, HEARD)}
+
+
+def spoken(session: ChaosSession) -> dict[str, str]:
+    """What the agent said, by answer."""
+    said: dict[str, str] = defaultdict(str)
+    for line in _lines(session, SPOKEN):
+        said[line["answer"]] += line["text"]
+    return dict(said)
+
+
+def _lines(session: ChaosSession, name: str) -> list[Mapping[str, Any]]:
+    """The whole lines of a book; the last one may be torn by a kill."""
+    try:
+        raw = (session.book / name).read_bytes()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in raw.split(b"\n")[:-1]]
+
+
+def logged_text(events: Iterable[Mapping[str, Any]]) -> str:
+    """All that the agent said, by the events of the log."""
+    roles: dict[str, str] = {}
+    said = []
+    for event in events:
+        payload = event["payload"]
+        if event["name"] == "session.message.added":
+            roles[payload["message_id"]] = payload["role"]
+            text = payload["text"]
+        elif event["name"] == "session.message.updated":
+            text = payload.get("append", "")
+        else:
+            continue
+        if roles[payload["message_id"]] == "agent":
+            said.append(text)
+    return "".join(said)
+
+
+def kept_text(session: ChaosSession) -> str:
+    """All that the agent said, by the messages that the page shows."""
+    parts: dict[str, str] = defaultdict(str)
+    query = (
+        "SELECT p.message_id, p.text FROM session_message_parts p JOIN session_messages m ON m.id = p.message_id"
+        " WHERE m.session_id = ? ORDER BY p.number"
+    )
+    for part in session.world.rows(query, session.id.replace("-", "")):
+        parts[str(part["message_id"])] += part["text"]
+    messages = [row for row in session.rows("session_messages", "seq") if row["role"] == "agent"]
+    return "".join(parts[str(row["id"])] for row in messages)
+
+
+def answers_of(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """What stands before the first heading, and each answer with its heading's id, in order."""
+    first, *rest = HEADING.split(text)
+    pairs = zip(rest[::2], rest[1::2], strict=True)
+    return first, [(answer, f"<answer {answer}>\n{body}") for answer, body in pairs]
+
+
+def events_of(session: ChaosSession) -> list[dict[str, Any]]:
+    """The whole log, in order."""
+    return [{**row, "payload": json.loads(row["payload"])} for row in session.rows("session_events", "seq")]

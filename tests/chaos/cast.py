@@ -1,0 +1,152 @@
+"""Web, supervisor and worker as processes of one deployment: killed at will, and started again at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+from tests.drills.deployment import MANAGE, ROOT, Deployment
+from tests.waiting import eventually
+
+Role = Literal["web", "supervisor", "worker"]
+LOOK_EVERY: Final = 0.05
+
+
+class Cast:
+    """The processes of the control plane; a thread starts again what has died."""
+
+    def __init__(self, deployment: Deployment):
+        self.deployment = deployment
+        self.port = _free_port()
+        self.deaths: Counter[str] = Counter()
+        """By role: how often a process was killed, whoever did it."""
+        self.failures: list[str] = []
+        """Processes that ended although nobody had killed them."""
+        self._environments: dict[Role, Mapping[str, str]] = {}
+        self._processes: dict[Role, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
+        deployment.url = f"http://127.0.0.1:{self.port}"
+
+    def start(self, environments: Mapping[Role, Mapping[str, str]]) -> None:
+        """Start the named roles, each with variables of its own, and keep them running."""
+        with self._lock:
+            for role, environment in environments.items():
+                self._environments[role] = environment
+                self._processes[role] = self._spawn(role)
+        if not self._keeper.is_alive():
+            self._keeper.start()
+
+    def wait_until_ready(self) -> None:
+        """Until the web answers and the supervisor's first pass is over."""
+        eventually(self.deployment.is_ready, timeout=90, describe="/readyz answers 200")
+
+    def kill(self, role: Role) -> None:
+        """Kill a process; it is started again."""
+        with self._lock:
+            process = self._processes.get(role)
+            if process is not None and process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # a worker has children
+
+    def rearm(self, role: Role, environment: Mapping[str, str]) -> None:
+        """Kill a process; it is started again with other variables."""
+        with self._lock:
+            self._environments[role] = environment
+        self.kill(role)
+
+    def terminate(self, role: Role) -> None:
+        """Tell a process to end in order; it is started again."""
+        with self._lock:
+            process = self._processes.get(role)
+            if process is not None and process.poll() is None:
+                process.terminate()
+
+    def stop_at_once(self, role: Role) -> None:
+        """Kill a process and leave it so."""
+        self.stop(role, signal.SIGKILL)
+
+    def stop(self, role: Role, number: signal.Signals = signal.SIGTERM) -> None:
+        """End a process and leave it so."""
+        with self._lock:
+            process = self._processes.pop(role, None)
+        if process is not None:
+            _end(process, number)
+
+    def rest(self) -> None:
+        """Kill all of them, and start none."""
+        for role in list(self._processes):
+            self.stop_at_once(role)
+
+    def take_failures(self) -> list[str]:
+        """What was told of since the last time."""
+        taken, self.failures = self.failures, []
+        return taken
+
+    def close(self) -> None:
+        """End all of them for good."""
+        self._over.set()
+        if self._keeper.is_alive():
+            self._keeper.join()
+        self.rest()
+
+    def _keep(self) -> None:
+        while not self._over.wait(LOOK_EVERY):
+            with self._lock:
+                for role, process in self._processes.items():
+                    if process.poll() is not None:
+                        self._died(role, process.returncode)
+                        self._processes[role] = self._spawn(role)
+
+    def _died(self, role: Role, code: int) -> None:
+        self.deaths[role] += 1
+        if code not in (-signal.SIGKILL, -signal.SIGTERM, 0):
+            self.failures.append(f"the {role} ended by itself with status {code}")
+
+    def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
+        with (self.deployment.home / "serve.log").open("ab") as log:
+            return subprocess.Popen(
+                self._argv(role),
+                env={**self.deployment.env, **self._environments[role]},
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _argv(self, role: Role) -> list[str]:
+        if role == "web":
+            where = ("-b", "127.0.0.1", "-p", str(self.port))
+            return [sys.executable, "-m", "daphne", "-v", "0", "--no-server-name", *where, "kandev.asgi:application"]
+        return [sys.executable, str(MANAGE), "supervise" if role == "supervisor" else "qcluster"]
+
+
+def armed(spec: str, directory: Path) -> dict[str, str]:
+    """The environment of a process that is to die at crash points."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return {"KANDEV_CRASH_AT": spec, "KANDEV_CRASH_DIR": str(directory)}
+
+
+def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    process.send_signal(number)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=30)
+    with contextlib.suppress(ProcessLookupError):  # a worker leaves children
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,213 @@
+"""What users do with a session, whatever dies meanwhile: each step asks, waits until all is at rest, and goes on."""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app import local_processes
+from executors_app.agentctl import identity
+from tests.chaos.behaviours import NEEDS, Behaviour
+from tests.chaos.world import ChaosSession
+from tests.drills.deployment import ApiError
+from tests.waiting import NeverHappened, eventually
+
+REST_WITHIN: Final = 180.0
+"""Seconds in which everything that was asked for is done, or has failed and says so."""
+FIRST_PROMPT: Final = "remember walrus\nwork 0.5\nask"
+GUARD: Final = "-I\0-S\0/proc/self/fd/"
+ACTIVE: Final = frozenset({"sending", "accepted", "delivered"})
+
+
+def at_rest(session: ChaosSession) -> str:
+    """Empty when nothing is under way; else what is."""
+    row = session.row
+    if pending := [one["id"] for one in session.rows("session_permissions") if one["state"] == "pending"]:
+        return f"permissions {pending}"
+    if runs := [one["message_id"] for one in session.rows("session_runs") if one["state"] in ("running", "waiting")]:
+        return f"turns of {runs}"
+    prompts = session.rows("session_prompts")
+    if active := [f"{one['message_id']} {one['state']}" for one in prompts if one["state"] in ACTIVE]:
+        return f"prompts {active}"
+    intents = [one for one in session.rows("session_intents") if one["done_at"] is None]
+    waits = row["next_restart_at"] is not None and _time(row["next_restart_at"]) > datetime.now(UTC)
+    if due := [one["kind"] for one in intents if not (one["kind"] == "start" and waits)]:
+        return f"orders {due}"
+    queued = [one["message_id"] for one in prompts if one["state"] == "queued"]
+    # where something has failed, and was said, the queue may wait for its user
+    if queued and row["desired_state"] == "running" and not row["error_code"] and not waits:
+        return f"queued prompts {queued}"
+    return "a start" if row["state"] == "STARTING" and not waits else ""
+
+
+def rest(session: ChaosSession, urge: Callable[[ChaosSession, str], None] | None = None) -> None:
+    """Wait until the session is at rest, answering what its agent asks; NeverHappened says what is stuck."""
+    deadline = time.monotonic() + REST_WITHIN
+    calm = 0
+    while calm < 2:  # between two steps of the supervisor all may seem quiet
+        trouble = at_rest(session)
+        calm = 0 if trouble else calm + 1
+        if trouble.startswith("permissions"):
+            answer(session)
+        elif trouble and urge:
+            urge(session, trouble)
+        if time.monotonic() > deadline:
+            raise NeverHappened(f"{session.behaviour} {session.id} is not at rest: {trouble}")
+        time.sleep(0.1)
+
+
+def answer(session: ChaosSession) -> None:
+    """Answer what the agent asks."""
+    for one in session.world.ask("GET", f"{session.path}/permissions/")["results"]:
+        if one["resume_token"]:  # shown while the answer counts
+            body = {"option_id": one["options"][0]["option_id"], "resume_token": one["resume_token"]}
+            refusable(session, "POST", f"permissions/{one['id']}/", body)
+
+
+def prompt(session: ChaosSession, text: str) -> str:
+    """Prompt the session; the prompt's id, or what it was refused with."""
+    body = session.world.tagged(text)
+    message_id = uuid.uuid4().hex
+    refused = refusable(session, "POST", "prompt/", {"message_id": message_id, "text": body})
+    return refused or message_id
+
+
+def refusable(session: ChaosSession, method: str, path: str, body: Any = None) -> str:
+    """Ask; a refusal is an answer, too, and is returned."""
+    try:
+        session.world.ask(method, f"{session.path}/{path}", body)
+    except ApiError as error:
+        if error.status >= 500:
+            raise
+        return f"refused: {error}"
+    return ""
+
+
+def cancel(session: ChaosSession) -> None:
+    """A long turn, cancelled while it is at work."""
+    prompt(session, "work 8")
+    wait_for_turn(session)
+    refusable(session, "POST", "cancel/", {})
+    rest(session, cancel_again)
+
+
+def cancel_again(session: ChaosSession, trouble: str) -> None:
+    """A turn that began only after the cancel, because its prompt was late, is cancelled as well."""
+    if trouble.startswith("turns"):
+        refusable(session, "POST", "cancel/", {})
+
+
+def wait_for_turn(session: ChaosSession) -> None:
+    """Until the newest prompt is at work or will not be."""
+
+    def there() -> bool:
+        newest = session.rows("session_prompts", "created_at")[-1:]
+        return not newest or newest[0]["state"] in ("delivered", "done") or not at_rest(session)
+
+    eventually(there, timeout=REST_WITHIN, describe=f"{session.behaviour}: its turn begins")
+
+
+def lose_agentctl(session: ChaosSession) -> None:
+    """A turn in which agentctl is killed, and its guard with it where that leaves something behind."""
+    prompt(session, "work 1.5")
+    wait_for_turn(session)
+    kill_agentctl(session)
+    rest(session)
+
+
+def lose_supervisor(session: ChaosSession) -> None:
+    """A turn in which the supervisor is killed."""
+    prompt(session, "work 1.5")
+    wait_for_turn(session)
+    session.world.cast.kill("supervisor")
+    rest(session)
+
+
+def kill_agentctl(session: ChaosSession) -> bool:
+    """SIGKILL for agentctl; of an agent that forks its guard is killed as well, which leaves its children."""
+    found = local_processes.look_at(session.execution_id).agentctl
+    if not found:
+        return False
+    session.world.excused[session.id] = "agentctl was killed"
+    guards = [one for one in session.processes() if session.behaviour == "forks" and GUARD in _words(one.pid)]
+    for who in (*guards, *found):
+        identity.signal(who, signal.SIGKILL)
+    if guards:
+        session.end_unmarked()
+    return True
+
+
+def is_agent(pid: int) -> bool:
+    """Whether this is an agent of the tests itself, not its guard."""
+    words = _words(pid)
+    return "tests.chaos.agent" in words and GUARD not in words
+
+
+def _words(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def come_back(session: ChaosSession) -> None:
+    """A prompt to a stopped session; where its conversation is gone, the next one agrees to a new one."""
+    prompt(session, "work 0.3")
+    rest(session)
+    if session.row["error_code"]:
+        prompt(session, "work 0.3")
+        rest(session)
+
+
+def stop(session: ChaosSession) -> None:
+    """Stop it, until nothing of it runs."""
+    refusable(session, "POST", "stop/", {})
+    rest(session)
+
+
+def close(session: ChaosSession) -> None:
+    """Close it for good."""
+    refusable(session, "POST", "close/", {"as": "completed"})
+    rest(session)
+
+
+Step = Callable[[ChaosSession], object]
+WHOLE: Final[Sequence[Step]] = (rest, cancel, lose_agentctl, stop, come_back, close)
+"""Everything that a session can go through."""
+
+
+def steps_for(points: Sequence[str], behaviour: Behaviour) -> Sequence[Step]:
+    """The shortest life in which a single point is reached; all of it for several."""
+    if len(points) > 1:
+        dies_anyway = all(one.startswith("agentctl.") for one in points)
+        return [step for step in WHOLE if not (dies_anyway and step is lose_agentctl)]
+    point = points[0]
+    steps: list[Step] = [rest]
+    if NEEDS.get(point) == "long":
+        steps.append(cancel)
+    if point in ("sweep.taken_over", "sweep.decided", "sweep.written"):
+        steps.append(lose_supervisor)
+    elif point.startswith("sweep.") or (NEEDS.get(point) == "failure" and behaviour.name != "hangs_at_initialize"):
+        steps.append(lose_agentctl)
+    if point.startswith("request."):
+        steps.append(come_back)
+    if behaviour.about_load or "stop" in point:
+        steps += [stop, come_back]
+    return [*steps, close]
+
+
+def close_all(sessions: Iterable[ChaosSession]) -> None:
+    """Close what is left open, also sessions whose making got no answer."""
+    for session in sessions:
+        if session.row["state"] not in ("COMPLETED", "CANCELLED"):
+            close(session)
+
+
+def _time(text: str) -> datetime:
+    moment = datetime.fromisoformat(str(text))
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

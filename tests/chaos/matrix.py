@@ -1,0 +1,242 @@
+"""The kill-point matrix: every point, in every process where it lives, with every behaviour of the agent."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.chaos import life
+from tests.chaos.behaviours import Behaviour, args_for, why_unreachable
+from tests.chaos.books import events_of
+from tests.chaos.cast import armed
+from tests.chaos.invariants import describe, orphans, violations
+from tests.chaos.world import ChaosSession, World
+from tests.waiting import NeverHappened, eventually
+
+AT_ONCE: Final = 6
+"""Sessions at a time."""
+TERM_EVERY: Final = 3.0
+"""Seconds between two SIGTERMs to a supervisor that is to die in its shutdown."""
+COMMAND_TRIES: Final = 60
+GONE_WITHIN: Final = 20.0
+ROLLED_BACK: Final = "rolled back"
+
+
+@dataclass
+class Outcome:
+    """What one deployment, or many, have shown."""
+
+    reached: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """How often a point was reached, by (point, process, behaviour)."""
+    deaths: Counter[str] = field(default_factory=Counter)
+    """By point."""
+    violations: list[str] = field(default_factory=list)
+    stories: list[str] = field(default_factory=list)
+    sessions: int = 0
+
+    def add(self, other: Outcome) -> None:
+        """Put another's into this."""
+        self.reached += other.reached
+        self.deaths += other.deaths
+        self.violations += other.violations
+        self.stories += other.stories
+        self.sessions += other.sessions
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that share a deployment: these points, each killing ``how``, with these behaviours."""
+
+    points: Sequence[str]
+    behaviours: Sequence[Behaviour]
+    how: str = ":each"
+    """``:each`` for each session, or nothing: once in all."""
+    process: str = "supervisor"
+    """``recover_sessions`` for a sweep by the command, in place of the supervisor."""
+
+    @property
+    def spec(self) -> str:
+        """What goes into the environment."""
+        return ",".join(f"{point}{self.how}" for point in self.points)
+
+    def unreached(self, outcome: Outcome) -> list[str]:
+        """The points that nobody came to although somebody must; with ``:each`` every single cell."""
+        missing = []
+        for point in self.points:
+            able = [one for one in self.behaviours if not why_unreachable(point, one)]
+            counts = [outcome.reached[point, self.process, one.name] for one in able]
+            if self.how and not all(counts):
+                names = [one.name for one, count in zip(able, counts, strict=True) if not count]
+                missing.append(f"{point} in {self.process} with {', '.join(names)}")
+            elif able and not any(counts):
+                missing.append(f"{point} in {self.process}")
+        return missing
+
+
+def run(world: World, group: Group) -> Outcome:
+    """Live in a prepared deployment while its processes die, and look at what is left."""
+    directory = Path(tempfile.mkdtemp(prefix="reached-", dir=world.home))
+    try:
+        if group.process == "recover_sessions":
+            return _by_command(world, group, directory)
+        return _by_supervisor(world, group, directory)
+    finally:
+        world.cast.rest()
+
+
+def _by_supervisor(world: World, group: Group, directory: Path) -> Outcome:
+    environment = armed(group.spec, directory)
+    world.cast.start({"web": environment, "supervisor": environment})
+    world.cast.wait_until_ready()
+    troubles: list[str] = []
+
+    def live(behaviour: Behaviour) -> None:
+        try:
+            session = world.begin(behaviour, life.FIRST_PROMPT, args_for(group.points, behaviour))
+            for step in life.steps_for(group.points, behaviour):
+                step(session)
+        except NeverHappened as error:
+            troubles.append(f"stuck: {error}")
+
+    with _terms(world, group, directory), ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(live, group.behaviours))
+    return judge(world, directory, group.process, troubles)
+
+
+@contextmanager
+def _terms(world: World, group: Group, directory: Path) -> Iterator[None]:
+    """Tell the supervisor to end from time to time, until it has died in its shutdown."""
+    over = threading.Event()
+    # of a point without a session the file ends with a dot where it kills for each
+    due = [directory / f"{point}{'.' * bool(group.how)}" for point in group.points if point.startswith("shutdown.")]
+
+    def tell() -> None:
+        while not all(path.exists() for path in due) and not over.wait(TERM_EVERY):
+            world.cast.terminate("supervisor")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _by_command(world: World, group: Group, directory: Path) -> Outcome:
+    """The supervisor is killed in every session's turn; the command, which dies too, carries out what is asked."""
+    world.cast.start({"web": {}, "supervisor": {}})
+    world.cast.wait_until_ready()
+    troubles: list[str] = []
+
+    def begin(behaviour: Behaviour) -> ChaosSession:
+        session = world.begin(behaviour, life.FIRST_PROMPT)
+        life.wait_for_turn(session)
+        return session
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        sessions = list(pool.map(begin, group.behaviours))
+        world.cast.stop_at_once("supervisor")
+        for number, session in enumerate(sessions):
+            ORDERS[number % len(ORDERS)](session)
+    codes: list[int] = []
+    while not codes or codes[-1] != 0:
+        done = world.manage("recover_sessions", "--wait", "30", "--json", env=armed(group.spec, directory))
+        codes.append(done.returncode)
+        if done.returncode not in (0, -9) or len(codes) > COMMAND_TRIES:
+            troubles.append(f"recover_sessions ended with {codes}: {done.stderr[-500:]}")
+            break
+    world.cast.start({"supervisor": {}})
+    world.cast.wait_until_ready()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        troubles += filter(None, pool.map(_rest, sessions))
+    return judge(world, directory, group.process, troubles)
+
+
+def _lose(session: ChaosSession) -> None:
+    life.kill_agentctl(session)
+    life.prompt(session, "work 0.3")
+
+
+ORDERS: Final[Sequence[Callable[[ChaosSession], object]]] = (
+    *(_lose, _lose, _lose),
+    life.answer,
+    lambda session: life.refusable(session, "POST", "cancel/", {}),
+    *(lambda session: life.refusable(session, "POST", "stop/", {}),) * 4,
+)
+"""What happens to one session after another while there is no supervisor."""
+
+
+def _rest(session: ChaosSession) -> str:
+    try:
+        life.rest(session)
+    except NeverHappened as error:
+        return f"stuck: {error}"
+    return ""
+
+
+def judge(world: World, directory: Path, process: str, troubles: Sequence[str]) -> Outcome:
+    """Close what is open, and look at every session there is."""
+    outcome = Outcome(violations=list(troubles))
+    if not troubles:
+        try:
+            life.close_all(world.unjudged())
+        except NeverHappened as error:
+            outcome.violations.append(f"stuck: {error}")
+    outcome.violations += world.cast.take_failures()
+    killed = _read(world, directory, process, outcome)
+    for session in world.unjudged():
+        outcome.sessions += 1
+        found = violations(session, excused=session.id in world.excused or session.id in killed)
+        if session.row["state"] in ("COMPLETED", "CANCELLED"):
+            found += _orphans(session)
+        outcome.violations += found
+        if found or any(session.id in trouble for trouble in troubles):
+            outcome.stories.append(f"{session.behaviour} {session.id}\n{describe(events_of(session))}")
+    if outcome.violations:
+        outcome.stories.append(world.log()[-20000:])
+    world.have_judged()
+    return outcome
+
+
+def _read(world: World, directory: Path, process: str, outcome: Outcome) -> set[str]:
+    """Count what was reached; returns the sessions whose agentctl died."""
+    behaviours = {session.id: session.behaviour for session in world.sessions()}
+    killed = set()
+    for path in directory.glob("*"):
+        point = ".".join(path.name.split(".")[:2])
+        who = "agentctl" if point.startswith("agentctl.") else "web" if point.startswith("request.") else process
+        if path.suffix == ".log":
+            for subject in path.read_text().split():
+                # what was rolled back names a session that there is not
+                named = (
+                    {behaviours.get(_dashed(subject), ROLLED_BACK)}
+                    if subject != "-"
+                    else {one.behaviour for one in world.unjudged()}
+                )
+                outcome.reached.update((point, process, name) for name in named)
+        else:
+            outcome.deaths[point] += 1
+            if who == "agentctl":
+                killed.add(_dashed(path.read_text()))
+    return killed
+
+
+def _dashed(key: str) -> str:
+    return str(uuid.UUID(key))
+
+
+def _orphans(session: ChaosSession) -> list[str]:
+    try:
+        eventually(lambda: not orphans(session), timeout=GONE_WITHIN, describe="nothing of it runs")
+    except NeverHappened:
+        return [f"orphans: {orphans(session)} ({session.behaviour} {session.id})"]
+    return []

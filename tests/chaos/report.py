@@ -1,0 +1,77 @@
+"""The table at the end, and a bar on the way."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, TextIO
+
+from executors_app.crash_point_table import POINTS
+from tests.chaos.behaviours import BEHAVIOURS, why_unreachable
+from tests.chaos.matrix import Group, Outcome
+
+WIDTH: Final = 30
+PROMISES: Final = {
+    "prompts twice": ("no_prompt_twice",),
+    "events lost or doubled": ("no_event_lost_or_doubled", "no_gap"),
+    "orphans": ("orphans",),
+}
+"""What the last line counts, by the checks that tell of it."""
+
+
+class Bar:
+    """How far it is; on a terminal in one line, elsewhere a line for each tenth."""
+
+    def __init__(self, title: str, total: int, out: TextIO = sys.stderr):
+        self.title, self.total, self.out = title, max(total, 1), out
+        self.began = time.monotonic()
+        self._told = -1
+
+    def show(self, done: int, what: str = "") -> None:
+        """Say that ``done`` of all are done."""
+        full = WIDTH * done // self.total
+        line = f"{self.title} [{'#' * full}{' ' * (WIDTH - full)}] {done}/{self.total}"
+        line += f" {time.monotonic() - self.began:.0f} s {what}"
+        if self.out.isatty():
+            self.out.write(f"\r\033[K{line}" + ("\n" if done >= self.total else ""))
+        elif (tenth := 10 * done // self.total) != self._told:
+            self._told = tenth
+            self.out.write(line + "\n")
+        self.out.flush()
+
+
+def matrix_table(groups: Sequence[Group], outcome: Outcome) -> str:
+    """A line for each point and process: how many cells were reached, how often, and what cannot be."""
+    head = ("crash point", "process", "agents", "reached", "deaths", "not reachable")
+    cells = {(point, group.process) for group in groups for point in group.points}
+    lines = [(point.name, process) for point in POINTS for process in ("supervisor", "recover_sessions")]
+    rows = [head, *(_row(*line, outcome) for line in lines if line in cells)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def _row(point: str, process: str, outcome: Outcome) -> tuple[str, str, str, str, str, str]:
+    met = [name for name in BEHAVIOURS if outcome.reached[point, process, name]]
+    times = sum(count for (name, by, _), count in outcome.reached.items() if (name, by) == (point, process))
+    reasons = Counter(why for each in BEHAVIOURS.values() if (why := why_unreachable(point, each)))
+    why = "; ".join(f"{count}: {reason}" for reason, count in reasons.items())
+    place = process if process == "recover_sessions" else _place(point)
+    return (point, place, str(len(met)), str(times), str(outcome.deaths[point]), why)
+
+
+def _place(point: str) -> str:
+    first = point.partition(".")[0]
+    return {"request": "web", "agentctl": "agentctl"}.get(first, "supervisor")
+
+
+def summary(kills: int, seed: int, outcome: Outcome, unreached: Sequence[str]) -> str:
+    """The last line."""
+    found = Counter(violation.partition(":")[0] for violation in outcome.violations)
+    counted = {title: sum(found[check] for check in checks) for title, checks in PROMISES.items()}
+    others = found.total() - sum(counted.values())
+    parts = [f"{kills} random kills", *(f"{count} {title}" for title, count in counted.items())]
+    parts.append(f"{others} other violations")
+    parts.append(f"{len(unreached)} unreached points" if unreached else "no unreached point")
+    return f"{', '.join(parts)} (seed {seed})"

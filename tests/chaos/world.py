@@ -1,0 +1,178 @@
+"""A deployment whose processes die, and a client that is patient with it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import urllib.error
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app.agentctl import identity, journal_files
+from tests.chaos import agent
+from tests.chaos.behaviours import Behaviour
+from tests.chaos.cast import Cast
+from tests.drills.deployment import ROOT, ApiError, Deployment
+
+PATIENCE: Final = 60.0
+"""Seconds that a client asks again while nobody answers."""
+START_TIMEOUT: Final = "15"
+"""Seconds until an agent that hangs is given up."""
+_NOBODY: Final = frozenset({500, 502, 503, 504})
+
+
+class World(Deployment):
+    """One Kandev, its processes, and the sessions that were asked for."""
+
+    def __init__(self, home: Path, **settings: str):
+        super().__init__(home)
+        self.env |= {
+            "KANDEV_START_TIMEOUT": START_TIMEOUT,
+            "KANDEV_RECONCILE_INTERVAL": "1",
+            "KANDEV_MAX_RESTARTS": "3",
+        }
+        self.env |= settings
+        self.books = home / "books"
+        self.cast = Cast(self)
+        self.excused: dict[str, str] = {}
+        """Session ids whose agentctl or agent was killed, and how."""
+        self.errors: Counter[int] = Counter()
+        """Status codes of refusals."""
+        self._profiles: dict[tuple[str, ...], str] = {}
+        self._judged: set[str] = set()
+        self._making = threading.Lock()
+
+    # --- the API, asked until somebody answers ---
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """One request, again while nobody answers; ApiError for a refusal."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.api(method, path, body)
+            except ApiError as error:
+                self.errors[error.status] += 1
+                if error.status not in _NOBODY or time.monotonic() > deadline:
+                    raise
+            except (OSError, urllib.error.URLError, ValueError):
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
+
+    def begin(self, behaviour: Behaviour, text: str, args: tuple[str, ...] = (), **values: Any) -> ChaosSession:
+        """A session with this agent. Where the answer is lost, a second one may exist: it is looked after, too."""
+        title = {"title": behaviour.name, "team": self.seeded["team"], "repository": self.seeded["repository"]}
+        task = self.ask("POST", "tasks/", title)
+        body = self.tagged(text)
+        order = {"agent_profile": self._profile_of(behaviour, args), "executor": self.seeded["executor"], **values}
+        made = self.ask("POST", f"tasks/{task['id']}/sessions/", {**order, "prompt": body})
+        return ChaosSession(self, str(task["id"]), str(made["id"]), behaviour.name)
+
+    @staticmethod
+    def tagged(text: str) -> str:
+        """A text that exists once in the world."""
+        return f"{text}\n[tag-{uuid.uuid4().hex[:12]}]"
+
+    def _profile_of(self, behaviour: Behaviour, args: tuple[str, ...]) -> str:
+        key = (behaviour.name, *args)
+        with self._making:
+            if key not in self._profiles:
+                command = agent.command(behaviour.name, self.books, *(args or behaviour.args))
+                env = {"PYTHONPATH": str(ROOT)}
+                body = {"name": behaviour.name, "agent_type": "demo", "command": command, "env": env}
+                self._profiles[key] = str(self.ask("POST", "agent-profiles/", body)["id"])
+            return self._profiles[key]
+
+    # --- what there is ---
+
+    def sessions(self) -> list[ChaosSession]:
+        """Every session of the database."""
+        rows = self.rows("SELECT s.id, s.task_id, t.title FROM task_sessions s JOIN tasks t ON t.id = s.task_id")
+        return [ChaosSession(self, dashed(row["task_id"]), dashed(row["id"]), row["title"]) for row in rows]
+
+    def unjudged(self) -> list[ChaosSession]:
+        """The sessions that nobody has looked at yet."""
+        return [session for session in self.sessions() if session.id not in self._judged]
+
+    def have_judged(self) -> None:
+        """All sessions have been looked at."""
+        self._judged.update(session.id for session in self.sessions())
+
+    def close(self) -> None:
+        """End everything that was started here."""
+        self.cast.close()
+        super().close()
+
+
+class ChaosSession:
+    """One session, as the database, the disk and the processes show it; it asks nobody."""
+
+    def __init__(self, world: World, task_id: str, session_id: str, behaviour: str):
+        self.world, self.task_id, self.id, self.behaviour = world, task_id, session_id, behaviour
+        self.path = f"tasks/{task_id}/sessions/{session_id}"
+
+    def rows(self, table: str, order: str = "id") -> list[dict[str, Any]]:
+        """Its rows of a table."""
+        return self.world.rows(
+            f"SELECT * FROM {table} WHERE session_id = ? ORDER BY {order}",  # noqa: S608
+            self.id.replace("-", ""),
+        )
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its own row."""
+        return self.world.rows("SELECT * FROM task_sessions WHERE id = ?", self.id.replace("-", ""))[0]
+
+    @property
+    def execution_id(self) -> str:
+        """The id of its execution, with dashes."""
+        return dashed(self.row["agent_execution_id"])
+
+    def processes(self) -> list[identity.ProcessIdentity]:
+        """Every process that carries the mark of its execution."""
+        return identity.marked(self.execution_id)
+
+    @property
+    def book(self) -> Path:
+        """Where its agent keeps books."""
+        return self.world.books / self.execution_id
+
+    def forked(self) -> list[int]:
+        """The pids that its agent says it has left."""
+        told = self.book / "forked.pids"
+        return [int(line) for line in told.read_text().split()] if told.exists() else []
+
+    def end_unmarked(self) -> None:
+        """End what has emptied its own environment: nobody promises to find it without its guard."""
+        marked = {one.pid for one in self.processes()}
+        for pid in self.forked():
+            who = identity.of(pid)
+            if who is not None and pid not in marked and runs_for_tests(pid):
+                identity.signal(who, signal.SIGKILL)
+
+    def journal(self) -> list[Mapping[str, Any]]:
+        """What is left of its journal."""
+        directory = journal_files.journal_directory(self.world.data / "agentctl" / self.execution_id)
+        try:
+            return list(journal_files.read_lines(directory, 0, None))
+        except OSError:
+            return []
+
+
+def runs_for_tests(pid: int) -> bool:
+    """Whether a process lives that an agent of the tests has started."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return ("sleep" in words or "tests.chaos" in words) and state not in "ZX"
+
+
+def dashed(key: str) -> str:
+    """An id as the API writes it."""
+    return str(uuid.UUID(str(key)))

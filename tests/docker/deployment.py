@@ -1,0 +1,47 @@
+"""A whole Kandev whose sessions run in containers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from executors_app.docker_mounts import HOME
+from tests.docker.engine import IMAGE, Engine
+from tests.drills.deployment import Deployment, Session
+
+AGENT_HOME = f"{HOME}/demo"
+SEED = """
+import json
+from executors_app.models import Executor
+print(json.dumps(str(Executor.objects.create(name="containers", runtime="local_docker").id)))
+"""
+
+
+class DockerDeployment(Deployment):
+    """Sessions go into containers, unless another executor is named."""
+
+    def __init__(self, home: Path, engine: Engine):
+        super().__init__(home)
+        self.engine = engine
+        self.env |= {"KANDEV_DOCKER_HOST": engine.url, "KANDEV_AGENTCTL_IMAGE": IMAGE, "KANDEV_SWEEP_TIMEOUT": "5"}
+        self.on_this_machine = ""
+        """The executor whose sessions run in no container."""
+
+    def prepare(self) -> None:
+        """With an executor for containers too."""
+        super().prepare()
+        done = self.manage("shell", "-v", "0", "-c", SEED)
+        assert done.returncode == 0, done.stderr
+        self.on_this_machine = self.seeded["executor"]
+        self.seeded["executor"] = json.loads(done.stdout.strip().splitlines()[-1])
+
+    def start_session(self, prompt: str, profile: Mapping[str, Any] | None = None, **values: Any) -> Session:
+        """In a container, where the agent has a home of the session's own."""
+        if values.get("executor") == self.on_this_machine:
+            return super().start_session(prompt, profile, **values)
+        inside = {"command": ["kandev-demo-agent"], "env": {"KANDEV_DEMO_AGENT_HOME": AGENT_HOME}}
+        session = super().start_session(prompt, {**inside, **(profile or {})}, **values)
+        session.agent_home = self.data / "agent_homes" / session.id / Path(AGENT_HOME).name
+        return session

@@ -1,0 +1,218 @@
+"""A Docker engine of the tests' own, in a temporary directory: nothing of another engine is seen or touched.
+
+It makes no bridge of its own and no firewall rule, so that one beside it goes on undisturbed.
+Published ports are served by its userland proxy. What it started ends with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import docker
+
+from executors_app.agentctl import identity
+from executors_app.docker_engine import connected
+from executors_app.errors import RuntimeUnavailable
+from tests.docker import machine_image
+from tests.waiting import eventually
+
+PROGRAMS: Final = ("dockerd", "containerd", "runc", "ldd")
+SEARCHED: Final = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
+ADDRESSES: Final = "10.213.0.0/16"
+IMAGE: Final = "kandev-agentctl:test"
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+def missing() -> str:
+    """Why no engine can be started here, or the empty text."""
+    lacking = [name for name in PROGRAMS if not shutil.which(name, path=SEARCHED)]
+    if lacking:
+        return f"no Docker engine is installed: {', '.join(lacking)}"
+    if os.geteuid() != 0:
+        return "only root can start a Docker engine of its own"
+    return ""
+
+
+class Engine:
+    """One engine; ``start`` may be called again after ``stop`` or ``kill``."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="kandev-docker-", dir="/tmp"))
+        self.url = f"unix://{self.home}/docker.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._live_restore = False
+
+    def start(self, *, live_restore: bool = False) -> None:
+        """Start it and wait until it answers; tries again where one that was killed left it trouble."""
+        self._live_restore = live_restore
+        for _ in range(3):
+            self._launch(live_restore=live_restore)
+            if eventually(lambda: self._answers() or self._has_ended(), timeout=60, describe="the engine answers"):
+                if self._answers():
+                    return
+                self.stop()
+        raise AssertionError(f"the engine does not start: {self.log()[-2000:]}")
+
+    def ensure(self) -> None:
+        """Let it run and answer, without live-restore, whatever was done to it."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+        if self._live_restore or self._has_ended() or not self._answers():
+            self.stop()
+            self.start()
+
+    def stop(self) -> None:
+        """As a service manager stops it: without live-restore its containers stop too."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL for the engine alone; its containers run on for now."""
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """It keeps its socket open and answers nothing any more."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def client(self, timeout: float = 60) -> Any:
+        """A client of it, for tests to look with."""
+        return docker.APIClient(base_url=self.url, timeout=timeout)
+
+    def events(self, since: float, until: float | None = None) -> list[tuple[str, str]]:
+        """(kind, action) of all that it did between two times."""
+        client = self.client()
+        try:
+            found = client.events(since=since, until=until or time.time(), decode=True)
+            return [(event["Type"], event["Action"]) for event in found]
+        finally:
+            client.close()
+
+    def calls(self) -> list[str]:
+        """Every call of its API that was made so far, as METHOD PATH."""
+        return re.findall(r'msg="Calling (\w+ [^"]+)"', self.log())
+
+    def log(self) -> str:
+        """What it wrote."""
+        return (self.home / "log").read_text(errors="replace")
+
+    def close(self) -> None:
+        """End every container, the engine, and what it started; then its directory goes."""
+        if self._process is not None and self._answers():
+            client = self.client()
+            for container in client.containers(all=True):
+                client.remove_container(container["Id"], force=True, v=True)
+            client.close()
+        self.stop()
+        identity.end_all([who for pid in identity.pids() if self._is_mine(pid) and (who := identity.of(pid))], 10)
+        self._unmount()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _launch(self, *, live_restore: bool) -> None:
+        options = {
+            "--data-root": str(self.home / "root"),
+            "--exec-root": str(self.home / "exec"),
+            "--host": self.url,
+            "--pidfile": str(self.home / "pid"),
+            "--bridge": "none",
+            "--iptables": "false",
+            "--ip-masq": "false",
+            "--default-address-pool": f"base={ADDRESSES},size=28",
+            "--live-restore": str(live_restore).lower(),
+            "--shutdown-timeout": "5",
+            "--debug": "true",  # its log then tells every call
+        }
+        with (self.home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(shutil.which("dockerd", path=SEARCHED)), *(f"{name}={value}" for name, value in options.items())],
+                env=dict(os.environ) | {"PATH": SEARCHED},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_end_with_us,  # noqa: PLW1509 - nothing but one call of the kernel's
+            )
+
+    def _end(self, number: int) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(number)
+            process.wait(60)
+
+    def _answers(self) -> bool:
+        try:
+            with connected(self.url, 5) as engine:
+                return bool(engine.identity())
+        except RuntimeUnavailable:
+            return False
+
+    def _has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    def _is_mine(self, pid: int) -> bool:
+        """The containerd and the shims that it has left: they name its directory."""
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            return False
+        return any(str(self.home) in word for word in words) and "container" in words[0]
+
+    def _unmount(self) -> None:
+        for line in Path("/proc/self/mounts").read_text().splitlines()[::-1]:
+            if str(self.home) in line:
+                subprocess.run(["umount", "-l", line.split(" ")[1]], check=False, capture_output=True)
+
+
+def _end_with_us() -> None:
+    """In the child: it is told to end when these tests do, however they end."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def build_image(engine: Engine) -> str:
+    """Build Dockerfile.agentctl as it stands on this machine's own files; the image's name."""
+    client = engine.client(timeout=300)
+    try:
+        base = machine_image.import_into(client)
+        told = client.build(
+            fileobj=_context(),
+            custom_context=True,
+            dockerfile="Dockerfile.agentctl",
+            tag=IMAGE,
+            buildargs={"BASE": base},
+            network_mode="none",
+            rm=True,
+            decode=True,
+        )
+        said = list(told)
+        assert not [line for line in said if "error" in line], said[-3:]
+    finally:
+        client.close()
+    return IMAGE
+
+
+def _context() -> io.BytesIO:
+    """What ``.dockerignore`` lets through, as a tar."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name in ("Dockerfile.agentctl", "requirements", "executors_app"):
+            tar.add(ROOT / name, name, filter=lambda info: None if "__pycache__" in info.name else info)
+    packed.seek(0)
+    return packed

@@ -1,0 +1,187 @@
+"""A base image made of this machine's own files: Python, git and a shell. No registry is asked for anything."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+NAME: Final = "kandev-machine"
+ROOT: Final = Path(__file__).resolve().parents[2]
+PROGRAMS: Final = "git sh bash env cat ls cp mv rm mkdir chmod chown ln sleep true id printf head tail touch stty ps"
+_LIBRARY: Final = re.compile(r"(?:=>\s+)?(/\S+)\s+\(0x")
+_LEFT_OUT: Final = {"site-packages", "dist-packages", "test", "idlelib", "ensurepip", "tkinter", "__pycache__"}
+_ACCOUNTS: Final = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+
+
+@cache
+def archive() -> bytes:
+    """The image's root directory as a tar; about 100 MB, made once in a run."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tree = _Tree(tar)
+        interpreter = Path(sys._base_executable).resolve()  # type: ignore[attr-defined]
+        for top in Path("/").iterdir():
+            if top.is_symlink() and top.name.startswith(("bin", "lib", "sbin")):
+                tree.follow(top)
+        tree.take(interpreter)
+        for program in filter(None, map(shutil.which, PROGRAMS.split())):
+            tree.take(Path(program))
+        tree.take_all(Path(sysconfig.get_path("stdlib")))
+        tree.take_all(Path(subprocess.check_output(["git", "--exec-path"], text=True).strip()))
+        _take_packages(tree, _site_packages(interpreter))
+        tree.link("/usr/local/bin/python3", str(interpreter))
+        for place, text in _ACCOUNTS.items():
+            tree.write(place, text.encode())
+        for directory, mode in (("tmp", 0o1777), ("root", 0o755), ("var/tmp", 0o1777)):
+            tree.directory(directory, mode)
+    return packed.getvalue()
+
+
+def import_into(engine: Any) -> str:
+    """Make the image in an engine (a ``docker.APIClient``); its name."""
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    engine.import_image_from_data(archive(), repository=NAME, tag="test", changes=[f"ENV PATH={path}"])
+    return f"{NAME}:test"
+
+
+class _Tree:
+    """A tar that holds each path once, with the links on the way to it and the libraries that it needs."""
+
+    def __init__(self, tar: tarfile.TarFile):
+        self._tar = tar
+        self._known: set[str] = set()
+
+    def take(self, path: Path) -> None:
+        """One file, wherever links lead to it, and its shared libraries."""
+        real = self.follow(path)
+        if real is None or not self._is_new(real):
+            return
+        self._tar.add(real, real.relative_to("/"), recursive=False)
+        if _is_elf(real):
+            for library in _libraries(real):
+                self.take(library)
+
+    def take_all(self, root: Path, into: Path | None = None) -> None:
+        """A directory with what is below it, at ``into`` if that is given."""
+        for file in _files_below(root):
+            if into is None:
+                self.take(file)
+                continue
+            place = into / file.relative_to(root)
+            self.directory(str(place.parent)[1:])
+            if self._is_new(place):
+                self._tar.add(file, place.relative_to("/"), recursive=False)
+            for library in _libraries(file) if _is_elf(file) else ():
+                self.take(library)
+
+    def directory(self, place: str, mode: int = 0o755) -> None:
+        """A directory and those above it, open to all."""
+        for parent in reversed(PurePosixPath(place).parents):
+            if str(parent) != ".":
+                self._add_directory(str(parent), 0o755)
+        self._add_directory(place, mode)
+
+    def link(self, place: str, target: str) -> None:
+        """A symbolic link."""
+        if self.follow(Path(place).parent) is not None and self._is_new(Path(place)):
+            self._tar.addfile(_entry(place[1:], tarfile.SYMTYPE, target))
+
+    def write(self, place: str, data: bytes) -> None:
+        """A file of its own."""
+        self.directory(str(PurePosixPath(place).parent))
+        info = _entry(place, tarfile.REGTYPE)
+        info.size, info.mode = len(data), 0o644
+        self._tar.addfile(info, io.BytesIO(data))
+
+    def follow(self, path: Path) -> Path | None:
+        """Add each link on the way; the real path, None where it leads nowhere."""
+        here, rest = Path("/"), list(path.parts[1:])
+        for _ in range(200):
+            if not rest:
+                return here if here.exists() else None
+            step = here / rest.pop(0)
+            if not step.is_symlink():
+                if step.is_dir():
+                    self.directory(str(step)[1:])
+                here = step
+                continue
+            target = step.readlink()
+            if self._is_new(step):
+                self._tar.addfile(_entry(str(step)[1:], tarfile.SYMTYPE, str(target)))
+            rest = [*(target.parts[1:] if target.is_absolute() else target.parts), *rest]
+            here = Path("/") if target.is_absolute() else here
+            while rest and rest[0] == "..":
+                here, rest = here.parent, rest[1:]
+        return None
+
+    def _add_directory(self, place: str, mode: int) -> None:
+        if self._is_new(Path("/") / place):
+            info = _entry(place, tarfile.DIRTYPE)
+            info.mode = mode
+            self._tar.addfile(info)
+
+    def _is_new(self, path: Path) -> bool:
+        new = str(path) not in self._known
+        self._known.add(str(path))
+        return new
+
+
+def _entry(place: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(place)
+    info.type, info.linkname, info.mode = kind, target, 0o755
+    return info
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    for path in sorted(root.iterdir()):
+        if path.name in _LEFT_OUT or path.name.startswith("config-"):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            yield from _files_below(path)
+        elif path.is_file():
+            yield path
+
+
+def _is_elf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def _libraries(path: Path) -> list[Path]:
+    told = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False).stdout
+    return [Path(found) for found in _LIBRARY.findall(told)]
+
+
+def _site_packages(interpreter: Path) -> Path:
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(subprocess.check_output([str(interpreter), "-I", "-c", code], text=True).strip())
+
+
+def _take_packages(tree: _Tree, into: Path) -> None:
+    """What agentctl needs of others, as it is installed for these tests."""
+    listed = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements" / "agentctl.txt").read_text(), re.MULTILINE)
+    for name in listed:
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # not for this version of Python
+        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            place = Path(str(found.locate_file(top)))
+            if place.is_dir():
+                tree.take_all(place, into / top)
+            elif place.is_file():
+                tree.write(str(into / place.name)[1:], place.read_bytes())

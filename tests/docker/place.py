@@ -1,0 +1,78 @@
+"""The runtime on Docker under test, and the rude things that can be done to its containers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from docker.errors import APIError
+
+from executors_app.docker_names import name_of
+from executors_app.domain import LaunchSpec
+from executors_app.runtimes.local_docker import RUNTIME
+from tests.docker.engine import Engine
+from tests.waiting import eventually
+
+
+class DockerPlace:
+    """Containers of the tests' own engine."""
+
+    runtime = RUNTIME
+
+    def __init__(self, repository: Path, engine: Engine):
+        self.repository, self.engine = repository, engine
+        self.demo_agent = ["kandev-demo-agent"]
+
+    def kill(self, spec: LaunchSpec) -> None:
+        """SIGKILL for the first process of the container: all others end with it."""
+        with self.client() as client:
+            client.kill(name_of(spec.execution_id))
+        eventually(lambda: self.inspect(spec)["State"]["Status"] == "exited", describe="the container has ended")
+
+    @contextmanager
+    def silence(self, spec: LaunchSpec) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT afterwards."""
+        pid = self.inspect(spec)["State"]["Pid"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def inspect(self, spec: LaunchSpec) -> dict[str, Any]:
+        """All that the engine tells of a launch's container."""
+        with self.client() as client:
+            found: dict[str, Any] = client.inspect_container(name_of(spec.execution_id))
+        return found
+
+    def run(self, spec: LaunchSpec, *argv: str) -> tuple[int, str]:
+        """Run something in the container, as its agent would; exit code and output."""
+        with self.client() as client:
+            made = client.exec_create(name_of(spec.execution_id), list(argv), user=f"{os.geteuid()}:{os.getegid()}")
+            said = client.exec_start(made["Id"]).decode(errors="replace")
+            return int(client.exec_inspect(made["Id"])["ExitCode"]), said
+
+    @contextmanager
+    def client(self) -> Iterator[Any]:
+        """A client of the engine, closed afterwards."""
+        client = self.engine.client()
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def close(self) -> None:
+        """Remove every container and network that is managed."""
+        with self.client() as client:
+            for container in client.containers(all=True, filters={"label": "kandev.managed=true"}):
+                client.remove_container(container["Id"], force=True)
+            for network in client.networks(filters={"label": "kandev.managed=true"}):
+                try:
+                    client.remove_network(network["Id"])
+                except APIError as error:
+                    if error.status_code != 404:
+                        raise

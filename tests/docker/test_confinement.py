@@ -1,0 +1,203 @@
+"""What a session's container is, and what it may not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app import git
+from executors_app.agentctl import identity
+from executors_app.agentctl.two_users import AGENTCTL
+from executors_app.docker_names import name_of
+from executors_app.domain import Launched, LaunchSpec, Observed
+from executors_app.errors import AgentctlRefused, LaunchFailed
+from tests.docker.place import DockerPlace
+from tests.executors.launches import TOKEN
+from tests.executors.places import client_of, look, row_of, spec_for, start_agent
+from tests.executors.repositories import make_repository, run_git
+
+NOBODY = 54321
+COMMIT = "cd {0} && echo x > made && git add made && git -c user.name=A -c user.email=a@b commit -qm 'In a container'"
+
+
+async def test_a_container_has_its_names_no_powers_and_limits(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    seen = place.inspect(spec)
+    host, labels = seen["HostConfig"], seen["Config"]["Labels"]
+    assert seen["Id"] == launched.container_id
+    assert labels["kandev.managed"] == "true"
+    assert (labels["kandev.session"], labels["kandev.task"], labels["kandev.execution"]) == (
+        *(spec.session_id, spec.task_id),
+        spec.execution_id,
+    )
+    assert host["CapDrop"] == ["ALL"]
+    assert not host["Privileged"]
+    assert host["ReadonlyRootfs"]
+    assert "no-new-privileges:true" in host["SecurityOpt"]
+    assert (host["Memory"], host["MemorySwap"], host["PidsLimit"]) == (4096 << 20, 4096 << 20, 1024)
+    assert {published["HostIp"] for ports in host["PortBindings"].values() for published in ports} == {"127.0.0.1"}
+    assert not any("docker.sock" in mount["Source"] for mount in seen["Mounts"])
+    assert seen["Config"]["Healthcheck"]["Test"]
+
+
+def told_of(pid: int, name: str) -> list[str]:
+    """What the kernel says of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1:] for line in lines if line.startswith(f"{name}:"))
+
+
+async def test_agentctl_and_its_agent_are_two_users_without_any_power(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    await start_agent(place, spec, launched, "first")
+    found = [who.pid for who in identity.marked(spec.execution_id)]
+    agentctl = place.inspect(spec)["State"]["Pid"]
+    agents = [
+        pid for pid in found if any(entry.startswith(b"KANDEV_AGENT_LAUNCH=") for entry in identity.environment(pid))
+    ]
+    owner = str(os.geteuid())
+    assert told_of(agentctl, "Uid")[:3] == [str(AGENTCTL), owner, str(AGENTCTL)]
+    assert told_of(agentctl, "CapEff") == told_of(agentctl, "CapPrm") == [f"{1 << 6:016x}"], "it may leave a group"
+    assert len(agents) >= 2, "a guard and an agent"
+    for pid in agents:
+        assert told_of(pid, "Uid") == [owner] * 4
+        assert told_of(pid, "Groups") == []
+        assert told_of(pid, "NoNewPrivs") == ["1"]
+        assert {told_of(pid, f"Cap{name}")[0] for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "cat /var/lib/agentctl/state/token",
+        "ls /var/lib/agentctl/state",
+        "cat /proc/1/environ",
+        "ls /proc/1/root/var/lib/agentctl",
+        "kill -9 1",
+        "mv /var/lib/agentctl /var/lib/elsewhere",
+        "echo evil >> /opt/kandev/executors_app/agentctl/__main__.py",
+        "echo evil > /etc/gitconfig",
+    ],
+)
+async def test_an_agent_reaches_neither_its_agentctl_nor_what_that_keeps(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched, attempt: str
+) -> None:
+    tries = f"{{ {attempt}; }} > got 2>&1; echo $? > code; sleep 1"
+    with pytest.raises(AgentctlRefused, match="the agent ended"):
+        await start_agent(place, spec, launched, "first", argv=["sh", "-c", tries])
+    worktree = Path(launched.worktree_path)
+    assert (worktree / "code").read_text().strip() != "0", (worktree / "got").read_text()
+    assert TOKEN not in (worktree / "got").read_text()
+    assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE
+
+
+async def test_each_container_has_a_network_of_its_own(place: DockerPlace, spec: LaunchSpec) -> None:
+    other = spec_for(place)
+    for one in (spec, other):
+        await place.runtime.launch(one)
+    networks = [place.inspect(one)["NetworkSettings"]["Networks"] for one in (spec, other)]
+    assert [list(network) for network in networks] == [[name_of(spec.execution_id)], [name_of(other.execution_id)]]
+    ids = {network["NetworkID"] for found in networks for network in found.values()}
+    assert len(ids) == 2
+
+
+async def test_a_subnet_that_is_taken_is_passed_over(place: DockerPlace) -> None:
+    config = {"subnets": "10.99.0.0/28"}
+    first, second, third = (replace(spec_for(place), config=config) for _ in range(3))
+    for one in (first, second):
+        await place.runtime.launch(one)
+    with place.client() as client:
+        found = [client.inspect_network(name_of(one.execution_id)) for one in (first, second)]
+    assert {network["IPAM"]["Config"][0]["Subnet"] for network in found} == {"10.99.0.0/29", "10.99.0.8/29"}
+    with pytest.raises(LaunchFailed, match="no free network addresses"):
+        await place.runtime.launch(third)
+
+
+async def test_a_commit_in_a_container_is_in_the_repository_at_once(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    code, said = place.run(spec, "sh", "-c", COMMIT.format(launched.worktree_path))
+    assert code == 0, said
+    assert run_git(place.repository, "log", "-1", "--format=%s", launched.worktree_branch) == "In a container"
+    assert run_git(Path(launched.worktree_path), "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "echo evil > {git}/hooks/post-checkout",
+        "git config core.fsmonitor evil",
+        "echo evil >> {git}/config",
+        "rm {git}/HEAD",
+        "mkdir {git}/worktrees/another",
+    ],
+)
+async def test_what_people_on_the_machine_obey_is_out_of_an_agents_reach(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched, attempt: str
+) -> None:
+    command = attempt.format(git=place.repository / ".git")
+    code, said = place.run(spec, "sh", "-c", f"cd {launched.worktree_path} && {command}")
+    assert code != 0
+    assert "Read-only file system" in said or "could not" in said
+
+
+async def test_neither_other_sessions_nor_the_data_directory_can_be_seen(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched, settings: Any
+) -> None:
+    data = Path(settings.KANDEV_DATA_DIR)
+    (data / "secret_key").write_text("secret")
+    other = await place.runtime.launch(spec_for(place))
+    for path in (data / "secret_key", data / "agentctl", Path(other.worktree_path)):
+        assert place.run(spec, "ls", str(path))[0] != 0, path
+    assert place.run(spec, "ls", launched.worktree_path)[0] == 0
+
+
+@pytest.fixture
+def home_of_nobody(place: DockerPlace, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Repository and data directory of a user who may speak to the engine and is not root."""
+    home = Path(tempfile.mkdtemp(prefix="kandev-nobody-", dir="/tmp"))
+    settings.KANDEV_DATA_DIR = home / "data"
+    place.repository = make_repository(home / "repository")
+    for path in (home, *home.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    (place.engine.home / "docker.sock").chmod(0o666)
+    place.engine.home.chmod(0o711)
+    monkeypatch.setenv("HOME", str(home))
+    git._environment.cache_clear()
+    yield home
+    git._environment.cache_clear()
+    shutil.rmtree(home)
+
+
+async def test_where_kandev_is_not_root_its_files_stay_its_own(
+    place: DockerPlace, launched: Launched, home_of_nobody: Path
+) -> None:
+    assert launched.boot_id, "whatever is imported late was imported with it, while we may"
+    spec = spec_for(place)
+    with as_user(NOBODY):
+        made = await place.runtime.launch(spec)
+        await start_agent(place, spec, made, "first")
+        await client_of(spec, made).snapshot()
+        assert place.runtime.resume_token(row_of(place, spec, made))
+    assert {path.stat().st_uid for path in home_of_nobody.rglob("*")} == {NOBODY}
+
+
+@contextmanager
+def as_user(uid: int) -> Iterator[None]:
+    """What this process does meanwhile it does as somebody who is not root."""
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)

@@ -1,0 +1,163 @@
+"""What becomes of a session's container: found, started again, made anew, and known for dead or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.docker_names import name_of
+from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
+from executors_app.errors import AgentctlRefused, LaunchFailed, RuntimeUnavailable
+from tests.docker.place import DockerPlace
+from tests.executors.places import known, look, row_of, spec_for, start_agent
+from tests.waiting import eventually
+
+EATER = "import mmap; m = mmap.mmap(-1, 1 << 30); [m.write(b'x' * 1048576) for _ in range(1024)]"
+"""A program that wants more memory than there is."""
+
+
+async def test_the_port_is_read_again_after_somebody_restarted_the_container(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    with place.client() as client:
+        client.restart(launched.container_id, timeout=5)
+    facts = row_of(place, spec, launched)
+    again = await place.runtime.launch(known(spec, launched))
+    seen = await look(place, facts)
+    assert (seen.observed, seen.url) == (Observed.ALIVE, again.url)
+    assert again.url != launched.url
+    assert again.container_id == launched.container_id
+
+
+async def test_a_stopped_container_is_started_again_by_a_launch_and_by_no_look(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    with place.client() as client:
+        client.stop(launched.container_id, timeout=5)
+    seen = await look(place, row_of(place, spec, launched))
+    assert (seen.observed, seen.reason) == (Observed.DEAD, "container_stopped")
+    assert place.inspect(spec)["State"]["Status"] == "exited"
+    again = await place.runtime.launch(known(spec, launched))
+    assert again.container_id == launched.container_id
+
+
+async def test_a_removed_container_is_dead_and_a_launch_makes_another_on_the_same_worktree(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    (Path(launched.worktree_path) / "mine").write_text("uncommitted\n")
+    await start_agent(place, spec, launched, "first")
+    with place.client() as client:
+        client.remove_container(launched.container_id, force=True)
+    seen = await look(place, row_of(place, spec, launched))
+    assert (seen.observed, seen.reason, seen.workspace) == (Observed.DEAD, "container_gone", WorkspaceState.PRESENT)
+    assert place.runtime.left_journal(row_of(place, spec, launched), 0, ""), "its journal is on this disk"
+    assert place.runtime.resume_token(row_of(place, spec, launched))
+    again = await place.runtime.launch(known(spec, launched))
+    assert again.container_id != launched.container_id
+    assert (Path(again.worktree_path) / "mine").read_text() == "uncommitted\n"
+
+
+async def test_a_container_that_another_engine_had_is_not_dead_because_this_one_has_it_not(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    facts = row_of(place, spec, launched, state={**launched.state, "engine": "another engine"})
+    with place.client() as client:
+        client.remove_container(launched.container_id, force=True)
+    seen = await look(place, facts)
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "other_host")
+
+
+async def test_a_stopped_container_of_an_older_image_or_without_its_network_is_made_anew(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    with place.client() as client:
+        client.stop(launched.container_id, timeout=5)
+    limited = replace(known(spec, launched), config={"memory_mb": 512})
+    again = await place.runtime.launch(limited)
+    assert again.container_id != launched.container_id
+    assert place.inspect(spec)["HostConfig"]["Memory"] == 512 << 20
+    with place.client() as client:
+        client.stop(again.container_id, timeout=5)
+        client.disconnect_container_from_network(again.container_id, name_of(spec.execution_id), force=True)
+        client.remove_network(name_of(spec.execution_id))
+    assert (await place.runtime.launch(limited)).boot_id != again.boot_id
+
+
+async def test_what_was_out_of_memory_is_said_to_be(place: DockerPlace, spec: LaunchSpec) -> None:
+    limited = replace(spec, config={"memory_mb": 128})
+    launched = await place.runtime.launch(limited)
+    prefer_the_first_process = "echo 1000 > /proc/1/oom_score_adj"
+    assert place.run(spec, "sh", "-c", prefer_the_first_process)[0] == 0
+    place.run(spec, "python3", "-I", "-c", EATER)
+    eventually(lambda: place.inspect(spec)["State"]["Status"] == "exited", timeout=30, describe="it was killed")
+    seen = await look(place, row_of(place, spec, launched))
+    assert (seen.observed, seen.reason) == (Observed.DEAD, "out_of_memory")
+
+
+async def test_a_container_of_our_name_that_is_not_ours_is_left_alone(
+    place: DockerPlace, spec: LaunchSpec, settings: Any
+) -> None:
+    with place.client() as client:
+        client.create_container(settings.KANDEV_AGENTCTL_IMAGE, name=name_of(spec.execution_id))
+    try:
+        with pytest.raises(LaunchFailed, match="not this session's"):
+            await place.runtime.launch(spec)
+        assert await place.runtime.end(row_of(place, spec)) is False
+        assert place.inspect(spec)["State"]["Status"] == "created"
+    finally:
+        with place.client() as client:
+            client.remove_container(name_of(spec.execution_id))
+
+
+async def test_an_image_that_is_not_there_is_said_and_never_pulled(place: DockerPlace, spec: LaunchSpec) -> None:
+    with pytest.raises(RuntimeUnavailable, match="no image 'never-built'"):
+        await place.runtime.launch(replace(spec, config={"image": "never-built"}))
+    with pytest.raises(RuntimeUnavailable, match="no image 'never-built'"):
+        await place.runtime.check_place({"image": "never-built"})
+
+
+async def test_an_engine_that_is_not_there_is_said_when_the_place_is_checked(place: DockerPlace, settings: Any) -> None:
+    settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
+    with pytest.raises(RuntimeUnavailable, match="cannot be reached"):
+        await place.runtime.check_place({})
+
+
+async def test_a_container_that_ends_at_its_start_is_reported_with_its_last_words(
+    place: DockerPlace, spec: LaunchSpec
+) -> None:
+    with pytest.raises(LaunchFailed, match="token has fewer than"):
+        await place.runtime.launch(replace(spec, auth_token="short"))
+
+
+async def test_a_paused_container_is_unknown_and_goes_on_with_the_next_launch(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    with place.client() as client:
+        client.pause(launched.container_id)
+    seen = await look(place, row_of(place, spec, launched))
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "container_paused")
+    again = await place.runtime.launch(known(spec, launched))
+    assert (again.boot_id, again.found) == (launched.boot_id, True)
+
+
+async def test_one_look_at_many_is_one_list(place: DockerPlace) -> None:
+    rows = []
+    for _ in range(3):
+        one = spec_for(place)
+        rows.append(row_of(place, one, await place.runtime.launch(one)))
+    calls = len(place.engine.calls())
+    seen = await place.runtime.observe(rows, timeout=10, concurrency=5)
+    assert {one.observed for one in seen.values()} == {Observed.ALIVE}
+    asked = [call for call in place.engine.calls()[calls:] if not call.endswith("/version")]
+    assert len(asked) == 1
+    assert "/containers/json?" in asked[0]
+
+
+async def test_an_agent_that_alone_was_out_of_memory_is_said_to_have_been(place: DockerPlace, spec: LaunchSpec) -> None:
+    launched = await place.runtime.launch(replace(spec, config={"memory_mb": 256}))
+    with pytest.raises(AgentctlRefused, match="the agent ended out of memory"):
+        await start_agent(place, spec, launched, "first", argv=["python3", "-I", "-c", EATER])
+    assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE

@@ -1,0 +1,47 @@
+"""What an executor on Docker may be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executors_app.docker_config import DockerConfig, read_config
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        ({"imgae": "x"}, "imgae"),
+        ({"image": 3}, "image"),
+        ({"image": "two words"}, "image"),
+        ({"memory_mb": 64}, "128"),
+        ({"memory_mb": True}, "memory_mb"),
+        ({"memory_mb": "4g"}, "memory_mb"),
+        ({"memory_mb": 1.5}, "whole"),
+        ({"pids": 1}, "pids"),
+        ({"cpus": -1}, "cpus"),
+        ({"cpus": float("nan")}, "cpus"),
+        ({"subnets": "10.0.0.1/8"}, "subnets"),
+        ({"subnets": "8.8.0.0/16"}, "private"),
+        ({"subnets": "10.0.0.0/30"}, "/29"),
+        ({"subnets": "fd00::/64"}, "IPv4"),
+        ({"subnets": ["10.0.0.0/8"]}, "subnets"),
+    ],
+)
+def test_a_setting_that_is_none_is_refused_in_one_sentence(config: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        read_config(config)
+
+
+def test_nothing_has_to_be_set() -> None:
+    assert read_config({}) == DockerConfig()
+    assert list(DockerConfig().networks_for("e")) == [""]
+
+
+def test_subnets_are_cut_from_the_whole_and_follow_from_the_id() -> None:
+    config = read_config({"subnets": "10.9.0.0/24", "cpus": 0.5})
+    found = list(config.networks_for("an execution"))
+    assert found == list(config.networks_for("an execution"))
+    assert len(set(found)) == 32
+    assert all(one.startswith("10.9.0.") and one.endswith("/29") for one in found)

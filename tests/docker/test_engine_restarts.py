@@ -1,0 +1,146 @@
+"""The engine itself ends, hangs and comes back while sessions are in its containers."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.identity import ProcessIdentity
+from tests.docker.deployment import DockerDeployment
+from tests.drills.deployment import Session
+from tests.drills.test_restart_drills import talking
+from tests.waiting import eventually
+
+TIMEOUT = 6
+DEEDS = {"create", "start", "restart", "stop", "kill", "die", "destroy", "pause", "unpause"}
+
+
+def idle(session: Session) -> Session:
+    """Its first turn is over."""
+    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
+    session.wait_for("WAITING_FOR_INPUT")
+    return session
+
+
+def settled(session: Session) -> list[ProcessIdentity]:
+    """Its agentctl, guard and agent, once no git or health check of the moment is beside them."""
+
+    def three() -> list[ProcessIdentity] | None:
+        found = session.processes()
+        return found if len(found) == 3 else None
+
+    found = eventually(three, timeout=30, describe="agentctl, guard and agent alone")
+    assert found is not None
+    return found
+
+
+def of(document: dict[str, Any], session: Session) -> dict[str, Any]:
+    """A sweep's words about one session."""
+    return next(row for row in document["sessions"] if row["session_id"] == session.id)
+
+
+def resumed(session: Session) -> bool:
+    """Its last start had the conversation."""
+    receipts = session.receipts()
+    return bool(receipts) and receipts[-1]["kind"] in ("loaded", "resumed")
+
+
+@pytest.mark.parametrize("how", ["hangs", "is stopped"])
+def test_an_engine_that_is_away_makes_its_sessions_unreachable_and_harms_nobody(
+    deployment: DockerDeployment, how: str
+) -> None:
+    engine = deployment.engine
+    engine.stop()
+    engine.start(live_restore=True)
+    deployment.env |= {"KANDEV_SWEEP_TIMEOUT": str(TIMEOUT), "KANDEV_LEASE_TTL": "3"}
+    deployment.serve()
+    inside = [idle(deployment.start_session("remember walrus")) for _ in range(2)]
+    here = idle(deployment.start_session("remember otter", executor=deployment.on_this_machine))
+    deployment.kill_server()
+    before = [settled(session) for session in (*inside, here)]
+    away_since = time.time()
+    engine.freeze() if how == "hangs" else engine.stop()
+
+    document = deployment.recover()
+
+    assert document["duration_ms"] < (TIMEOUT + 1.5) * 1000, "the timeout, and little more"
+    for session in inside:
+        row = of(document, session)
+        assert (row["observed"], row["reason"]) == ("unknown", "runtime_unavailable")
+        assert (session.row["state"], session.row["error_code"]) == ("ERROR", "unreachable")
+        assert session.execution["status"] == "error"
+        assert session.execution["resume_token"]
+    assert of(document, here)["receipt_kind"] == "reattached"
+    reattached = datetime.fromisoformat(here.receipts()[-1]["created_at"]).replace(tzinfo=UTC)
+    took = reattached - datetime.fromisoformat(document["started_at"])
+    assert took.total_seconds() < TIMEOUT / 2, "nobody else waits for the engine"
+    assert here.row["state"] == "WAITING_FOR_INPUT"
+    assert [settled(session) for session in (*inside, here)] == before
+
+    engine.thaw() if how == "hangs" else engine.start(live_restore=True)
+    assert not [event for event in engine.events(away_since) if event[0] == "container" and event[1] in DEEDS]
+    healed = deployment.recover()
+
+    assert [of(healed, session)["observed"] for session in inside] == ["alive", "alive"]
+    assert [session.row["state"] for session in inside] == ["WAITING_FOR_INPUT"] * 2
+    assert [settled(session) for session in (*inside, here)] == before
+
+
+def test_an_engine_restarted_with_live_restore_costs_no_agent_its_turn(deployment: DockerDeployment) -> None:
+    engine = deployment.engine
+    engine.stop()
+    engine.start(live_restore=True)
+    deployment.serve()
+    session = deployment.start_session("work 12")
+    talking(session)
+    before = settled(session)
+
+    engine.stop()
+    heard = session.said()
+    eventually(lambda: len(session.said()) > len(heard), describe="the agent goes on talking")
+    engine.start(live_restore=True)
+
+    eventually(lambda: "session.run.completed" in session.names(), timeout=90, describe="the turn ends")
+    session.wait_for("WAITING_FOR_INPUT")
+    assert settled(session) == before
+    assert session.agent_text() == session.said()
+    assert session.names().count("session.run.started") == 1
+
+
+def test_an_engine_restarted_without_live_restore_gets_its_sessions_back(deployment: DockerDeployment) -> None:
+    engine = deployment.engine
+    deployment.env["KANDEV_CONTINUE"] = "off"
+    deployment.serve()
+    session = idle(deployment.start_session("remember walrus"))
+    container = session.execution["container_id"]
+    session.prompt("work 60")
+    session.wait_for("RUNNING")
+
+    engine.stop()
+    eventually(lambda: not session.processes(), timeout=30, describe="its container stops with the engine")
+    engine.start()
+
+    eventually(lambda: resumed(session), timeout=90, describe="the agent took its conversation up")
+    session.wait_for("WAITING_FOR_INPUT")
+    assert session.execution["container_id"] == container, "the same container was started again"
+    assert session.names().count("session.run.interrupted") == 1
+    session.prompt("what was the word?")
+    eventually(lambda: session.agent_text().count("walrus") == 2, timeout=60, describe="it remembers")
+
+
+def test_an_engine_that_was_killed_gets_its_sessions_back(deployment: DockerDeployment) -> None:
+    engine = deployment.engine
+    deployment.serve()
+    session = idle(deployment.start_session("remember walrus"))
+    deployment.kill_server()
+    engine.kill()
+    engine.start()
+
+    deployment.serve()
+
+    eventually(lambda: resumed(session), timeout=90, describe="the agent took its conversation up")
+    session.wait_for("WAITING_FOR_INPUT")
+    assert session.agent_text() == session.said()

@@ -1,0 +1,36 @@
+"""A container that runs out of memory in mid-turn: said as such, and resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from executors_app.docker_names import name_of
+from tests.docker.deployment import DockerDeployment
+from tests.waiting import eventually
+
+EATER = "import mmap; m = mmap.mmap(-1, 1 << 30); [m.write(b'x' * 1048576) for _ in range(1024)]"
+
+
+def test_a_turn_that_ends_for_want_of_memory_says_so_and_its_agent_comes_back(deployment: DockerDeployment) -> None:
+    deployment.env["KANDEV_CONTINUE"] = "off"
+    deployment.serve()
+    small = {"name": "small", "runtime": "local_docker", "config": {"memory_mb": 256}}
+    executor = deployment.api("POST", "executors/", small)["id"]
+    session = deployment.start_session("work 60", executor=executor)
+    session.wait_for("RUNNING")
+    client = deployment.engine.client()
+    try:
+        name = name_of(session.execution_id)
+        first = client.inspect_container(name)["State"]["Pid"]
+        Path(f"/proc/{first}/oom_score_adj").write_text("1000")
+        eating = client.exec_create(name, ["python3", "-I", "-c", EATER])
+        client.exec_start(eating["Id"])
+    finally:
+        client.close()
+
+    eventually(lambda: "session.run.interrupted" in session.names(), timeout=60, describe="the turn is interrupted")
+
+    told = next(event["payload"] for event in session.events() if event["name"] == "session.run.interrupted")
+    assert told["reason"] == "out_of_memory"
+    eventually(lambda: session.receipts()[-1]["kind"] in ("loaded", "resumed"), timeout=60, describe="it is back")
+    assert session.receipts()[-1]["evidence"]["log_is_a_prefix"] is True

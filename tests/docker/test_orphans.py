@@ -1,0 +1,70 @@
+"""Containers that no row knows: listed, and removed on proof and request alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from executors_app.docker_names import name_of
+from executors_app.domain import Launched, LaunchSpec, Observed
+from tests.docker.place import DockerPlace
+from tests.executors.places import look, row_of, spec_for
+from tests.executors.rows import make_execution
+
+
+async def test_orphans_are_listed_and_removed_on_proof_and_request_alone(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    other = spec_for(place)
+    await place.runtime.launch(other)
+    (orphan,) = await place.runtime.orphans({other.execution_id})
+    assert (orphan.id, orphan.execution_id, orphan.status) == (
+        name_of(spec.execution_id),
+        spec.execution_id,
+        "running",
+    )
+    stranger = replace(orphan, id=name_of(other.execution_id))
+    assert await place.runtime.remove_orphan(stranger) is False, "it is another's"
+    assert await place.runtime.remove_orphan(orphan) is True
+    assert (await look(place, row_of(place, spec, launched))).reason == "container_gone"
+    assert Path(launched.worktree_path, "README").exists()
+    assert (await look(place, row_of(place, other))).observed is Observed.ALIVE
+
+
+def ask(*arguments: str) -> list[dict[str, str]]:
+    """What ``manage.py orphans --json`` lists."""
+    said = StringIO()
+    call_command("orphans", "--json", *arguments, stdout=said, stderr=StringIO())
+    listed: list[dict[str, str]] = json.loads(said.getvalue())["orphans"]
+    return listed
+
+
+@pytest.mark.django_db
+def test_the_command_lists_what_no_row_knows_and_removes_what_is_named(place: DockerPlace, spec: LaunchSpec) -> None:
+    other = spec_for(place)
+    for one in (spec, other):
+        asyncio.run(place.runtime.launch(one))
+    make_execution(id=other.execution_id)
+    name = name_of(spec.execution_id)
+
+    assert [(one["runtime"], one["id"]) for one in ask()] == [("local_docker", name)]
+    with pytest.raises(CommandError, match="is no orphan"):
+        ask("--remove", name_of(other.execution_id))
+    assert [one["id"] for one in ask("--remove", name)] == [name]
+    assert ask() == []
+    assert place.inspect(other)["State"]["Running"]
+
+
+@pytest.mark.django_db
+def test_the_command_says_when_no_engine_can_be_asked(place: DockerPlace, settings: Any) -> None:
+    settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
+    with pytest.raises(CommandError, match="no runtime could be asked") as refused:
+        ask()
+    assert refused.value.returncode == 2

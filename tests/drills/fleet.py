@@ -1,0 +1,80 @@
+"""Several supervisors on one database, each a process of its own that a drill stops, continues and kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.drills import parts
+from tests.drills.deployment import MANAGE, Deployment, Session
+from tests.waiting import eventually
+
+
+class Supervising:
+    """``manage.py supervise``, which has had its first look."""
+
+    def __init__(self, deployment: Deployment, name: str):
+        self.deployment, self._log = deployment, deployment.home / f"{name}.log"
+        self.process = parts.start(deployment, str(MANAGE), "supervise", log=self._log.name)
+        self.says("supervising: ")
+
+    @property
+    def log(self) -> str:
+        """What it has said."""
+        return self._log.read_text(errors="replace")
+
+    def says(self, text: str, timeout: float = 60) -> None:
+        """Wait until it has said ``text``."""
+        eventually(lambda: text in self.log, timeout=timeout, describe=f"{text!r} in {self.log!r}")
+
+    @property
+    def boot_id(self) -> str:
+        """Its name as the owner of leases."""
+        rows = self.deployment.rows("SELECT boot_id, process FROM supervisors")
+        return next(str(row["boot_id"]) for row in rows if f'"pid": {self.process.pid},' in row["process"])
+
+    def holds(self, session: Session) -> bool:
+        """Whether the session's lease is its own."""
+        return bool(session.execution["owner"] == self.boot_id)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; one that ends it is waited for."""
+        self.process.send_signal(number)
+        if number in {signal.SIGKILL, signal.SIGTERM}:
+            self.process.wait(30)
+
+
+class Fleet:
+    """A web process, and as many supervisors as are called for."""
+
+    def __init__(self, deployment: Deployment):
+        self.deployment = deployment
+        self._started: list[subprocess.Popen[bytes]] = []
+        deployment.url, web = parts.web(deployment)
+        self._started.append(web)
+
+    def supervisor(self, name: str) -> Supervising:
+        """One more of them."""
+        made = Supervising(self.deployment, name)
+        self._started.append(made.process)
+        return made
+
+    def close(self) -> None:
+        """Kill them all."""
+        for process in self._started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+
+@contextmanager
+def fleet(deployment: Deployment) -> Iterator[Fleet]:
+    """A fleet that ends with the block, whatever happens."""
+    made = Fleet(deployment)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,74 @@
+"""The processes of a Kandev one by one: several webs and one supervisor on one database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from executors_app.agentctl import identity
+from tests.drills.deployment import MANAGE, ROOT, Deployment
+from tests.waiting import eventually
+
+
+@contextmanager
+def served_by(deployment: Deployment, webs: int) -> Iterator[list[str]]:
+    """A supervisor and so many web processes; the addresses of the webs, of which the first answers ``api()``."""
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        started.append(start(deployment, str(MANAGE), "supervise"))
+        urls = []
+        for _ in range(webs):
+            url, process = web(deployment)
+            started.append(process)
+            urls.append(url)
+        for deployment.url in reversed(urls):
+            eventually(
+                deployment.is_ready, timeout=60, describe=f"{deployment.url} is ready: {deployment.log()[-1500:]}"
+            )
+        yield urls
+    finally:
+        for process in started:
+            end(process)
+
+
+def web(deployment: Deployment) -> tuple[str, subprocess.Popen[bytes]]:
+    """A web process of its own, and its address."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+    with listener:
+        number = listener.fileno()
+        arguments = ("-m", "daphne", "-v", "0", "--fd", str(number), "kandev.asgi:application")
+        return f"http://127.0.0.1:{listener.getsockname()[1]}", start(deployment, *arguments, keeps=(number,))
+
+
+def start(
+    deployment: Deployment, *arguments: str, keeps: tuple[int, ...] = (), log: str = "serve.log"
+) -> subprocess.Popen[bytes]:
+    """A Python process of the deployment, in a session of its own; ``log`` is the file that it adds to."""
+    with Path(deployment.home / log).open("ab") as stderr:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            env=deployment.env,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=stderr,
+            stderr=stderr,
+            pass_fds=keeps,
+            start_new_session=True,
+        )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """As a supervisor or a web ends: told to, and killed where it does not listen. Agents live on."""
+    if process.poll() is None and identity.of(process.pid) is not None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)

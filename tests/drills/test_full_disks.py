@@ -1,0 +1,141 @@
+"""Disks that are full: what was acknowledged stays, the error says what to do, and with room everything goes on."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import databases
+from tests.drills.deployment import ROOT, ApiError, Deployment, Session
+from tests.environment import DATABASE_URL
+from tests.waiting import eventually
+
+FLOODING = ("--behaviour", "floods", "--count", "6000", "--size", "2000")
+"""13 MB of journal: more than the disk of the drill has, so that what is acknowledged has to go."""
+
+
+@contextmanager
+def small_disk(where: Path, mebibytes: int) -> Iterator[Path]:
+    """A file system of that size at ``where``, or the test is skipped."""
+    where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    argv = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=700", "tmpfs", str(where)]
+    try:
+        mounted = subprocess.run(argv, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Leave no room on a disk."""
+    filler = disk / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+    return filler
+
+
+def flooding(deployment: Deployment, prompt: str) -> Session:
+    """A session whose agent says more than the disk can take."""
+    command = ["-m", "executors_app.testing_agent", *FLOODING]
+    profile = {"agent_type": "custom_acp", "command": [_python(), *command], "env": {"PYTHONPATH": str(ROOT)}}
+    return deployment.start_session(prompt, profile)
+
+
+def _python() -> str:
+    return str(ROOT / ".venv" / "bin" / "python")
+
+
+def test_a_full_disk_of_agentctl_stops_the_turn_and_with_room_the_agent_goes_on(deployment: Deployment) -> None:
+    with small_disk(deployment.data / "agentctl", 8) as disk:
+        deployment.serve()
+        session = flooding(deployment, "")
+        session.wait_for("WAITING_FOR_INPUT")
+        filler = fill(disk)
+        assert filler.stat().st_size > 1 << 20
+
+        session.prompt("flood")
+
+        failed = eventually(
+            lambda: [one["payload"] for one in session.events() if one["name"] == "session.run.failed"],
+            timeout=60,
+            describe="the turn is stopped",
+        )[0]
+        assert failed["error_code"] == "disk_full"
+        assert "Make room" in failed["error_message"]
+        status = eventually(
+            lambda: (told := session.status())["error_code"] == "disk_full" and told, timeout=30, describe="it is shown"
+        )
+        assert "Make room" in status["error_message"]
+        heard = session.agent_text()
+
+        filler.unlink()
+
+        eventually(lambda: session.status()["error_code"] == "", timeout=60, describe="the error has gone")
+        assert session.agent_text().startswith(heard)
+        session.prompt("flood again")
+        eventually(lambda: session.names().count("session.run.started") == 2, timeout=60, describe="it takes prompts")
+        assert session.said().startswith(session.agent_text()[: len(heard)])
+        assert {"session.journal_gap", "session.journal_skipped"}.isdisjoint(session.names())
+        deployment.close()
+
+
+class OnItsOwnDisk(Deployment):
+    """A Kandev whose database, and nothing else, lies on ``disk``."""
+
+    def __init__(self, home: Path, disk: Path):
+        super().__init__(home)
+        self.disk = disk
+        self.env[DATABASE_URL] = f"sqlite://{disk / 'kandev.sqlite3'}"
+
+    def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        return databases.rows_of(self.disk / "kandev.sqlite3", sql, values)
+
+
+@pytest.fixture
+def on_its_own_disk(tmp_path: Path) -> Iterator[OnItsOwnDisk]:
+    """Prepared and not yet served; the disk has 8 MiB."""
+    with small_disk(tmp_path / "database", 8) as disk:
+        made = OnItsOwnDisk(tmp_path, disk)
+        made.prepare()
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.mark.embedded
+def test_a_full_disk_of_the_database_is_said_and_with_room_the_log_catches_up(
+    on_its_own_disk: OnItsOwnDisk,
+) -> None:
+    deployment = on_its_own_disk
+    deployment.serve()
+    session = deployment.start_session("work 8 at 50")
+    session.wait_for("RUNNING")
+    filler = fill(deployment.disk)
+
+    eventually(lambda: "the database takes no events" in deployment.log(), timeout=30, describe="it is said")
+    with pytest.raises(ApiError) as refused:
+        session.prompt("and then?")
+    assert refused.value.status == 503
+    assert '"database_full"' in refused.value.body
+    assert session.status()["session_id"] == session.id  # what only reads goes on
+    eventually(lambda: "tick 400\n" in session.said(), timeout=60, describe="the agent goes on")
+
+    filler.unlink()
+
+    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the log catches up")
+    assert session.agent_text() == session.said()
+    assert {"session.journal_gap", "session.journal_skipped"}.isdisjoint(session.names())
+    assert session.names().count("session.run.interrupted") == 0
+    eventually(deployment.is_ready, timeout=30, describe="all is well")

@@ -1,0 +1,86 @@
+"""A prompt wakes whatever rests, outlives whatever dies under it, and says so when no agent can be had in time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.drills.deployment import ApiError, Deployment, Session
+from tests.drills.parts import served_by
+from tests.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """One Kandev that takes eight seconds to be enough for a start."""
+    made = Deployment(tmp_path_factory.mktemp("deadline"))
+    made.env |= {"KANDEV_START_TIMEOUT": "8", "KANDEV_BOOT_GRACE": "0"}
+    made.prepare()
+    try:
+        with served_by(made, webs=1):
+            yield made
+    finally:
+        made.close()
+
+
+def rested(deployment: Deployment) -> Session:
+    """A session whose first turn is over."""
+    session = deployment.start_session("remember walrus")
+    eventually(lambda: session.prompts()[0]["state"] == "done", timeout=60, describe="the first turn ends")
+    return session
+
+
+def kill_all(session: Session) -> None:
+    """Agentctl, guard and agent at once."""
+    session.kill_everything()
+
+
+def kill_agent(session: Session) -> None:
+    """The agent alone; its agentctl lives."""
+    os.kill(agent_pid(session), signal.SIGKILL)
+
+
+def agent_pid(session: Session) -> int:
+    """By what it runs, among the processes that carry the execution's mark."""
+    pids = [one.pid for one in session.processes() if b"demo_agent" in cmdline(one.pid)]
+    assert pids
+    return pids[-1]
+
+
+def cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize("kill", [kill_all, kill_agent])
+def test_a_prompt_whose_execution_dies_at_that_moment_is_delivered_once_to_the_next_one(
+    shared: Deployment, kill: Callable[[Session], None]
+) -> None:
+    session = rested(shared)
+    kill(session)
+    session.prompt("what was the word?")
+    eventually(lambda: session.prompts()[1]["state"] == "done", timeout=60, describe="it is done")
+    assert "walrus" in session.agent_text().splitlines()[-1]
+    heard = "".join(path.read_text() for path in session.agent_home.glob("*.jsonl"))
+    assert heard.count('"user", "text": "what was the word?"') == 1
+
+
+def test_a_prompt_for_which_no_agent_can_be_had_in_time_says_so_and_can_be_withdrawn(shared: Deployment) -> None:
+    command = ["sh", "-c", "sleep 3600"]
+    session = shared.start_session("remember walrus", {"command": command})
+    eventually(lambda: "session.prompt.overdue" in session.names(), timeout=60, describe="it is said")
+    told = [one["payload"] for one in session.events() if one["name"] == "session.prompt.overdue"]
+    assert len(told) == 1
+    status = session.status()
+    assert (status["overdue_prompts"], status["queued_prompts"], status["needs_attention"]) == (1, 1, True)
+    eventually(lambda: "start_timeout" in [row["reason"] for row in session.receipts()], timeout=60, describe="failed")
+    [row] = session.prompts()
+    assert row["state"] == "queued"
+    shared.api("DELETE", f"{session.path}/prompts/{row['message_id']}/")
+    assert session.prompts()[0]["state"] == "withdrawn"
+    with pytest.raises(ApiError):
+        shared.api("DELETE", f"{session.path}/prompts/{row['message_id']}/")
+    shared.api("POST", f"{session.path}/stop/", {})

@@ -1,0 +1,198 @@
+"""Several supervisors share the sessions of one database; of each session one is in command, whatever happens to it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.error
+import urllib.request
+from datetime import datetime, timedelta
+
+import pytest
+
+from executors_app.agentctl.protocol import GENERATION_HEADER
+from tests import postgresql
+from tests.drills.deployment import Deployment, Session
+from tests.drills.fleet import Fleet, Supervising, fleet
+from tests.environment import DATABASE_URL
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.postgresql]
+SOON = 15
+"""Seconds within which what happens at once is seen on a busy machine; a lease lives far longer."""
+
+FENCED = ("another supervisor has taken it over", "its lease is somebody else's now", "its stream ended: ")
+"""What a supervisor says that finds its session with another one."""
+
+
+def never(deployment: Deployment) -> None:
+    """No lease runs out, and no pass of the loop comes: what happens, happens at once."""
+    deployment.env |= {"KANDEV_LEASE_TTL": "600", "KANDEV_RECONCILE_INTERVAL": "600"}
+
+
+def talking(session: Session) -> None:
+    """Wait until the agent is in mid-turn and what it says is in the log."""
+    eventually(lambda: "tick" in session.agent_text(), timeout=60, describe="the agent talks")
+
+
+def finished(session: Session) -> None:
+    """The turn ends, and all of it is in the log: once, and equal to the byte."""
+    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the turn ends")
+    assert session.agent_text() == session.said()
+    names = session.names()
+    assert [names.count(f"session.run.{end}") for end in ("started", "completed", "interrupted")] == [1, 1, 0]
+    assert [row["state"] for row in session.prompts()] == ["done"]
+    assert session.journal().count('"kind":"agent.started"') == 1
+
+
+def at_work(made: Fleet, deployment: Deployment, script: str = "work 6") -> tuple[Supervising, Session]:
+    """The first supervisor, and a session in mid-turn that it holds."""
+    first = made.supervisor("first")
+    session = deployment.start_session(script)
+    talking(session)
+    assert first.holds(session)
+    return first, session
+
+
+def test_a_supervisor_that_was_killed_is_followed_at_once(deployment: Deployment) -> None:
+    never(deployment)
+    with fleet(deployment) as made:
+        first, session = at_work(made, deployment)
+        second = made.supervisor("second")
+        before = session.execution
+        assert before["owner"] == first.boot_id
+
+        first.signal(signal.SIGKILL)
+
+        eventually(lambda: second.holds(session), timeout=SOON, describe="the second one takes over")
+        finished(session)
+        assert session.execution["generation"] == before["generation"] + 1
+        assert [row["kind"] for row in session.receipts()] == ["fresh", "reattached"]
+
+
+def test_a_supervisor_that_is_told_to_end_hands_over_without_a_word(deployment: Deployment) -> None:
+    never(deployment)
+    with fleet(deployment) as made:
+        first, session = at_work(made, deployment, "work 1")
+        finished(session)
+        second = made.supervisor("second")
+        before = session.names()
+
+        first.signal(signal.SIGTERM)
+
+        eventually(lambda: second.holds(session), timeout=SOON, describe="the second one takes over")
+        session.prompt("work 1")
+        eventually(lambda: session.names().count("session.run.completed") == 2, timeout=30, describe="it commands")
+        assert session.names()[len(before)] == "session.prompt.queued"
+        assert [row["kind"] for row in session.receipts()] == ["fresh"]
+
+
+def test_a_supervisor_that_slept_through_its_lease_can_neither_write_nor_command(deployment: Deployment) -> None:
+    with fleet(deployment) as made:
+        first, session = at_work(made, deployment, "work 25")
+        second = made.supervisor("second")
+        slept, old = first.boot_id, session.execution["generation"]
+        first.signal(signal.SIGSTOP)
+        before = session.execution
+
+        eventually(lambda: second.holds(session), timeout=60, describe="the second one takes over")
+        after = session.execution
+        taken_at = datetime.fromisoformat(after["lease_expires_at"]) - timedelta(seconds=6)
+        assert taken_at >= datetime.fromisoformat(before["lease_expires_at"]), "the lease had not run out"
+        assert after["generation"] > old
+        heard = session.agent_text()
+        eventually(lambda: len(session.agent_text()) > len(heard), timeout=30, describe="the second one writes")
+
+        first.signal(signal.SIGCONT)
+
+        eventually(lambda: beats(deployment, slept) > before["lease_expires_at"], timeout=30, describe="it is back")
+        eventually(lambda: any(word in first.log for word in FENCED), timeout=30, describe="it knows that it is late")
+        assert commands(session, old) == (409, "stale_generation")
+        finished(session)
+        assert session.execution["owner"] == second.boot_id
+        assert session.execution["generation"] == after["generation"]
+        assert [row["kind"] for row in session.receipts()] == ["fresh", "reattached"]
+        assert first.process.poll() is None
+
+
+def beats(deployment: Deployment, boot_id: str) -> str:
+    """When a supervisor has said last that it lives."""
+    return str(deployment.rows("SELECT beat_at FROM supervisors WHERE boot_id = ?", boot_id)[0]["beat_at"])
+
+
+def commands(session: Session, generation: int) -> tuple[int, str]:
+    """What agentctl answers to a prompt of that generation: status and code."""
+    token = (session.deployment.data / "agentctl" / session.execution_id / "token").read_text()
+    request = urllib.request.Request(
+        f"{session.execution['agentctl_url']}/prompt",
+        method="POST",
+        data=json.dumps({"message_id": "from-the-past", "text": "work 1"}).encode(),
+        headers={
+            "Authorization": f"Bearer {token}",
+            GENERATION_HEADER: str(generation),
+            "Content-Type": "application/json",
+        },
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=10)
+    with refused.value as answer:
+        return answer.code, json.loads(answer.read())["code"]
+
+
+def test_what_runs_on_another_machine_is_left_to_its_own_supervisor(deployment: Deployment) -> None:
+    with fleet(deployment) as made:
+        first, session = at_work(made, deployment, "work 1")
+        finished(session)
+        first.signal(signal.SIGTERM)
+        here = session.execution["host_id"]
+        moved = "UPDATE executors_running SET host_id = ? WHERE id = ?"
+        deployment.change(moved, "another machine", session.execution["id"])
+        session.prompt("work 1")
+        before, said, processes = session.execution, session.names(), session.processes()
+
+        stranger = made.supervisor("stranger")
+        busy = deployment.start_session("work 1")
+        finished(busy)
+        deployment.recover()
+
+        assert (session.execution, session.names(), session.processes()) == (before, said, processes)
+        assert [row["state"] for row in session.prompts()] == ["done", "queued"]
+        assert stranger.holds(busy)
+
+        deployment.change(moved, here, session.execution["id"])
+        eventually(lambda: [row["state"] for row in session.prompts()] == ["done", "done"], timeout=30)
+
+
+def test_two_supervisors_start_each_session_once(deployment: Deployment) -> None:
+    with fleet(deployment) as made:
+        for name in ("first", "second"):
+            made.supervisor(name)
+        sessions = [deployment.start_session("work 1") for _ in range(4)]
+        for session in sessions:
+            finished(session)
+            assert [row["kind"] for row in session.receipts()] == ["fresh"]
+            assert session.row["start_attempts"] <= 1
+
+
+def test_a_database_that_is_started_anew_interrupts_nothing(deployment: Deployment) -> None:
+    server = postgresql.Server()
+    server.start()
+    try:
+        deployment.env[DATABASE_URL] = server.new_database()
+        deployment.data.rename(deployment.home / "unused")
+        (deployment.home / "repository").rename(deployment.home / "unused-repository")
+        deployment.prepare()
+        deployment.serve()
+        session = deployment.start_session("work 4")
+        talking(session)
+
+        server.stop()
+        eventually(lambda: not deployment.is_ready(), timeout=30, describe="the web says that it has no database")
+        server.start()
+
+        finished(session)
+        session.prompt("work 1")
+        eventually(lambda: [row["state"] for row in session.prompts()] == ["done", "done"], timeout=60)
+    finally:
+        deployment.close()
+        server.close()

@@ -1,0 +1,171 @@
+"""Waits over restarts: everything real, the keys of permissions and builds included."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.drills.deployment import ApiError, Deployment, Session
+from tests.drills.parts import served_by
+from tests.waiting import eventually
+
+CALLERS = 50
+
+
+def finish_turn(session: Session, number: int = 1) -> None:
+    eventually(
+        lambda: session.names().count("session.run.completed") >= number, timeout=60, describe=f"turn {number} is over"
+    )
+
+
+def asked(session: Session) -> dict[str, Any]:
+    """The question that the agent asks, as the API shows it."""
+
+    def pending() -> Any:
+        found = session.deployment.api("GET", f"{session.path}/permissions/?state=pending")["results"]
+        return found[0] if found else None
+
+    found: dict[str, Any] = eventually(pending, timeout=60, describe="the agent asks")
+    return found
+
+
+def answer(session: Session, question: dict[str, Any]) -> None:
+    body = {"option_id": question["options"][0]["option_id"], "resume_token": question["resume_token"]}
+    session.deployment.api("POST", f"{session.path}/permissions/{question['id']}/", body)
+
+
+def redeem(url: str, key: str, payload: str) -> tuple[int, dict[str, Any]]:
+    """As a build does: no account, and the payload is its idempotency key too."""
+    body = {"resume_token": key, "payload": payload, "idempotency_key": payload}
+    request = urllib.request.Request(
+        f"{url}/api/v1/runs/resume/", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as told:
+            return told.status, json.loads(told.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def open_wait(session: Session, **values: Any) -> dict[str, Any]:
+    body = {"kind": "external", "reason": "The build", **values}
+    opened: dict[str, Any] = session.deployment.api("POST", f"{session.path}/waits/", body)
+    return opened
+
+
+def everywhere(session: Session) -> str:
+    """Whatever the deployment has written that is not the database itself."""
+    events = json.dumps([event["payload"] for event in session.events()])
+    return session.deployment.log() + events + session.journal()
+
+
+def test_the_key_of_a_permission_is_the_same_after_a_restart(deployment: Deployment) -> None:
+    deployment.serve()
+    session = deployment.start_session("ask")
+    before = asked(session)
+    deployment.kill_server()
+    deployment.serve()
+
+    after = asked(session)
+    assert (after["id"], after["resume_token"]) == (before["id"], before["resume_token"])
+    answer(session, before)
+    finish_turn(session)
+
+    assert before["resume_token"].removeprefix("kwt_") not in everywhere(session)
+    names = session.names()
+    assert [names.count(f"session.token.{one}") for one in ("minted", "consumed", "revoked")] == [1, 1, 0]
+    assert "session.run.interrupted" not in names
+
+
+def test_a_permission_whose_agentctl_dies_is_expired_at_once(deployment: Deployment) -> None:
+    deployment.env |= {"KANDEV_RECONCILE_INTERVAL": "600", "KANDEV_CONTINUE": "off"}
+    deployment.serve()
+    session = deployment.start_session("ask")
+    question = asked(session)
+    session.kill_everything()
+
+    eventually(lambda: "session.permission.expired" in session.names(), timeout=15, describe="it is said, long before")
+    assert "session.token.revoked" in session.names()
+    with pytest.raises(ApiError) as refused:
+        answer(session, question)
+    assert (refused.value.status, json.loads(refused.value.body)["code"]) == (410, "token_revoked")
+
+
+def test_nobody_answers_in_time_and_the_agent_is_told_so(deployment: Deployment) -> None:
+    deployment.env["KANDEV_PERMISSION_TIMEOUT"] = "2"
+    deployment.serve()
+    session = deployment.start_session("ask")
+    eventually(lambda: "session.run.cancelled" in session.names(), timeout=60, describe="the agent ends its turn")
+
+    [resolved] = [event["payload"] for event in session.events() if event["name"] == "session.permission.resolved"]
+    assert (resolved["state"], resolved["reason"]) == ("cancelled", "timeout")
+    assert "session.token.expired" in session.names()
+    assert "session.run.interrupted" not in session.names()
+
+
+def test_a_wait_outlives_the_server_and_the_agent_and_its_end_wakes_the_agent(deployment: Deployment) -> None:
+    deployment.serve()
+    session = deployment.start_session("remember walrus")
+    finish_turn(session)
+    wait = open_wait(session)
+    deployment.kill_server()
+    session.kill_everything()
+    deployment.serve()
+
+    assert session.status()["derived_status"] == "waiting"
+    status, told = redeem(deployment.url, wait["resume_token"], "what was the word?")
+    assert (status, told) == (200, {"run_id": wait["run_id"], "status": "running"})
+    finish_turn(session, 2)
+
+    assert "The word was walrus." in session.agent_text()
+    runs = deployment.api("GET", f"{session.path}/runs/")["results"]
+    assert [(run["message_id"], run["state"]) for run in runs][-1] == (f"wait:{wait['wait_id']}", "completed")
+    assert [run["id"] for run in runs][-1] == wait["run_id"]
+
+
+def test_a_deadline_that_passes_while_nobody_looks_is_said_at_the_next_start(deployment: Deployment) -> None:
+    deployment.serve()
+    session = deployment.start_session("remember walrus")
+    finish_turn(session)
+    deadline = datetime.now(UTC) + timedelta(seconds=2)
+    wait = open_wait(session, deadline=deadline.isoformat())
+    deployment.kill_server()
+    eventually(lambda: datetime.now(UTC) > deadline, describe="the deadline passes")
+    deployment.serve()
+
+    eventually(lambda: "session.token.expired" in session.names(), timeout=15, describe="it is said")
+    [interrupted] = [event["payload"] for event in session.events() if event["name"] == "session.run.interrupted"]
+    assert (interrupted["run_id"], interrupted["reason"]) == (wait["run_id"], "wait_timeout")
+    assert session.status()["derived_status"] == "interrupted_waiting"
+    assert redeem(deployment.url, wait["resume_token"], "x")[1]["code"] == "token_expired"
+    session.prompt("what was the word?")
+    finish_turn(session, 2)
+    assert session.status()["derived_status"] == "idle"
+
+
+def test_of_fifty_builds_that_call_several_web_processes_with_one_key_one_is_heard(deployment: Deployment) -> None:
+    with served_by(deployment, webs=3) as urls:
+        session = deployment.start_session("remember walrus")
+        finish_turn(session)
+        key = open_wait(session)["resume_token"]
+        calls = [(urls[number % len(urls)], key, f"what was word {number}?") for number in range(CALLERS)]
+        with ThreadPoolExecutor(CALLERS) as pool:
+            told = list(pool.map(lambda call: redeem(*call), calls))
+
+        winners = [number for number, (status, _) in enumerate(told) if status == 200]
+        assert len(winners) == 1, told
+        refused = [body for status, body in told if status == 410 and body["code"] == "token_consumed"]
+        assert len(refused) == CALLERS - 1, told
+        assert len({body["details"]["consumed_at"] for body in refused}) == 1
+        for url in urls:
+            assert redeem(url, key, f"what was word {winners[0]}?") == told[winners[0]]
+        finish_turn(session, 2)
+    assert [row["text"] for row in session.prompts()] == ["remember walrus", f"what was word {winners[0]}?"]
+    assert key.removeprefix("kwt_") not in everywhere(session)

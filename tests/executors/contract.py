@@ -1,0 +1,192 @@
+"""What every runtime has to keep, whatever it runs things in; a runtime's own test module subclasses it.
+
+``place`` is a fixture: the runtime, and the rude things that can be done to what it has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from executors_app.domain import Observed, WorkspaceState
+from executors_app.errors import RepositoryUnusable, WorkspaceGone
+from tests.executors.places import Place, client_of, known, look, row_of, spec_for, start_agent
+from tests.executors.repositories import run_git
+
+
+class RuntimeContract:
+    """The suite; subclasses are collected, this is not."""
+
+    bad_config: ClassVar[dict[str, Any]] = {"no such setting": 1}
+
+    async def test_a_launch_ends_with_a_live_agentctl_in_a_worktree_of_the_repository(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        seen = await look(place, row_of(place, spec, launched))
+        assert (seen.observed, seen.url, launched.found) == (Observed.ALIVE, launched.url, False)
+        assert seen.report is not None
+        assert seen.report["boot_id"] == launched.boot_id
+        assert seen.report["workspace"]["exists"]
+        assert seen.report["workspace"]["branch"] == launched.worktree_branch
+        assert run_git(place.repository, "rev-parse", launched.worktree_branch)
+
+    async def test_a_launch_again_finds_the_live_one(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        assert await place.runtime.launch(spec) == replace(launched, found=True)
+
+    async def test_many_launches_at_once_start_one(self, place: Place) -> None:
+        spec = spec_for(place)
+        launches = await asyncio.gather(*(place.runtime.launch(spec) for _ in range(3)))
+        assert len({launched.boot_id for launched in launches}) == 1
+
+    async def test_a_live_one_that_its_row_does_not_know_yet_is_found(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        seen = await look(place, row_of(place, spec))
+        assert (seen.observed, seen.url) == (Observed.ALIVE, launched.url)
+
+    async def test_a_killed_one_is_dead_and_is_started_again_on_the_same_worktree(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        (Path(launched.worktree_path) / "mine").write_text("uncommitted\n")
+        place.kill(spec)
+        seen = await look(place, row_of(place, spec, launched))
+        assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.PRESENT)
+        assert seen.reason
+        again = await place.runtime.launch(known(spec, launched))
+        assert again.boot_id != launched.boot_id
+        assert again.worktree_path == launched.worktree_path
+        assert (Path(again.worktree_path) / "mine").read_text() == "uncommitted\n"
+
+    async def test_one_that_was_never_started_is_dead_and_can_be_made(self, place: Place) -> None:
+        seen = await look(place, row_of(place, spec_for(place)))
+        assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
+
+    async def test_a_silent_one_is_unknown_and_not_dead(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        with place.silence(spec):
+            seen = await look(place, row_of(place, spec, launched), timeout=1.0)
+        assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout")
+
+    async def test_a_live_one_that_does_not_know_our_token_is_unknown(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        seen = await look(place, row_of(place, spec, launched, auth_token="another-token-of-the-row"))
+        assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
+
+    async def test_a_worktree_that_was_lost_for_good_is_said_and_never_replaced_by_an_empty_one(
+        self, place: Place
+    ) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        place.kill(spec)
+        shutil.rmtree(launched.worktree_path)
+        run_git(place.repository, "worktree", "prune")
+        run_git(place.repository, "branch", "-D", launched.worktree_branch)
+        seen = await look(place, row_of(place, spec, launched))
+        assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.GONE)
+        assert launched.worktree_branch in seen.workspace_reason
+        with pytest.raises(WorkspaceGone):
+            await place.runtime.launch(known(spec, launched))
+
+    async def test_a_deleted_worktree_comes_back_with_its_uncommitted_work(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        worktree = Path(launched.worktree_path)
+        for name in ("README", "staged", "untracked"):
+            (worktree / name).write_text(f"work in {name}\n")
+        run_git(worktree, "add", "staged")
+        await client_of(spec, launched).snapshot()
+        place.kill(spec)
+        shutil.rmtree(worktree)
+        run_git(place.repository, "worktree", "prune")
+        assert (await look(place, row_of(place, spec, launched))).workspace is WorkspaceState.REBUILDABLE
+        again = await place.runtime.launch(known(spec, launched))
+        assert run_git(Path(again.worktree_path), "status", "--porcelain").split("\n") == [
+            *("M README", "A  staged"),
+            "?? untracked",
+        ]
+        assert (worktree / "untracked").read_text() == "work in untracked\n"
+
+    async def test_a_launch_without_a_repository_is_refused_for_good(self, place: Place) -> None:
+        with pytest.raises(RepositoryUnusable):
+            await place.runtime.launch(replace(spec_for(place), repository_path=""))
+
+    async def test_one_bad_row_spoils_no_other(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        bad = [
+            row_of(place, spec_for(place), agentctl_url=url, state=state, repository_path="/nonexistent")
+            for url, state in (("http://127.0.0.1:x", {}), ("\0", {"process": 3}), ("", {"process": {}}))
+        ]
+        seen = await place.runtime.observe([*bad, row_of(place, spec, launched)], timeout=10, concurrency=2)
+        assert seen[spec.execution_id].observed is Observed.ALIVE
+        assert all(seen[one.id].observed is not Observed.ALIVE for one in bad)
+
+    async def test_what_was_ended_is_dead_stays_so_and_can_be_launched_again(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        facts = row_of(place, spec, launched)
+        assert await place.runtime.end(facts) is True
+        assert (await look(place, facts)).observed is Observed.DEAD
+        assert await place.runtime.end(facts) is True
+        again = await place.runtime.launch(known(spec, launched))
+        assert again.boot_id != launched.boot_id
+
+    async def test_nothing_is_a_leftover_while_agentctl_lives(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        assert await place.runtime.end_leftovers(row_of(place, spec, launched)) == 0
+        assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE
+
+    async def test_where_nothing_was_left_nothing_is_found(self, place: Place) -> None:
+        facts = row_of(place, spec_for(place))
+        assert place.runtime.resume_token(facts) is None
+        assert list(place.runtime.left_journal(facts, 0, "e")) == []
+
+    async def test_a_place_that_is_there_is_said_to_be(self, place: Place) -> None:
+        await place.runtime.check_place({})
+
+    def test_settings_that_are_none_are_refused_in_one_sentence(self, place: Place) -> None:
+        with pytest.raises(ValueError, match=r".+\."):
+            place.runtime.check_config(self.bad_config)
+
+    async def test_restart_drill_a_new_control_plane_finds_the_same_agent(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        await start_agent(place, spec, launched, "first")
+        before = await client_of(spec, launched).status()
+        seen = await type(place.runtime)().observe([row_of(place, spec, launched)], timeout=10, concurrency=5)
+        report = seen[spec.execution_id].report
+        assert report is not None
+        assert report["agent"] == before["agent"]
+        assert report["journal"] == before["journal"]
+
+    async def test_restart_drill_what_a_dead_one_left_is_read_and_its_agent_takes_its_conversation_up(
+        self, place: Place
+    ) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        started = await start_agent(place, spec, launched, "first")
+        live = (await client_of(spec, launched).status())["journal"]
+        place.kill(spec)
+        later, facts = type(place.runtime)(), row_of(place, spec, launched)
+
+        lines = later.left_journal(facts, 0, "")
+        assert [line["seq"] for line in lines] == list(range(1, live["last_seq"] + 1))
+        assert list(later.left_journal(facts, live["last_seq"], live["epoch"])) == []
+        token = later.resume_token(facts)
+        assert token == started["resume_token"]
+
+        assert await later.end_leftovers(facts) == 0
+        again = await later.launch(known(spec, launched))
+        outcome = await start_agent(place, spec, again, "second", token)
+        assert outcome["outcome"] in ("loaded", "resumed")
+        assert (await client_of(spec, again).status())["journal"]["epoch"] == live["epoch"]

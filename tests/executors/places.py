@@ -1,0 +1,108 @@
+"""A runtime under test, the rude things that can be done to what it starts, and the rows that it would have."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from executors_app.client import AgentctlClient
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
+from executors_app.runtimes import Runtime
+from tests.executors.launches import TOKEN
+
+
+class Place(Protocol):
+    """A runtime under test."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """The one that is tested."""
+        ...
+
+    @property
+    def repository(self) -> Path:
+        """Whose worktrees are made."""
+        ...
+
+    @property
+    def demo_agent(self) -> list[str]:
+        """argv of the demo agent there."""
+        ...
+
+    def kill(self, spec: LaunchSpec) -> None:
+        """SIGKILL for agentctl, so that nothing of the execution is left."""
+        ...
+
+    def silence(self, spec: LaunchSpec) -> AbstractContextManager[None]:
+        """Agentctl is there and does not answer."""
+        ...
+
+
+def spec_for(place: Place) -> LaunchSpec:
+    """A launch of its own."""
+    execution_id, session_id, task_id = (str(uuid.uuid4()) for _ in range(3))
+    return LaunchSpec(execution_id, session_id, task_id, str(place.repository), "", TOKEN)
+
+
+def row_of(place: Place, spec: LaunchSpec, launched: Launched | None = None, **changes: Any) -> ExecutionFacts:
+    """The row as it is after a launch was written, or before."""
+    facts = ExecutionFacts(
+        id=spec.execution_id,
+        session_id=spec.session_id,
+        task_id=spec.task_id,
+        runtime=place.runtime.name,
+        host_id="",
+        agentctl_url=launched.url if launched else "",
+        auth_token=spec.auth_token,
+        status="ready",
+        generation=1,
+        pid=launched.pid if launched else None,
+        container_id=launched.container_id if launched else "",
+        repository_path=spec.repository_path,
+        worktree_path=launched.worktree_path if launched else "",
+        worktree_branch=launched.worktree_branch if launched else "",
+        state=launched.state if launched else {},
+    )
+    return replace(facts, **changes)
+
+
+async def look(place: Place, facts: ExecutionFacts, timeout: float = 10.0) -> Observation:
+    """One observation."""
+    return (await place.runtime.observe([facts], timeout=timeout, concurrency=5))[facts.id]
+
+
+def known(spec: LaunchSpec, launched: Launched) -> LaunchSpec:
+    """The launch of a later start, which the row has told of the worktree."""
+    return replace(spec, worktree_path=launched.worktree_path, worktree_branch=launched.worktree_branch)
+
+
+def client_of(spec: LaunchSpec, launched: Launched, generation: int = 1) -> AgentctlClient:
+    """The real client of what was launched."""
+    return AgentctlClient(launched.url, TOKEN, spec.execution_id, generation=generation)
+
+
+async def start_agent(
+    place: Place,
+    spec: LaunchSpec,
+    launched: Launched,
+    launch_id: str,
+    token: str | None = None,
+    argv: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The demo agent, or another, fresh or with its conversation."""
+    body: dict[str, Any] = {
+        "launch_id": launch_id,
+        "argv": list(argv or place.demo_agent),
+        "env": {},
+        "cwd": launched.workspace_path,
+        "driver": "acp",
+        "strategy": "native" if token else "fresh",
+        "resume_token": token,
+        "mcp_servers": [],
+        "permission_mode": "ask",
+    }
+    return await client_of(spec, launched).start_agent(body, 30)

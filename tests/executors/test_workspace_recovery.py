@@ -1,0 +1,75 @@
+"""The workspace of a session on this machine outlives its agentctl and its own directory."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl import identity
+from executors_app.client import AgentctlClient
+from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
+from executors_app.runtimes.local_standalone import RUNTIME
+from tests.executors.launches import TOKEN, agentctl_of, kill, observe, row
+from tests.executors.repositories import run_git
+from tests.waiting import eventually
+from tests.workspace.trees import make_six, state_of
+
+
+async def _end_in_good_order(spec: LaunchSpec, launched: Launched) -> None:
+    assert await RUNTIME.end(row(spec, launched))
+
+
+async def _kill_after_a_snapshot(spec: LaunchSpec, launched: Launched) -> None:
+    taken = await AgentctlClient(launched.url, TOKEN, spec.execution_id).snapshot()
+    assert taken["dirty"]
+    kill(launched)
+
+
+@pytest.mark.parametrize("end", [_end_in_good_order, _kill_after_a_snapshot])
+@pytest.mark.parametrize("forgotten", [True, False], ids=["removed by git", "removed by hand"])
+async def test_a_removed_worktree_comes_back_with_what_was_not_committed(
+    spec: LaunchSpec, launched: Launched, repository: Path, end: object, forgotten: bool
+) -> None:
+    root = Path(launched.worktree_path)
+    make_six(root)
+    before = state_of(root)
+    assert len(before[0].splitlines()) == 6
+    await end(spec, launched)  # type: ignore[operator]
+    if forgotten:
+        run_git(repository, "worktree", "remove", "--force", str(root))
+    else:
+        shutil.rmtree(root)
+    seen = await observe(row(spec, launched))
+    assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
+
+    again = await RUNTIME.launch(
+        replace(spec, worktree_path=launched.worktree_path, worktree_branch=launched.worktree_branch)
+    )
+
+    assert state_of(root) == before
+    assert (await AgentctlClient(again.url, TOKEN, spec.execution_id).git("status"))["clean"] is False
+
+
+async def test_a_shell_does_not_outlive_an_agentctl_that_was_killed(
+    spec: LaunchSpec, launched: Launched, tmp_path: Path
+) -> None:
+    pid_file = tmp_path / "pid"
+    async with AgentctlClient(launched.url, TOKEN, spec.execution_id).shell("main", 80, 24) as shell:
+        job = f"setsid nohup sh -c 'echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600' &\n"
+        await shell.type(job.encode())
+        async for _ in shell:
+            if pid_file.exists():
+                break
+        eventually(pid_file.exists)
+    left = identity.of(int(pid_file.read_text()))
+    assert left
+    assert identity.is_alive(left)
+
+    kill(launched)
+    await RUNTIME.end_leftovers(row(spec, launched))
+
+    assert not identity.is_alive(left)
+    assert not identity.is_alive(agentctl_of(launched))

@@ -1,0 +1,117 @@
+"""What a session's page asks: the agent's questions, with their keys, and what is waited for from outside."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from sessions_app.models import TaskSession
+from sessions_app.services.waits import open_wait
+from tests.pages.world import World, asks, hear, path_of
+
+
+def page(client: Client, session: TaskSession) -> str:
+    return str(client.get(path_of(session)).text)
+
+
+def key_of(html: str) -> str:
+    """The key that the page's form carries."""
+    return str(re.findall(r'name="resume_token" value="(kwt_[\w-]+)"', html)[0])
+
+
+def test_a_permission_is_answered_by_its_button(ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks("p1", title="Push to main"))
+    html = page(ada, session)
+    assert "Push to main" in html
+    assert "Asks for permission" in html
+    form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(html)}
+    assert all(f'value="{value}"' in html for value in form.values())
+
+    ada.post(f"{path_of(session)}answer/", form)
+
+    intent = session.intents.get(kind="answer")
+    assert intent.payload == {"permission_id": "p1", "option_id": "allow"}
+    assert "ada has answered; the answer is on its way" in page(ada, session)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"permission_id": ""},
+        {"option_id": ""},
+        {"option_id": "nonsense"},
+        {"option_id": "allow "},
+        {"permission_id": "p2"},
+        {"resume_token": ""},
+        {"resume_token": "kwt_guess"},
+    ],
+)
+def test_a_wrong_answer_is_refused(wrong: dict[str, str], ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks("p1"))
+    form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(page(ada, session))}
+    ada.post(f"{path_of(session)}answer/", form | wrong)
+    assert not session.intents.filter(kind="answer").exists()
+
+
+def test_of_two_who_answer_one_wins_and_the_other_is_told_which(ada: Client, world: World) -> None:
+    session, eve = world.running_session(), User.objects.create(username="eve")
+    eve.groups.add(world.team)
+    other = Client()
+    other.force_login(eve)
+    hear(session, asks("p1"))
+    forms = [
+        {"permission_id": "p1", "option_id": option, "resume_token": key_of(page(client, session))}
+        for client, option in ((ada, "allow"), (other, "reject"))
+    ]
+    assert ada.post(f"{path_of(session)}answer/", forms[0], headers={"Accept": "application/json"}).status_code == 200
+    refused = other.post(f"{path_of(session)}answer/", forms[1], headers={"Accept": "application/json"})
+    assert (refused.status_code, refused.json()["code"]) == (409, "token_consumed")
+    assert refused.json()["message"] == "ada has answered this already: Allow once."
+    assert session.intents.filter(kind="answer").count() == 1
+
+
+def test_a_question_that_its_agent_did_not_live_to_hear_answered_is_closed_with_a_sentence(
+    ada: Client, world: World
+) -> None:
+    session = world.running_session()
+    hear(session, asks("p1", title="Push to main"))
+    key = key_of(page(ada, session))
+    hear(session, {"kind": "agent.exited", "exit_code": 9, "expected": False})
+    html = page(ada, session)
+    assert "The agent ended before it got an answer, so this question is closed." in html
+    assert key not in html
+    form = {"permission_id": "p1", "option_id": "allow", "resume_token": key}
+    refused = ada.post(f"{path_of(session)}answer/", form, headers={"Accept": "application/json"})
+    assert refused.json()["code"] == "token_revoked"
+
+
+def test_a_question_that_a_new_message_has_overruled_takes_no_answer(ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks("p1"))
+    assert 'name="resume_token"' in page(ada, session)
+    ada.post(f"{path_of(session)}prompt/", {"message_id": "m2", "text": "Something else."})
+    html = page(ada, session)
+    assert 'name="resume_token"' not in html
+    assert "A new message came instead of an answer" in html
+
+
+def test_what_is_waited_for_is_shown_with_its_deadline_and_who_asked(ada: Client, world: World) -> None:
+    session = world.resting_session()
+    assert "Nothing from outside is waited for." in page(ada, session)
+    deadline = timezone.now() + timedelta(hours=1)
+    opened = open_wait(session.id, "The build of main", deadline, world.ada)
+    html = page(ada, session)
+    for told in ("Waits for the outside", "The build of main", f"{deadline:%Y-%m-%d %H:%M}", "Wait no longer"):
+        assert told in html
+    assert "<dd>ada</dd>" in html
+    assert str(opened.resume_token) not in html
+
+    ada.post(f"{path_of(session)}cancel/")
+    assert "Nothing from outside is waited for." in page(ada, session)

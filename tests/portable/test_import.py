@@ -1,0 +1,322 @@
+"""What was exported comes back; what is damaged, foreign or hostile is told of, and spoils nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from django.core.management.base import CommandError
+
+from sessions_app.domain.status import DerivedStatus
+from sessions_app.models import Prompt, SessionEvent, Task, TaskSession
+from sessions_app.services.status import session_status
+from tests.portable.records import (
+    SEED_LOG,
+    SEED_SNAPSHOT,
+    events_of,
+    everything_of,
+    export,
+    lose_everything,
+    lose_the_sessions,
+    run_import,
+    session_with_a_past,
+)
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import change, make_session, names, prompt_states, running_session, runs
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "sessions"
+
+
+def test_a_session_comes_back_as_it_was_event_by_event_and_byte_by_byte(folder: Path) -> None:
+    session = session_with_a_past()
+    events, everything = events_of(session), everything_of(session)
+    export(session, folder)
+    lose_the_sessions()
+
+    assert run_import(folder) == 0
+
+    back = TaskSession.objects.get(id=session.id)
+    assert events_of(back) == events
+    assert everything_of(back) == everything
+    assert (back.desired_state, back.work_state) == ("stopped", "idle")
+    assert back.epoch != session.epoch
+
+
+def test_what_it_belongs_to_is_found_by_name_or_made_so_that_it_runs_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = session_with_a_past()
+    export(session, folder)
+    lose_everything()
+
+    assert run_import(folder) == 0
+
+    back = TaskSession.objects.get(id=session.id)
+    assert (back.task.team.name, back.agent_profile.name, back.executor.name) == ("team", "Demo", "local_standalone")
+    assert back.executor.max_live == 0
+    assert (back.agent_profile.command, back.agent_profile.env) == ([], {})
+    assert not back.task.team.user_set.exists()
+    assert back.task.repository is None
+    said = capsys.readouterr().out
+    for words in ("team “team” was made", "“/srv/repository” is not opened", "room for no agent", "without command"):
+        assert words in said
+
+
+def test_the_second_import_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = session_with_a_past()
+    export(session, folder)
+    lose_the_sessions()
+    run_import(folder)
+    before = events_of(session), everything_of(TaskSession.objects.get(id=session.id))
+
+    assert run_import(folder) == 0
+
+    assert (events_of(session), everything_of(TaskSession.objects.get(id=session.id))) == before
+    assert "1 already there" in capsys.readouterr().out
+
+
+def test_a_dry_run_writes_nothing_and_says_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = session_with_a_past()
+    export(session, folder)
+    lose_everything()
+
+    assert run_import(folder, "--dry-run") == 0
+
+    assert not TaskSession.objects.exists()
+    assert not Task.objects.exists()
+    assert "1 sessions: 1 imported (dry run: nothing was written)" in capsys.readouterr().out
+
+
+def test_what_was_unfinished_is_held_interrupted_and_stopped(folder: Path) -> None:
+    session = running_session("first")
+    journal, first = Journal(), Prompt.objects.get(session=session)
+    change(first, state="sending")
+    hear(
+        session,
+        [*journal.turn_begins(first.message_id, "first"), journal.tool("call-1", title="ls"), journal.asks("p")],
+    )
+    Prompt.objects.create(session=session, message_id="waits", text="next")
+    export(session, folder)
+    events = events_of(session)
+    lose_the_sessions()
+
+    assert run_import(folder) == 0
+
+    back = TaskSession.objects.get(id=session.id)
+    assert events_of(back, len(events)) == events
+    assert prompt_states(back) == {first.message_id: "held", "waits": "held"}
+    assert [state for _, state in runs(back)] == ["interrupted"]
+    assert (back.state, back.desired_state, back.work_state) == ("WAITING_FOR_INPUT", "stopped", "idle")
+    assert back.messages.get(role="tool").payload["status"] == "interrupted"
+    assert back.permissions.get().state == "expired"
+    assert not back.tokens.unsettled().exists()
+    assert back.intents.count() == 0
+    assert names(back).count("session.run.interrupted") == 1
+    assert session_status(back)["derived_status"] == DerivedStatus.INTERRUPTED_WAITING
+
+
+def test_a_session_that_never_ran_comes_back_with_its_prompt_held(folder: Path) -> None:
+    session = make_session("begin")
+    export(session, folder)
+    lose_the_sessions()
+    assert run_import(folder) == 0
+    assert list(prompt_states(session).values()) == ["held"]
+    assert TaskSession.objects.get(id=session.id).state == "CREATED"
+
+
+def test_other_peoples_record_is_understood(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder.mkdir()
+    (folder / "sess_123.json").write_text(json.dumps(SEED_SNAPSHOT))
+    (folder / "sess_123.messages.jsonl").write_text(SEED_LOG)
+    (folder / "sess_123.tokens.json").write_text('{"rt_5f0": {"state": "active"}}')
+
+    assert run_import(folder, "--team", "ours") == 0
+
+    session = TaskSession.objects.get()
+    assert (session.task.title, session.task.team.name) == ("Fix flaky test", "ours")
+    assert session.agent_profile.name == "native gpt-5.3-codex"
+    assert list(session.events.order_by("seq").values_list("seq", flat=True))[:4] == [145, 146, 147, 148]
+    assert names(session)[:4] == [
+        "session.message.added",
+        "session.run.waiting",
+        "session.run.interrupted",
+        "session.status_derived",
+    ]
+    run = session.runs.get()
+    assert (run.state, run.reason, run.wait_kind, run.waited) == ("interrupted", "process_exit", "tool_result", True)
+    assert session_status(session)["derived_status"] == "interrupted_waiting"
+    assert session.desired_state == "stopped"
+    said = capsys.readouterr().out
+    assert "lines 1 to 144 are missing" in said
+    assert "“/repo” is not opened to team “ours”" in said
+    assert run_import(folder) == 0
+    assert TaskSession.objects.count() == 1
+
+
+def test_a_corrupt_snapshot_leaves_what_the_log_tells(folder: Path) -> None:
+    session = session_with_a_past()
+    export(session, folder)
+    (folder / f"{session.id}.json").write_bytes(b'{"id": "' + b"\xff\x00")
+    events, everything = events_of(session), everything_of(session)
+    lose_the_sessions()
+
+    assert run_import(folder) == 1
+
+    back = TaskSession.objects.get(id=session.id)
+    assert events_of(back) == events
+    told = everything_of(back)
+    for what in ("messages", "talk", "prompt states", "runs", "permissions"):
+        assert told[what] == everything[what]
+
+
+def line(seq: int, text: str = "x", **more: object) -> str:
+    whole = {"seq": seq, "ts": "2026-02-21T10:01:10Z", "kind": "message.agent", "content": text, **more}
+    return json.dumps(whole) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "kept", "told"),
+    [
+        (line(1) + line(2) + '{"seq": 3, "ts"', [1, 2], ":3: torn"),
+        (line(1) + "\x00" * 20 + "\n" + line(2), [1, 2], ":2: no JSON"),
+        (line(1) + line(2) + line(2, "again") + line(3), [1, 2, 3], ":3: seq 2 again"),
+        (line(1) + line(2) + line(4), [1, 2, 4], ":3: line 3 is missing"),
+        (line(1) + line(900_000) + line(2) + line(3), [1, 2, 3], ":2: seq 900000"),
+        (line(1) + line(2**60) + line(2), [1, 2], ":2: no seq"),
+        (line(1) + "[" * 5000 + "\n" + line(2), [1, 2], ":2: no JSON"),
+        (line(1) + line(2, x={"a": "[" * 9}) + json.dumps({"seq": 3, "x": [[[]]]}) + "\n", [1, 2], ":3: no kind"),
+        (line(1) + line(2).replace("x", "\\ud800\\u0000"), [1, 2], ""),
+        (line(1) + line(2, payload=7), [1], ":2: makes no sense: no message"),
+        (line(1, message_id="m") + line(2, message_id="m"), [1], "second time"),
+        (line(1) + '{"seq":2,"ts":"2026-02-21T10:01:10Z","kind":"message.updated","message_id":"?"}\n', [1], ":2:"),
+        (line(1) + line(2).replace("}", ', "n": NaN}'), [1], ":2: no JSON"),
+        (line(1) + line(2).replace("}", ', "n": 1' + "0" * 5000 + "}"), [1], ":2: no JSON"),
+        (line(1) + line(2, once="x" * 500), [1, 2], ""),
+        (line(1) + line(2, name="n" * 65), [1], ":2: no kind"),
+        (line(1) + '{"seq":2,"ts":"2026-02-21T10:01:10Z","kind":"prompt.flying","message_id":"m"}\n', [1], "no prompt"),
+        (line(1) + '{"seq":2,"ts":"2026-02-21T10:01:10Z","kind":"some.news","a":[1]}\n', [1, 2], ""),
+    ],
+)
+def test_a_damaged_log_loses_its_damaged_lines_alone(
+    folder: Path, capsys: pytest.CaptureFixture[str], log: str, kept: list[int], told: str
+) -> None:
+    folder.mkdir()
+    (folder / "other.messages.jsonl").write_text(log)
+
+    assert run_import(folder) == (1 if told else 0)
+
+    session = TaskSession.objects.get()
+    assert [seq for seq, name, *_ in events_of(session) if name != "session.journal_gap"] == kept
+    assert ("session.journal_gap" in names(session)) == (kept != list(range(1, len(kept) + 1)))
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        "[]",
+        "null",
+        '{"id": 7}',
+        '{"id": "../../etc/passwd"}',
+        '{"id": "' + "x" * 100_000 + '"}',
+        "[" * 100_000,
+        "",
+    ],
+)
+def test_a_snapshot_that_is_none_is_told_of_and_the_next_session_is_imported(folder: Path, snapshot: str) -> None:
+    session = session_with_a_past()
+    export(session, folder)
+    lose_the_sessions()
+    (folder / "0.json").write_text(snapshot)
+
+    assert run_import(folder) == 1
+
+    assert list(TaskSession.objects.values_list("id", flat=True)) == [session.id]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"state": "FLYING", "policy": 9, "worktree_path": "/etc", "agent_execution_id": "../.."},
+        {"prompts": [{"message_id": "m" * 200}, {"message_id": ["m"]}, 7, {}], "runs": {"a": 1}, "receipts": "no"},
+        {"prompts": [{"message_id": "m", "text": "t", "state": "sent", "kind": 3, "created_at": "never", "by": {}}]},
+        {"task": {"id": "x", "title": "t" * 9000, "team": "t" * 500, "state": 3}, "executor": {"name": 3}},
+        {"agent_profile": {"name": "n" * 999, "agent_type": "unheard_of", "command": ["rm"], "env": {"A": "b"}}},
+        {"last_seq": -4, "owner": ["x"], "created_at": 12, "task": {"repository": {"path": "../../etc"}}},
+    ],
+)
+def test_a_snapshot_may_say_anything(folder: Path, values: dict[str, object]) -> None:
+    folder.mkdir()
+    (folder / "strange.json").write_text(json.dumps({"id": "strange", **values}))
+    (folder / "strange.messages.jsonl").write_text(line(1))
+
+    run_import(folder)
+
+    session = TaskSession.objects.get()
+    assert session.state == "WAITING_FOR_INPUT"
+    assert (session.worktree_path, session.agent_profile.command, session.agent_profile.env) == ("", [], {})
+    assert not Prompt.objects.exclude(state="held").exists()
+
+
+def test_no_link_and_no_pipe_is_followed(folder: Path, tmp_path: Path) -> None:
+    folder.mkdir()
+    (tmp_path / "secret.json").write_text('{"id": "a", "title": "secret"}')
+    (folder / "a.json").symlink_to(tmp_path / "secret.json")
+    (folder / "b.messages.jsonl").symlink_to("/dev/zero")
+    (folder / "c.json").mkdir()
+    os.mkfifo(folder / "d.messages.jsonl")
+    assert run_import(folder) == 1
+    assert not TaskSession.objects.exists()
+
+
+def test_a_session_of_another_teams_task_gets_a_task_of_its_own(folder: Path) -> None:
+    theirs = session_with_a_past()
+    folder.mkdir()
+    task = {"id": str(theirs.task_id), "team": "strangers", "title": "mine"}
+    (folder / "s.json").write_text(json.dumps({"id": "s", "task": task}))
+    run_import(folder)
+    mine = TaskSession.objects.exclude(id=theirs.id).get()
+    assert mine.task_id != theirs.task_id
+    assert mine.task.team.name == "strangers"
+
+
+def test_what_is_unique_elsewhere_does_not_stop_an_import(folder: Path) -> None:
+    session = session_with_a_past()
+    export(session, folder)
+    once = SessionEvent.objects.filter(session=session).first()
+    assert once is not None
+    SessionEvent.objects.filter(id=once.id).update(once="run.interrupted:x")
+    (folder / "z.messages.jsonl").write_text(line(1, once="run.interrupted:x") + line(2, once="run.interrupted:y"))
+    run_import(folder)
+    other = TaskSession.objects.exclude(id=session.id).get()
+    assert [once for *_, once in events_of(other)] == [None, "run.interrupted:y"]
+
+
+@pytest.mark.parametrize("place", ["nowhere", "a file"])
+def test_where_it_cannot_read_it_says_so_in_one_line(tmp_path: Path, place: str) -> None:
+    (tmp_path / "a file").write_text("")
+    with pytest.raises(CommandError, match="cannot be read") as refused:
+        run_import(tmp_path / place)
+    assert refused.value.returncode == 2
+    assert "\n" not in str(refused.value)
+
+
+def test_a_whole_data_directory_will_do(folder: Path) -> None:
+    session = session_with_a_past()
+    export(session, folder)
+    lose_the_sessions()
+    assert run_import(folder.parent) == 0
+    assert TaskSession.objects.filter(id=session.id).exists()
+
+
+def test_where_there_is_nothing_it_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder.mkdir()
+    assert run_import(folder) == 0
+    assert "No session lies there." in capsys.readouterr().out

@@ -1,0 +1,84 @@
+"""An exporter that is killed between any two of its steps leaves nothing that the next one does not put right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from executors_app import crash_points
+from tests.drills.deployment import Deployment
+
+pytestmark = pytest.mark.embedded
+POINTS = sorted(point for point in crash_points.POINTS if point.startswith("export."))
+PAST = """
+from django.contrib.auth.models import Group
+from executors_app.models import AgentProfile, Executor
+from sessions_app.models import Repository, Task, writing
+from sessions_app.services.tasks import create_session
+team = Group.objects.create(name="T")
+repository = Repository.objects.create(name="R", team=team, path="/srv/r")
+profile = AgentProfile.objects.create(name="P", agent_type="demo")
+executor = Executor.objects.create(name="E", runtime="local_standalone")
+for title in ("one", "two"):
+    task = Task.objects.create(title=title, team=team, repository=repository)
+    session = create_session(None, task, profile, executor, prompt="begin", desired_state="stopped")
+    for batch in range(3):
+        with writing(session.id) as draft:
+            for number in range(250):
+                draft.say("session.receipt", kind=f"{batch} {number}", reason="x" * 40)
+"""
+EXPORT = """
+from sessions_app.supervisor.export import Exporter
+exporter = Exporter("boot")
+while exporter.step(final=True): pass
+exporter.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    """A database with two sessions of 750 events; nothing of it is served."""
+    made = Deployment(tmp_path_factory.mktemp("export"))
+    made.data.mkdir(mode=0o700)
+    for arguments in (("migrate", "-v", "0", "--skip-checks"), ("shell", "-v", "0", "-c", PAST)):
+        done = made.manage(*arguments)
+        assert done.returncode == 0, done.stderr
+    return made
+
+
+def export(deployment: Deployment, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process that exports all there is."""
+    return deployment.manage("shell", "-v", "0", "-c", EXPORT, env=environment)
+
+
+def lines(path: Path) -> list[str]:
+    return [json.loads(line)["kind"] + str(json.loads(line)["seq"]) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_between_two_steps_leaves_no_gap_and_nothing_twice(
+    shared: Deployment, tmp_path: Path, point: str, times: int
+) -> None:
+    folder = tmp_path / "data" / "sessions"
+    folder.parent.mkdir(mode=0o700)
+    place = {"KANDEV_DATA_DIR": str(folder.parent), "KANDEV_DATABASE_URL": f"sqlite:///{shared.data}/kandev.sqlite3"}
+    reached = tmp_path / "reached"
+    reached.mkdir()
+
+    killed = export(shared, **place, KANDEV_CRASH_AT=f"{point}:{times}", KANDEV_CRASH_DIR=str(reached))
+
+    assert killed.returncode == -9, killed.stderr
+    assert (reached / point).exists()
+    again = export(shared, **place)
+    assert again.returncode == 0, again.stderr
+    logs = sorted(folder.glob("*.messages.jsonl"))
+    assert len(logs) == 2
+    for log in logs:
+        assert lines(log) == [f"receipt{seq}" for seq in range(1, 751)]
+        snapshot = json.loads(log.with_name(log.name.replace(".messages.jsonl", ".json")).read_text())
+        assert snapshot["last_seq"] == 750
+    assert not list(folder.glob("superseded/*"))

@@ -1,0 +1,93 @@
+"""Every event survives its line in the portable record, whatever is in it; other people's lines are understood."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessions_app.domain.portable_lines import ADDED, BadLine, LogEvent, event_of, line_of
+
+AT = datetime(2026, 2, 21, 10, 1, 10, 250_001, UTC)
+FRAME = ("seq", "ts", "kind", "name", "once", "more", "content", "role", "text", "payload", "message_id")
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+payloads = st.dictionaries(st.sampled_from(FRAME) | st.text(), values, max_size=6)
+names = st.sampled_from(
+    [ADDED, "session.message.user", "session.status_derived", "session.status.derived", "session.run.waiting", "other"]
+) | st.text("abc._", min_size=1, max_size=20)
+roles = st.sampled_from(["user", "agent", "tool", "assistant", "added", "", None, 3])
+
+
+@given(names, payloads, roles, st.none() | st.text(min_size=1, max_size=20), st.datetimes(timezones=st.just(UTC)))
+def test_every_event_comes_back_as_it_was(
+    name: str, payload: dict[str, Any], role: Any, once: str | None, at: datetime
+) -> None:
+    if name == ADDED:
+        payload = {**payload, "role": role, "text": "said"}
+    event = LogEvent(7, at, name, payload, once)
+    assert event_of(json.loads(json.dumps(line_of(event)))) == event
+
+
+def test_a_line_looks_as_the_format_says() -> None:
+    said = LogEvent(145, AT, ADDED, {"message_id": "m", "role": "user", "text": "run tests", "complete": True})
+    assert line_of(said) == {
+        "seq": 145,
+        "ts": "2026-02-21T10:01:10.250001Z",
+        "kind": "message.user",
+        "message_id": "m",
+        "content": "run tests",
+        "complete": True,
+    }
+    queued = LogEvent(1, AT, "session.prompt.queued", {"message_id": "m", "kind": "user"})
+    assert line_of(queued)["more"] == {"kind": "user"}
+    assert line_of(LogEvent(1, AT, "session.status_derived", {"status": "idle"}))["kind"] == "status.derived"
+
+
+@pytest.mark.parametrize(
+    ("line", "role", "text"),
+    [
+        ({"kind": "message.assistant", "content": "done"}, "agent", "done"),
+        ({"kind": "message.system"}, "status", ""),
+        ({"kind": "message.user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}, "user", "a"),
+    ],
+)
+def test_messages_of_other_people_are_understood(line: dict[str, Any], role: str, text: str) -> None:
+    event = event_of({"seq": 1, "ts": "2026-02-21T10:01:10", **line})
+    assert (event.name, event.payload["role"], event.payload["text"]) == (ADDED, role, text)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ([], "no object"),
+        ({"seq": None}, "no seq"),
+        ({"seq": True}, "no seq"),
+        ({"seq": 0}, "no seq"),
+        ({"seq": -3}, "no seq"),
+        ({"seq": 2**53}, "no seq"),
+        ({"seq": 1.0}, "no seq"),
+        ({"seq": "1"}, "no seq"),
+        ({"kind": 7}, "no kind"),
+        ({"kind": "../../etc/passwd"}, "no kind"),
+        ({"kind": "Run Started"}, "no kind"),
+        ({"kind": "x" * 80}, "no kind"),
+        ({"more": "text"}, "no kind"),
+        ({"ts": None}, "no time"),
+        ({"ts": "yesterday"}, "no time"),
+        ({"ts": 1.5}, "no time"),
+        ({"ts": "0001-01-01T00:00:00+14:00"}, "no time"),
+        ({"content": 7}, "no text"),
+    ],
+)
+def test_what_is_no_line_is_refused_with_a_reason(line: Any, why: str) -> None:
+    whole = {"seq": 1, "ts": "2026-02-21T10:01:10Z", "kind": "message.user"}
+    with pytest.raises(BadLine, match=why):
+        event_of({**whole, **line} if isinstance(line, dict) else line)

@@ -1,0 +1,242 @@
+"""A database restored from an older copy while agents went on: noticed, made safe, and nothing runs twice."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from sessions_app.models import Intent, Prompt, TaskSession, writing
+from sessions_app.services import portable_cursor, restored
+from sessions_app.services.portable_record import ExporterLock
+from sessions_app.supervisor.export import Exporter
+from tests.drills.deployment import Deployment, Session
+from tests.portable.records import session_with_a_past
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import change, last_payload, make_session, names, prompt_states, running_session
+from tests.waiting import eventually
+
+
+def back_up(source: Path, target: Path) -> None:
+    """As docs/operate.md says."""
+    with closing(sqlite3.connect(source)) as original, closing(sqlite3.connect(target)) as copy:
+        original.backup(copy)
+
+
+def restore(deployment: Deployment, copy: Path) -> None:
+    """As docs/operate.md says."""
+    database = deployment.data / "kandev.sqlite3"
+    for ending in ("-wal", "-shm"):
+        database.with_name(database.name + ending).unlink(missing_ok=True)
+    shutil.copyfile(copy, copy.with_suffix(".new"))
+    copy.with_suffix(".new").replace(database)
+
+
+def heard(session: Session, text: str) -> int:
+    """How often the agent was asked something, by its own memory."""
+    told = "".join(path.read_text() for path in session.agent_home.glob("*.jsonl"))
+    return told.count(f'"user", "text": "{text}"')
+
+
+def exported(session: Session) -> bool:
+    """Whether the record has the whole log."""
+    log = session.deployment.data / "sessions" / f"{session.id}.messages.jsonl"
+    return log.exists() and log.read_text().count("\n") == len(session.events())
+
+
+def work_beyond_the_copy(deployment: Deployment, copy: Path) -> Session:
+    """A session that is copied in mid-turn with a prompt waiting, and that finishes both afterwards."""
+    session = deployment.start_session("work 3")
+    session.wait_for("RUNNING")
+    session.prompt("remember walrus")
+    eventually(lambda: "tick" in session.agent_text(), timeout=30, describe="the agent is in mid-turn")
+    back_up(deployment.data / "kandev.sqlite3", copy)
+    assert [row["state"] for row in session.prompts()][1] == "queued"
+    eventually(lambda: session.names().count("session.run.completed") == 2, timeout=60, describe="both turns end")
+    eventually(lambda: exported(session), describe="the record has it")
+    return session
+
+
+@pytest.mark.embedded
+def test_a_restored_database_runs_nothing_twice_and_takes_the_journals_up(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    deployment.serve()
+    copy = tmp_path / "copy.sqlite3"
+    session = work_beyond_the_copy(deployment, copy)
+    later = deployment.start_session("work 1")
+    eventually(lambda: "session.run.completed" in later.names() and exported(later), timeout=60, describe="a later one")
+    said, epoch = session.said(), session.row["epoch"]
+    deployment.kill_server()
+    restore(deployment, copy)
+
+    deployment.serve()
+
+    eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is stopped")
+    assert session.agent_text() == said
+    assert [row["state"] for row in session.prompts()] == ["done", "done"]  # the journal told so
+    assert (heard(session, "work 3"), heard(session, "remember walrus")) == (1, 1)
+    assert session.journal().count('"kind":"prompt.accepted"') == 2
+    assert session.row["desired_state"] == "stopped"
+    assert session.row["epoch"] != epoch
+    gaps = [event["payload"] for event in session.events() if event["name"] == "session.journal_gap"]
+    assert [gap["reason"] for gap in gaps] == ["database_restored"]
+    assert gaps[0]["lost_events"] > 0
+    eventually(lambda: exported(session), describe="the record is that of the new log")
+    assert list((deployment.data / "sessions" / "superseded").glob(f"{session.id}-*/*.messages.jsonl"))
+
+    done = deployment.manage("import_sessions", str(deployment.data / "sessions"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert later.agent_text() == later.said()
+    assert later.row["desired_state"] == "stopped"
+
+
+@pytest.mark.embedded
+def test_where_no_journal_is_left_the_gap_is_said_and_prompts_are_held(deployment: Deployment, tmp_path: Path) -> None:
+    deployment.serve()
+    copy = tmp_path / "copy.sqlite3"
+    session = work_beyond_the_copy(deployment, copy)
+    deployment.kill_server()
+    session.kill_everything()
+    shutil.rmtree(deployment.data / "agentctl")
+    restore(deployment, copy)
+
+    deployment.serve()
+
+    eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is seen to be gone")
+    assert [row["state"] for row in session.prompts()] == ["held", "held"]
+    assert session.names().count("session.journal_gap") == 1
+    assert session.names().count("session.run.interrupted") == 1
+    assert (heard(session, "work 3"), heard(session, "remember walrus")) == (1, 1)
+    assert session.row["state"] == "WAITING_FOR_INPUT"
+
+
+@pytest.fixture
+def data(tmp_path: Path, settings: Any) -> Path:
+    settings.KANDEV_DATA_DIR = tmp_path
+    return tmp_path
+
+
+def follow() -> None:
+    exporter = Exporter("boot")
+    while exporter.step(final=True):
+        pass
+    exporter.close()
+
+
+def forget_newest(session: TaskSession, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database as it was before the newest events of a session."""
+    newest = session.events.order_by("-seq").values_list("id", flat=True)[:count]
+    session.events.filter(id__in=list(newest)).delete()
+    change(session, last_seq=session.last_seq - count)
+    highest = portable_cursor.read().number - count
+    monkeypatch.setattr(portable_cursor, "_highest_number", lambda: highest)
+
+
+@pytest.mark.django_db
+def test_nothing_is_touched_where_nothing_was_restored(data: Path) -> None:
+    assert restored.look_after() is None
+    session = make_session("begin")
+    with writing(session.id) as draft:
+        draft.say("session.receipt")
+    follow()
+    assert restored.look_after() is None
+    assert change(session).desired_state == "running"
+    assert list(prompt_states(session).values()) == ["queued"]
+
+
+@pytest.mark.django_db
+def test_what_may_have_been_done_is_held_dropped_revoked_and_stopped(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind, waiting, done = session_with_a_past(), make_session("begin"), session_with_a_past()
+    change(done, state="COMPLETED", desired_state="stopped")
+    with writing(waiting.id) as draft:
+        draft.say("session.receipt")
+    follow()
+    forget_newest(behind, 3, monkeypatch)
+    epochs = set(TaskSession.objects.values_list("epoch", flat=True))
+    logs = {session.id: names(session) for session in (waiting, done)}
+
+    found = restored.look_after()
+
+    assert found is not None
+    assert list(found.behind) == [behind.id]
+    assert set(TaskSession.objects.values_list("desired_state", flat=True)) == {"stopped"}
+    assert list(prompt_states(waiting).values()) == ["held"]
+    assert list(Intent.objects.filter(session=waiting).values_list("outcome", flat=True)) == ["database_restored"]
+    assert names(behind)[-1] == "session.journal_gap"
+    assert last_payload(behind, "session.journal_gap")["lost_events"] == 3
+    assert names(waiting) == [*logs[waiting.id], "session.prompt.held"]
+    assert names(done) == logs[done.id]
+    assert not epochs & set(TaskSession.objects.values_list("epoch", flat=True))
+    monkeypatch.undo()
+    assert restored.look_after() is None
+
+
+@pytest.mark.django_db
+def test_a_crash_while_it_is_made_safe_says_the_gap_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_with_a_past()
+    follow()
+    cursor = portable_cursor.read()
+    forget_newest(session, 3, monkeypatch)
+    restored.look_after()
+    portable_cursor.write(cursor)  # it died before that
+
+    assert restored.look_after() is not None
+
+    assert names(session).count("session.journal_gap") == 1
+
+
+@pytest.mark.django_db
+def test_deleted_sessions_are_no_proof_of_a_restored_database(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, gone = make_session("begin"), session_with_a_past()
+    with writing(kept.id) as draft:
+        draft.say("session.receipt")
+    follow()
+    TaskSession.objects.filter(id=gone.id).delete()
+    for path in (data / "sessions").glob(f"{gone.id}*"):
+        path.unlink()
+    assert restored.look_after() is None
+    highest = max(TaskSession.objects.values_list("events__id", flat=True))
+    monkeypatch.setattr(portable_cursor, "_highest_number", lambda: highest)
+    restored.look_after()
+    assert change(kept).desired_state == "running"
+    assert not Prompt.objects.filter(state="held").exists()
+
+
+@pytest.mark.django_db
+def test_while_somebody_exports_nothing_is_taken_for_restored(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_with_a_past()
+    follow()
+    forget_newest(session, 3, monkeypatch)
+    lock = ExporterLock()
+    assert lock.take()
+    assert restored.look_after() is None
+    with pytest.raises(restored.ExporterRuns):
+        restored.make_safe()
+    lock.release()
+
+
+@pytest.mark.django_db
+def test_where_nobody_could_notice_it_can_be_said(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = make_session("begin")
+    call_command("after_restore")
+    assert capsys.readouterr().out.startswith("1 sessions stopped, 1 prompts held; 0 sessions lack lines")
+    assert (change(session).desired_state, list(prompt_states(session).values())) == ("stopped", ["held"])
+    call_command("after_restore")
+    assert capsys.readouterr().out.startswith("0 sessions stopped, 0 prompts held")
+
+
+@pytest.mark.django_db
+def test_a_queued_prompt_that_an_agent_has_already_is_not_sent_again(data: Path) -> None:
+    """Where nobody noticed that the database was restored, the journal still tells."""
+    session, journal = running_session("begin"), Journal()
+    (message_id,) = prompt_states(session)
+    hear(session, [*journal.turn_begins(message_id, "begin"), journal.completes(message_id)])
+    assert prompt_states(session) == {message_id: "done"}

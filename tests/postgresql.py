@@ -1,0 +1,148 @@
+"""A PostgreSQL of the tests' own: in a temporary directory, on the loopback, gone with the process that started it."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import getpass
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from contextlib import suppress
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+OWNER: Final = "kandev"
+UNPRIVILEGED: Final = ("postgres", "nobody")
+"""Users as whom a server runs where we are root, which PostgreSQL refuses; the first that there is."""
+SETTINGS: Final = {
+    "autovacuum": "off",  # it writes when nobody did
+    "fsync": "off",  # a test survives no power cut
+    "full_page_writes": "off",
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "unix_socket_directories": "",
+}
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def binaries() -> Path | None:
+    """The directory of the newest server that is installed, on the search path or where Debian puts it."""
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    on_path = shutil.which("initdb")
+    newest = max(found, key=lambda path: int(path.parent.name) if path.parent.name.isdigit() else 0, default=None)
+    return newest or (Path(on_path).resolve().parent if on_path else None)
+
+
+class Server:
+    """One server with a superuser; ``start`` may be called again after ``stop``."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="kandev-postgresql-", dir="/tmp"))
+        self.password = os.urandom(16).hex()
+        self.port = _free_port()
+        self._as = _unprivileged()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._names = count(1)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        secret = self.home / "password"
+        secret.write_text(self.password)
+        if self._as:
+            shutil.chown(self.home, self._as["user"])
+            shutil.chown(secret, self._as["user"])
+        options = ("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
+        command = (_binary("initdb"), *options, f"--username={OWNER}", f"--pwfile={secret}", self.home / "data")
+        subprocess.run(command, check=True, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, **self._as)
+
+    def start(self) -> None:
+        """Start it and wait until it takes connections."""
+        told = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        command: tuple[str | Path, ...] = (_binary("postgres"), "-D", self.home / "data", "-p", str(self.port), *told)
+        with (self.home / "log").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_end_with_us,  # noqa: PLW1509 - nothing else runs yet
+                **self._as,
+            )
+        self._process = process
+        ready = (_binary("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "30")
+        while subprocess.run(ready, check=False, env={}).returncode:
+            if process.poll() is not None:
+                raise RuntimeError(f"PostgreSQL did not start: {(self.home / 'log').read_text()}")
+
+    def stop(self) -> None:
+        """End it at once, with every connection; what was committed stays."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGINT)
+            self._process.wait(30)
+            self._process = None
+
+    def close(self) -> None:
+        """End it, and forget everything."""
+        self.stop()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def url(self, name: str = "postgres") -> str:
+        """``KANDEV_DATABASE_URL`` of one of its databases."""
+        return f"postgres://{OWNER}:{self.password}@127.0.0.1:{self.port}/{name}"
+
+    def new_database(self) -> str:
+        """The URL of a new, empty database."""
+        name = f"drill_{next(self._names)}"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return self.url(name)
+
+
+@cache
+def server() -> Server:
+    """The one server of this process, started on first use."""
+    made = Server()
+    atexit.register(made.close)
+    made.start()
+    return made
+
+
+def _binary(name: str) -> Path:
+    directory = binaries()
+    if directory is None:
+        raise RuntimeError("no PostgreSQL server is installed")
+    return directory / name
+
+
+def _unprivileged() -> dict[str, Any]:
+    if os.geteuid() != 0:
+        return {}
+    known = {entry.pw_name: entry for entry in pwd.getpwall()}
+    entry = next((known[name] for name in UNPRIVILEGED if name in known), None)
+    if entry is None:
+        raise RuntimeError(f"{getpass.getuser()} is root, and there is none of {', '.join(UNPRIVILEGED)}")
+    return {"user": entry.pw_name, "group": entry.pw_gid, "extra_groups": []}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _end_with_us() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT))

@@ -1,0 +1,172 @@
+"""Rows that hold what cannot be are said and passed over; their neighbours recover as if nothing were."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from sessions_app.models import Intent, Prompt, SweepOutcome, TaskSession
+from sessions_app.supervisor import sweep_report
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.orders import Orders
+from sessions_app.supervisor.prompts import send_next
+from sessions_app.supervisor.start import carry_out
+from sessions_app.supervisor.sweep import Scope, Sweep, sweep
+from tests.supervisor.agentctls import talking
+from tests.supervisor.damages import DAMAGES, FAR, FREE, TABLE, Damage, of_execution, of_session, pair, raw
+from tests.supervisor.places import AsTold, swept, with_core
+from tests.supervisor.rows import change, execution_of, fresh, prompt_states, running_session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def start_ordered(session: TaskSession) -> bool:
+    return Intent.objects.filter(session=session, kind="start", done_at=None).exists()
+
+
+def reported(result: Sweep) -> dict[str, dict[str, Any]]:
+    document = with_core(lambda core: core.database(sweep_report.report, result, "boot"))
+    return {row["session_id"]: row for row in document["sessions"]}
+
+
+@TABLE
+def test_a_sweep_says_it_passes_it_over_and_recovers_the_neighbour(
+    damage: Damage, place: AsTold, caplog: pytest.LogCaptureFixture
+) -> None:
+    ill, healthy = pair(place, damage)
+    with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep"):
+        result = swept()
+    assert [one.session_id for one in result.damaged] == [ill.id]
+    assert damage.told in result.damaged[0].said
+    assert any(damage.told in record.getMessage() for record in caplog.records)
+    assert (start_ordered(ill), start_ordered(healthy)) == (False, True)
+    row = reported(result)[str(ill.id)]
+    assert (row["rule"], row["agent_action"]) == ("damaged_row", "none")
+    assert damage.told in row["error_message"]
+
+
+@TABLE
+def test_a_start_of_it_is_settled_and_the_neighbours_is_made(damage: Damage, place: AsTold) -> None:
+    ill, healthy = pair(place, damage)
+    for session in (ill, healthy):
+        Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+
+    async def both(core: Core) -> None:
+        orders = Orders(core)
+        await orders.look()
+        await orders.settle()
+        await orders.close()
+
+    with_core(both)
+    outcomes = dict(Intent.objects.filter(kind="start", outcome__gt="").values_list("session_id", "outcome"))
+    assert outcomes[ill.id] in ("damaged_row", "stopped", "fresh")
+    assert outcomes[healthy.id] == "launch_failed"
+    assert prompt_states(ill) == {"p1": "queued"}
+
+
+@TABLE
+def test_no_prompt_of_it_is_sent_to_a_living_agent(damage: Damage) -> None:
+    session = running_session(execution=FREE)
+    Prompt.objects.create(session=session, message_id="p1", text="do it")
+
+    async def look(core: Core) -> None:
+        assert await core.attach(session.id) is not None
+        await core.database(damage.do, session)
+        await send_next(core, session.id)
+
+    with talking(session) as agentctl:
+        with_core(look)
+        assert agentctl.prompts == []
+    assert prompt_states(session) == {"p1": "queued"}
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        of_execution(last_seen_at=FAR),
+        of_execution(owner="somebody", lease_expires_at=FAR),
+        of_session(next_restart_at=FAR),
+        of_session(ready_since=FAR),
+        lambda session: Prompt.objects.filter(session=session).update(created_at=FAR) and None,
+    ],
+    ids=["seen", "leased", "put off", "ready", "asked"],
+)
+def test_nothing_waits_for_what_a_wrong_clock_has_dated_ahead(
+    date: Callable[[TaskSession], None], place: AsTold
+) -> None:
+    session = running_session(runtime=place.name, execution=FREE)
+    Prompt.objects.create(session=session, message_id="p1", text="do it")
+    date(session)
+    swept()
+    assert start_ordered(session)
+
+
+def test_a_start_that_a_wrong_clock_has_begun_is_overdue(place: AsTold) -> None:
+    session = running_session(runtime=place.name, execution={**FREE, "status": "starting"}, launch_id="")
+    change(execution_of(session), updated_at=FAR)
+    swept()
+    assert start_ordered(session)
+
+
+@pytest.mark.embedded
+def test_a_column_that_cannot_be_read_at_all_spoils_no_other_row(place: AsTold) -> None:
+    ill, healthy = pair(place, Damage("no moment", raw("executors_running", "last_seen_at", "2026-13-45 00:00:00"), ""))
+    result = swept()
+    assert [one.session_id for one in result.damaged] == [ill.id]
+    assert start_ordered(healthy)
+
+
+@pytest.mark.parametrize("payload", ["[]", '"auto"', "null", "7"])
+@pytest.mark.parametrize("kind", ["start", "answer", "cancel", "stop", "close"])
+def test_an_order_of_another_shape_is_settled_and_stops_nobody(kind: str, payload: str, place: AsTold) -> None:
+    session = running_session(runtime=place.name, execution=FREE, launch_id="")
+    Intent.objects.create(session=session, kind=kind)
+    raw("session_intents", "payload", payload)(session)
+
+    async def carry(core: Core) -> None:
+        orders = Orders(core)
+        await orders.look()
+        await orders.settle()
+        await orders.close()
+
+    with_core(carry)
+    assert not Intent.objects.filter(kind=kind, done_at=None).exists()
+
+
+def test_what_is_wrong_is_kept_by_a_sweep_at_boot_and_told_once_a_process(
+    place: AsTold, caplog: pytest.LogCaptureFixture
+) -> None:
+    ill, _ = pair(place, DAMAGES[0])
+
+    async def twice(core: Core) -> None:
+        for _ in range(2):
+            result = await sweep(core, Scope("boot"), set())
+            document = await core.database(sweep_report.report, result, "boot")
+            await core.database(sweep_report.store, document, result)
+
+    with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep"):
+        with_core(twice)
+    assert SweepOutcome.objects.filter(session=ill, rule="damaged_row").count() == 2
+    assert len([record for record in caplog.records if str(ill.id) in record.getMessage()]) == 1
+
+
+def test_a_misfit_goes_back_as_it_came_when_another_column_is_saved() -> None:
+    session = running_session()
+    raw("task_sessions", "metadata", "[1, 2]")(session)
+    row = fresh(session)
+    row.error_message = "x"
+    row.save()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT metadata FROM task_sessions")
+        assert [str(one).replace(" ", "") for (one,) in cursor.fetchall()] == ["[1,2]"]
+
+
+def test_nothing_of_a_start_with_a_damaged_row_is_launched(place: AsTold) -> None:
+    ill, _ = pair(place, DAMAGES[-2])
+    order = Intent.objects.create(session=ill, kind="start", payload={"mode": "auto"})
+    with_core(lambda core: carry_out(core, ill.id, order.id))
+    assert Intent.objects.get(id=order.id).outcome == "damaged_row"

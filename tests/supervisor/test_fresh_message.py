@@ -1,0 +1,164 @@
+"""A fresh message wakes what sleeps, does not wait for a later try, and ends a turn that waits for its user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from sessions_app.models import Intent, Prompt, TaskSession
+from sessions_app.services import continuation, intents, prompts
+from sessions_app.supervisor.orders import next_start
+from sessions_app.supervisor.outcomes import Failure, write_failure, write_stopped
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import (
+    answer,
+    change,
+    execution_of,
+    fresh,
+    make_session,
+    make_user,
+    prompt_states,
+    running_session,
+)
+
+pytestmark = pytest.mark.django_db
+
+Ask = Callable[[TaskSession], Any]
+
+
+def waiting(journal: Journal, *permission_ids: str) -> TaskSession:
+    """A session whose agent has asked and waits."""
+    session = running_session()
+    for message_id, state in (("p0", "sending"), ("h1", "held"), ("i1", "interrupted")):
+        Prompt.objects.create(session=session, message_id=message_id, text="do it", state=state)
+    hear(session, [*journal.turn_begins("p0"), *(journal.asks(one) for one in permission_ids)])
+    return session
+
+
+def cancels(session: TaskSession) -> list[Any]:
+    return [order.payload for order in Intent.objects.filter(session=session, kind="cancel")]
+
+
+def by_prompt(session: TaskSession) -> Any:
+    return intents.prompt(session.id, "p1", "something else", make_user())
+
+
+def by_resend(session: TaskSession) -> Any:
+    return prompts.resend(session.id, "h1", make_user())
+
+
+def by_continue(session: TaskSession) -> Any:
+    return continuation.continue_interrupted(session.id, "i1", make_user())
+
+
+@pytest.mark.parametrize("ask", [by_prompt, by_resend, by_continue])
+def test_a_fresh_message_cancels_the_turn_that_waits_for_a_permission(ask: Ask) -> None:
+    session = waiting(Journal(), "a", "b")
+    ask(session)
+    assert cancels(session) == [{"message_id": "p0"}]
+
+
+def test_more_messages_cancel_the_waiting_turn_once() -> None:
+    session = waiting(Journal(), "a")
+    for number in range(3):
+        intents.prompt(session.id, f"p{number + 1}", "something else", make_user())
+    assert cancels(session) == [{"message_id": "p0"}]
+
+
+def test_a_turn_whose_questions_are_answered_goes_on_and_the_message_comes_behind_it() -> None:
+    session = waiting(Journal(), "a")
+    answer(session, "a", "yes")
+    by_prompt(session)
+    assert cancels(session) == []
+    assert prompt_states(session)["p1"] == "queued"
+
+
+def test_one_question_of_two_is_still_waited_for() -> None:
+    session = waiting(Journal(), "a", "b")
+    answer(session, "a", "yes")
+    by_prompt(session)
+    assert cancels(session) == [{"message_id": "p0"}]
+
+
+def test_a_turn_that_is_at_work_is_not_cancelled_by_the_next_message() -> None:
+    session = waiting(Journal())
+    by_prompt(session)
+    assert cancels(session) == []
+
+
+def test_a_prompt_does_not_wait_for_the_time_of_the_loops_next_try() -> None:
+    session = running_session(launch_id="", state="ERROR", next_restart_at=timezone.now() + timedelta(hours=1))
+    intents.order_start(session, None, "auto")
+    assert next_start(session.id) is None
+    by_prompt(session)
+    assert next_start(session.id) is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "execution"),
+    [
+        ({"desired_state": "stopped", "stopped_by_user": True}, {"status": "stopped", "status_reason": "stopped"}),
+        ({"state": "ERROR", "error_code": "start_timeout"}, {"status": "ready"}),
+        ({"state": "ERROR", "error_code": "launch_failed"}, {"status": "error", "error_code": "launch_failed"}),
+        ({}, {"status": "stopped", "status_reason": "idle"}),
+    ],
+    ids=["stopped", "agent failed", "workspace failed", "asleep"],
+)
+def test_a_prompt_starts_a_session_that_rests(before: dict[str, Any], execution: dict[str, Any]) -> None:
+    session = running_session(launch_id="", execution=execution, **before)
+    by_prompt(session)
+    assert session.intents.filter(kind="start", done_at=None).count() == 1
+    assert fresh(session).desired_state == "running"
+    assert prompt_states(session) == {"p1": "queued"}
+
+
+def test_a_prompt_starts_a_session_that_was_never_started() -> None:
+    session = make_session()
+    session.intents.all().delete()
+    change(session, desired_state="stopped", stopped_by_user=True)
+    by_prompt(session)
+    assert session.intents.filter(kind="start", done_at=None).count() == 1
+    assert (execution_of(session).status, fresh(session).state) == ("stopped", "CREATED")
+
+
+def test_a_prompt_of_the_system_stays_the_systems_when_it_is_sent_again() -> None:
+    session = running_session()
+    Prompt.objects.create(session=session, message_id="continue:1", text="Go on.", kind="continue", state="held")
+    assert prompts.resend(session.id, "continue:1", make_user()).kind == "continue"
+
+
+def test_a_session_that_is_closed_takes_its_queue_back_and_says_what_is_in_doubt() -> None:
+    session = running_session()
+    for message_id, state in (("p1", "sending"), ("p2", "queued"), ("p3", "done")):
+        Prompt.objects.create(session=session, message_id=message_id, text="do it", state=state)
+    write_stopped(session.id, None, "stopped")
+    assert prompt_states(session) == {"p1": "sending", "p2": "queued", "p3": "done"}
+    write_stopped(session.id, None, "closed", "completed")
+    assert prompt_states(session) == {"p1": "held", "p2": "withdrawn", "p3": "done"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "after"),
+    [
+        (Failure("context_mismatch", "Another one.", permanent=True, needs_user=True), "held"),
+        (Failure("launch_failed", "It ended."), "sending"),
+    ],
+)
+def test_what_is_on_its_way_when_only_a_user_can_go_on_is_the_users_to_settle(failure: Failure, after: str) -> None:
+    session = running_session(launch_id="", state="STARTING")
+    Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
+    write_failure(session.id, intents.order_start(session, None, "auto").id, None, failure)
+    assert prompt_states(session) == {"p1": after}
+
+
+def test_what_is_on_its_way_when_a_session_is_given_up_is_the_users_to_settle() -> None:
+    session = running_session(launch_id="", state="STARTING", start_attempts=5)
+    Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
+    write_failure(
+        session.id, intents.order_start(session, None, "auto").id, None, Failure("launch_failed", "It ended.")
+    )
+    assert (fresh(session).state, prompt_states(session)) == ("FAILED", {"p1": "held"})

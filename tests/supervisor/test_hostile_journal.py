@@ -1,0 +1,164 @@
+"""A journal that was damaged, or forged: what cannot be meant is passed over and said, everything else counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from executors_app.agentctl.journal_files import META, read_lines, segment_path
+from executors_app.agentctl.protocol import Kind
+from executors_app.event_stream import lines_of
+from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
+from tests.supervisor.journals import Journal, Line, hear
+from tests.supervisor.rows import execution_of, last_payload, names, running_session, talk
+
+pytestmark = pytest.mark.django_db
+
+EPOCH = "epoch-1"
+SKIPPED, GAP = "session.journal_skipped", "session.journal_gap"
+
+
+def line(seq: Any, kind: Any = Kind.MESSAGE_AGENT, **body: Any) -> bytes:
+    """A line as it stands on the disk."""
+    return orjson.dumps({"seq": seq, "epoch": EPOCH, "ts": 1_750_000_000.5, "kind": kind, **body})
+
+
+def raw(body: bytes) -> bytes:
+    """The second line, with something in it that no encoder would write."""
+    return b'{"seq":2,"epoch":"epoch-1","ts":1750000000,"kind":"message.agent",' + body + b"}"
+
+
+# what stands where the second line belongs: (the line, why it is passed over; None: it counts)
+TABLE: dict[str, tuple[bytes, str | None]] = {
+    "torn": (line(2, text="torn")[:30], "unreadable"),
+    "no JSON": (b"\x00\x00\x00\x00", "unreadable"),
+    "a bare number": (b"2", "unreadable"),
+    "null": (b"null", "unreadable"),
+    "a list": (b"[]", "unreadable"),
+    "half a surrogate pair": (raw(rb'"text":"\ud800"'), "unreadable"),
+    "deeply nested": (raw(b'"text":' + b"[" * 5_000 + b"]" * 5_000), "unreadable"),
+    "too deep for Python": (raw(b'"text":"x","data":' + b"[" * 900 + b"]" * 900), "unreadable"),
+    "an integer of 400 digits": (raw(b'"text":"x","n":' + b"9" * 400), "unreadable"),
+    "no seq": (b'{"epoch":"epoch-1","ts":1,"kind":"log"}', "unreadable"),
+    "a seq beyond 64 bits": (line(2**63, text="x"), "unreadable"),
+    "a fractional seq": (line(2.5, text="x"), "unreadable"),
+    "a time that is text": (line(2, ts="now"), "unreadable"),
+    "a seq that goes back": (line(1, text="again"), "out_of_order"),
+    "a seq that jumps": (line(900, text="far"), "out_of_order"),
+    "another epoch": (line(2, epoch="epoch-0", text="old"), "out_of_order"),
+    "text that is a list": (line(2, text=["x"]), "unwritable"),
+    "a tool without a name": (line(2, Kind.TOOL_CALL, tool_call_id=7), "unwritable"),
+    "a permission without an id": (line(2, Kind.PERMISSION_REQUESTED, options=[]), "unwritable"),
+    "options that are numbers": (line(2, Kind.PERMISSION_REQUESTED, permission_id="q", options=[1]), "unwritable"),
+    "a prompt without an id": (line(2, Kind.PROMPT_ACCEPTED, text="x"), "unwritable"),
+    "an unknown kind": (line(2, "zebra.seen", stripes=40), None),
+    "an integer of 20 digits": (raw(b'"text":"","n":99999999999999999999'), None),
+    "U+0000": (raw(rb'"text":"a\u0000b"'), None),
+    "5 MiB of text": (line(2, text="big " * (5 << 18)), None),
+}
+
+
+def by_stream(lines: list[bytes], tmp_path: Path) -> list[Line]:
+    """As a live agentctl sends them, which makes text of whatever is on its disk."""
+    return lines_of(b"\n".join(lines).decode("utf-8", "replace"))
+
+
+def by_disk(lines: list[bytes], tmp_path: Path) -> list[Line]:
+    """As a dead agentctl has left them."""
+    (tmp_path / META).write_bytes(orjson.dumps({"epoch": EPOCH}))
+    segment_path(tmp_path, 1).write_bytes(b"".join(one + b"\n" for one in lines))
+    return list(read_lines(tmp_path))
+
+
+def heard(session: TaskSession, lines: list[Line]) -> list[str]:
+    """The names of what the log says of them."""
+    hear(session, lines)
+    return names(session)
+
+
+@pytest.mark.parametrize("came", [by_stream, by_disk], ids=["stream", "disk"])
+@pytest.mark.parametrize(("hostile", "reason"), TABLE.values(), ids=list(TABLE))
+def test_a_line_like_this_does_not_hurt_its_neighbours(
+    came: Callable[[list[bytes], Path], list[Line]], hostile: bytes, reason: str | None, tmp_path: Path
+) -> None:
+    session = running_session()
+    said = heard(session, came([line(1, text="first "), hostile, line(3, text="third")], tmp_path))
+    texts = [text for role, text, _, _ in talk(session) if role == "agent"]
+    assert "".join(texts).startswith("first ")
+    assert "".join(texts).endswith("third")
+    assert (execution_of(session).journal_epoch, execution_of(session).journal_seq) == (EPOCH, 3)
+    if reason == "unreadable":  # the reader of a disk passes it over by itself; the hole it leaves is said
+        assert last_payload(session, GAP)["reason"] == "lines_missing"
+    if reason and not (reason == "unreadable" and came is by_disk):
+        told = last_payload(session, SKIPPED)
+        assert (told["reason"], told["count"]) == (reason, 1)
+        assert said.count(SKIPPED) == 1
+    if reason is None:
+        assert {SKIPPED, GAP}.isdisjoint(said)
+
+
+def test_what_counts_is_kept_as_it_can_be_stored() -> None:
+    session = running_session()
+    hostile = [TABLE["U+0000"][0], line(3, text="\x01 big " * (5 << 17))]
+    hear(session, lines_of(b"\n".join([line(1, text="<"), *hostile])))
+    assert talk(session)[0][1] == "<a\ufffdb" + "\x01 big " * (5 << 17)
+    assert max(map(len, MessagePart.objects.values_list("text", flat=True))) == PART_LIMIT
+
+
+def test_bytes_that_are_no_text_are_shown_as_such_while_agentctl_lives() -> None:
+    session = running_session()
+    hear(session, by_stream([line(1, text="<"), raw(b'"text":"\xff\xfe"'), line(3, text=">")], Path()))
+    assert talk(session)[0][1] == "<\ufffd\ufffd>"
+
+
+def test_a_flood_of_litter_is_one_line_of_the_log() -> None:
+    session = running_session()
+    hear(session, lines_of(b"\n".join([line(1, text="a"), *[b"litter"] * 5_000, line(2, text="b")])))
+    assert names(session) == [SKIPPED, "session.message.added"]
+    assert last_payload(session, SKIPPED) == {"reason": "unreadable", "count": 5_000, "seq": None, "kind": "unreadable"}
+    assert talk(session)[0][1] == "ab"
+
+
+def test_a_bad_line_among_many_is_found_and_the_others_are_written_once() -> None:
+    session = running_session()
+    lines = [line(seq, text=f"{seq} ") for seq in range(1, 301)]
+    lines[122], lines[250] = line(123, text=5), line(251, Kind.TOOL_UPDATE, tool_call_id=None)
+    hear(session, lines_of(b"\n".join(lines)))
+    assert "".join(text for _, text, _, _ in talk(session)) == "".join(
+        f"{seq} " for seq in range(1, 301) if seq not in (123, 251)
+    )
+    skipped = session.events.filter(name=SKIPPED).order_by("seq").values_list("payload", flat=True)
+    assert [(one["reason"], one["seq"], one["kind"]) for one in skipped] == [
+        ("unwritable", 123, "message.agent"),
+        ("unwritable", 251, "tool.update"),
+    ]
+
+
+def test_a_journal_that_is_all_litter_leaves_the_cursor_where_it_was() -> None:
+    session = running_session()
+    hear(session, lines_of(line(1, text="a")))
+    hear(session, lines_of(b"litter\nlitter"))
+    assert execution_of(session).journal_seq == 1
+    hear(session, lines_of(line(2, text="b")))
+    assert talk(session)[0][1] == "ab"
+
+
+def test_words_that_are_too_long_for_their_place_are_cut() -> None:
+    session, journal = running_session(), Journal()
+    endless = "word " * 200
+    hear(session, [*journal.turn_begins("p1"), journal.asks("q1")])
+    hear(
+        session,
+        [
+            journal.line(Kind.PERMISSION_RESOLVED, permission_id="q1", option_id=endless),
+            journal.tool(endless, title=endless),
+            journal.line(Kind.TURN_COMPLETED, message_id="p1", stop_reason=endless),
+        ],
+    )
+    assert SKIPPED not in names(session)
+    assert session.runs.get().reason == endless[:64]
+    assert session.permissions.get().option_id == endless[:128]

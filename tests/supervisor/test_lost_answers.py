@@ -1,0 +1,42 @@
+"""A start whose answer was lost, and what the agent of it is doing now."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from executors_app.errors import AgentctlRefused
+from sessions_app.models import Intent
+from sessions_app.supervisor import start, start_plan
+from sessions_app.supervisor.core import Core
+from tests.supervisor.agentctls import talking
+from tests.supervisor.places import with_core
+from tests.supervisor.rows import fresh, running_session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize(
+    ("agent", "state", "receipt"),
+    [
+        ("idle", "WAITING_FOR_INPUT", ("reattached", "answer_lost")),
+        ("starting", "ERROR", ("failed", "already_running")),
+    ],
+)
+def test_an_agent_of_an_earlier_start_counts_once_it_is_up(agent: str, state: str, receipt: tuple[str, str]) -> None:
+    session = running_session(execution={"owner": "", "lease_expires_at": None}, launch_id="earlier")
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+
+    async def refused(core: Core) -> None:
+        attachment = await core.attach(session.id)
+        assert attachment is not None
+        plan = await core.database(start_plan.claim, session.id, intent.id, core.boot_id, lives=None)
+        error = AgentctlRefused("another launch is running", status=409, refusal="already_running")
+        await start._refused(core, attachment, cast(start_plan.Plan, plan), error)
+
+    with talking(session, agent=agent):
+        with_core(refused)
+    written = session.receipts.exclude(launch_id=None).get()
+    assert (written.kind, written.reason) == receipt
+    assert fresh(session).state == state

@@ -1,0 +1,138 @@
+"""A prompt has one deadline for its agent's start and its delivery; at it this is said, and the prompt stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from sessions_app.models import Intent, Prompt, Supervisor, TaskSession
+from sessions_app.services import intents, prompts
+from sessions_app.services.status import session_status
+from sessions_app.supervisor import overdue
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import change, fresh, make_session, make_user, names, prompt_states, running_session
+
+pytestmark = pytest.mark.django_db
+
+LATE = timedelta(seconds=301)
+
+
+def waiting(session: TaskSession, *, since: timedelta = LATE, state: str = "queued") -> TaskSession:
+    """A prompt that was asked so long ago."""
+    row = Prompt.objects.create(session=session, message_id="late", text="do it", state=state)
+    change(row, created_at=timezone.now() - since)
+    return session
+
+
+def told(session: TaskSession) -> list[dict[str, Any]]:
+    return [event.payload for event in session.events.filter(name="session.prompt.overdue")]
+
+
+def failed() -> TaskSession:
+    return running_session(launch_id="", state="ERROR", error_code="start_timeout", error_message="It took too long.")
+
+
+def starting() -> TaskSession:
+    return make_session()
+
+
+def full() -> TaskSession:
+    session = make_session()
+    Intent.objects.filter(session=session).update(payload={"mode": "auto", "queued_for_capacity": True})
+    return session
+
+
+def rejected() -> TaskSession:
+    session = running_session(launch_id="", execution={"resume_token": "", "rejected_resume_token": "t"})
+    hear(session, [*(journal := Journal()).turn_begins("p0"), journal.completes("p0")])
+    session.runs.update(ended_at=timezone.now() - LATE)
+    return session
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (failed, "start_timeout"),
+        (starting, "starting"),
+        (full, "queued_for_capacity"),
+        (rejected, "agent_not_running_fresh_start"),
+        (running_session, "running"),
+    ],
+)
+def test_what_a_prompt_waits_for_too_long_is_said_once(make: Callable[[], TaskSession], reason: str) -> None:
+    session = waiting(make())
+    assert overdue.say_overdue() == 1
+    assert overdue.say_overdue() == 0
+    [said] = told(session)
+    assert (said["message_id"], said["reason"], said["state"]) == ("late", reason, "queued")
+    assert said["waited_seconds"] >= LATE.total_seconds() - 1
+    status = session_status(fresh(session))
+    assert (status["overdue_prompts"], status["needs_attention"]) == (1, True)
+
+
+def test_it_stays_in_the_queue_and_can_be_withdrawn() -> None:
+    session = waiting(failed())
+    overdue.say_overdue()
+    assert prompt_states(session) == {"late": "queued"}
+    prompts.withdraw(session.id, "late")
+    assert session_status(fresh(session))["overdue_prompts"] == 0
+
+
+def test_a_prompt_on_its_way_is_overdue_too() -> None:
+    session = waiting(running_session(), state="sending")
+    overdue.say_overdue()
+    assert [said["state"] for said in told(session)] == ["sending"]
+
+
+def young() -> TaskSession:
+    return waiting(failed(), since=timedelta(seconds=290))
+
+
+def behind_a_turn() -> TaskSession:
+    session = running_session()
+    hear(session, Journal().turn_begins("p0"))
+    return waiting(session)
+
+
+def behind_a_turn_that_has_just_ended() -> TaskSession:
+    session = waiting(running_session())
+    hear(session, [*(journal := Journal()).turn_begins("p0"), journal.completes("p0")])
+    session.runs.update(ended_at=timezone.now() - timedelta(seconds=5))
+    return session
+
+
+def of_a_stopped_session() -> TaskSession:
+    session = waiting(running_session())
+    intents.stop(session.id, make_user())
+    return session
+
+
+@pytest.mark.parametrize("make", [young, behind_a_turn, behind_a_turn_that_has_just_ended, of_a_stopped_session])
+def test_who_waits_for_something_else_is_not_overdue(make: Callable[[], TaskSession]) -> None:
+    session = make()
+    assert overdue.say_overdue() == 0
+    assert session_status(fresh(session))["overdue_prompts"] == 0
+
+
+def test_one_session_that_cannot_be_written_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    ill, healthy = waiting(failed()), waiting(failed())
+    reason = overdue._reason
+    monkeypatch.setattr(overdue, "_reason", lambda draft: 1 / 0 if draft.session.id == ill.id else reason(draft))
+    assert overdue.say_overdue() == 1
+    assert (told(ill), len(told(healthy))) == ([], 1)
+
+
+def test_the_page_says_that_a_prompt_waits_too_long_and_offers_to_take_it_back() -> None:
+    now, session = timezone.now(), waiting(failed())
+    Supervisor.objects.create(boot_id="boot", host_id="host", started_at=now, beat_at=now, swept_at=now)
+    browser = Client()
+    browser.force_login(make_user())
+    page = browser.get(f"/tasks/{session.task_id}/sessions/{session.id}/").content.decode()
+    for word in ("has waited for the agent for longer", "It took too long.", "can be withdrawn", "/withdraw/"):
+        assert word in page, word
+    assert names(session) == []

@@ -1,0 +1,130 @@
+"""What many streams bring is written together, with room for other writers, and nobody's failure is another's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+from django.db import OperationalError, connection
+
+from sessions_app.models import Lease, LeaseLost, TaskSession
+from sessions_app.supervisor import writer as writers
+from sessions_app.supervisor.ingest import Ingested
+from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.supervisor.writer import PAUSE, Batch, Writer
+from tests.supervisor.journals import Journal
+from tests.supervisor.rows import MINE, names, running_session, talk
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SOMEBODY_ELSE = Lease("somebody else", 1)
+
+
+class Commits:
+    """Sees each transaction of the writer: when, and for how many sessions."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[float, float]] = []
+        self.sizes: list[int] = []
+        self.failures: list[Exception] = []
+        """What the next ones fail with."""
+        self._write = writers.write_together
+
+    def __call__(self, batches: Sequence[Batch]) -> list[tuple[Batch, Ingested | Exception]]:
+        began = time.monotonic()
+        if self.failures:
+            raise self.failures.pop(0)
+        written = self._write(batches)
+        assert not connection.in_atomic_block
+        assert connection.vendor != "sqlite" or not connection.connection.in_transaction
+        self.times.append((began, time.monotonic()))
+        self.sizes.append(len(batches))
+        return written
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
+    seen = Commits()
+    monkeypatch.setattr(writers, "write_together", seen)
+    monkeypatch.setattr(writers, "RETRY", 0.05)
+    return seen
+
+
+@pytest.fixture
+def thread() -> Iterator[DatabaseThread]:
+    made = DatabaseThread("writer")
+    yield made
+    made.close()
+
+
+def batches_of(
+    sessions: Sequence[TaskSession], words: str = "hello"
+) -> list[tuple[TaskSession, list[dict[str, object]]]]:
+    return [(session, Journal().says(*words)) for session in sessions]
+
+
+def test_what_comes_meanwhile_is_one_transaction_for_all_sessions(commits: Commits, thread: DatabaseThread) -> None:
+    sessions = [running_session() for _ in range(5)]
+
+    async def all_at_once() -> None:
+        write = Writer(thread)
+        await asyncio.gather(*(write(session.id, MINE, lines, None) for session, lines in batches_of(sessions)))
+
+    asyncio.run(all_at_once())
+    assert commits.sizes == [5]
+    assert [talk(session)[0][1] for session in sessions] == ["hello"] * 5
+
+
+def test_between_two_commits_is_room_for_others(commits: Commits, thread: DatabaseThread) -> None:
+    session, journal = running_session(), Journal()
+
+    async def one_after_the_other() -> None:
+        write = Writer(thread)
+        for _ in range(5):
+            await write(session.id, MINE, journal.says(*"word " * 100), None)
+
+    asyncio.run(one_after_the_other())
+    for (began, ended), (next_began, _) in zip(commits.times, commits.times[1:], strict=False):
+        assert next_began - ended >= max(PAUSE, ended - began)
+    assert talk(session)[0][1] == "word " * 500
+
+
+def test_a_stream_that_has_lost_its_lease_fails_alone(commits: Commits, thread: DatabaseThread) -> None:
+    first, lost, last = (running_session() for _ in range(3))
+    leases = {first.id: MINE, lost.id: SOMEBODY_ELSE, last.id: MINE}
+
+    async def all_at_once() -> list[Ingested | BaseException]:
+        write = Writer(thread)
+        given = [
+            write(session.id, leases[session.id], lines, None) for session, lines in batches_of([first, lost, last])
+        ]
+        return await asyncio.gather(*given, return_exceptions=True)
+
+    done = asyncio.run(all_at_once())
+    assert [type(one) for one in done] == [Ingested, LeaseLost, Ingested]
+    assert [names(session) for session in (first, lost, last)] == [
+        ["session.message.added"],
+        [],
+        ["session.message.added"],
+    ]
+
+
+@pytest.mark.parametrize("failures", [1, 2, 5])
+def test_a_database_that_takes_nothing_is_waited_for(
+    failures: int, commits: Commits, thread: DatabaseThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    sessions = [running_session() for _ in range(3)]
+    commits.failures = [OperationalError("database or disk is full")] * failures
+
+    async def all_at_once() -> list[Ingested]:
+        write = Writer(thread)
+        given = [write(session.id, MINE, lines, None) for session, lines in batches_of(sessions)]
+        return await asyncio.wait_for(asyncio.gather(*given), 10)
+
+    done = asyncio.run(all_at_once())
+    assert [one.seq for one in done] == [5, 5, 5]
+    assert [talk(session)[0][1] for session in sessions] == ["hello"] * 3
+    assert caplog.text.count("the database takes no events") == (1 if failures > 1 else 0)
+    assert caplog.text.count("takes events again") == (1 if failures > 1 else 0)

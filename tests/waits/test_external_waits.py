@@ -1,0 +1,332 @@
+"""A session at rest waits for the outside: one key, one answer, one prompt, one run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from sessions_app.models import Prompt, ResumeToken, TaskSession, writing
+from sessions_app.services import intents, prompts, tasks, waits
+from sessions_app.services.errors import (
+    Conflict,
+    Invalid,
+    SessionsError,
+    TerminalState,
+    TokenConsumed,
+    TokenExpired,
+    TokenInvalid,
+    TokenRevoked,
+)
+from sessions_app.services.status import session_status
+from sessions_app.services.waits import OpenWait
+from sessions_app.supervisor.deadlines import end_overdue
+from sessions_app.supervisor.interruptions import interrupt
+from sessions_app.supervisor.outcomes import write_stopped
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import (
+    change,
+    fresh,
+    last_payload,
+    make_task,
+    make_user,
+    names,
+    open_orders,
+    prompt_states,
+    running_session,
+    runs,
+    talk,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def wait(session: TaskSession, deadline: datetime | None = None, reason: str = "The build") -> OpenWait:
+    return waits.open_wait(session.id, reason, deadline, make_user())
+
+
+def key_of(opened: OpenWait) -> str:
+    assert opened.resume_token is not None
+    return opened.resume_token
+
+
+def status(session: TaskSession) -> Any:
+    return session_status(fresh(session))["derived_status"]
+
+
+def told(session: TaskSession) -> list[str]:
+    """What the log says of runs, keys and the derived status, without the common beginning."""
+    wanted = ("session.run.", "session.token.")
+    found = [name.removeprefix("session.") for name in names(session) if name.startswith(wanted)]
+    return [name for name in found if name != "run.started"]
+
+
+def test_a_wait_is_one_run_from_its_beginning_to_the_end_of_the_turn_that_it_leads_to() -> None:
+    session, journal = running_session(), Journal()
+    opened = wait(session)
+    assert status(session) == "waiting"
+    answer = waits.resume(key_of(opened), "The build has passed.", "1")
+    assert answer == {"run_id": str(opened.run_id), "status": "running"}
+    assert status(session) == "running"
+    name = f"wait:{opened.wait_id}"
+    assert [(row.message_id, row.kind, row.text) for row in Prompt.objects.all()] == [
+        (name, "wait", "The build has passed.")
+    ]
+    Prompt.objects.update(state="sending")
+    hear(session, [*journal.turn_begins(name), *journal.says("Good."), journal.completes(name)])
+    assert runs(session) == [(name, "completed")]
+    assert status(session) == "idle"
+    assert told(session) == ["run.waiting", "token.minted", "token.consumed", "run.resumed", "run.completed"]
+    assert [one[:2] for one in talk(session)] == [("user", "The build has passed."), ("agent", "Good.")]
+
+
+def test_each_change_of_the_derived_status_is_told_once() -> None:
+    session = running_session()
+    opened = wait(session)
+    waits.resume(key_of(opened), "x", "1")
+    said = [event.payload for event in session.events.filter(name="session.status_derived").order_by("seq")]
+    assert said == [{"from": "idle", "status": "waiting"}, {"from": "waiting", "status": "running"}]
+
+
+def test_the_status_tells_what_is_waited_for_and_since_when() -> None:
+    session, deadline = running_session(), timezone.now() + timedelta(hours=1)
+    opened = wait(session, deadline)
+    seen = session_status(fresh(session))["wait"]
+    since = session.events.get(name="session.run.waiting").seq
+    assert seen == {
+        "id": opened.wait_id,
+        "kind": "external",
+        "reason": "The build",
+        "since_seq": since,
+        "deadline": deadline.isoformat(),
+    }
+    waits.resume(key_of(opened), "x", "1")
+    assert session_status(fresh(session))["wait"] is None
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        ("as it is\n", "as it is\n"),
+        ({"result": "passed"}, '{\n  "result": "passed"\n}'),
+        ([1, "ä"], '[\n  1,\n  "ä"\n]'),
+        (None, "What was waited for has come: The build"),
+        ("", "What was waited for has come: The build"),
+    ],
+)
+def test_the_payload_is_what_the_agent_is_told(payload: Any, text: str) -> None:
+    session = running_session()
+    waits.resume(key_of(wait(session)), payload, "1")
+    assert Prompt.objects.get().text == text
+
+
+def test_a_payload_that_is_no_text_uses_nothing_up() -> None:
+    session = running_session()
+    key = key_of(wait(session))
+    with pytest.raises(Invalid) as refused:
+        waits.resume(key, " \n", "1")
+    assert refused.value.details == {"field": "payload"}
+    assert waits.resume(key, "better", "1")["status"] == "running"
+
+
+def test_the_same_idempotency_key_gets_the_first_answer_and_another_is_told_that_it_is_too_late() -> None:
+    session = running_session()
+    key = key_of(wait(session))
+    first = waits.resume(key, "x", "build-1")
+    assert waits.resume(key, "y", "build-1") == first
+    for other in ("build-2", ""):
+        with pytest.raises(TokenConsumed) as refused:
+            waits.resume(key, "x", other)
+        assert refused.value.details["consumed_at"]
+    assert Prompt.objects.count() == 1
+
+
+def test_without_an_idempotency_key_nothing_is_answered_twice() -> None:
+    key = key_of(wait(running_session()))
+    waits.resume(key, "x", "")
+    with pytest.raises(TokenConsumed):
+        waits.resume(key, "x", "")
+
+
+def test_a_wait_that_is_asked_for_again_has_another_key() -> None:
+    session = running_session()
+    first = wait(session)
+    second = wait(session, timezone.now() + timedelta(hours=1), "Another build")
+    assert (second.run_id, second.wait_id) == (first.run_id, first.wait_id)
+    with pytest.raises(TokenRevoked) as refused:
+        waits.resume(key_of(first), "x", "1")
+    assert refused.value.details["reason"] == "rotated"
+    assert session_status(fresh(session))["wait"]["reason"] == "Another build"
+    assert status(session) == "waiting"
+    assert waits.resume(key_of(second), "x", "1")["run_id"] == str(first.run_id)
+
+
+def by_message(session: TaskSession) -> None:
+    intents.prompt(session.id, "m1", "Never mind the build.", make_user())
+
+
+def by_cancel(session: TaskSession) -> None:
+    assert intents.cancel(session.id, make_user())
+
+
+def by_stop(session: TaskSession) -> None:
+    intents.stop(session.id, make_user())
+
+
+def by_close(session: TaskSession) -> None:
+    intents.close(session.id, make_user(), "completed")
+
+
+def by_archive(session: TaskSession) -> None:
+    tasks.archive(session.task, make_user())
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (by_message, "new_message"),
+        (by_cancel, "cancelled"),
+        (by_stop, "stopped"),
+        (by_close, "closed"),
+        (by_archive, "stopped"),
+    ],
+)
+def test_what_ends_a_wait_takes_its_key_back(end: Callable[[TaskSession], None], reason: str) -> None:
+    session = running_session()
+    opened = wait(session)
+    end(session)
+    with pytest.raises(TokenRevoked) as refused:
+        waits.resume(key_of(opened), "x", "1")
+    assert refused.value.details["reason"] == reason
+    assert [state for _, state in runs(session)] == ["cancelled"]
+    assert status(session) == "idle"
+    assert not Prompt.objects.filter(kind="wait").exists()
+    assert ("cancel", {"message_id": f"wait:{opened.wait_id}"}) not in open_orders(session)
+
+
+def test_a_deadline_that_passes_interrupts_the_wait_once() -> None:
+    session = running_session()
+    opened = wait(session, timezone.now() + timedelta(hours=1))
+    assert end_overdue() == 0
+    ResumeToken.objects.update(expires_at=timezone.now())
+    assert status(session) == "interrupted_waiting", "already before anybody has said so"
+    assert [end_overdue(), end_overdue()] == [1, 0]
+    assert told(session) == ["run.waiting", "token.minted", "token.expired", "run.interrupted"]
+    assert last_payload(session, "session.run.interrupted")["reason"] == "wait_timeout"
+    assert status(session) == "interrupted_waiting"
+    with pytest.raises(TokenExpired):
+        waits.resume(key_of(opened), "x", "1")
+    wait(session)
+    assert status(session) == "waiting", "a newer run ends it"
+
+
+def test_one_wait_that_cannot_be_ended_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    broken, other = running_session(), running_session(task=make_task(title="Another"))
+    for session in (broken, other):
+        wait(session, timezone.now() + timedelta(hours=1))
+    ResumeToken.objects.update(expires_at=timezone.now())
+    broken.events.create(seq=99, name="x", at=timezone.now(), once=f"run.interrupted:{broken.runs.get().id}")
+    assert end_overdue() == 1
+    assert status(other) == "interrupted_waiting"
+    assert str(broken.id) in caplog.text
+
+
+def test_a_wait_outlives_its_agent_and_the_answer_wakes_it() -> None:
+    session, journal = running_session(), Journal()
+    opened = wait(session)
+    hear(session, [journal.exits()])
+    with writing(session.id) as draft:
+        assert not interrupt(draft, "agentctl_gone")
+    write_stopped(session.id, None, "idle")
+    assert status(session) == "waiting"
+    waits.resume(key_of(opened), "x", "1")
+    assert [kind for kind, _ in open_orders(session)] == ["start"]
+    assert fresh(session).desired_state == "running"
+    assert status(session) == "running"
+
+
+def test_a_session_that_is_closed_meanwhile_waits_no_more() -> None:
+    session = running_session()
+    opened = wait(session)
+    write_stopped(session.id, None, "closed", "completed")
+    with pytest.raises((TokenRevoked, TerminalState)):
+        waits.resume(key_of(opened), "x", "1")
+    assert status(session) == "idle"
+
+
+def not_resumable(session: TaskSession) -> None:
+    change(session, launch_id="", error_code="worktree_missing")
+
+
+def given_up(session: TaskSession) -> None:
+    change(session, state="FAILED")
+
+
+@pytest.mark.parametrize("prevent", [not_resumable, given_up])
+def test_a_key_is_not_used_up_where_nothing_can_be_started(prevent: Callable[[TaskSession], None]) -> None:
+    session = running_session()
+    before = fresh(session)
+    key = key_of(wait(session))
+    prevent(session)
+    with pytest.raises(SessionsError):
+        waits.resume(key, "x", "1")
+    assert (prompt_states(session), status(session)) == ({}, "waiting")
+    change(session, state=before.state, launch_id=before.launch_id, error_code="")
+    assert waits.resume(key, "x", "1")["status"] == "running"
+
+
+@pytest.mark.parametrize("state", ["queued", "sending", "accepted", "delivered"])
+def test_no_wait_begins_before_a_prompt_that_is_on_its_way(state: str) -> None:
+    session = running_session()
+    Prompt.objects.create(session=session, message_id="p1", text="x", state=state)
+    with pytest.raises(Conflict):
+        wait(session)
+
+
+def test_no_wait_begins_in_the_middle_of_a_turn_in_the_past_or_behind_the_end() -> None:
+    session, journal = running_session(), Journal()
+    hear(session, journal.turn_begins("p1"))
+    with pytest.raises(Conflict):
+        wait(session)
+    with pytest.raises(Invalid):
+        wait(running_session(), timezone.now())
+    with pytest.raises(TerminalState):
+        wait(running_session(state="COMPLETED"))
+    assert not ResumeToken.objects.exists()
+
+
+def test_what_came_can_be_withdrawn_before_the_agent_has_it_and_then_its_run_is_over() -> None:
+    session = running_session()
+    opened = wait(session)
+    waits.resume(key_of(opened), "x", "1")
+    prompts.withdraw(session.id, f"wait:{opened.wait_id}")
+    assert [state for _, state in runs(session)] == ["cancelled"]
+    assert status(session) == "idle"
+
+
+def test_the_key_of_a_permission_ends_no_wait_for_the_outside() -> None:
+    session, journal = running_session(), Journal()
+    hear(session, [*journal.turn_begins("p1"), journal.asks("q1")])
+    key = ResumeToken.objects.get(wait_id="q1").secret()
+    for wrong in (key or "", "", "kwt_guess"):
+        with pytest.raises(TokenInvalid):
+            waits.resume(wrong, "x", "1")
+    assert ResumeToken.objects.get().consumed_at is None
+
+
+def test_no_secret_is_in_the_log_the_events_or_the_database(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    session = running_session()
+    first, second = wait(session), wait(session)
+    waits.resume(key_of(second), "x", "1")
+    with pytest.raises(TokenConsumed) as refused:
+        waits.resume(key_of(second), "x", "2")
+    rows = [str(row) for model in (ResumeToken, Prompt) for row in model.objects.values()]
+    events = [str(event.payload) for event in session.events.all()]
+    everything = "\n".join([*rows, *events, caplog.text, str(refused.value.details), str(session_status(session))])
+    for opened in (first, second):
+        assert key_of(opened).removeprefix("kwt_") not in everything

@@ -1,0 +1,178 @@
+"""The keys of permissions: minted when the agent asks, shown again, and settled by whatever ends the question."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from executors_app.agentctl.protocol import Kind
+from sessions_app.domain.tokens import TokenState
+from sessions_app.models import ResumeToken, TaskSession
+from sessions_app.services import intents
+from sessions_app.services.errors import TokenRevoked
+from sessions_app.services.status import session_status
+from sessions_app.supervisor.deadlines import end_overdue, renew_keys
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import (
+    answer,
+    fresh,
+    key_of,
+    make_user,
+    names,
+    open_orders,
+    permission_states,
+    running_session,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def asked(*permission_ids: str) -> tuple[TaskSession, Journal]:
+    """A session whose agent waits for answers."""
+    session, journal = running_session(), Journal()
+    hear(session, [*journal.turn_begins("p1"), *(journal.asks(one) for one in permission_ids or ("q1",))])
+    return session, journal
+
+
+def states(session: TaskSession) -> dict[str, TokenState]:
+    return {token.wait_id: token.state(timezone.now()) for token in session.tokens.all()}
+
+
+def status(session: TaskSession) -> Any:
+    return session_status(fresh(session))["derived_status"]
+
+
+def test_a_question_has_its_key_from_the_transaction_that_tells_of_it() -> None:
+    session, _ = asked("q1", "q2")
+    run = session.runs.get()
+    assert [(one.wait_id, one.run, one.expires_at) for one in session.tokens.all()] == [
+        ("q1", run, None),
+        ("q2", run, None),
+    ]
+    assert names(session).count("session.run.waiting") == 1
+    assert status(session) == "waiting"
+
+
+def test_a_question_that_is_told_twice_keeps_its_key() -> None:
+    session, journal = asked()
+    before = key_of(session, "q1")
+    hear(session, [journal.asks("q1")])
+    assert key_of(session, "q1") == before
+    assert session.tokens.count() == 1
+
+
+def test_an_answer_on_its_way_is_still_waited_for() -> None:
+    session, journal = asked()
+    answer(session, "q1", "yes")
+    assert (status(session), states(session)) == ("waiting", {"q1": TokenState.CONSUMED})
+    hear(session, [journal.line(Kind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")])
+    assert status(session) == "running"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        (Kind.PERMISSION_CANCELLED, {"permission_id": "q1", "reason": "turn_cancelled"}, "turn_cancelled"),
+        (Kind.PERMISSION_RESOLVED, {"permission_id": "q1", "option_id": "yes"}, "resolved"),
+        (Kind.TURN_CANCELLED, {"message_id": "p1"}, "cancel"),
+        (Kind.PROMPT_ACCEPTED, {"message_id": "p2", "text": "x"}, "superseded"),
+        (Kind.AGENT_EXITED, {"message_id": "p1", "exit_code": 9}, "agent_gone"),
+    ],
+)
+def test_whatever_ends_the_question_without_an_answer_of_ours_takes_its_key_back(
+    kind: Kind, body: dict[str, Any], reason: str
+) -> None:
+    session, journal = asked()
+    key = key_of(session, "q1")
+    hear(session, [journal.line(kind, **body)])
+    token = session.tokens.get()
+    assert (token.state(timezone.now()), token.reason) == (TokenState.REVOKED, reason)
+    assert names(session).count("session.token.revoked") == 1
+    with pytest.raises(TokenRevoked):
+        answer(session, "q1", "yes")
+    assert key_of(session, "q1") == key
+
+
+def test_a_question_whose_agent_dies_is_expired_in_the_line_that_tells_of_the_death() -> None:
+    session, journal = asked("q1", "q2")
+    hear(session, [journal.exits("p1")])
+    assert permission_states(session) == {"q1": "expired", "q2": "expired"}
+    assert names(session).count("session.permission.expired") == 2
+    assert set(states(session).values()) == {TokenState.REVOKED}
+    assert status(session) == "interrupted_waiting"
+
+
+def test_an_answer_that_the_agent_did_not_live_to_hear_is_said_not_to_have_arrived() -> None:
+    session, journal = asked()
+    answer(session, "q1", "yes")
+    hear(session, [journal.exits("p1")])
+    assert permission_states(session) == {"q1": "expired"}
+    assert "session.permission.expired" in names(session)
+    assert states(session) == {"q1": TokenState.CONSUMED}
+
+
+def test_a_new_message_takes_the_keys_back_at_once() -> None:
+    session, _ = asked("q1", "q2")
+    answer(session, "q1", "yes")
+    intents.prompt(session.id, "m2", "something else", make_user())
+    assert states(session) == {"q1": TokenState.CONSUMED, "q2": TokenState.REVOKED}
+    assert status(session) == "waiting", "the first answer is on its way"
+
+
+def test_a_question_outside_of_any_turn_has_a_key_too() -> None:
+    session, journal = running_session(), Journal()
+    hear(session, [journal.asks("q1")])
+    assert answer(session, "q1", "yes").state == "pending"
+    assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": "yes"})]
+
+
+def test_a_permission_waits_for_ever_unless_the_deployment_says_otherwise(settings: Any) -> None:
+    settings.KANDEV_PERMISSION_TIMEOUT = 60.0
+    session, journal = asked()
+    token = session.tokens.get()
+    assert token.expires_at is not None
+    assert timedelta(seconds=50) < token.expires_at - timezone.now() <= timedelta(seconds=60)
+    ResumeToken.objects.update(expires_at=timezone.now())
+    assert [end_overdue(), end_overdue()] == [1, 0]
+    assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": None})]
+    assert "session.token.expired" in names(session)
+    assert "session.run.interrupted" not in names(session)
+    hear(session, [journal.line(Kind.PERMISSION_CANCELLED, permission_id="q1", reason="timeout")])
+    assert (permission_states(session), status(session)) == ({"q1": "cancelled"}, "running")
+
+
+def test_a_new_secret_key_breaks_no_open_permission_as_long_as_the_old_one_is_known(settings: Any) -> None:
+    session, _ = asked()
+    shown = key_of(session, "q1")
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new " * 20, [settings.SECRET_KEY]
+    assert key_of(session, "q1") == shown
+    assert renew_keys() == 0
+    assert answer(session, "q1", "yes").state == "pending"
+
+
+def test_a_permission_whose_key_nobody_can_be_shown_any_more_gets_another(settings: Any) -> None:
+    session, _ = asked()
+    settings.SECRET_KEY = "new " * 20
+    assert key_of(session, "q1") == ""
+    assert [renew_keys(), renew_keys()] == [1, 0]
+    assert answer(session, "q1", "yes").state == "pending"
+    assert sorted(token.reason for token in session.tokens.all()) == ["", "rotated"]
+
+
+def test_a_permission_that_was_asked_before_there_were_keys_gets_one() -> None:
+    session, _ = asked()
+    session.tokens.all().delete()
+    assert status(session) == "interrupted_waiting"
+    assert renew_keys() == 1
+    assert status(session) == "waiting"
+    assert answer(session, "q1", "yes").state == "pending"
+
+
+def test_a_permission_that_is_answered_or_overruled_gets_no_new_key() -> None:
+    session, _ = asked("q1", "q2")
+    answer(session, "q1", "yes")
+    intents.prompt(session.id, "m2", "something else", make_user())
+    assert renew_keys() == 0

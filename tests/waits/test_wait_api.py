@@ -1,0 +1,122 @@
+"""Waits in the API: opened by members, ended by whoever has the key, from an address that does not guess."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from sessions_app.models import Prompt, Run
+from tests.api.world import World, client_of, make_world
+
+RESUME = "/api/v1/runs/resume/"
+
+
+@pytest.fixture
+def world(db: None) -> Iterator[World]:
+    cache.clear()
+    made = make_world()
+    made.run_it()
+    yield made
+    cache.clear()
+
+
+def open_wait(world: World, **values: Any) -> Any:
+    body = {"kind": "external", "reason": "The build", **values}
+    return client_of(world.member).post(world.url("waits/"), body, format="json")
+
+
+def redeem(key: str, **values: Any) -> Any:
+    """As a build does that has no account."""
+    return APIClient().post(RESUME, {"resume_token": key, **values}, format="json")
+
+
+def test_a_wait_is_opened_and_ended_by_somebody_without_an_account(world: World) -> None:
+    deadline = timezone.now() + timedelta(hours=1)
+    opened = open_wait(world, deadline=deadline.isoformat())
+    assert (opened.status_code, opened["Cache-Control"]) == (201, "no-store")
+    wait = opened.json()
+    ended = redeem(wait["resume_token"], payload={"result": "passed"}, idempotency_key="1")
+    assert (ended.status_code, ended.json()) == (200, {"run_id": wait["run_id"], "status": "running"})
+    assert redeem(wait["resume_token"], payload="other", idempotency_key="1").json() == ended.json()
+    refused = redeem(wait["resume_token"], payload="other", idempotency_key="2")
+    assert (refused.status_code, refused.json()["code"]) == (410, "token_consumed")
+    assert Prompt.objects.get(kind="wait").message_id == f"wait:{wait['wait_id']}"
+    [run] = client_of(world.member).get(world.url("runs/")).json()["results"]
+    assert (run["id"], run["state"], run["wait_kind"]) == (wait["run_id"], "running", "external")
+    assert (run["wait_id"], run["wait_reason"]) == (wait["wait_id"], "The build")
+
+
+def test_the_key_is_shown_in_the_one_answer_and_nowhere_else(world: World) -> None:
+    key = open_wait(world).json()["resume_token"].removeprefix("kwt_")
+    member = client_of(world.member)
+    for tail in ("", "status/", "runs/", "events/", "permissions/", "messages/", "prompts/"):
+        assert key not in member.get(world.url(tail)).text, tail
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"kind": "permission"}, "kind"),
+        ({"kind": "tool_result"}, "kind"),
+        ({"kind": None}, "kind"),
+        ({"reason": 1}, "reason"),
+        ({"reason": "x" * 2001}, "reason"),
+        ({"deadline": "soon"}, "deadline"),
+        ({"deadline": "2020-01-01T00:00:00Z"}, "deadline"),
+    ],
+)
+def test_a_bad_field_of_a_wait_is_named(world: World, body: dict[str, Any], field: str) -> None:
+    refused = open_wait(world, **body)
+    assert (refused.status_code, list(refused.json()["details"])) == (400, [field])
+    assert not Run.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "resume_token"),
+        ({"resume_token": 1}, "resume_token"),
+        ({"resume_token": "x", "idempotency_key": {}}, "idempotency_key"),
+        ({"resume_token": "x", "idempotency_key": "x" * 129}, "idempotency_key"),
+    ],
+)
+def test_a_bad_field_of_a_redemption_is_named(world: World, body: dict[str, Any], field: str) -> None:
+    refused = APIClient().post(RESUME, body, format="json")
+    assert (refused.status_code, list(refused.json()["details"])) == (400, [field])
+
+
+def test_a_viewer_sees_the_question_and_never_its_key(world: World) -> None:
+    member, permissions = client_of(world.member), world.url("permissions/")
+    assert member.get(permissions).json()["results"][0]["resume_token"] == world.token()
+    world.member.team_roles.create(team=world.team, role="viewer")
+    [asked] = member.get(permissions).json()["results"]
+    assert (asked["state"], asked["resume_token"]) == ("pending", None)
+
+
+def test_who_guesses_has_to_pause_and_who_has_a_key_does_not(world: World) -> None:
+    key = open_wait(world).json()["resume_token"]
+    redeem(key, idempotency_key="1")
+    for _ in range(40):
+        assert redeem(key, idempotency_key="2").status_code == 410
+    codes = [redeem(f"kwt_guess-{number}").status_code for number in range(31)]
+    assert codes == [403] * 30 + [429]
+    throttled = redeem("kwt_guess")
+    assert (throttled.json()["code"], int(throttled["Retry-After"]) > 0) == ("throttled", True)
+    elsewhere = APIClient(REMOTE_ADDR="192.0.2.7", HTTP_X_FORWARDED_FOR="127.0.0.1")
+    assert elsewhere.post(RESUME, {"resume_token": "kwt_guess"}, format="json").status_code == 403
+
+
+def test_an_address_cannot_hide_behind_what_it_says_of_itself(world: World) -> None:
+    codes = [
+        APIClient(HTTP_X_FORWARDED_FOR=f"192.0.2.{number}")
+        .post(RESUME, {"resume_token": "x"}, format="json")
+        .status_code
+        for number in range(31)
+    ]
+    assert codes[-1] == 429

@@ -1,0 +1,60 @@
+"""A repository with one commit, and a worktree of a session in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rest_framework.test import APIClient
+
+from executors_app import worktrees
+from executors_app.worktrees import Worktree
+from tests.api.world import client_of, make_world
+from tests.executors.repositories import make_repository
+from tests.workspace.served import REAL, Place, Served, make_repository_in, point_at
+from tests.workspace.trees import SESSION
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository")
+
+
+@pytest.fixture
+def worktree(tmp_path: Path, repository: Path) -> Worktree:
+    place = worktrees.place_of(tmp_path / "data", SESSION)
+    worktrees.make(repository, "", place, existed=False)
+    return place
+
+
+@pytest.fixture
+def served(db: None, tmp_path: Path) -> Iterator[Served]:
+    """A session whose workspace, a repository, is served by a real agentctl."""
+    with _served(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def live(transactional_db: None, tmp_path: Path) -> Iterator[Served]:
+    """The same, with rows that other threads see too."""
+    with _served(tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def _served(tmp_path: Path) -> Iterator[Served]:
+    place = Place(tmp_path)
+    make_repository_in(place.workspace)
+    with place.agentctl(REAL):
+        world = make_world()
+        point_at(world, place)
+        yield Served(world, place.workspace, place)
+
+
+@pytest.fixture
+def api(served: Served) -> APIClient:
+    """A client of the team's member, who may operate."""
+    served.trust()
+    return client_of(served.world.member)

@@ -1,0 +1,52 @@
+"""A session whose workspace a real agentctl serves, and people who may use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.contrib.auth.models import Permission
+
+from sessions_app.models import TaskSession
+from tests.agentctl.processes import REAL, Place
+from tests.agentctl.running import TOKEN
+from tests.api.world import World
+from tests.executors.repositories import commit, run_git
+
+
+@dataclass(frozen=True)
+class Served:
+    """A world of the API, and the directory that its session's agentctl serves."""
+
+    world: World
+    workspace: Path
+    place: Place
+
+    @property
+    def session(self) -> TaskSession:
+        return self.world.session
+
+    def url(self, tail: str) -> str:
+        return self.world.url(tail)
+
+    def trust(self) -> None:
+        """Give the team the right to operate where agents are not isolated."""
+        self.world.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
+
+
+def make_repository_in(workspace: Path) -> None:
+    """A repository with one commit in the workspace."""
+    workspace.mkdir(exist_ok=True)
+    run_git(workspace, "init", "--quiet")
+    commit(workspace, "README", "hello\n")
+
+
+def point_at(world: World, place: Place) -> None:
+    """Let the session's row name the agentctl."""
+    world.run_it(place.ready()["url"])
+    execution = world.execution()
+    execution.auth_token = TOKEN
+    execution.save()
+
+
+__all__ = ["REAL", "Place", "Served", "make_repository_in", "point_at"]

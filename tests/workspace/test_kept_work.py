@@ -1,0 +1,128 @@
+"""History, differences and files of a session can be read whatever is gone, and are said to be kept ones."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from executors_app import kept_work
+from executors_app.errors import NotKept
+from executors_app.kept_work import Kept
+from executors_app.worktrees import Worktree
+from tests.api.world import client_of, make_world
+from tests.executors.repositories import commit, run_git
+from tests.workspace.trees import SESSION, keep, make_six
+
+
+@pytest.fixture
+def kept(repository: Path, worktree: Worktree) -> Kept:
+    """Six changes, whose worktree was removed."""
+    make_six(worktree.path)
+    (worktree.path / "folder").mkdir()
+    (worktree.path / "folder" / "picture").write_bytes(b"\0\xff")
+    (worktree.path / "link").symlink_to("README")
+    keep(worktree.path)
+    run_git(repository, "worktree", "remove", "--force", str(worktree.path))
+    return kept_work.find(repository, SESSION, worktree.branch)
+
+
+def test_directories_and_files_are_read_without_a_worktree(kept: Kept) -> None:
+    listing = kept_work.list_directory(kept, "")
+    types = {entry["name"]: entry["type"] for entry in listing["entries"]}
+    assert types["folder"] == "directory"
+    assert types["link"] == "symlink"
+    assert types["with space\nand line"] == "file"
+    assert listing["kept"]["commit"] == kept.files
+    assert [entry["size"] for entry in kept_work.list_directory(kept, "folder")["entries"]] == [2]
+    assert kept_work.read_content(kept, "one")["content"] == "after\n"
+    picture = kept_work.read_content(kept, "folder/picture")
+    assert (picture["binary"], picture["content"], picture["size"]) == (True, "AP8=", 2)
+
+
+def test_what_was_not_committed_is_told_from_what_was(kept: Kept) -> None:
+    status = kept_work.status(kept)
+    assert [one["path"] for one in status["staged"]] == ["staged"]
+    assert sorted(one["path"] for one in status["unstaged"]) == ["one", "three", "two"]
+    assert sorted(status["untracked"]) == ["folder/picture", "link", "untracked", "with space\nand line"]
+    assert not status["clean"]
+    whole, one = kept_work.diff(kept), kept_work.diff(kept, "one")
+    assert "+staged" in whole["staged"]
+    assert "-before\n+after\n" in one["unstaged"]
+    assert "untracked" not in one["unstaged"]
+    assert [entry["subject"] for entry in kept_work.log(kept, 2, 1)["commits"]] == ["Write two", "Write one"]
+    assert kept_work.log(kept, 2, 1)["more"]
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "/etc/passwd", "no-such", "a\0b", "README/x", "folder/../../x", "--output=x", ":one", "HEAD:one"]
+)
+def test_a_path_that_names_nothing_kept_is_not_found(kept: Kept, path: str) -> None:
+    with pytest.raises(NotKept):
+        kept_work.read_content(kept, path)
+    with pytest.raises(NotKept):
+        kept_work.list_directory(kept, path)
+
+
+def test_a_directory_is_no_file(kept: Kept) -> None:
+    with pytest.raises(NotKept, match="not a file"):
+        kept_work.read_content(kept, "folder")
+
+
+def test_a_long_file_is_cut_between_characters(repository: Path, worktree: Worktree) -> None:
+    (worktree.path / "long").write_text("x" + "ü" * (1 << 20))
+    keep(worktree.path)
+    found = kept_work.read_content(kept_work.find(repository, SESSION, worktree.branch), "long")
+    assert (found["truncated"], found["hash"], found["size"]) == (True, None, 1 + (2 << 20))
+    assert found["content"] == "x" + "ü" * ((1 << 19) - 1)
+
+
+def test_what_was_committed_since_is_newer_than_the_snapshot(repository: Path, worktree: Worktree) -> None:
+    (worktree.path / "README").write_text("unfinished\n")
+    keep(worktree.path)
+    head = commit(worktree.path, "README", "finished\n")
+    found = kept_work.find(repository, SESSION, worktree.branch)
+    assert (found.files, found.head) == (head, head)
+    assert kept_work.status(found)["clean"]
+    assert kept_work.read_content(found, "README")["content"] == "finished\n"
+
+
+@pytest.mark.parametrize("gone", ["branch", "repository"])
+def test_where_nothing_is_kept_that_is_said(repository: Path, worktree: Worktree, gone: str) -> None:
+    if gone == "branch":
+        run_git(repository, "worktree", "remove", "--force", str(worktree.path))
+        run_git(repository, "branch", "-D", worktree.branch)
+    else:
+        shutil.rmtree(repository)
+    with pytest.raises(NotKept):
+        kept_work.find(repository, SESSION, worktree.branch)
+
+
+@pytest.mark.django_db
+def test_over_the_api_a_stopped_session_shows_what_was_kept(repository: Path) -> None:
+    world = make_world()
+    world.repository.path = str(repository)
+    world.repository.save()
+    world.session.worktree_branch = "kandev/one"
+    world.session.save(update_fields=["worktree_branch"])
+    run_git(repository, "branch", "kandev/one")
+    api = client_of(world.member)
+
+    def get(tail: str, client: APIClient = api, **query: Any) -> Any:
+        return client.get(world.url(tail), {"kept": "true", **query})
+
+    assert api.get(world.url("git/status/")).status_code == 503
+    assert get("git/status/").json()["clean"]
+    assert get("git/diff/").json()["unstaged"] == ""
+    assert get("git/log/").json()["commits"][0]["subject"] == "Write README"
+    assert [entry["name"] for entry in get("files/").json()["entries"]] == ["README"]
+    read = get("files/content/", path="README").json()
+    assert (read["content"], read["kept"]["commit"]) == ("hello\n", run_git(repository, "rev-parse", "HEAD"))
+    missing = get("files/content/", path="no-such")
+    assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+    assert get("git/status/", client_of(world.stranger)).status_code == 404
+    run_git(repository, "branch", "-D", "kandev/one")
+    assert get("git/status/").json()["code"] == "not_found"

@@ -1,0 +1,168 @@
+"""A worktree that was removed comes back with the work that was not committed (promise 6)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from executors_app import uncommitted_work, worktrees
+from executors_app.domain import WorkspaceState
+from executors_app.errors import WorkspaceGone
+from executors_app.worktrees import Worktree
+from tests.executors.repositories import commit, run_git
+from tests.workspace.trees import REF, keep, make_six, state_of
+
+Remove = Callable[[Path, Worktree], None]
+
+
+def _by_git(repository: Path, worktree: Worktree) -> None:
+    run_git(repository, "worktree", "remove", "--force", str(worktree.path))
+    run_git(repository, "gc", "--quiet", "--prune=now")
+
+
+def _by_hand(repository: Path, worktree: Worktree) -> None:
+    shutil.rmtree(worktree.path)
+
+
+def _by_hand_and_forgotten(repository: Path, worktree: Worktree) -> None:
+    shutil.rmtree(worktree.path)
+    run_git(repository, "worktree", "prune")
+    run_git(repository, "gc", "--quiet", "--prune=now")
+
+
+REMOVALS = pytest.mark.parametrize("remove", [_by_git, _by_hand, _by_hand_and_forgotten])
+
+
+@REMOVALS
+def test_a_removed_worktree_comes_back_with_all_six(repository: Path, worktree: Worktree, remove: Remove) -> None:
+    make_six(worktree.path)
+    before = state_of(worktree.path)
+    assert len(before[0].splitlines()) == 6
+    keep(worktree.path)
+    remove(repository, worktree)
+    assert not worktree.path.exists()
+
+    assert worktrees.state(repository, worktree) == (WorkspaceState.REBUILDABLE, "")
+    worktrees.make(repository, "", worktree, existed=True)
+
+    assert state_of(worktree.path) == before
+    assert run_git(worktree.path, "branch", "--show-current") == worktree.branch
+
+
+def _odd_changes(root: Path) -> None:
+    for name in ("deleted", "staged deletion", "renamed", "staged twice", "mode", "becomes a link"):
+        commit(root, name, f"{name}\n" * 5)
+    (root / "deleted").unlink()
+    run_git(root, "rm", "--quiet", "staged deletion")
+    run_git(root, "mv", "renamed", "new name")
+    for text in ("staged\n", "and changed again\n"):
+        (root / "staged twice").write_text(text)
+        (root / "added then changed").write_text(text)
+        if text == "staged\n":
+            run_git(root, "add", "staged twice", "added then changed")
+    (root / "mode").chmod(0o700)
+    (root / "becomes a link").unlink()
+    (root / "becomes a link").symlink_to("mode")
+    (root / "folder" / "deeper").mkdir(parents=True)
+    (root / "folder" / "deeper" / "file").write_bytes(b"\0\xff")
+    commit(root, ".gitignore", "*.secret\n")
+    (root / "ignored.secret").write_text("not kept\n")
+
+
+@REMOVALS
+def test_odd_changes_come_back_and_ignored_files_do_not(repository: Path, worktree: Worktree, remove: Remove) -> None:
+    _odd_changes(worktree.path)
+    status, files = state_of(worktree.path)
+    files.pop("ignored.secret")
+    keep(worktree.path)
+    remove(repository, worktree)
+
+    worktrees.make(repository, "", worktree, existed=True)
+
+    assert state_of(worktree.path) == (status, _as_git_keeps(files))
+
+
+def _as_git_keeps(files: dict[str, tuple[bytes, int]]) -> dict[str, tuple[bytes, int]]:
+    """git knows of a mode only whether a file may be executed."""
+    return {name: (content, 0o100755 if mode == 0o100700 else mode) for name, (content, mode) in files.items()}
+
+
+@REMOVALS
+def test_after_a_commit_that_no_snapshot_saw_the_snapshot_is_set_aside(
+    repository: Path, worktree: Worktree, remove: Remove
+) -> None:
+    (worktree.path / "README").write_text("unfinished\n")
+    kept = keep(worktree.path).commit
+    commit(worktree.path, "README", "finished\n")
+    remove(repository, worktree)
+
+    worktrees.make(repository, "", worktree, existed=True)
+
+    assert (worktree.path / "README").read_text() == "finished\n"
+    assert run_git(worktree.path, "status", "--porcelain") == ""
+    aside = run_git(repository, "for-each-ref", "--format=%(objectname)", "refs/kandev/kept/")
+    assert aside == kept
+
+
+def test_what_was_staged_after_the_snapshot_is_newer_than_the_snapshot(repository: Path, worktree: Worktree) -> None:
+    make_six(worktree.path)
+    keep(worktree.path)
+    (worktree.path / "one").write_text("newer\n")
+    run_git(worktree.path, "add", "one")
+    before = state_of(worktree.path)
+    shutil.rmtree(worktree.path)
+
+    worktrees.make(repository, "", worktree, existed=True)
+
+    assert state_of(worktree.path) == before
+
+
+def test_a_maker_that_dies_before_the_work_is_back_is_made_good_by_the_next(
+    repository: Path, worktree: Worktree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_six(worktree.path)
+    before = state_of(worktree.path)
+    keep(worktree.path)
+    _by_git(repository, worktree)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # a crash at exactly this place
+        patch.setattr(uncommitted_work, "bring_back", die)
+        with pytest.raises(KeyboardInterrupt):
+            worktrees.make(repository, "", worktree, existed=True)
+    assert worktrees.state(repository, worktree)[0] is WorkspaceState.REBUILDABLE
+
+    worktrees.make(repository, "", worktree, existed=True)
+
+    assert state_of(worktree.path) == before
+
+
+def test_an_existing_directory_is_never_removed_to_make_room(repository: Path, worktree: Worktree) -> None:
+    make_six(worktree.path)
+    keep(worktree.path)
+    _by_git(repository, worktree)
+    worktree.path.mkdir()
+    (worktree.path / "precious").write_text("mine\n")
+
+    with pytest.raises(WorkspaceGone, match="no longer a worktree"):
+        worktrees.make(repository, "", worktree, existed=True)
+
+    assert [path.name for path in worktree.path.iterdir()] == ["precious"]
+
+
+def test_the_ref_of_another_session_is_not_used(repository: Path, worktree: Worktree) -> None:
+    make_six(worktree.path)
+    keep(worktree.path)
+    _by_git(repository, worktree)
+    kept = run_git(repository, "rev-parse", REF)
+    other = Worktree(worktree.path.with_name("another-session"), worktree.branch)
+    run_git(repository, "update-ref", "refs/kandev/recovery/another-session", kept)
+
+    worktrees.make(repository, "", other, existed=True)
+
+    assert run_git(other.path, "status", "--porcelain") == ""

@@ -1,0 +1,202 @@
+"""A shell through the web: a real agentctl behind it, rights at the door, and looked at again while it is open."""
+
+from __future__ import annotations
+
+import json
+import signal
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+
+from executors_app.models import ExecutorRunning
+from sessions_app import shell_socket
+from sessions_app.live.threads import in_database
+from tests.live.sockets import Headers, Socket, connected, of_page, of_program
+from tests.workspace.served import Served
+
+READY = "echo ready-$((1+1))\n"
+
+
+class Screen:
+    """What came over one socket: bytes, texts, and the close code at last."""
+
+    def __init__(self, socket: Socket):
+        self.socket = socket
+        self.bytes = bytearray()
+        self.told: list[dict[str, Any]] = []
+        self.code: int | None = None
+
+    async def type(self, text: str) -> None:
+        await self.socket.wire.send_input({"type": "websocket.receive", "bytes": text.encode()})
+
+    async def next(self) -> bool:
+        message = await self.socket.wire.receive_output(20)
+        if message["type"] == "websocket.close":
+            self.code = message["code"]
+            return False
+        if message.get("bytes") is not None:
+            self.bytes += message["bytes"]
+        else:
+            self.told.append(json.loads(message["text"]))
+        return True
+
+    async def shows(self, wanted: str) -> None:
+        while wanted.encode() not in self.bytes[-65536:]:
+            assert await self.next(), (self.code, self.told, bytes(self.bytes[-500:]))
+
+    async def closes(self) -> int | None:
+        while await self.next():
+            pass
+        return self.code
+
+
+@asynccontextmanager
+async def shell(live: Served, headers: Headers, query: str = "cols=90&rows=30") -> AsyncIterator[Screen]:
+    async with connected(f"/ws/sessions/{live.session.id}/shell/?{query}", headers) as socket:
+        yield Screen(socket)
+
+
+@pytest.fixture
+def operator(live: Served) -> Headers:
+    """A page of a member who may operate."""
+    live.trust()
+    return of_page(live.world.member)
+
+
+async def test_bytes_go_both_ways_and_the_window_is_sized(live: Served, operator: Headers) -> None:
+    async with shell(live, operator) as screen:
+        await screen.type("pwd; stty size; " + READY)
+        await screen.shows("ready-2")
+        assert screen.told == [{"shell": "main", "offset": 0, "running": True}]
+        assert str(live.workspace).encode() in screen.bytes
+        assert b"30 90" in screen.bytes
+        await screen.socket.tell({"resize": [100, 40]})
+        await screen.type("stty size\n")
+        await screen.shows("40 100")
+
+
+async def test_a_reload_finds_the_shell_and_its_scrollback(live: Served, operator: Headers) -> None:
+    async with shell(live, operator) as screen:
+        await screen.type("here=me; " + READY)
+        await screen.shows("ready-2")
+    async with shell(live, operator) as screen:
+        await screen.shows("ready-2")
+        await screen.type("echo still-$here\n")
+        await screen.shows("still-me")
+
+
+async def test_its_end_is_told(live: Served, operator: Headers) -> None:
+    async with shell(live, operator) as screen:
+        await screen.type("exit 3\n")
+        assert await screen.closes() == 1000
+        assert screen.told[-1] == {"exit": 3}
+
+
+async def test_the_same_shell_elsewhere_takes_over_and_another_does_not(live: Served, operator: Headers) -> None:
+    async with shell(live, operator) as first, shell(live, operator, "shell=other") as other:
+        await other.type(READY)
+        await first.type(READY)
+        await first.shows("ready-2")
+        async with connected(f"/ws/sessions/{live.session.id}/shell/", operator) as socket:
+            assert await first.closes() == 4410
+            await Screen(socket).shows("ready-2")
+        await other.shows("ready-2")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"resize": [0, 5]}', '{"resize": [1]}', '{"ack": -1}', '{"ack": true}'])
+async def test_a_text_of_nonsense_is_told(live: Served, operator: Headers, text: str) -> None:
+    async with shell(live, operator) as screen:
+        await screen.socket.wire.send_input({"type": "websocket.receive", "text": text})
+        await screen.type(READY)
+        await screen.shows("ready-2")
+        assert ["error"] in [list(one) for one in screen.told]
+
+
+@pytest.mark.parametrize("query", ["cols=0", "cols=x", "rows=1001", "rows=-1", "shell=a/b", "shell=", "cols=99999"])
+async def test_a_shell_of_nonsense_is_refused(live: Served, operator: Headers, query: str) -> None:
+    async with shell(live, operator, query) as screen:
+        assert await screen.closes() == 4400
+
+
+class TestWhoGetsAShell:
+    """Where agents are not isolated a shell is the machine (rule 39)."""
+
+    async def test_not_a_member_without_the_right(self, live: Served) -> None:
+        async with shell(live, await in_database(of_page, live.world.member)) as screen:
+            assert await screen.closes() == 4403
+
+    async def test_staff_of_the_team_and_programs_by_their_token(self, live: Served) -> None:
+        for make in (of_page, of_program):
+            async with shell(live, await in_database(make, live.world.staff)) as screen:
+                await screen.type(READY)
+                await screen.shows("ready-2")
+
+    async def test_nobody_of_another_team_and_nobody_unknown(self, live: Served) -> None:
+        async with shell(live, await in_database(of_page, live.world.stranger)) as screen:
+            assert await screen.closes() == 4404
+        async with shell(live, {"Host": "localhost", "Origin": "http://localhost"}) as screen:
+            assert await screen.closes() == 4401
+        strange = await in_database(of_page, live.world.staff, "http://elsewhere.example")
+        async with shell(live, strange) as screen:
+            assert await screen.closes() == 4401
+
+    @pytest.mark.parametrize("what", ["membership", "right", "account"])
+    async def test_who_loses_the_right_loses_the_shell_within_five_seconds(
+        self, live: Served, operator: Headers, what: str
+    ) -> None:
+        def take_away() -> None:
+            if what == "membership":
+                live.world.member.groups.clear()
+            elif what == "right":
+                live.world.team.permissions.remove(Permission.objects.get(codename="operate_unisolated"))
+            else:
+                User.objects.filter(pk=live.world.member.pk).update(is_active=False)
+
+        async with shell(live, operator) as screen:
+            await screen.type(READY)
+            await screen.shows("ready-2")
+            await in_database(take_away)
+            code = await screen.socket.close_code(timeout=5)
+            assert code == {"membership": 4404, "right": 4403, "account": 4401}[what]
+
+
+async def test_a_session_that_is_not_there_has_no_shell(live: Served, operator: Headers) -> None:
+    for key in (uuid.uuid4(), "x"):
+        async with connected(f"/ws/sessions/{key}/shell/", operator) as socket:
+            assert await socket.close_code() == 4404
+
+
+@pytest.mark.parametrize("values", [{"status": "stopped"}, {"agentctl_url": "http://127.0.0.1:1"}])
+async def test_without_agentctl_the_shell_is_unreachable(
+    live: Served, operator: Headers, values: dict[str, str]
+) -> None:
+    await in_database(ExecutorRunning.objects.update, **values)
+    async with shell(live, operator) as screen:
+        assert await screen.closes() == 4503
+
+
+async def test_a_shell_that_breaks_off_is_said(live: Served, operator: Headers) -> None:
+    async with shell(live, operator) as screen:
+        await screen.type(READY)
+        await screen.shows("ready-2")
+        agentctl = live.place.ready()["pid"]
+        await screen.type(f"kill -{signal.SIGKILL:d} {agentctl}\n")
+        assert await screen.closes() == 4503
+
+
+async def test_who_takes_nothing_in_is_closed_and_who_acknowledges_is_not(
+    live: Served, operator: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell_socket, "WINDOW", 200_000)
+    async with shell(live, operator) as screen:
+        await screen.type("stty -echo; seq 100000; " + READY)
+        assert await screen.closes() == 4408
+        assert len(screen.bytes) < 400_000
+    async with shell(live, operator) as screen:
+        while b"ready-2" not in screen.bytes[-200:]:
+            assert await screen.next(), screen.code
+            await screen.socket.tell({"ack": len(screen.bytes)})

@@ -1,0 +1,183 @@
+"""A snapshot keeps all uncommitted work and touches nothing of the user's (design 5, rule 41)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl.workspace.git import GitFailed
+from executors_app.agentctl.workspace.snapshots import Limits
+from executors_app.worktrees import Worktree
+from tests.executors.repositories import commit, run_git
+from tests.workspace.trees import REF, git_of, keep, make_six, state_of
+
+
+def files_of(root: Path, revision: str = REF) -> dict[str, str]:
+    """Names and contents in a commit."""
+    names = run_git(root, "ls-tree", "-r", "-z", "--name-only", revision).split("\0")
+    return {name: run_git(root, "cat-file", "-p", f"{revision}:{name}") for name in names if name}
+
+
+def test_two_commits_keep_the_files_and_the_index(worktree: Worktree) -> None:
+    make_six(worktree.path)
+
+    taken = keep(worktree.path)
+
+    assert (taken.dirty, taken.changed, taken.ref) == (True, True, REF)
+    files = files_of(worktree.path)
+    assert files == {
+        "README": "hello",
+        **dict.fromkeys(("one", "two", "three"), "after"),
+        "untracked": "new",
+        "with space\nand line": "new too",
+        "staged": "staged",
+    }
+    assert set(files_of(worktree.path, f"{REF}^2")) == {"README", "one", "two", "three", "staged"}
+    head = run_git(worktree.path, "rev-parse", "HEAD")
+    assert run_git(worktree.path, "rev-parse", f"{REF}^1", f"{REF}^2^") == f"{head}\n{head}"
+
+
+def test_index_head_and_branch_of_the_user_are_untouched(repository: Path, worktree: Worktree) -> None:
+    make_six(worktree.path)
+    index = Path(run_git(worktree.path, "rev-parse", "--absolute-git-dir")) / "index"
+    state = state_of(worktree.path)
+    before = (index.read_bytes(), index.stat().st_mtime_ns, run_git(repository, "show-ref", "--heads", "--head"))
+
+    keep(worktree.path)
+
+    assert (
+        index.read_bytes(),
+        index.stat().st_mtime_ns,
+        run_git(repository, "show-ref", "--heads", "--head"),
+    ) == before
+    assert state_of(worktree.path) == state
+
+
+def test_an_edit_in_the_second_of_its_staging_is_not_missed(worktree: Worktree) -> None:
+    for number in range(5):
+        (worktree.path / "racy").write_text(f"a{number}")
+        run_git(worktree.path, "add", "racy")
+        (worktree.path / "racy").write_text(f"b{number}")
+        keep(worktree.path)
+        assert files_of(worktree.path)["racy"] == f"b{number}"
+
+
+def test_nothing_new_is_no_new_snapshot(worktree: Worktree) -> None:
+    assert not keep(worktree.path).dirty
+    (worktree.path / "new").write_text("x")
+    first, second = keep(worktree.path), keep(worktree.path)
+    assert (first.changed, second.changed, second.commit) == (True, False, first.commit)
+    run_git(worktree.path, "add", "new")
+    assert keep(worktree.path).changed, "what is staged is part of it"
+
+
+def test_ignored_files_are_not_kept(worktree: Worktree) -> None:
+    (worktree.path / ".gitignore").write_text("*.secret\n")
+    (worktree.path / "key.secret").write_text("secret")
+    keep(worktree.path)
+    assert "key.secret" not in files_of(worktree.path)
+
+
+def test_files_over_the_caps_are_left_out_and_named(worktree: Worktree) -> None:
+    for name, size in (("small", 10), ("medium", 60), ("large", 61), ("huge", 200)):
+        (worktree.path / name).write_bytes(b"x" * size)
+    (worktree.path / "README").write_bytes(b"y" * 101)
+
+    taken = keep(worktree.path, Limits(file=100, total=100))
+
+    assert taken.left_out == ["README", "huge", "large"]
+    assert set(files_of(worktree.path)) == {"README", "small", "medium"}
+    assert files_of(worktree.path)["README"] == "hello"
+
+
+def test_a_repository_inside_is_left_out_and_the_rest_is_kept(worktree: Worktree) -> None:
+    (worktree.path / "inner").mkdir()
+    run_git(worktree.path / "inner", "init", "--quiet")
+    (worktree.path / "new").write_text("x")
+    assert keep(worktree.path).left_out == ["inner/"]
+    assert "new" in files_of(worktree.path)
+
+
+def test_in_the_middle_of_a_merge_the_conflict_is_kept_and_stays(worktree: Worktree) -> None:
+    root = worktree.path
+    run_git(root, "switch", "--quiet", "-c", "theirs")
+    commit(root, "README", "theirs\n")
+    run_git(root, "switch", "--quiet", worktree.branch)
+    commit(root, "README", "ours\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        run_git(root, "merge", "theirs")
+
+    keep(root)
+
+    assert run_git(root, "status", "--porcelain") == "UU README"
+    assert "<<<<<<<" in files_of(root)["README"]
+
+
+def test_before_the_first_commit_everything_is_kept(tmp_path: Path) -> None:
+    root = tmp_path / "fresh"
+    root.mkdir()
+    run_git(root, "init", "--quiet")
+    assert not keep(root).dirty
+    (root / "first").write_text("x")
+    assert keep(root).dirty
+    assert files_of(root) == {"first": "x"}
+
+
+def test_a_lock_of_the_user_is_neither_waited_for_nor_removed(worktree: Worktree) -> None:
+    lock = Path(run_git(worktree.path, "rev-parse", "--absolute-git-dir")) / "index.lock"
+    lock.touch()
+    (worktree.path / "new").write_text("x")
+    keep(worktree.path)
+    assert lock.exists()
+    assert "new" in files_of(worktree.path)
+
+
+def test_hooks_and_fsmonitor_never_run(tmp_path: Path, repository: Path, worktree: Worktree) -> None:
+    ran = tmp_path / "ran"
+    hooks = repository / ".git" / "hooks"
+    hooks.mkdir(exist_ok=True)
+    for name in ("reference-transaction", "post-index-change", "pre-commit", "post-commit", "fsmonitor"):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch {ran}\n")
+        (hooks / name).chmod(0o755)
+    run_git(repository, "config", "core.fsmonitor", str(hooks / "fsmonitor"))
+    (worktree.path / "new").write_text("x")
+    keep(worktree.path)
+    assert not ran.exists()
+    run_git(worktree.path, "status")
+    assert ran.exists(), "the trap itself does not work"
+
+
+def test_a_filter_that_hangs_is_ended_with_all_it_started(repository: Path, worktree: Worktree, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    run_git(repository, "config", "filter.stuck.clean", f"echo $$ > {pid_file}; sleep 600")
+    (worktree.path / ".gitattributes").write_text("*.stuck filter=stuck\n")
+    (worktree.path / "a.stuck").write_text("x")
+    began = time.monotonic()
+
+    with pytest.raises(GitFailed, match="did not end within"):
+        keep(worktree.path, Limits(seconds=1.0))
+
+    assert time.monotonic() - began < 10
+    assert not Path(f"/proc/{pid_file.read_text().strip()}").exists()
+
+
+def test_a_snapshot_that_was_killed_leaves_nothing_that_hinders_the_next(worktree: Worktree) -> None:
+    for left in (".copy", ".copy.lock"):
+        (worktree.path.parent / f"{worktree.path.name}{left}").write_text("torn")
+    (worktree.path / "new").write_text("x")
+    keep(worktree.path)
+    assert "new" in files_of(worktree.path)
+
+
+def test_git_processes_end_when_their_owner_closes(worktree: Worktree) -> None:
+    git = git_of(worktree.path)
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    git._live.add(process)
+    git.close()
+    assert process.wait(10) == -signal.SIGKILL
+    assert os.getpgid(0) != process.pid
