@@ -15,13 +15,15 @@ from typing import Any, Final, TypeVar
 
 from django.conf import settings
 
-from executors_app import docker_launch, docker_names, local_disk
+from executors_app import local_disk
 from executors_app.bulk_status import StatusTarget, ask_status, observe_statuses
-from executors_app.docker_config import DockerConfig, read_config
-from executors_app.docker_engine import Engine, EngineRefused, connected
-from executors_app.docker_launch import Up, url_of
-from executors_app.docker_look import ENDED, look
-from executors_app.docker_verdict import judge, unknown
+from executors_app.containers import launch as docker_launch
+from executors_app.containers import names as docker_names
+from executors_app.containers.config import DockerConfig, read_config
+from executors_app.containers.engine import Engine, EngineRefused, connected
+from executors_app.containers.launch import Up, url_of
+from executors_app.containers.look import ENDED, look
+from executors_app.containers.verdict import judge, unknown
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
 from executors_app.errors import (
     AgentctlUnreachable,

@@ -20,9 +20,10 @@ from django.utils import timezone
 from sessions_app.domain.states import TERMINAL_STATES, UNSETTLED_PROMPT_STATES, DesiredState, PromptState
 from sessions_app.models import Draft, IntentKind, ResumeToken, TaskSession, waits, wakeups, writing
 from sessions_app.models.session import new_epoch
-from sessions_app.services import portable_cursor, portable_record
-from sessions_app.services.portable_record import LOG, ExporterLock, SessionFiles, Tail
-from sessions_app.services.portable_writer import is_in_log
+from sessions_app.services.portable import cursor as portable_cursor
+from sessions_app.services.portable import record as portable_record
+from sessions_app.services.portable.record import LOG, ExporterLock, SessionFiles, Tail
+from sessions_app.services.portable.writer import is_in_log
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,9 @@ from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.domain.states import DesiredState, TaskState
 from sessions_app.models import Prompt, Repository, Task, TaskSession
-from sessions_app.services import intents, portable_record
+from sessions_app.services import intents
 from sessions_app.services.errors import Conflict, Invalid, TerminalState
+from sessions_app.services.portable import record as portable_record
 
 
 def create_task(user: Any, values: Mapping[str, Any]) -> Task:

@@ -14,10 +14,11 @@ from typing import Final
 
 from django.db import connection
 
-from sessions_app.services import portable_cursor, portable_record
-from sessions_app.services.portable_cursor import Cursor
-from sessions_app.services.portable_record import ExporterLock
-from sessions_app.services.portable_writer import RecordWriter
+from sessions_app.services.portable import cursor as portable_cursor
+from sessions_app.services.portable import record as portable_record
+from sessions_app.services.portable.cursor import Cursor
+from sessions_app.services.portable.record import ExporterLock
+from sessions_app.services.portable.writer import RecordWriter
 from sessions_app.supervisor.threads import DatabaseThread
 
 log = logging.getLogger(__name__)

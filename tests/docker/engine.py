@@ -22,7 +22,7 @@ from typing import Any, Final
 import docker
 
 from executors_app.agentctl import identity
-from executors_app.docker_engine import connected
+from executors_app.containers.engine import connected
 from executors_app.errors import RuntimeUnavailable
 from tests.docker import machine_image
 from tests.waiting import eventually

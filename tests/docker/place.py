@@ -11,7 +11,7 @@ from typing import Any
 
 from docker.errors import APIError
 
-from executors_app.docker_names import name_of
+from executors_app.containers.names import name_of
 from executors_app.domain import LaunchSpec
 from executors_app.runtimes.local_docker import RUNTIME
 from tests.docker.engine import Engine

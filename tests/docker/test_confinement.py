@@ -16,7 +16,7 @@ import pytest
 from executors_app import git
 from executors_app.agentctl import identity
 from executors_app.agentctl.two_users import AGENTCTL
-from executors_app.docker_names import name_of
+from executors_app.containers.names import name_of
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlRefused, LaunchFailed
 from tests.docker.place import DockerPlace

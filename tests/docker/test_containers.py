@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.docker_names import name_of
+from executors_app.containers.names import name_of
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import AgentctlRefused, LaunchFailed, RuntimeUnavailable
 from tests.docker.place import DockerPlace

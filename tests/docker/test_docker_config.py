@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.docker_config import DockerConfig, read_config
+from executors_app.containers.config import DockerConfig, read_config
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from executors_app.docker_names import name_of
+from executors_app.containers.names import name_of
 from tests.docker.deployment import DockerDeployment
 from tests.waiting import eventually
 

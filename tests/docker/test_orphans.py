@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from executors_app.docker_names import name_of
+from executors_app.containers.names import name_of
 from executors_app.domain import Launched, LaunchSpec, Observed
 from tests.docker.place import DockerPlace
 from tests.executors.places import look, row_of, spec_for

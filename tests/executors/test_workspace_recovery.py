@@ -14,7 +14,7 @@ from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import TOKEN, agentctl_of, kill, observe, row
 from tests.executors.repositories import run_git
-from tests.waiting import eventually
+from tests.waiting import eventually_async
 from tests.workspace.trees import make_six, state_of
 
 
@@ -60,10 +60,7 @@ async def test_a_shell_does_not_outlive_an_agentctl_that_was_killed(
     async with AgentctlClient(launched.url, TOKEN, spec.execution_id).shell("main", 80, 24) as shell:
         job = f"setsid nohup sh -c 'echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600' &\n"
         await shell.type(job.encode())
-        async for _ in shell:
-            if pid_file.exists():
-                break
-        eventually(pid_file.exists)
+        await eventually_async(pid_file.exists)
     left = identity.of(int(pid_file.read_text()))
     assert left
     assert identity.is_alive(left)

@@ -16,7 +16,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from sessions_app.domain.portable_lines import event_of
+from sessions_app.domain.portable.lines import event_of
 from sessions_app.models import ResumeToken, TaskSession, writing
 from sessions_app.services.tasks import delete_session
 from sessions_app.supervisor.export import Exporter

@@ -12,8 +12,9 @@ import pytest
 from django.core.management import call_command
 
 from sessions_app.models import Intent, Prompt, TaskSession, writing
-from sessions_app.services import portable_cursor, restored
-from sessions_app.services.portable_record import ExporterLock
+from sessions_app.services import restored
+from sessions_app.services.portable import cursor as portable_cursor
+from sessions_app.services.portable.record import ExporterLock
 from sessions_app.supervisor.export import Exporter
 from tests.drills.deployment import Deployment, Session
 from tests.portable.records import session_with_a_past

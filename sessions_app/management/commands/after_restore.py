@@ -7,7 +7,8 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from sessions_app.services import portable_record, restored
+from sessions_app.services import restored
+from sessions_app.services.portable import record as portable_record
 
 COULD_NOT_RUN: Final = 2
 

@@ -18,9 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from sessions_app.management.portable_import import Progress, Result, import_all
-from sessions_app.management.portable_places import DEFAULT_TEAM
-from sessions_app.services.portable_reading import records_in
+from sessions_app.management.portable.importing import Progress, Result, import_all
+from sessions_app.management.portable.places import DEFAULT_TEAM
+from sessions_app.services.portable.reading import records_in
 
 COULD_NOT_RUN: Final = 2
 WIDE: Final = 200

@@ -28,5 +28,6 @@ export function keepOpen(before, after) {
 }
 
 function nameOf(element) {
-  return [element.tagName, element.href ?? element.getAttribute("formaction"), element.value, element.textContent].join(" ");
+  const about = element.closest("[data-key]")?.dataset.key; // two permissions may offer the same answers
+  return [about, element.tagName, element.href ?? element.getAttribute("formaction"), element.value, element.textContent].join(" ");
 }

@@ -19,12 +19,13 @@ from typing import Any, Final
 import orjson
 from django.conf import settings
 
-from executors_app import docker_mounts, docker_names
 from executors_app.agentctl import child_environment
 from executors_app.agentctl.protocol import MARKER
-from executors_app.docker_config import DockerConfig
-from executors_app.docker_engine import Container, Engine, EngineRefused
-from executors_app.docker_mounts import Mounted
+from executors_app.containers import mounts as docker_mounts
+from executors_app.containers import names as docker_names
+from executors_app.containers.config import DockerConfig
+from executors_app.containers.engine import Container, Engine, EngineRefused
+from executors_app.containers.mounts import Mounted
 from executors_app.domain import LaunchSpec
 from executors_app.errors import LaunchFailed
 from executors_app.local_disk import places_of

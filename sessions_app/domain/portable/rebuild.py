@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sessions_app.domain.portable_lines import ADDED, ROLES, LogEvent, as_id
-from sessions_app.domain.portable_rows import MessageRow, PermissionRow, PromptRow, ReceiptRow, RunRow
+from sessions_app.domain.portable.lines import ADDED, ROLES, LogEvent, as_id
+from sessions_app.domain.portable.rows import MessageRow, PermissionRow, PromptRow, ReceiptRow, RunRow
 from sessions_app.domain.states import OPEN_RUN_STATES, PromptState, RunState, SessionState, WorkState
 
 PLAN: Final = "plan"

@@ -15,7 +15,7 @@ from django.db import models
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
-from sessions_app.domain.portable_lines import time_text
+from sessions_app.domain.portable.lines import time_text
 from sessions_app.domain.states import UNSETTLED_PROMPT_STATES, PromptState, RunState
 from sessions_app.models import ContinuityReceipt, Prompt, ResumeToken, Run, Task, TaskSession
 

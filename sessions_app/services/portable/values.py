@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sessions_app.domain.portable_lines import BadLine, time_of
+from sessions_app.domain.portable.lines import BadLine, time_of
 
 
 class Values:

@@ -12,15 +12,14 @@ from typing import Final
 
 from django.db import DatabaseError, transaction
 
-from sessions_app.domain.portable_rebuild import Rebuilt
+from sessions_app.domain.portable.rebuild import Rebuilt
 from sessions_app.domain.states import SESSION, SessionState
-from sessions_app.management import portable_ledger_in as ledger_in
-from sessions_app.management import portable_rows_in as rows_in
-from sessions_app.management.portable_places import places_of
+from sessions_app.management.portable import ledger_in, rows_in
+from sessions_app.management.portable.places import places_of
 from sessions_app.models import Draft, TaskSession, refresh_task, waits, writing
-from sessions_app.services.portable_reading import Finding, Numbered, Reader, records_in
-from sessions_app.services.portable_record import LOG, SNAPSHOT
-from sessions_app.services.portable_values import Values
+from sessions_app.services.portable.reading import Finding, Numbered, Reader, records_in
+from sessions_app.services.portable.record import LOG, SNAPSHOT
+from sessions_app.services.portable.values import Values
 from sessions_app.services.restored import hold_doubtful
 from sessions_app.supervisor.interruptions import interrupt
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app import crash_points
-from sessions_app.domain.portable_lines import LogEvent
+from sessions_app.domain.portable.lines import LogEvent
 from sessions_app.models import SessionEvent, TaskSession
-from sessions_app.services import portable_record, portable_snapshot
-from sessions_app.services.portable_record import SessionFiles, Tail
+from sessions_app.services.portable import record as portable_record
+from sessions_app.services.portable import snapshot as portable_snapshot
+from sessions_app.services.portable.record import SessionFiles, Tail
 
 EVENTS: Final = 500
 """Lines that are written at once."""

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
-from sessions_app.domain.portable_lines import LogEvent
-from sessions_app.domain.portable_rebuild import Rebuilt
-from sessions_app.domain.portable_rows import MessageRow, RunRow
+from sessions_app.domain.portable.lines import LogEvent
+from sessions_app.domain.portable.rebuild import Rebuilt
+from sessions_app.domain.portable.rows import MessageRow, RunRow
 from sessions_app.domain.states import (
     OPEN_RUN_STATES,
     TERMINAL_STATES,
@@ -20,7 +20,7 @@ from sessions_app.domain.states import (
     WorkState,
 )
 from sessions_app.domain.status import DerivedStatus
-from sessions_app.management.portable_places import Places
+from sessions_app.management.portable.places import Places
 from sessions_app.models import (
     PART_LIMIT,
     POLICIES,
@@ -33,7 +33,7 @@ from sessions_app.models import (
     TaskSession,
     write_reserved,
 )
-from sessions_app.services.portable_values import Values
+from sessions_app.services.portable.values import Values
 
 AT_ONCE: Final = 1000
 IMPORTED: Final = "imported"

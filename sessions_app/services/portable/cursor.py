@@ -17,9 +17,9 @@ from django.db import connection
 from django.db.models import Max
 
 from executors_app import crash_points
-from sessions_app.domain.portable_lines import BadLine, time_of, time_text
+from sessions_app.domain.portable.lines import BadLine, time_of, time_text
 from sessions_app.models import SessionEvent
-from sessions_app.services import portable_record
+from sessions_app.services.portable import record as portable_record
 
 AT_ONCE: Final = 2000
 """Events whose sessions are looked up at once."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from executors_app import local_disk
 from executors_app.agentctl import identity
-from executors_app.docker_engine import Container
-from executors_app.docker_launch import url_of
-from executors_app.docker_look import ENDED, Look
+from executors_app.containers.engine import Container
+from executors_app.containers.launch import url_of
+from executors_app.containers.look import ENDED, Look
 from executors_app.domain import ExecutionFacts, Observation, Observed
 from executors_app.errors import AgentctlForeign, ExecutorError
 

@@ -17,7 +17,7 @@ from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import agent_types, runtimes
 from sessions_app.domain.states import TaskState
 from sessions_app.models import Repository, Task
-from sessions_app.services.portable_values import Values
+from sessions_app.services.portable.values import Values
 
 DEFAULT_TEAM: Final = "Imported"
 INERT_RUNTIME: Final = "local_standalone"

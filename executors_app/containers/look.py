@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from executors_app import docker_names
-from executors_app.docker_engine import Container, Engine
+from executors_app.containers import names as docker_names
+from executors_app.containers.engine import Container, Engine
 from executors_app.domain import ExecutionFacts
 
 ENDED: Final = frozenset({"created", "exited", "dead"})

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from sessions_app.domain.portable_lines import BadLine, LogEvent, event_of
-from sessions_app.services.portable_record import LOG, SNAPSHOT, TOKENS
+from sessions_app.domain.portable.lines import BadLine, LogEvent, event_of
+from sessions_app.services.portable.record import LOG, SNAPSHOT, TOKENS
 
 LONGEST_LINE: Final = 64 * 1024 * 1024
 """Bytes of a line, and of a snapshot."""

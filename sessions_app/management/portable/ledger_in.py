@@ -9,14 +9,14 @@ from typing import Any, Final
 from django.db.models import Model
 from django.utils import timezone
 
-from sessions_app.domain.portable_rebuild import Rebuilt
-from sessions_app.domain.portable_rows import PromptRow
+from sessions_app.domain.portable.rebuild import Rebuilt
+from sessions_app.domain.portable.rows import PromptRow
 from sessions_app.domain.states import PromptState
 from sessions_app.domain.tokens import WaitKind
-from sessions_app.management.portable_places import user
+from sessions_app.management.portable.places import user
 from sessions_app.models import ContinuityReceipt, Prompt, ResumeToken, Run, TaskSession
 from sessions_app.models.receipt import RECEIPT_KINDS, VERIFIED
-from sessions_app.services.portable_values import Values
+from sessions_app.services.portable.values import Values
 
 AT_ONCE: Final = 1000
 

@@ -19,7 +19,7 @@ import orjson
 from django.conf import settings
 
 from executors_app import crash_points
-from sessions_app.domain.portable_lines import BadLine, LogEvent, event_of, line_of
+from sessions_app.domain.portable.lines import BadLine, LogEvent, event_of, line_of
 
 LOG: Final = ".messages.jsonl"
 SNAPSHOT: Final = ".json"

@@ -1,0 +1,1 @@
+"""The portable record, the pure half: lines, rows, and what they rebuild."""

@@ -1,0 +1,1 @@
+"""Rebuilding sessions from the portable record: ``manage.py import_sessions``."""
