@@ -46,9 +46,9 @@ class Seat:
 
 def refusals(seats: Collection[Seat]) -> dict[Seat, CloseCode]:
     """Whose seat is lost and why; a constant number of statements."""
-    badges = {seat.badge for seat in seats}
-    known = _still_known(badges)
+    # In this order: a user who is deleted in between has lost the login, and not just the place.
     open_places = _open_places(seats)
+    known = _still_known({seat.badge for seat in seats})
     return {
         seat: CloseCode.NOT_FOUND if seat.badge in known else CloseCode.NOT_AUTHENTICATED
         for seat in seats
