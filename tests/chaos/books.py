@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tests.chaos.agent import HEADING, HEARD, SPOKEN
@@ -31,24 +31,6 @@ def _lines(session: ChaosSession, name: str) -> list[Mapping[str, Any]]:
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in raw.split(b"\n")[:-1]]
-
-
-def logged_text(events: Iterable[Mapping[str, Any]]) -> str:
-    """All that the agent said, by the events of the log."""
-    roles: dict[str, str] = {}
-    said = []
-    for event in events:
-        payload = event["payload"]
-        if event["name"] == "session.message.added":
-            roles[payload["message_id"]] = payload["role"]
-            text = payload["text"]
-        elif event["name"] == "session.message.updated":
-            text = payload.get("append", "")
-        else:
-            continue
-        if roles[payload["message_id"]] == "agent":
-            said.append(text)
-    return "".join(said)
 
 
 def kept_text(session: ChaosSession) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from sessions_app.domain.states import EXECUTOR, PROMPT, RUN, SESSION, WORK, Machine
 from tests.chaos import books
 from tests.chaos.world import ChaosSession, runs_for_tests
+from tests.drills.deployment import agent_text
 
 NEVER_SENT: Final = frozenset({"queued", "withdrawn"})
 RUN_ENDS: Final = frozenset({"completed", "failed", "cancelled", "interrupted"})
@@ -95,7 +96,7 @@ def _row_text(text: str, rows: Iterable[str]) -> str:
 
 def no_event_lost_or_doubled(seen: Evidence) -> Iterator[str]:
     """The log holds what the agent said, answer by answer; a prefix only where something was killed in the turn."""
-    text = books.logged_text(seen.events)
+    text = agent_text(seen.events)
     if seen.kept != text:
         yield "the conversation's messages are not what the events say"
     before, answers = books.answers_of(text)

@@ -289,20 +289,7 @@ class Session:
 
     def agent_text(self) -> str:
         """All that the agent said, by the log."""
-        roles: dict[str, str] = {}
-        said = []
-        for event in self.events():
-            payload = event["payload"]
-            if event["name"] == "session.message.added":
-                roles[payload["message_id"]] = payload["role"]
-                text = payload["text"]
-            elif event["name"] == "session.message.updated":
-                text = payload.get("append", "")
-            else:
-                continue
-            if roles[payload["message_id"]] == "agent":
-                said.append(text)
-        return "".join(said)
+        return agent_text(self.events())
 
     def receipts(self) -> list[dict[str, Any]]:
         """Its continuity receipts, oldest first."""
@@ -336,6 +323,24 @@ class Session:
     def said(self) -> str:
         """The agent's own log of what it said."""
         return "".join(path.read_text() for path in sorted(self.agent_home.glob("*.said")))
+
+
+def agent_text(events: Iterable[Mapping[str, Any]]) -> str:
+    """All that the agent said, by the events of a log."""
+    roles: dict[str, str] = {}
+    said = []
+    for event in events:
+        payload = event["payload"]
+        if event["name"] == "session.message.added":
+            roles[payload["message_id"]] = payload["role"]
+            text = payload["text"]
+        elif event["name"] == "session.message.updated":
+            text = payload.get("append", "")
+        else:
+            continue
+        if roles[payload["message_id"]] == "agent":
+            said.append(text)
+    return "".join(said)
 
 
 def descendants(pid: int) -> list[int]:

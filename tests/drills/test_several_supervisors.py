@@ -193,6 +193,8 @@ def test_a_database_that_is_started_anew_interrupts_nothing(deployment: Deployme
         finished(session)
         session.prompt("work 1")
         eventually(lambda: [row["state"] for row in session.prompts()] == ["done", "done"], timeout=60)
+        assert "session.run.interrupted" not in session.names()
+        assert session.names().count("session.run.completed") == 2
     finally:
         deployment.close()
         server.close()

@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, connection
-from django.db.migrations.executor import MigrationExecutor
+from django.db import DatabaseError
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from sessions_app.management.database_check import COULD_NOT_RUN, check_database
 from sessions_app.management.portable.importing import Progress, Result, import_all
 from sessions_app.management.portable.places import DEFAULT_TEAM
 from sessions_app.services.portable.reading import records_in
 
-COULD_NOT_RUN: Final = 2
 WIDE: Final = 200
 """Characters of a line where there is no terminal."""
 OUTCOMES: Final = {"imported": "imported", "there": "already there", "skipped": "skipped"}
@@ -43,7 +42,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, directory: Path, dry_run: bool, team: str, **options: Any) -> None:
         """Import; exit 0 all is there, 1 something had to be left out, 2 could not run."""
-        _check_database()
+        check_database()
         try:
             folder = _folder(directory)
             with _progress() as progress:
@@ -62,19 +61,6 @@ def _folder(directory: Path) -> Path:
     """The record's folder, or the one of a whole data directory."""
     inner = directory / "sessions"
     return inner if inner.is_dir() and not records_in(directory) else directory
-
-
-def _check_database() -> None:
-    try:
-        executor = MigrationExecutor(connection)
-        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
-    except (DatabaseError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CommandError(f"the database cannot be reached: {reason}", returncode=COULD_NOT_RUN) from error
-    if missing:
-        raise CommandError(
-            f"the database lacks {len(missing)} migrations; run manage.py migrate", returncode=COULD_NOT_RUN
-        )
 
 
 @contextmanager

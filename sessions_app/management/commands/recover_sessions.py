@@ -8,19 +8,16 @@ import sys
 import uuid
 from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, connection
-from django.db.migrations.executor import MigrationExecutor
 
 from executors_app.plugins import runtimes
+from sessions_app.management.database_check import COULD_NOT_RUN, check_database
 from sessions_app.models import TaskSession
 from sessions_app.supervisor import command_pass, sweep_view
 from sessions_app.supervisor.sweep import Scope
 
-COULD_NOT_RUN = 2
 WAIT_DEFAULT = 300.0
 
 
@@ -68,7 +65,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Sweep once; exit 0, 1 with ``--strict``, 2 when it could not run."""
-        self._check_database()
+        check_database()
         self._check_sessions(options["session"])
         scope = Scope(
             trigger="command",
@@ -87,21 +84,6 @@ class Command(BaseCommand):
             view.show(document, result)
         if options["strict"] and any(row["session_state"] == "ERROR" for row in document["sessions"]):
             sys.exit(1)
-
-    def _check_database(self) -> None:
-        """Refuse to run on a database that cannot be reached or lacks migrations, touching nothing."""
-        if connection.vendor == "sqlite" and not Path(connection.settings_dict["NAME"]).exists():
-            raise CommandError("there is no database yet; run manage.py migrate", returncode=COULD_NOT_RUN)
-        try:
-            executor = MigrationExecutor(connection)
-            missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
-        except (DatabaseError, OSError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise CommandError(f"the database cannot be reached: {reason}", returncode=COULD_NOT_RUN) from error
-        if missing:
-            raise CommandError(
-                f"the database lacks {len(missing)} migrations; run manage.py migrate", returncode=COULD_NOT_RUN
-            )
 
     def _check_sessions(self, ids: Collection[uuid.UUID]) -> None:
         """Refuse a session that is not there: looking at nothing would look like success."""
