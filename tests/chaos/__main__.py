@@ -22,8 +22,6 @@ from tests.environment import DATABASE_URL
 NAMES = [point.name for point in POINTS]
 TOGETHER = 6
 """Into how many deployments the command's points are dealt."""
-HURRIED = "sweep.leftovers_ended"
-"""Alone: a death elsewhere at the same moment would have ended the leftovers already."""
 BY_COMMAND = ("refuses_load", "forks", "honest", "honest", "honest", "honest", "slow_start", "ignores_term", "honest")
 
 
@@ -33,15 +31,14 @@ def every_group(prefixes: Sequence[str]) -> list[Group]:
     groups = [Group([name], [one for one in agents if not why_unreachable(name, one)]) for name in NAMES]
     by_command = [point.name for point in POINTS if "recover_sessions" in point.processes]
     some = [BEHAVIOURS[name] for name in BY_COMMAND]
-    by_command.remove(HURRIED)
     dealt = [by_command[part::TOGETHER] for part in range(TOGETHER)]
-    groups += [Group(points, some, "", "recover_sessions") for points in ([HURRIED], *dealt)]
+    groups += [Group(points, some, "", "recover_sessions") for points in dealt]
     return [group for group in groups if any(point.startswith(tuple(prefixes) or "") for point in group.points)]
 
 
-def run_matrix(world: World, groups: Sequence[Group]) -> tuple[Outcome, list[str]]:
+def run_matrix(world: World, groups: Sequence[Group]) -> tuple[Outcome, list[Group]]:
     """Run all cells; what was seen, and which of them nobody reached."""
-    outcome, unreached = Outcome(), list[str]()
+    outcome, unreached = Outcome(), list[Group]()
     if not groups:
         return outcome, unreached
     bar = Bar("matrix", len(groups))
@@ -81,7 +78,7 @@ def main() -> int:
     return _tell(groups, outcome, unreached, options.kills, seed)
 
 
-def _tell(groups: Sequence[Group], outcome: Outcome, unreached: Sequence[str], kills: int, seed: int) -> int:
+def _tell(groups: Sequence[Group], outcome: Outcome, unreached: Sequence[Group], kills: int, seed: int) -> int:
     if groups:
         sys.stdout.write(matrix_table(groups, outcome) + "\n")
     for line in (*outcome.violations, *(f"unreached: {cell}" for cell in unreached)):

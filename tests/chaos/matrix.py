@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,8 @@ AT_ONCE: Final = 6
 TERM_EVERY: Final = 3.0
 """Seconds between two SIGTERMs to a supervisor that is to die in its shutdown."""
 COMMAND_TRIES: Final = 60
+MORE_TRIES: Final = 3
+"""Two deaths at one moment forestall each other, whichever comes first: what was missed is tried again so often."""
 GONE_WITHIN: Final = 20.0
 ROLLED_BACK: Final = "rolled back"
 
@@ -67,21 +69,33 @@ class Group:
         """What goes into the environment."""
         return ",".join(f"{point}{self.how}" for point in self.points)
 
-    def unreached(self, outcome: Outcome) -> list[str]:
+    def __str__(self) -> str:
+        names = ", ".join(one.name for one in self.behaviours)
+        return f"{', '.join(self.points)} in {self.process} with {names}"
+
+    def unreached(self, outcome: Outcome) -> list[Group]:
         """The points that nobody came to although somebody must; with ``:each`` every single cell."""
         missing = []
         for point in self.points:
             able = [one for one in self.behaviours if not why_unreachable(point, one)]
-            counts = [outcome.reached[point, self.process, one.name] for one in able]
-            if self.how and not all(counts):
-                names = [one.name for one, count in zip(able, counts, strict=True) if not count]
-                missing.append(f"{point} in {self.process} with {', '.join(names)}")
-            elif able and not any(counts):
-                missing.append(f"{point} in {self.process}")
+            unmet = [one for one in able if not outcome.reached[point, self.process, one.name]]
+            if unmet and (self.how or unmet == able):
+                missing.append(replace(self, points=[point], behaviours=unmet))
         return missing
 
 
 def run(world: World, group: Group) -> Outcome:
+    """Live through a group; a point that a death elsewhere has forestalled is given a deployment of its own."""
+    outcome = run_once(world, group)
+    for _ in range(MORE_TRIES):
+        if outcome.violations:
+            break
+        for missed in group.unreached(outcome):
+            outcome.add(run_once(world, missed))
+    return outcome
+
+
+def run_once(world: World, group: Group) -> Outcome:
     """Live in a prepared deployment while its processes die, and look at what is left."""
     directory = Path(tempfile.mkdtemp(prefix="reached-", dir=world.home))
     try:

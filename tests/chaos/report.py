@@ -66,7 +66,7 @@ def _place(point: str) -> str:
     return {"request": "web", "agentctl": "agentctl"}.get(first, "supervisor")
 
 
-def summary(kills: int, seed: int, outcome: Outcome, unreached: Sequence[str]) -> str:
+def summary(kills: int, seed: int, outcome: Outcome, unreached: Sequence[Group]) -> str:
     """The last line."""
     found = Counter(violation.partition(":")[0] for violation in outcome.violations)
     counted = {title: sum(found[check] for check in checks) for title, checks in PROMISES.items()}
