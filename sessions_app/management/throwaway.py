@@ -162,12 +162,24 @@ class Throwaway:
         """All that the agents have said, by their own log, written before it was said."""
         return b"".join(path.read_bytes() for path in sorted(self.agent_home.glob("*.said")))
 
+    def _nothing_runs(self) -> bool:
+        """End what runs; False where there was anything, which may have left more meanwhile."""
+        found = [*self.agent_processes(), *self._children_of_the_dead()]
+        identity.end_all(found, 10)
+        return not found
+
+    def _children_of_the_dead(self) -> list[identity.ProcessIdentity]:
+        """What the server started while it was being killed: known by the data directory that exists only here."""
+        mark = f"KANDEV_DATA_DIR={self.data}".encode()
+        pids = [pid for pid in identity.pids() if mark in identity.environment(pid)]
+        return [found for pid in pids if (found := identity.of(pid))]
+
     def close(self) -> None:
         """End everything that was started here, and throw the directory away."""
         try:
             self.kill_server()
         finally:
-            identity.end_all(self.agent_processes(), 10)
+            until(self._nothing_runs, "everything that was started here has ended")
             self._log.close()
             shutil.rmtree(self.home, ignore_errors=True)
 

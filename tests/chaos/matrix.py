@@ -6,10 +6,11 @@ import tempfile
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Final
 
@@ -69,6 +70,11 @@ class Group:
         """What goes into the environment."""
         return ",".join(f"{point}{self.how}" for point in self.points)
 
+    @property
+    def in_web(self) -> bool:
+        """Whether the web dies."""
+        return any(point.startswith("request.") for point in self.points)
+
     def __str__(self) -> str:
         names = ", ".join(one.name for one in self.behaviours)
         return f"{', '.join(self.points)} in {self.process} with {names}"
@@ -108,20 +114,28 @@ def run_once(world: World, group: Group) -> Outcome:
 
 def _by_supervisor(world: World, group: Group, directory: Path) -> Outcome:
     environment = armed(group.spec, directory)
-    world.cast.start({"web": environment, "supervisor": environment})
+    begins_first = bool(group.how) and group.in_web
+    world.cast.start({"web": {} if begins_first else environment, "supervisor": environment})
     world.cast.wait_until_ready()
     troubles: list[str] = []
 
-    def live(behaviour: Behaviour) -> None:
+    def begin(behaviour: Behaviour) -> ChaosSession:
+        return world.begin(behaviour, life.FIRST_PROMPT, args_for(group.points, behaviour))
+
+    def live(behaviour: Behaviour, begun: ChaosSession | None) -> None:
         try:
-            session = world.begin(behaviour, life.FIRST_PROMPT, args_for(group.points, behaviour))
+            session = begun or begin(behaviour)
             for step in life.steps_for(group.points, behaviour):
                 step(session)
         except NeverHappened as error:
             troubles.append(f"stuck: {error}")
 
     with _terms(world, group, directory), ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(live, group.behaviours))
+        begun: Iterable[ChaosSession | None] = repeat(None)
+        if begins_first:  # a session whose making dies is another one the next time, and would die again
+            begun = list(pool.map(begin, group.behaviours))
+            world.cast.rearm("web", environment)
+        list(pool.map(live, group.behaviours, begun))
     return judge(world, directory, group.process, troubles)
 
 

@@ -93,7 +93,7 @@ class Walk:
             act = choice.choice((_prompt, _prompt, _prompt, _answer, _answer, _cancel, _stop, _resume))
             try:
                 act(session, choice)
-            except (ApiError, OSError) as error:
+            except (ApiError, NeverHappened) as error:
                 self.outcome.violations.append(f"a user got no answer: {error} ({session.behaviour} {session.id})")
 
     # --- kills ---

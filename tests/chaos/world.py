@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-import urllib.error
 import uuid
 from collections import Counter
 from collections.abc import Mapping
@@ -17,9 +16,10 @@ from tests.chaos import agent
 from tests.chaos.behaviours import Behaviour
 from tests.chaos.cast import Cast
 from tests.drills.deployment import ROOT, ApiError, Deployment
+from tests.waiting import NeverHappened
 
-PATIENCE: Final = 60.0
-"""Seconds that a client asks again while nobody answers."""
+PATIENCE: Final = 240.0
+"""Seconds that a client asks again while nobody answers: the web may die once for each of many others, too."""
 START_TIMEOUT: Final = "15"
 """Seconds until an agent that hangs is given up."""
 _NOBODY: Final = frozenset({500, 502, 503, 504})
@@ -49,18 +49,20 @@ class World(Deployment):
     # --- the API, asked until somebody answers ---
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """One request, again while nobody answers; ApiError for a refusal."""
+        """One request, again while nobody answers; ApiError for a refusal, NeverHappened when patience ends."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 return self.api(method, path, body)
             except ApiError as error:
                 self.errors[error.status] += 1
-                if error.status not in _NOBODY or time.monotonic() > deadline:
+                if error.status not in _NOBODY:
                     raise
-            except (OSError, urllib.error.URLError, ValueError):
-                if time.monotonic() > deadline:
-                    raise
+                trouble: Exception = error
+            except (OSError, ValueError) as error:
+                trouble = error
+            if time.monotonic() > deadline:
+                raise NeverHappened(f"{method} {path} has no answer: {trouble}") from trouble
             time.sleep(0.1)
 
     def begin(self, behaviour: Behaviour, text: str, args: tuple[str, ...] = (), **values: Any) -> ChaosSession:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from executors_app.agentctl import identity
+from sessions_app.management.throwaway import Throwaway
 from tests.services import ROOT
 from tests.waiting import eventually
 
@@ -60,3 +61,11 @@ def test_a_story_that_is_broken_off_leaves_nothing_behind(tmp_path: Path) -> Non
         told.communicate(timeout=60)
     assert told.returncode == 143
     assert left_over(tmp_path) == []
+
+
+def test_what_the_server_started_while_it_was_killed_is_ended_too() -> None:
+    demonstration = Throwaway()
+    child = subprocess.Popen(["sleep", "600"], env={"KANDEV_DATA_DIR": str(demonstration.data)}, start_new_session=True)
+    demonstration.close()
+    assert child.wait(timeout=10) == -signal.SIGKILL
+    assert not demonstration.home.exists()
