@@ -11,8 +11,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from executors_app import plugins
+from executors_app.capability_memory import explain, standing
 from executors_app.encryption import SecretUnreadable
-from executors_app.models import AgentProfile, Executor, ExecutorRunning, check_env, check_mcp_servers
+from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning, check_env, check_mcp_servers
 from executors_app.staff_admin import UNREADABLE, Form, ReadOnly, StaffOnly, secret_word
 
 
@@ -177,6 +178,27 @@ class ExecutorAdmin(StaffOnly):
             return not executor.trusted_agents_only
         except plugins.UnknownPlugin:
             return None
+
+
+@admin.register(AgentCapability)
+class AgentCapabilityAdmin(ReadOnly):
+    """What agents claim, and whether they were seen to keep it: written at the end of starts."""
+
+    list_display = ("agent_type", "agent_name", "agent_version", "capability", "standing", "broken_how", "last_seen_at")
+    list_filter = ("agent_type", "capability", "claimed", "broken_how")
+    search_fields = ("agent_type", "agent_name", "agent_version", "broken_said")
+    date_hierarchy = "last_seen_at"
+    readonly_fields = ("in_words",)
+
+    @admin.display(description="standing")
+    def standing(self, row: AgentCapability) -> str:
+        """Not claimed, claimed and not tried, kept, or not kept."""
+        return standing(row)
+
+    @admin.display(description="in words")
+    def in_words(self, row: AgentCapability) -> str:
+        """As users are told."""
+        return explain(row)
 
 
 @admin.register(ExecutorRunning)

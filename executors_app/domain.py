@@ -56,6 +56,8 @@ class ExecutionFacts:
     worktree_branch: str = ""
     state: Mapping[str, Any] = field(default_factory=dict)
     """The runtime's own: for local_standalone the process identity of agentctl."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """``Executor.config`` of its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class Launched:
     """An earlier, half-done launch was found again."""
     container_id: str = ""
     state: Mapping[str, Any] = field(default_factory=dict)
+    """The runtime's own; ``rebuilt`` in it says for people from what a lost workspace had to be made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +126,15 @@ class Orphan:
     execution_id: str
     """Of the row that it once belonged to."""
     status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """What somebody tells of the end of what executions run in."""
+
+    session_id: str
+    """Empty: something may have been missed, all should be looked at."""
+    place_id: str = ""
+    """What it was, for example a container's id; the session may run in another one by now."""
+    ended: bool = True
+    """False: something in it died, out of memory."""

@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from executors_app.agentctl import recovery_ref
+from executors_app.agentctl.places.git import GitFailed, commit_of, git, read_git
 from executors_app.errors import NotKept
-from executors_app.git import GitFailed, commit_of, git, read_git
 
 CONTENT_LIMIT: Final = 1 << 20
 LIST_LIMIT: Final = 4 << 20

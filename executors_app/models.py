@@ -121,6 +121,45 @@ class Executor(models.Model):
             raise ValidationError({"config": str(error)}) from error
 
 
+class AgentCapability(models.Model):
+    """What agents of one type, name and version claim, and whether they were seen to keep it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    agent_type = models.CharField(max_length=64)
+    agent_name = models.CharField(max_length=200, blank=True)
+    """As the agent tells it; a profile may name any command. Likewise the version."""
+    agent_version = models.CharField(max_length=200, blank=True)
+    capability = models.CharField(max_length=64)
+    """Of ``Started.capabilities``: load_session, resume_session."""
+    claimed = models.BooleanField()
+    kept_at = models.DateTimeField(null=True, blank=True)
+    """When it last did what it claims."""
+    kept_proof = models.CharField(max_length=16, blank=True)
+    """``verified`` of the receipt: how far that was proven at the start."""
+    broken_at = models.DateTimeField(null=True, blank=True)
+    """When it last did not; later than ``kept_at``: it does not keep the claim."""
+    broken_how = models.CharField(max_length=32, blank=True)
+    """``protocol.Shortfall``."""
+    broken_said = models.TextField(blank=True)
+    """The agent's own words, or what its answer contradicted; for staff."""
+    first_seen_at = models.DateTimeField(auto_now_add=True)
+    last_seen_at = models.DateTimeField()
+    """To the hour."""
+
+    class Meta:
+        db_table = "agent_capabilities"
+        verbose_name_plural = "agent capabilities"
+        ordering = ("agent_type", "agent_name", "agent_version", "capability")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("agent_type", "agent_name", "agent_version", "capability"), name="agent_capability_once"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.agent_type} {self.agent_version}: {self.capability}"
+
+
 class ExecutorRunning(models.Model):
     """The one row of a session's execution, kept over every restart: all that is needed to find it again."""
 
@@ -148,6 +187,8 @@ class ExecutorRunning(models.Model):
     """Why it has its status, for example ``idle``."""
     supports_session_resume = models.BooleanField(null=True, blank=True, default=None)
     """What the probe of the running agent found; None: not yet known."""
+    capability_note = models.TextField(blank=True, default="")
+    """Which claims of that agent were seen not to be kept, in words for people; empty: none."""
     supports_workspace_only = models.BooleanField(default=True)
     auth_token = EncryptedTextField(blank=True, default="")
     """What agentctl wants as bearer."""
@@ -209,4 +250,5 @@ class ExecutorRunning(models.Model):
             worktree_path=self.worktree_path,
             worktree_branch=self.worktree_branch,
             state=dict(self.state),
+            config=self.executor.config if self.executor else {},
         )

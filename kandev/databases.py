@@ -62,5 +62,17 @@ def _postgres(url: str, lease_ttl: float) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": unquote(parts.hostname or ""),
         "PORT": port,
-        "OPTIONS": {**dict(parse_qsl(parts.query)), "options": session},
+        "OPTIONS": {**_patience(wait_ms), **dict(parse_qsl(parts.query)), "options": session},
+    }
+
+
+def _patience(wait_ms: int) -> dict[str, int]:
+    """A server that has gone without a word is missed within the time of a wait for a lock, not of a TCP connection."""
+    seconds = max(wait_ms // 1000, 2)
+    return {
+        "connect_timeout": seconds,
+        "tcp_user_timeout": seconds * 1000,
+        "keepalives_idle": seconds,
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
     }

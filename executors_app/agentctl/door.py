@@ -6,7 +6,7 @@ import errno
 import hmac
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -40,14 +40,16 @@ def error_answer(status: int, code: str, message: str, details: Any = None, **mo
 class Door:
     """The middlewares of one server that listens on ``host:port`` and knows ``token``.
 
-    ``on_contact`` is called for each request that had the token.
+    ``names`` are further ones that it is called by, whatever the port. ``on_contact`` is called for each
+    request that had the token.
     """
 
-    def __init__(self, token: str, host: str, port: int, on_contact: Callable[[], None]):
+    def __init__(self, token: str, host: str, port: int, on_contact: Callable[[], None], names: Collection[str] = ()):
         self._token = token.encode()
         self._any_address = host in _WILDCARDS
         bracketed = f"[{host}]" if ":" in host else host
-        self._hosts = {f"{name}:{port}".lower() for name in ("127.0.0.1", "localhost", "[::1]", bracketed)}
+        known = ("127.0.0.1", "localhost", "[::1]", bracketed, *names)
+        self._hosts = {f"{name}:{port}".lower() for name in known} | {name.lower() for name in names}
         self._on_contact = on_contact
 
     def middlewares(self) -> list[Any]:
@@ -79,9 +81,13 @@ class Door:
     def _authenticate(self, request: web.Request) -> None:
         given = request.headers.getall("Authorization", [])
         scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-        same = hmac.compare_digest(token.strip().encode("utf-8", "surrogateescape"), self._token)
+        same = self.admits(request, token.strip().encode("utf-8", "surrogateescape"))
         if scheme.lower() != "bearer" or not same:
             raise Refused(Code.NOT_AUTHENTICATED, "the bearer token is missing or wrong")
+
+    def admits(self, request: web.Request, bearer: bytes) -> bool:
+        """Whether that is the token of what is asked for; takes as long for a wrong one as for a right one."""
+        return hmac.compare_digest(bearer, self._token)
 
 
 def _is_address(header: str) -> bool:
@@ -111,7 +117,7 @@ def _answer_to(error: Exception) -> web.Response:
             return error_answer(error.status, error.code, error.message, error.details)
         case StartFailed():
             more = {"permanent": error.permanent, "token_valid": error.token_valid}
-            return error_answer(502, str(error.code), error.message, more, **more)
+            return error_answer(502, str(error.code), error.message, more, **more, told=error.told)
         case web.HTTPException():
             answer = error_answer(error.status, _CODES.get(error.status, Code.VALIDATION_ERROR), error.reason)
             answer.headers.extend({"Allow": error.headers["Allow"]} if "Allow" in error.headers else {})

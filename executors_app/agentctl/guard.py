@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from executors_app.agentctl import adoption, guard_process, identity, two_users
+from executors_app.agentctl import adoption, guard_process, identity, last_words, two_users
 from executors_app.agentctl.child_environment import AGENT_MARKER
 from executors_app.agentctl.pipes import PipeReader, PipeWriter, wait_readable
 
@@ -167,7 +167,11 @@ def _start(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Guard:
         stack.callback(os.close, control_end)
         status, status_end = os.pipe()
         stack.callback(os.close, status_end)
-        command = [sys.executable, "-I", "-S", f"/proc/self/fd/{source}", str(control_end), str(status_end), *argv]
+        words = last_words.descriptor()
+        if words >= 0:
+            stack.callback(os.close, words)
+        numbers = map(str, (control_end, status_end, words))
+        command = [sys.executable, "-I", "-S", f"/proc/self/fd/{source}", *numbers, *argv]
         try:
             process = subprocess.Popen(
                 command,
@@ -177,7 +181,7 @@ def _start(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Guard:
                 bufsize=0,
                 cwd=cwd,
                 env=dict(env),
-                pass_fds=(source, control_end, status_end),
+                pass_fds=[number for number in (source, control_end, status_end, words) if number >= 0],
                 start_new_session=True,
                 **two_users.of_children(),
             )

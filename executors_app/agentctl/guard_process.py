@@ -1,6 +1,6 @@
 """The guard of one agent: a process of its own, which ends the agent's whole tree.
 
-Run from its source as ``python -I -S GUARD CONTROL_FD STATUS_FD ARGV...`` in a session of its own,
+Run from its source as ``python -I -S GUARD CONTROL_FD STATUS_FD WORDS_FD ARGV...`` in a session of its own,
 with the agent's stdin, stdout, stderr, environment and working directory. It is the subreaper of
 all that the agent starts, so nothing escapes it by a double fork; and it only ever signals its own
 unreaped children, so it cannot hit a stranger.
@@ -9,6 +9,7 @@ Control pipe, read: ``stop SECONDS`` sends TERM, and KILL after so many seconds.
 death of agentctl brings about too, means KILL at once.
 Status pipe, written, one line each: ``spawned PID`` or ``failed ERRNO``; ``exited CODE`` (negative:
 the signal) as soon as the agent has ended; ``left PID`` for each process that may not be killed.
+Words file, written (-1: none): the command line of each process that the agent left running, one a line.
 The guard ends when nothing of the tree is left. Standard library alone, no import of ours.
 """
 
@@ -24,6 +25,8 @@ import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+LONGEST_COMMAND = 200
+"""Characters of a command line that are told."""
 RECHECK = 0.05
 """Seconds between two looks while a tree is being ended: new orphans come without a signal."""
 
@@ -58,11 +61,18 @@ def _children_by_scan(pid: int) -> list[int]:
     return found
 
 
+def command_of(pid: int) -> str:
+    """The command line of a process on one line; empty for a zombie, and for what is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", errors="replace") as file:  # noqa: PTH123
+        return " ".join(file.read().replace("\0", " ").split())[:LONGEST_COMMAND]
+    return ""
+
+
 class Guard:
     """Starts the agent, waits for its end or the order to end it, and ends all of its tree."""
 
-    def __init__(self, control: int, status: int, argv: list[str]):
-        self.control, self.status, self.argv = control, status, argv
+    def __init__(self, control: int, status: int, words: int, argv: list[str]):
+        self.control, self.status, self.words, self.argv = control, status, words, argv
         self.agent = 0
         self.exited = False
         self.kill_at: float | None = None
@@ -151,6 +161,7 @@ class Guard:
         if not order:
             self.control = -1
             self.kill_at = time.monotonic()
+            self.leave_words()
             return
         for line in order.splitlines():
             word, _, seconds = line.partition(b" ")
@@ -161,6 +172,8 @@ class Guard:
         """TERM, once, to the agent's group and to what was handed to us; an earlier end stands."""
         first, kill_at = self.kill_at is None, time.monotonic() + grace
         self.kill_at = kill_at if self.kill_at is None else min(self.kill_at, kill_at)
+        if first:
+            self.leave_words()
         if not first or grace <= 0 or not self.agent or self.exited:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -186,6 +199,7 @@ class Guard:
 
     def end_tree(self) -> None:
         """KILL until there is no child left; each death hands its children to us."""
+        self.leave_words()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.agent, signal.SIGKILL)
         if self.exited:
@@ -202,6 +216,32 @@ class Guard:
                 return
             else:
                 self.doze()
+
+    def leave_words(self) -> None:
+        """Write down, once, what lives beside the agent: it ends now, and nobody could ask for it later."""
+        words, self.words = self.words, -1
+        if words < 0:
+            return
+        with contextlib.suppress(OSError):
+            for pid in self.descendants():
+                command = command_of(pid)
+                if command and not self.is_agent(command):
+                    os.write(words, command.encode("utf-8", "replace") + b"\n")
+        os.close(words)
+
+    def descendants(self) -> list[int]:
+        """Every process of the tree but the agent itself."""
+        found, new = [], children_of(os.getpid())
+        while new:
+            found += new
+            new = [child for pid in new for child in children_of(pid)]
+        return [pid for pid in found if pid != self.agent]
+
+    def is_agent(self, command: str) -> bool:
+        """Some agents start themselves again."""
+        options = " ".join(" ".join(self.argv[1:]).split())[:LONGEST_COMMAND]
+        same_program = os.path.basename(command.split(maxsplit=1)[0]) == os.path.basename(self.argv[0])  # noqa: PTH119
+        return command.endswith(options) if options else same_program
 
     def doze(self) -> None:
         """A moment, or until a child ends."""
@@ -233,4 +273,4 @@ class Guard:
 
 
 if __name__ == "__main__":
-    Guard(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]).run()
+    Guard(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]).run()

@@ -23,7 +23,7 @@ from executors_app.agentctl.bell import Bell
 from executors_app.agentctl.identity import kernel_boot_id
 from executors_app.agentctl.journal_lines import encode_line
 from executors_app.agentctl.journal_store import Store
-from executors_app.agentctl.protocol import DURABLE_KINDS, Code, JournalReport, Kind
+from executors_app.agentctl.protocol import DURABLE_KINDS, QUOTING_KINDS, Code, JournalReport, Kind
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,8 @@ class Journal:
         self._failing = self._told_of_cap = self._reserve_spent = False
         self.trouble = ""
         """Code of what keeps lines from the disk, until there is room for last words again."""
+        self.hide: Callable[[Any], Any] = lambda body: body
+        """Takes out of a line of ``QUOTING_KINDS`` what is not to be written down."""
         self.on_full: Callable[[], None] = lambda: None
         """Called when the disk turns out to be full."""
         self._bell, self._work = Bell(), asyncio.Event()
@@ -90,6 +92,8 @@ class Journal:
     def append(self, kind: str, /, **body: Any) -> int:
         """Take a line in and return its seq; never blocks and never raises on odd values."""
         seq = self._next
+        if kind in QUOTING_KINDS:
+            body = self.hide(body)
         line = encode_line(seq, self.epoch, time.time(), kind, body)
         self._next += 1
         batch = self._pending

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any, Final
 
 import orjson
 
+from executors_app.agentctl.discretion import Discretion
+from executors_app.agentctl.discretion import fingerprint as fingerprint_of
 from executors_app.agentctl.durable_files import replace_file, sync_directory, write_all
 
 _REWRITE_AT: Final = 1000
@@ -88,6 +89,9 @@ class Token:
             content = {}
         sound = isinstance(content, dict) and all(isinstance(value, str | None) for value in content.values())
         self._content: Mapping[str, Any] = content if sound else {}
+        self.discretion = Discretion()
+        """Knows every token that was kept here."""
+        self.discretion.learn(self.value)
 
     @property
     def value(self) -> str | None:
@@ -102,18 +106,14 @@ class Token:
     @property
     def fingerprint(self) -> str | None:
         """What may be shown of the token."""
-        return fingerprint(self.value) if self.value else None
+        return fingerprint_of(self.value) if self.value else None
 
     def keep(self, value: str, last_message_uuid: str | None) -> bool:
         """Keep it on the disk before this returns; False if nothing changed. Raises OSError."""
+        self.discretion.learn(value)
         content = {"resume_token": value, "last_message_uuid": last_message_uuid}
         if content == self._content:
             return False
         replace_file(self._path, orjson.dumps(content))
         self._content = content
         return True
-
-
-def fingerprint(token: str) -> str:
-    """16 hexadecimal digits that tell two tokens apart and give neither away."""
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:16]

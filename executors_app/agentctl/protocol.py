@@ -23,7 +23,8 @@ plan                  entries
 permission.requested  permission_id, message_id, tool_call {...}, options [{option_id, name, kind}]
 permission.resolved   permission_id, option_id
 permission.cancelled  permission_id, reason ("turn_cancelled", "agent_gone", "stopped", "timeout")
-turn.completed        message_id, stop_reason; also turn.cancelled, and turn.failed with code, message
+turn.completed        message_id, stop_reason; also turn.cancelled, and turn.failed with code, message, and
+                      retry_after (seconds) where the provider said when to ask again
 usage                 the agent's own figures
 workspace.snapshot    ref, commit, reason ("turn_start", "turn_end", "shutdown", ...), dirty, left_out, left_out_count
 log                   level, text, data
@@ -92,6 +93,10 @@ DURABLE_KINDS: Final = frozenset(
 """Lines somebody waits for until they are on the disk; the others ride on the same batches."""
 
 
+QUOTING_KINDS: Final = frozenset({Kind.LOG, Kind.USAGE, Kind.AGENT_FAILED, Kind.TURN_FAILED})
+"""Lines that may quote what an agent says of itself beside the conversation, its conversation's id among it."""
+
+
 class AgentState(StrEnum):
     """``agent.state`` of ``GET /status``."""
 
@@ -123,6 +128,7 @@ class Code(StrEnum):
     CONFLICT = "conflict"
     GIT_FAILED = "git_failed"
     TOO_LARGE = "too_large"
+    WORKTREE_MISSING = "worktree_missing"
     JOURNAL_FULL = "journal_full"
     DISK_FULL = "disk_full"
     DISK_FAILING = "disk_failing"
@@ -135,7 +141,26 @@ class Code(StrEnum):
     AUTH_REQUIRED = "auth_required"
     TOKEN_REJECTED = "token_rejected"  # noqa: S105  (a code, no secret)
     RESUME_UNSUPPORTED = "resume_unsupported"
+    CONTEXT_MISMATCH = "context_mismatch"
     LAUNCH_ENDED = "launch_ended"
+    # of a host daemon:
+    INSTANCE_UNREACHABLE = "instance_unreachable"
+
+
+class Shortfall(StrEnum):
+    """How an agent did not do what it claims; ``how`` of the ``unkept`` in the answer to a start."""
+
+    UNIMPLEMENTED = "unimplemented"
+    """It says itself that it knows no such thing."""
+    ERROR = "error"
+    """It answered with an error, which was neither that the conversation is gone nor that it wants a login."""
+    NO_ANSWER = "no_answer"
+    ENDED = "ended"
+    """It ended, or broke the connection, over it."""
+    OTHER_CONVERSATION = "other_conversation"
+    """It called it a success, and what it replayed contradicts our journal. Judged by the control plane."""
+    NEW_CONVERSATION = "new_conversation"
+    """It opened a new conversation instead. Judged by the control plane."""
 
 
 class Turn(TypedDict):

@@ -21,6 +21,7 @@ _STATUS: Final[dict[str, int]] = {
     Code.LAUNCH_ENDED: 409,
     Code.CONFLICT: 409,
     Code.GIT_FAILED: 409,
+    Code.WORKTREE_MISSING: 409,
     Code.TOO_LARGE: 413,
     Code.INTERNAL_ERROR: 500,
     Code.JOURNAL_FULL: 503,

@@ -55,6 +55,7 @@ class _Api:
             web.get("/capabilities", self._report(sidecar.capabilities)),
             web.get("/status", self._report(sidecar.status)),
             web.get("/agent/session", self._report(sidecar.session)),
+            web.get("/agent/left", self._report(sidecar.left)),
             web.post("/agent/start", self._command(self._start)),
             web.post("/agent/stop", self._command(self._stop)),
             web.post("/prompt", self._command(self._prompt, status=202)),

@@ -18,11 +18,12 @@ import orjson
 from aiohttp import web
 
 from executors_app import crash_points
-from executors_app.agentctl import adoption
+from executors_app.agentctl import adoption, last_words
 from executors_app.agentctl import drivers as driver_package
 from executors_app.agentctl.agent_life import Create
 from executors_app.agentctl.durable_files import replace_file
 from executors_app.agentctl.event_stream import EventStreams
+from executors_app.agentctl.hold import Hold
 from executors_app.agentctl.instance_lock import InstanceLock
 from executors_app.agentctl.server import build_app
 from executors_app.agentctl.sidecar import Execution, Sidecar
@@ -41,6 +42,8 @@ class Options:
     host: str
     port: int
     ready_file: Path | None = None
+    hold_socket: Path | None = None
+    """Where this machine is told to stay awake while an agent lives; None: it stays so by itself."""
 
 
 def known_drivers() -> dict[str, Create]:
@@ -56,6 +59,7 @@ async def serve(options: Options, lock: InstanceLock, drivers: Mapping[str, Crea
     execution = options.execution
     for left in await adoption.end_leftovers(execution.execution_id):
         logger.error("process %d of an earlier agentctl could not be ended", left.pid)
+    last_words.leave_in(execution.state_dir)
     sidecar = Sidecar(execution, drivers)
     streams = EventStreams(sidecar.journal, sidecar.fence)
     listener = listen(options.host, options.port)
@@ -68,6 +72,9 @@ async def serve(options: Options, lock: InstanceLock, drivers: Mapping[str, Crea
         asyncio.create_task(adoption.Reaper().run(), name="reaper"),
         asyncio.create_task(sidecar.end_when_abandoned(lambda: streams.is_attached), name="abandoned"),
     ]
+    if options.hold_socket is not None:
+        hold = Hold(options.hold_socket, execution.execution_id, lambda: sidecar.has_agent)
+        background.append(asyncio.create_task(hold.run(), name="hold"))
     _end_on_signals(sidecar.ended)
     crash_points.reached("agentctl.listening")
     _tell_ready(options, lock, sidecar, port)

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app import crash_points
+from executors_app.agentctl import last_words
 from executors_app.agentctl.agent_life import AgentLife, Create
+from executors_app.agentctl.conversations import Conversations
 from executors_app.agentctl.drivers import StartRequest
 from executors_app.agentctl.fence import Fence
 from executors_app.agentctl.journal import Journal, Limits
@@ -55,6 +57,7 @@ class Sidecar:
         accepted: list[str] = []
         self.memory, self.token = Memory(state / "memory.jsonl"), Token(state / "token.json")
         self.journal = Journal(journal_directory(state), limits=limits, seen=lambda line: _note(line, accepted))
+        self.journal.hide = self.token.discretion.hide
         self.fence = Fence(self.memory)
         self._permissions = Permissions(self.journal, self.memory)
         self._turns = Turns(self.journal, self.memory, self._permissions)
@@ -66,6 +69,7 @@ class Sidecar:
             token=self.token,
             turns=self._turns,
             permissions=self._permissions,
+            conversations=Conversations(state / "conversations"),
             drivers=drivers,
             marker={MARKER: execution.execution_id},
         )
@@ -73,6 +77,11 @@ class Sidecar:
         self.keeper = Keeper(self.workspace, execution.session_id, state, self.journal)
         self._turns.before_turn, self._turns.after_turn = self.keeper.before_turn, self.keeper.after_turn
         self._intents: dict[str, asyncio.Task[dict[str, Any]]] = {}
+
+    @property
+    def has_agent(self) -> bool:
+        """An agent lives, or is on its way."""
+        return self._life.is_running
 
     # -- commands ----------------------------------------------------------------------------
 
@@ -183,6 +192,10 @@ class Sidecar:
             "last_message_uuid": self.token.last_message_uuid,
             "fingerprint": self.token.fingerprint,
         }
+
+    def left(self) -> dict[str, Any]:
+        """``GET /agent/left``: the processes that the last agent left running, and that ended with it."""
+        return {"processes": self.token.discretion.hide(last_words.read())}
 
     # -- the end -----------------------------------------------------------------------------
 

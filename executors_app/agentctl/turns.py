@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from executors_app import crash_points
-from executors_app.agentctl.drivers import Driver, TurnFailed
+from executors_app.agentctl.drivers import CONVERSATION_LOST, Driver, TurnFailed
 from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.memory import Memory
 from executors_app.agentctl.permissions import Permissions
@@ -37,6 +37,8 @@ class _Turn:
     message_id: str
     since: str
     driver: Driver
+    process: int | None
+    """Of the agent when the prompt came: None where it has no process between turns, or none at all."""
     handed_over: bool = False
     has_failed: bool = False
     """Its end is in the journal, though its agent may not know."""
@@ -60,6 +62,8 @@ class Turns:
         """Awaited before the driver gets a prompt; must not raise."""
         self.after_turn: Callable[[], None] = lambda: None
         """Called once a turn has ended, however it ended."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called after a turn that showed that the agent is not in its conversation."""
 
     @property
     def active(self) -> Turn | None:
@@ -101,7 +105,7 @@ class Turns:
                 raise Refused(Code.BUSY, "a turn is active", message_id=self._turn.message_id)
             if self._journal.full or self._journal.trouble:
                 raise Refused(Code.JOURNAL_FULL, "the journal takes nothing in now", trouble=self._journal.trouble)
-            turn = self._turn = _Turn(message_id, datetime.now(UTC).isoformat(), driver)
+            turn = self._turn = _Turn(message_id, datetime.now(UTC).isoformat(), driver, driver.pid)
             self._accepted.add(message_id)
             accepted = {"message_id": message_id, "text": text, "prompt_kind": prompt_kind}
             await self._journal.durable(self._journal.append(Kind.PROMPT_ACCEPTED, **accepted))
@@ -122,6 +126,8 @@ class Turns:
             self._journal.append(kind, message_id=turn.message_id, **body)
         seq, self._turn = self._journal.last_seq, None
         self.after_turn()
+        if body.get("code") in CONVERSATION_LOST:
+            self.on_lost()
         await self._journal.durable(seq)
         crash_points.reached("agentctl.turn_ended")
 
@@ -136,7 +142,8 @@ class Turns:
             reason = await driver.prompt(turn.message_id, text, attachments, lambda: self._delivered(turn))
         except TurnFailed as error:
             await self._unless_gone(driver, turn, error)
-            failed = (Kind.TURN_FAILED, {"code": error.code, "message": error.message})
+            told = {} if error.retry_after is None else {"retry_after": error.retry_after}
+            failed = (Kind.TURN_FAILED, {"code": error.code, "message": error.message, **told})
         except Exception:
             logger.exception("the driver broke in a turn")
             failed = (Kind.TURN_FAILED, {"code": Code.INTERNAL_ERROR, "message": "the driver broke"})
@@ -146,7 +153,8 @@ class Turns:
 
     async def _unless_gone(self, driver: Driver, turn: _Turn, error: TurnFailed) -> None:
         """Where the agent's end is what failed the turn, wait for that news."""
-        if driver.pid is None or error.code == Code.AGENT_EXITED:
+        had_one = turn.process is not None or error.code == Code.NOT_RUNNING
+        if (had_one and driver.pid is None) or error.code == Code.AGENT_EXITED:
             try:
                 await asyncio.wait_for(turn.broken.wait(), _LAST_WORDS)
             except TimeoutError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -40,13 +40,17 @@ class DockerConfig:
             yield f"{ipaddress.ip_address(start)}/{_BLOCK}"
 
 
-def read_config(config: Mapping[str, Any]) -> DockerConfig:
-    """The settings; ValueError with one clear sentence for anything that is none."""
-    known = [field.name for field in fields(DockerConfig)]
+def read_config(config: Mapping[str, Any], runtime: str = "local_docker", others: Sequence[str] = ()) -> DockerConfig:
+    """The settings; ValueError with one clear sentence for anything that is none.
+
+    ``others`` are names that ``runtime`` knows beside, and looks at itself.
+    """
+    known = [*others, *(field.name for field in fields(DockerConfig))]
     if unknown := sorted(set(map(str, config)) - set(known)):
-        raise ValueError(f"local_docker knows no {', '.join(unknown)}; it knows {', '.join(known)}.")
+        raise ValueError(f"{runtime} knows no {', '.join(unknown)}; it knows {', '.join(known)}.")
+    config = {name: value for name, value in config.items() if name not in others}
     read = DockerConfig(**config)
-    _check_text("image", read.image)
+    check_text("image", read.image)
     _check_number("memory_mb", read.memory_mb, _SMALLEST_MEMORY, whole=True)
     _check_number("pids", read.pids, 16, whole=True)
     _check_number("cpus", read.cpus, 0, whole=False)
@@ -54,7 +58,8 @@ def read_config(config: Mapping[str, Any]) -> DockerConfig:
     return read
 
 
-def _check_text(name: str, value: object) -> None:
+def check_text(name: str, value: object) -> None:
+    """ValueError for anything but a text without blanks."""
     if not isinstance(value, str) or any(letter.isspace() for letter in value):
         raise ValueError(f"{name} wants a text without blanks, not {value!r}.")
 
@@ -66,7 +71,7 @@ def _check_number(name: str, value: object, least: float, *, whole: bool) -> Non
 
 
 def _check_subnets(value: object) -> None:
-    _check_text("subnets", value)
+    check_text("subnets", value)
     try:
         network = ipaddress.ip_network(str(value)) if value else None
     except ValueError as error:

@@ -9,19 +9,22 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import docker
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from requests.exceptions import RequestException
 
+from executors_app.containers.address import EngineAddress
+from executors_app.containers.dial import DialAdapter
+from executors_app.containers.shown import Container, inspected, listed
 from executors_app.errors import LaunchFailed, RuntimeUnavailable
+
+__all__ = ["Container", "Engine", "EngineRefused", "connected"]
 
 T = TypeVar("T")
 
 _PATIENCE: Final = 60.0
-_USUAL: Final = "unix:///var/run/docker.sock"
 _LAST_WORDS: Final = 20
 """Lines of a container's log that are shown to people."""
 
@@ -35,29 +38,24 @@ class EngineRefused(LaunchFailed):
         """HTTP status: 404 not there, 409 in conflict."""
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A container as one look shows it; a list tells nothing of how it ended."""
-
-    id: str
-    name: str
-    status: str
-    """created, running, paused, restarting, removing, exited or dead."""
-    labels: Mapping[str, str]
-    ports: Mapping[int, int] = field(default_factory=dict)
-    """Published on the loopback, by the port inside."""
-    image: str = ""
-    networks: Mapping[str, str] = field(default_factory=dict)
-    """Network id by name; empty text where it was never started."""
-    exit_code: int | None = None
-    out_of_memory: bool = False
-
-
 class Engine:
     """Calls to one engine; made by `connected`. All block."""
 
     def __init__(self, client: Any):
         self._client = client
+
+    def ask(self, call: Callable[[Any], T]) -> T:
+        """Any other call of its client; EngineRefused if the engine says no, RuntimeUnavailable if it says nothing."""
+        return _asked(lambda: call(self._client))
+
+    def follow(self, path: str, params: Mapping[str, str]) -> Iterator[bytes]:
+        """The lines of an answer that goes on for a while, with the client's time limit between any two."""
+        client = self._client  # its own way to follow has no time limit
+        url = client._url(path)  # noqa: SLF001
+        answer = _asked(lambda: client.get(url, params=params, stream=True, timeout=client.timeout))
+        _asked(answer.raise_for_status)
+        lines: Iterator[bytes] = answer.iter_lines(chunk_size=None)
+        return lines
 
     def identity(self) -> str:
         """What tells this engine from every other, for good."""
@@ -66,12 +64,12 @@ class Engine:
     def containers(self, labels: Mapping[str, str]) -> list[Container]:
         """All that have these labels, running or not, in one call."""
         wanted = {"label": [f"{name}={value}" for name, value in labels.items()]}
-        return [_listed(entry) for entry in _asked(lambda: self._client.containers(all=True, filters=wanted))]
+        return [listed(entry) for entry in _asked(lambda: self._client.containers(all=True, filters=wanted))]
 
     def find(self, name: str) -> Container | None:
         """The container of that name or id, looked at closely."""
         try:
-            return _inspected(_asked(lambda: self._client.inspect_container(name)))
+            return inspected(_asked(lambda: self._client.inspect_container(name)))
         except EngineRefused as error:
             if error.status == 404:
                 return None
@@ -141,24 +139,48 @@ class Engine:
 
 
 @contextmanager
-def connected(address: str, timeout: float = _PATIENCE) -> Iterator[Engine]:
-    """An engine at ``address`` (empty: the usual socket of this machine); RuntimeUnavailable.
-
-    ``timeout`` is for each call, in seconds.
-    """
-    _check_socket(address or _USUAL, timeout)
-    client = _asked(lambda: docker.APIClient(base_url=address or None, timeout=max(timeout, 0.05), version="auto"))
+def connected(address: EngineAddress, timeout: float = _PATIENCE) -> Iterator[Engine]:
+    """An engine; RuntimeUnavailable. ``timeout`` is for each call, in seconds."""
+    address.check_files()
+    if address.is_ours:
+        _check_socket(address.parts.path, timeout)
+    client = _asked(lambda: _client(address, max(timeout, 0.05)))
     try:
         yield Engine(client)
     finally:
         client.close()
 
 
-def _check_socket(address: str, timeout: float) -> None:
+def _client(address: EngineAddress, timeout: float) -> Any:
+    if address.scheme == "ssh":
+        return _Dialled(address, timeout)
+    tls: Any = False
+    if address.tls_cert:
+        pair = (address.tls_cert, address.tls_key)
+        tls = docker.tls.TLSConfig(client_cert=pair, ca_cert=address.tls_ca, verify=True)
+    return _Client(base_url=address.url or None, timeout=timeout, version="auto", tls=tls)
+
+
+class _Client(docker.APIClient):  # type: ignore[misc]  # docker-py has no types
+    """Heeds nothing of our environment: no proxy, and no certificates in the place of those that were named."""
+
+    trust_env = property(lambda self: False, lambda self, value: None)
+
+
+class _Dialled(_Client):
+    """Over ssh; that client's own way wants another ssh, written in Python."""
+
+    def __init__(self, address: EngineAddress, timeout: float):
+        self._dial = DialAdapter(address, timeout)
+        super().__init__(base_url="http+unix:///dialled", timeout=timeout, version="auto")
+
+    def mount(self, prefix: str, adapter: Any) -> None:
+        """In the place of the socket of this machine that it takes us for."""
+        super().mount(prefix, self._dial if prefix.startswith("http+docker") else adapter)
+
+
+def _check_socket(path: str, timeout: float) -> None:
     """Say at once that nobody listens at a socket: the client would try for a while, and leave descriptors open."""
-    kind, _, path = address.partition("://")
-    if kind not in ("unix", "http+unix"):
-        return
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(max(timeout, 0.05))
@@ -194,33 +216,3 @@ def _short(error: Exception) -> str:
     while error.__context__ is not None and isinstance(error.__context__, Exception):
         error = error.__context__
     return str(error) or type(error).__name__
-
-
-def _listed(entry: Mapping[str, Any]) -> Container:
-    ports = {
-        int(port["PrivatePort"]): int(port["PublicPort"])
-        for port in entry.get("Ports") or ()
-        if port.get("PublicPort") and port.get("IP") == "127.0.0.1"
-    }
-    name = next(iter(entry.get("Names") or ()), "").removeprefix("/")
-    return Container(entry["Id"], name, entry["State"], entry.get("Labels") or {}, ports)
-
-
-def _inspected(entry: Mapping[str, Any]) -> Container:
-    state, networking = entry["State"], entry["NetworkSettings"]
-    ports = {
-        int(inside.partition("/")[0]): int(published[0]["HostPort"])
-        for inside, published in (networking.get("Ports") or {}).items()
-        if published
-    }
-    return Container(
-        id=entry["Id"],
-        name=entry["Name"].removeprefix("/"),
-        status=state["Status"],
-        labels=entry["Config"].get("Labels") or {},
-        ports=ports,
-        image=entry["Image"],
-        networks={name: one.get("NetworkID", "") for name, one in (networking.get("Networks") or {}).items()},
-        exit_code=state.get("ExitCode"),
-        out_of_memory=bool(state.get("OOMKilled")),
-    )

@@ -13,27 +13,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
 from django.conf import settings
 
 from executors_app.agentctl import child_environment
+from executors_app.agentctl.places.state_directory import StateDirectory
 from executors_app.agentctl.protocol import MARKER
-from executors_app.containers import mounts as docker_mounts
 from executors_app.containers import names as docker_names
 from executors_app.containers.config import DockerConfig
 from executors_app.containers.engine import Container, Engine, EngineRefused
-from executors_app.containers.mounts import Mounted
+from executors_app.containers.site import HOME, STATE, Ground, Site
 from executors_app.domain import LaunchSpec
 from executors_app.errors import LaunchFailed
 from executors_app.local_disk import places_of
-from executors_app.state_directory import StateDirectory
-from executors_app.worktrees import Worktree
 
 PORT: Final = 8700
-"""Where agentctl listens in its container; published on the loopback at a port that changes with every start."""
+"""Where agentctl listens in its container; published at a port that changes with every start."""
 _LOCK_WITHIN: Final = 60.0
 _SCRATCH: Final = "rw,exec,nosuid,nodev,mode=1777,size=1g"
 _LOG_LIMIT: Final = {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}}
@@ -44,56 +41,52 @@ class Up:
     """A container that runs, which says nothing yet of the agentctl in it."""
 
     container: Container
+    ground: Ground
     found: bool
     """It ran already."""
 
-    @property
-    def url(self) -> str:
-        """Where its agentctl can be asked."""
-        return url_of(self.container) or ""
 
-
-def url_of(container: Container | None) -> str | None:
+def url_of(container: Container | None, host: str) -> str | None:
     """Where the agentctl of a container can be asked; None where it does not run or publishes no port (yet)."""
     port = container.ports.get(PORT) if container else None
-    return f"http://127.0.0.1:{port}" if container and port and container.status == "running" else None
+    return f"http://{host}:{port}" if container and port and container.status == "running" else None
 
 
-def home_of(session_id: str) -> Path:
-    """The agent's home: its logins and conversations, kept over every container."""
-    return Path(settings.KANDEV_DATA_DIR) / "agent_homes" / session_id
+def image_of(config: DockerConfig) -> str:
+    """The image's name."""
+    return config.image or str(settings.KANDEV_AGENTCTL_IMAGE)
 
 
-def bring_up(engine: Engine, spec: LaunchSpec, worktree: Worktree, config: DockerConfig) -> Up:
-    """The execution's container, running. Blocks; LaunchFailed, RuntimeUnavailable, RepositoryUnusable, OSError."""
+def bring_up(engine: Engine, site: Site, spec: LaunchSpec) -> Up:
+    """The execution's container, running. Blocks.
+
+    LaunchFailed, RuntimeUnavailable, WorkspaceGone, RepositoryUnusable, OSError.
+    """
     places = places_of(spec.execution_id)
     places.make()
-    with _alone(places):
-        places.write_token(spec.auth_token)
+    with alone(places):
         container = engine.find(docker_names.name_of(spec.execution_id))
         if container is not None and not docker_names.is_owned(container.labels, spec.execution_id, spec.session_id):
             raise LaunchFailed(f"The container {container.name} is not this session's; it is left alone.")
-        if container is not None and container.status in ("running", "restarting"):
-            return Up(container, found=True)
+        lives = container is not None and container.status in ("running", "restarting", "paused")
+        ground = site.ground(engine, spec, lives=lives)
         if container is not None and container.status == "paused":
             engine.unpause(container.id)
-            return Up(_again(engine, container.name), found=True)
-        return Up(_start(engine, container, _Wanted(engine, spec, worktree, config, places)), found=False)
+            container = _again(engine, container.name)
+        if container is not None and lives:
+            return Up(container, ground, found=True)
+        return Up(_start(engine, container, _Wanted(engine, spec, site, ground)), ground, found=False)
 
 
 class _Wanted:
     """What a container of this execution would be made from now."""
 
-    def __init__(
-        self, engine: Engine, spec: LaunchSpec, worktree: Worktree, config: DockerConfig, places: StateDirectory
-    ):
-        self.config, self.execution_id = config, spec.execution_id
+    def __init__(self, engine: Engine, spec: LaunchSpec, site: Site, ground: Ground):
+        self.config, self.execution_id, self.ground = site.config, spec.execution_id, ground
         self.name = docker_names.name_of(spec.execution_id)
-        image = config.image or settings.KANDEV_AGENTCTL_IMAGE
-        repository, home = Path(spec.repository_path), home_of(spec.session_id)
-        mounted = docker_mounts.mounts(worktree.path, repository, places.path, home)
-        self.host = _host(self.name, config, mounted)
-        self.options = _options(spec, image, worktree)
+        image = image_of(site.config)
+        self.host = _host(self.name, site, ground)
+        self.options = _options(spec, image, ground)
         parts = [engine.image_id(image), self.host, self.options]
         made_from = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
         self.labels = docker_names.labels_of(spec.execution_id, spec.session_id, spec.task_id)
@@ -106,45 +99,50 @@ class _Wanted:
         return whole and container.labels.get(docker_names.SPEC) == self.spec and has in ("", network)
 
 
-def _host(name: str, config: DockerConfig, mounted: list[Mounted]) -> dict[str, Any]:
+def _host(name: str, site: Site, ground: Ground) -> dict[str, Any]:
     """How the container stands on its host: what it may not, how much it may, what it sees."""
     return {
         "network_mode": name,
-        "port_bindings": {PORT: ("127.0.0.1",)},
+        "port_bindings": {PORT: (site.publish,)},
         "cap_drop": ["ALL"],
         "cap_add": ["SETGID", "SETPCAP", "SETUID"],  # to become two users; agentctl gives them up
-        "security_opt": ["no-new-privileges:true"],
+        **confined(site.config),
         "read_only": True,
         "tmpfs": dict.fromkeys(("/tmp", "/var/tmp", "/run"), _SCRATCH),  # noqa: S108 - the container's
+        "restart_policy": {"Name": "no"},
+        "mounts": list(ground.mounts),
+    }
+
+
+def confined(config: DockerConfig) -> dict[str, Any]:
+    """What holds for every container of an executor."""
+    return {
+        "security_opt": ["no-new-privileges:true"],
         "mem_limit": config.memory_mb << 20,
         "memswap_limit": config.memory_mb << 20,
         "pids_limit": config.pids,
         **({"nano_cpus": round(config.cpus * 1e9)} if config.cpus else {}),
-        "restart_policy": {"Name": "no"},
         "log_config": _LOG_LIMIT,
-        "mounts": [
-            {"Type": "bind", "Source": one.source, "Target": one.target, "ReadOnly": one.read_only} for one in mounted
-        ],
     }
 
 
-def _options(spec: LaunchSpec, image: str, worktree: Worktree) -> dict[str, Any]:
-    """Files and children are the worktree's owner's: ours. Without capabilities even 0 is a number like others."""
+def _options(spec: LaunchSpec, image: str, ground: Ground) -> dict[str, Any]:
+    """Files and children are the worktree's owner's. Without capabilities even 0 is a number like others."""
     command = [
-        *("--workspace", str(worktree.path)),
-        *("--state-dir", docker_mounts.STATE),
+        *("--workspace", str(ground.worktree.path)),
+        *("--state-dir", STATE),
         *("--session-id", spec.session_id),
         *("--execution-id", spec.execution_id),
-        *("--token-file", f"{docker_mounts.STATE}/token"),
+        *("--token-file", f"{STATE}/token"),
         *("--listen", f"0.0.0.0:{PORT}"),
-        *("--run-as", f"{os.geteuid()}:{os.getegid()}"),
+        *("--run-as", ground.user),
     ]
     return {
         "image": image,
         "command": command,
         "environment": {MARKER: spec.execution_id, child_environment.SESSION: spec.session_id},
         "user": "0:0",
-        "working_dir": docker_mounts.HOME,
+        "working_dir": HOME,
         "ports": [PORT],
     }
 
@@ -160,6 +158,7 @@ def _start(engine: Engine, container: Container | None, wanted: _Wanted) -> Cont
         )
     elif wanted.name not in container.networks:
         engine.connect(container.id, network)
+    wanted.ground.before_start(engine, wanted.name)
     engine.start(wanted.name)
     return _again(engine, wanted.name)
 
@@ -187,7 +186,7 @@ def _again(engine: Engine, name: str) -> Container:
 
 
 @contextmanager
-def _alone(places: StateDirectory) -> Iterator[None]:
+def alone(places: StateDirectory) -> Iterator[None]:
     """One who brings this container up at a time, on this machine."""
     lock = os.open(places.path / "launch.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from executors_app.containers import names as docker_names
-from executors_app.containers.engine import Container, Engine
+from executors_app.containers.engine import Engine
+from executors_app.containers.shown import Container
 from executors_app.domain import ExecutionFacts
 
 ENDED: Final = frozenset({"created", "exited", "dead"})

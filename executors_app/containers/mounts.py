@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from executors_app.agentctl.places.git import common_directory
+from executors_app.containers.site import HOME, STATE
 from executors_app.errors import LaunchFailed
-from executors_app.git import common_directory
 
-STATE: Final = "/var/lib/agentctl/state"
-"""Below a directory that the image closes to all but agentctl."""
-HOME: Final = "/home/agent"
 _WRITTEN: Final = ("objects", "refs", "logs", "lfs")
 
 

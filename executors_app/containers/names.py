@@ -14,6 +14,8 @@ SESSION: Final = "kandev.session"
 TASK: Final = "kandev.task"
 EXECUTION: Final = "kandev.execution"
 DEPLOYMENT: Final = "kandev.deployment"
+HELPER: Final = "kandev.helper"
+"""On a short-lived container that does something to the volumes of the execution that it names."""
 SPEC: Final = "kandev.spec"
 """What it was made from; a stopped one that was made from something else is made anew."""
 
@@ -34,7 +36,17 @@ def labels_of(execution_id: str, session_id: str, task_id: str) -> dict[str, str
     return {**ours(), EXECUTION: execution_id, SESSION: session_id, TASK: task_id}
 
 
+def helper_labels_of(execution_id: str, session_id: str) -> dict[str, str]:
+    """Of a container beside the execution's own, which is never taken for it."""
+    return {**ours(), HELPER: execution_id, SESSION: session_id}
+
+
 def is_owned(labels: Mapping[str, str], execution_id: str, session_id: str) -> bool:
     """Whether a container is that execution's and was made by this deployment."""
     wanted = {**ours(), EXECUTION: execution_id, SESSION: session_id}
     return all(labels.get(name) == value for name, value in wanted.items())
+
+
+def execution_of(labels: Mapping[str, str]) -> str:
+    """The execution that a container of ours is of, or is at work for; empty for none."""
+    return labels.get(EXECUTION) or labels.get(HELPER, "")

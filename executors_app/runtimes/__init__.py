@@ -6,10 +6,10 @@ Every verb may be called again after a crash anywhere: places follow from the id
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Hashable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
+from executors_app.domain import Death, ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
 
 
 class Runtime(Protocol):
@@ -65,10 +65,41 @@ class Runtime(Protocol):
 class FindsOrphans(Protocol):
     """What a runtime can do beside, where what it starts is marked as this deployment's for good."""
 
-    async def orphans(self, known: Collection[str]) -> list[Orphan]:
-        """What is ours by its marks and whose execution id is not among ``known``; RuntimeUnavailable."""
+    async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
+        """What is ours by its marks and whose execution id is not among ``known``; RuntimeUnavailable.
+
+        ``configs`` are those of the executors of this runtime.
+        """
         ...
 
-    async def remove_orphan(self, orphan: Orphan) -> bool:
+    async def remove_orphan(self, orphan: Orphan, configs: Collection[Mapping[str, Any]]) -> bool:
         """End and remove one, if it still is what it was listed as; False where the proof fails."""
+        ...
+
+
+@runtime_checkable
+class BringsHome(Protocol):
+    """What a runtime can do beside, where the workspace is out of the team's repository's reach."""
+
+    async def bring_home(self, execution: ExecutionFacts) -> bool:
+        """Let the repository have the session's branch and last snapshot; False where there was nothing new.
+
+        Raises RuntimeUnavailable, LaunchFailed, RepositoryUnusable, WorkspaceGone.
+        """
+        ...
+
+
+@runtime_checkable
+class TellsDeaths(Protocol):
+    """What a runtime can do beside, where somebody over there tells of what ended."""
+
+    def source_of_deaths(self, execution: ExecutionFacts) -> Hashable:
+        """Who would tell of this execution's end; RuntimeUnavailable."""
+        ...
+
+    def deaths(self, source: Hashable) -> AsyncIterator[Death]:
+        """For ever; one that names no session: something may have been missed, all of this source should be looked at.
+
+        Raises nothing: a source that is silent costs a try now and again.
+        """
         ...

@@ -24,7 +24,6 @@ from sessions_app.services.errors import Invalid, SessionsError
 log = logging.getLogger(__name__)
 
 VALIDATION_ERROR: Final = "validation_error"
-DATABASE_FULL: Final = "database_full"
 NO_FIELD: Final = "non_field_errors"
 
 STATUS: Final = {
@@ -39,7 +38,9 @@ STATUS: Final = {
     "too_large": 413,
     "agentctl_unreachable": 503,
     "runtime_unavailable": 503,
-    DATABASE_FULL: 503,
+    storage.FULL.code: 503,
+    storage.UNAVAILABLE.code: 503,
+    storage.BUSY.code: 503,
 }
 """Codes whose status is another than 409."""
 
@@ -53,7 +54,7 @@ _EXECUTOR_CODES: Final = {
 }
 """Codes of places where agents run, as the API says them; any other is ``runtime_unavailable``."""
 
-_REFUSALS: Final = {VALIDATION_ERROR, "not_found", "too_large", "stale_generation"}
+_REFUSALS: Final = {VALIDATION_ERROR, "not_found", "too_large", "stale_generation", "worktree_missing"}
 """Codes of agentctl's own answers that are handed on; any other is a ``conflict``."""
 
 _CODES_BY_STATUS: Final = {400: VALIDATION_ERROR, 401: "not_authenticated", 403: "permission_denied", 404: "not_found"}
@@ -106,8 +107,8 @@ def _problem(error: Exception) -> Problem | None:
         return Problem.of_code("conflict", "This is not possible in the present state.", {"state": error.state})
     if isinstance(error, IntegrityError):
         return Problem.of_code("conflict", "Somebody else has just made the same, or uses it.")
-    if storage.is_full(error):
-        return Problem.of_code(DATABASE_FULL, f"{storage.FULL} {storage.NEXT_STEP}")
+    if (trouble := storage.trouble_of(error)) is not None:
+        return _database_problem(trouble)
     translated = _translated(error)
     return _drf_problem(translated) if isinstance(translated, drf.APIException) else None
 
@@ -124,6 +125,11 @@ def _executor_problem(error: ExecutorError) -> Problem:
     if isinstance(error, AgentctlRefused):
         return Problem.of_code(error.refusal if error.refusal in _REFUSALS else "conflict", error.message)
     return Problem.of_code(_EXECUTOR_CODES.get(error.code, "runtime_unavailable"), error.message)
+
+
+def _database_problem(trouble: storage.Trouble) -> Problem:
+    said, headers = f"{trouble.what} {trouble.next_step}", {"Retry-After": str(trouble.retry_after)}
+    return Problem(STATUS[trouble.code], trouble.code, said, {}, headers)
 
 
 def _translated(error: Exception) -> Exception:

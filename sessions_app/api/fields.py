@@ -10,6 +10,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from sessions_app.models.scoping import teams_of
+from sessions_app.services.once import KEY_LIMIT
 
 MAX_ID = 2**31
 
@@ -22,6 +23,13 @@ class Text(serializers.CharField):
         if not isinstance(data, str):
             self.fail("invalid")
         return str(super().to_internal_value(data))
+
+
+class IdempotencyKey(Text):
+    """Chosen by whoever asks, so that asking again makes nothing twice; without one each request is a new one."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(max_length=KEY_LIMIT, allow_blank=True, default="", trim_whitespace=False, **kwargs)
 
 
 class Argv(serializers.ListField):

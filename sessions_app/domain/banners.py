@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
 from executors_app.domain import ExecutorStatus
 from sessions_app.domain.resumability import Assessment, Reason, Strategy, token_was_rejected
 from sessions_app.domain.states import TERMINAL_STATES, SessionState
+from sessions_app.domain.transient import Retry
 
 Action = Literal[
-    "", "resume", "fresh_start", "try_again", "new_session", "choose_conversation", "review_prompts", "answer"
+    "", "cancel", "resume", "fresh_start", "try_again", "new_session", "choose_conversation", "review_prompts", "answer"
 ]
 Level = Literal["info", "warning", "error"]
 
@@ -48,19 +49,38 @@ class BannerFacts:
     held_prompts: int = 0
     interrupted_prompts: int = 0
     pending_permissions: int = 0
+    history: Mapping[str, int] | None = None
+    """What the next prompt tells a new agent of the conversation (``Injection.facts``); None: nothing."""
+    history_armed: bool = False
+    """That agent is up, and waits for this prompt."""
     attempts: int = 0
     next_restart_at: datetime | None = None
+    retry: Retry | None = None
+    stalled_since: datetime | None = None
+    """The open turn has been silent since then."""
+    capability_note: str = ""
+    """Which claims of its agent were seen not to be kept, in words."""
 
 
 _Case = tuple[Callable[[BannerFacts], bool], Callable[[BannerFacts], Banner]]
 NOT_RESUMABLE = "This agent doesn’t support resuming. Start a new session."
+NOT_OFFERED = "resume_unsupported"
+"""``error_code`` of a session whose agent has nothing to take a conversation up with."""
+_OTHER_ACTIONS = frozenset({"", "review_prompts", "answer"})
 NOT_RESUMABLE_LONG = "This agent cannot resume previous sessions. Create a new session."
 NOT_RESUMABLE_WORKSPACE = "Create new session to continue messaging."
 
 
 def banner(facts: BannerFacts) -> Banner | None:
     """The most important thing to say, or None."""
-    return next((say(facts) for holds, say in _BANNERS if holds(facts)), None)
+    said = next((say(facts) for holds, say in _BANNERS if holds(facts)), None)
+    if said is None or not facts.capability_note or not _is_about_resuming(said, facts):
+        return said
+    return replace(said, explanation=f"{said.explanation} {facts.capability_note}".strip())
+
+
+def _is_about_resuming(said: Banner, facts: BannerFacts) -> bool:
+    return _resting(facts) and facts.assessment.cause.row > 5 and said.action not in _OTHER_ACTIONS
 
 
 def _count(number: int, one: str, many: str) -> str:
@@ -104,6 +124,12 @@ def _interrupted(facts: BannerFacts) -> Banner:
         "{} prompts were interrupted in the middle of their turns.",
     )
     return Banner("warning", text, "review_prompts", "Continue it, send it again, or dismiss it.")
+
+
+def _stalled(facts: BannerFacts) -> Banner:
+    text = f"Nothing has been heard of the agent since {facts.stalled_since:%H:%M:%S} UTC."
+    why = "It may still be at work; nothing was ended. The notice goes with its next word."
+    return Banner("info", text, "cancel", why)
 
 
 def _queued(facts: BannerFacts) -> Banner:
@@ -155,13 +181,42 @@ def _not_resumable(facts: BannerFacts) -> Banner:
 
 def _rejected(facts: BannerFacts) -> Banner:
     told = facts.assessment.cause.strategy is Strategy.HISTORY
-    how = "is told what was said so far" if told else "starts a new conversation, without what was said before"
+    how = _told_so_far(facts) if told else "starts a new conversation, without what was said before"
+    if facts.assessment.cause.token_strange:
+        return Banner(
+            "warning",
+            "This conversation was opened with another agent profile, agent type or directory, and is not given to "
+            f"this one. With your next prompt the agent {how}.",
+            "choose_conversation",
+            "Nothing was deleted: put that back, and the conversation is taken up again.",
+        )
+    why = (
+        "can take no conversation up again" if facts.error_code == NOT_OFFERED else "no longer knows this conversation"
+    )
     return Banner(
         "warning",
-        f"The agent no longer knows this conversation. With your next prompt it {how}.",
+        f"The agent {why}. With your next prompt it {how}.",
         "choose_conversation",
         "The old conversation can be tried again.",
     )
+
+
+def _told_so_far(facts: BannerFacts) -> str:
+    """What the next prompt costs, before it is given."""
+    told = facts.history
+    if not told:
+        return "is told what was said so far"
+    left_out = f", {told['entries_cut']} older entries are left out" if told.get("entries_cut") else ""
+    return f"is told what was said so far (about {told['estimated_tokens']:,} tokens{left_out})"
+
+
+def _not_running(facts: BannerFacts) -> Banner:
+    told = f" With your next prompt it {_told_so_far(facts)}." if facts.history else ""
+    return Banner("info", f"The agent is not running.{told}", "resume")
+
+
+def _armed(facts: BannerFacts) -> Banner:
+    return Banner("info", f"The agent has begun a new conversation. With your next prompt it {_told_so_far(facts)}.")
 
 
 def _error(facts: BannerFacts) -> Banner:
@@ -229,6 +284,11 @@ _BANNERS: tuple[_Case, ...] = (
     (lambda f: _resting(f) and token_was_rejected(f.assessment), _rejected),
     (lambda f: f.overdue_prompts > 0, _overdue),
     (
+        lambda f: f.retry is not None and not _resting(f),
+        lambda f: Banner("warning", f.retry.said, "cancel", f.retry.message) if f.retry else _queued(f),
+    ),
+    (lambda f: f.stalled_since is not None, _stalled),
+    (
         lambda f: f.session_state == SessionState.STARTING,
         _fixed("info", "The agent is starting."),
     ),
@@ -237,6 +297,7 @@ _BANNERS: tuple[_Case, ...] = (
     (_says(Reason.STOPPED_BY_USER), _fixed("info", "This agent was stopped.", "resume")),
     (lambda f: f.session_state == SessionState.ERROR, _error),
     (lambda f: f.queued_prompts > 0, _queued),
+    (lambda f: f.history_armed and not _resting(f), _armed),
     (_says(Reason.AGENT_NOT_RUNNING), _fixed("info", "The agent is not running. Resume the session.", "resume")),
-    (_says(Reason.AGENT_NOT_RUNNING_FRESH_START), _fixed("info", "The agent is not running.", "resume")),
+    (_says(Reason.AGENT_NOT_RUNNING_FRESH_START), _not_running),
 )

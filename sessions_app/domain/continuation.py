@@ -12,7 +12,8 @@ _REQUEST_CHARS = 4000
 _LISTED = 20
 _LOOK_FIRST = (
     "Some of your last steps may have been done, half done or not done. Look at the files, git status and "
-    "running processes first, and do not repeat what is already there. Then finish the request."
+    "running processes first: verify before repeating, and do not repeat what is already there. Then finish the "
+    "request."
 )
 
 
@@ -41,28 +42,26 @@ class ContinueFacts:
     """``KANDEV_CONTINUE`` or the session's own choice; None: as the policy has it."""
     prompt_held: bool
     """The turn's prompt is in doubt: nobody knows whether the agent got it."""
-    ended_by_user: bool
-    """Cancelled or stopped by a user."""
+    cancelled_by_user: bool
+    """A user asked for the end of the turn, and knows what came of it."""
+    stopped_by_user: bool
+    """A user asked for the end of the agent; nothing goes on by itself."""
     user_prompt_queued: bool
     agent_owns_turn: bool
     turn_finished: bool
     """The journal holds its end."""
 
 
-def _was_cut(facts: ContinueFacts) -> bool:
-    ended = facts.turn_finished or facts.ended_by_user or facts.agent_owns_turn
+def was_cut(facts: ContinueFacts) -> bool:
+    """Whether the agent is told, with its next prompt, that a turn of its was cut short."""
+    ended = facts.turn_finished or facts.cancelled_by_user or facts.agent_owns_turn
     return facts.work_state == WorkState.WORKING and not ended and not facts.prompt_held
 
 
 def should_continue(facts: ContinueFacts) -> bool:
-    """Whether a continue prompt is made; a user's newer prompt goes in its place."""
+    """Whether a continue prompt is made; a user's newer prompt goes in its place, and tells the same."""
     on = facts.policy == Policy.AUTO if facts.setting is None else facts.setting
-    return on and _was_cut(facts) and not facts.user_prompt_queued
-
-
-def should_note(facts: ContinueFacts) -> bool:
-    """Whether the user's queued prompt carries the interruption note."""
-    return _was_cut(facts) and facts.user_prompt_queued
+    return on and was_cut(facts) and not facts.stopped_by_user and not facts.user_prompt_queued
 
 
 def continue_prompt(facts: Interruption) -> str:
@@ -76,13 +75,24 @@ def continue_prompt(facts: Interruption) -> str:
     return "\n\n".join(parts)
 
 
-def interruption_note(facts: Interruption) -> str:
-    """What stands before the user's newer prompt, so that the agent knows what happened meanwhile."""
+def retry_prompt(facts: Interruption, trouble: str) -> str:
+    """The system's words to an agent whose turn the provider of its model has cut short; ``trouble`` says how."""
     parts = [
-        "[Note by the system: your process was restarted in the middle of your last turn.",
+        f"Your last turn on the task “{facts.task_title}” was cut short. {trouble}",
+        f"The last request was:\n\n{_quoted(facts.last_request)}",
+        *_what_is_known(facts),
+        _LOOK_FIRST,
+    ]
+    return "\n\n".join(parts)
+
+
+def interruption_note(facts: Interruption) -> str:
+    """What stands before the next prompt, so that the agent knows what became of its last turn."""
+    parts = [
+        "[Note by the system: your process was ended in the middle of your last turn.",
         f"The request was:\n\n{_quoted(facts.last_request)}",
         *_what_is_known(facts),
-        "Check what is there before you rely on it. The user's new request follows.]",
+        "Verify what is there before you repeat or rely on any of it. The new request follows.]",
     ]
     return "\n\n".join(parts)
 

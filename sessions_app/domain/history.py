@@ -1,28 +1,43 @@
 """Telling a new conversation what was said in the old one (strategy ``history``).
 
-Entries are taken from the newest back until the budget is full, each cut at its own limit; what is
-left out is counted, because the receipt says it.
+Entries are taken from the newest back until the budget is full, each cut at its own limit and freed of
+secrets; what is left out is counted, because the prompt and the receipt say it. All limits are characters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from sessions_app.domain.redaction import redact
 
 BUDGET_CHARS: Final = 60_000
-_LIMITS: Final = {"user": 2000, "agent": 2000, "tool_call": 500, "tool_result": 500}
-_LABELS: Final = {"user": "USER", "agent": "ASSISTANT", "tool_call": "TOOL CALL", "tool_result": "TOOL RESULT"}
-_CHARS_PER_TOKEN: Final = 4
+MESSAGE_CHARS: Final = 2000
+TOOL_CHARS: Final = 500
+"""Of a tool call's arguments, and of its result."""
+SEEN_CHARS: Final = 8000
+"""So much of a text is looked at: a secret must not be cut before it is known for one."""
+_NAME_CHARS: Final = 120
+_LABELS: Final = {"user": "USER", "agent": "ASSISTANT"}
+_BYTES_PER_TOKEN: Final = 4
 _CUT_MARK: Final = "… [cut]"
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One thing said or done; ``role`` is user, agent, tool_call or tool_result, others are left out."""
+    """One thing said or done; ``role`` is user, agent or tool, others are left out."""
 
     role: str
     text: str
+    """Of a tool: its result; empty where there is none."""
+    name: str = ""
+    """Of a tool."""
+    arguments: str = ""
+    """Of a tool call, as JSON."""
+    unfinished: bool = False
+    """A tool call that was interrupted or cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,49 +46,143 @@ class Injection:
 
     text: str
     estimated_tokens: int
-    cut: int
+    told: int = 0
+    """Entries that are told."""
+    cut: int = 0
     """Entries left out, all older than those told."""
     shortened: int = 0
     """Entries told in part."""
+    redacted: int = 0
+    """Secrets left out."""
+
+    def facts(self) -> dict[str, int]:
+        """What a receipt says of it, and a status before it is told."""
+        return {
+            "estimated_tokens": self.estimated_tokens,
+            "entries_told": self.told,
+            "entries_cut": self.cut,
+            "entries_shortened": self.shortened,
+            "secrets_redacted": self.redacted,
+        }
 
 
-def inject(entries: Sequence[HistoryEntry], budget_chars: int = BUDGET_CHARS) -> Injection:
-    """The newest entries that fit into ``budget_chars``, in their order."""
-    told: list[str] = []
-    shortened, room = 0, budget_chars + 1  # the last line has no line break
-    known = [entry for entry in entries if entry.role in _LABELS and entry.text.strip()]
-    for entry in reversed(known):
-        line, was_cut = _line(entry)
-        if len(line) + 1 > room:
+@dataclass(frozen=True, slots=True)
+class _Told:
+    text: str
+    shortened: bool = False
+    redacted: int = 0
+
+
+def tool_entry(payload: Mapping[str, Any]) -> HistoryEntry:
+    """The entry of a tool message of the log: its arguments, and its result with content."""
+    given = payload.get("raw_input")
+    return HistoryEntry(
+        role="tool",
+        name=str(payload.get("title") or payload.get("tool_kind") or payload.get("tool_call_id") or "tool"),
+        arguments="" if given in (None, "", {}, []) else _as_json(given),
+        text=_result(payload),
+        unfinished=payload.get("status") in ("interrupted", "cancelled"),
+    )
+
+
+def inject(
+    newest_first: Iterable[HistoryEntry], total: int, budget_chars: int = BUDGET_CHARS, secrets: Iterable[str] = ()
+) -> Injection:
+    """The newest entries that fit into ``budget_chars``, in their order.
+
+    ``total`` is how many there are; no more of ``newest_first`` is read than is needed. ``secrets`` are known by value.
+    """
+    known = frozenset(secrets)
+    told: list[_Told] = []
+    silent, room = 0, budget_chars + 1  # the last line has no line break
+    for entry in newest_first:
+        one = _told(entry, known)
+        if one is None:
+            silent += 1
+            continue
+        if len(one.text) + 1 > room:
             break
-        room -= len(line) + 1
-        told.append(line)
-        shortened += was_cut
-    text = "\n".join(reversed(told))
-    return Injection(text, -(-len(text) // _CHARS_PER_TOKEN), len(known) - len(told), shortened)
+        room -= len(one.text) + 1
+        told.append(one)
+    text = "\n".join(one.text for one in reversed(told))
+    return Injection(
+        text,
+        estimated_tokens=-(-len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN),
+        told=len(told),
+        cut=max(0, total - len(told) - silent),
+        shortened=sum(one.shortened for one in told),
+        redacted=sum(one.redacted for one in told),
+    )
 
 
 def with_request(injection: Injection, request: str) -> str:
     """The whole prompt: what was said before, and the user's request; the request alone without a history."""
     if not injection.text:
         return request
-    missing = f"({injection.cut} older entries are left out.)\n" if injection.cut else ""
+    left_out = [f"({injection.cut} older entries are left out.)\n"] if injection.cut else []
+    left_out += [f"({injection.redacted} secrets are left out.)\n"] if injection.redacted else []
     return (
         "RESUME CONTEXT FOR CONTINUING TASK\n\n"
         "=== EXECUTION HISTORY ===\n"
-        "What was said and done in this session before, with another agent process:\n\n"
-        f"{missing}{injection.text}\n\n"
+        f"{''.join(left_out)}{injection.text}\n\n"
         "=== CURRENT REQUEST ===\n"
         f"{request}\n\n"
         "=== INSTRUCTIONS ===\n"
-        "You are continuing work on the above task. The workspace holds what was done so far. "
+        "You are continuing work on the above task. What is told was said and done with another agent process, and "
+        "the workspace holds what came of it.\n"
         "Do not repeat work that was already completed."
     )
 
 
-def _line(entry: HistoryEntry) -> tuple[str, bool]:
-    """Later lines are indented, so that nothing said can pass for one of our own headings."""
-    limit, text = _LIMITS[entry.role], entry.text.strip()
-    was_cut = len(text) > limit
-    told = text[:limit] + _CUT_MARK if was_cut else text
-    return f"[{_LABELS[entry.role]}]: " + "\n  ".join(told.splitlines()), was_cut
+def _told(entry: HistoryEntry, secrets: frozenset[str]) -> _Told | None:
+    """The lines of an entry; None where it says nothing."""
+    if entry.role == "tool":
+        return _tool_told(entry, secrets)
+    if entry.role not in _LABELS or not entry.text.strip():
+        return None
+    said = _cut(entry.text, MESSAGE_CHARS, secrets)
+    return _Told(f"[{_LABELS[entry.role]}]: {said.text}", said.shortened, said.redacted)
+
+
+def _tool_told(entry: HistoryEntry, secrets: frozenset[str]) -> _Told:
+    name = _cut(" ".join(entry.name.split()), _NAME_CHARS, secrets)
+    given = _cut(entry.arguments, TOOL_CHARS, secrets)
+    result = _cut(entry.text, TOOL_CHARS, secrets)
+    ending = result.text or ("(no result: it was interrupted)" if entry.unfinished else "(no result)")
+    return _Told(
+        f"[TOOL CALL: {name.text}] {given.text}".rstrip() + f"\n[TOOL RESULT: {name.text}] {ending}",
+        any(one.shortened for one in (name, given, result)),
+        sum(one.redacted for one in (name, given, result)),
+    )
+
+
+def _cut(text: str, limit: int, secrets: frozenset[str]) -> _Told:
+    """At most ``limit`` characters; later lines are indented, so that nothing said can pass for a heading of ours."""
+    whole = text.strip()
+    clean, redacted = redact(whole[:SEEN_CHARS], secrets)
+    shortened = len(clean) > limit or len(whole) > SEEN_CHARS
+    told = clean[:limit] + _CUT_MARK if shortened else clean
+    return _Told("\n  ".join(told.splitlines()), shortened, redacted)
+
+
+def _result(payload: Mapping[str, Any]) -> str:
+    parts = payload.get("content")
+    texts = [_part(part) for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    if any(texts):
+        return "\n".join(filter(None, texts))
+    given = payload.get("raw_output")
+    return given if isinstance(given, str) else "" if given in (None, {}, []) else _as_json(given)
+
+
+def _part(part: Mapping[str, Any]) -> str:
+    """The text of one content block of a result; of a change to a file, the file and its new text."""
+    inner = part.get("content")
+    block = inner if isinstance(inner, dict) else part
+    if block.get("type") == "diff":
+        changed = block.get("newText") or block.get("new_text") or ""
+        return f"changed {block.get('path', '')}: {changed}"
+    return str(block["text"]) if isinstance(block.get("text"), str) else ""
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -162,6 +162,7 @@ RESUME_EXAMPLES: tuple[tuple[int, str, ResumeFacts], ...] = tuple(
         (9, "no token, history allowed", _NO_TYPE | {"history_allowed": True}),
         (9, "token rejected, history allowed", _REJECTED | {"history_allowed": True}),
         (10, "token rejected, history not allowed", _REJECTED),
+        (10, "token of another profile, type or directory", _REJECTED | {"token_strange": True}),
         (11, "native, no token", {"has_token": False}),
         (12, "neither", _NO_TYPE),
         (8, "native, stopped by its user", {"desired_state": DesiredState.STOPPED, "stopped_by_user": True}),

@@ -85,6 +85,8 @@ class ResumeFacts:
     """The session has its ``executors_running`` row."""
     desired_state: DesiredState
     stopped_by_user: bool
+    token_strange: bool = False
+    """The only token that there is came from another agent profile, agent type or directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class Assessment:
     supports_session_resume: bool
     row: int
     """The row of the table that spoke, 1 to 12; 0: its rows are damaged, and the table was not asked."""
+    token_strange: bool = False
+    """As ``ResumeFacts.token_strange``: the old conversation cannot be tried again as things stand."""
     below: Assessment | None = None
     """What a later row says, where this one only speaks over it: 1, 2, 4 and *stopped by the user*."""
 
@@ -234,6 +238,7 @@ def _said(
         strategy=strategy,
         supports_session_resume=supports_session_resume(facts),
         row=row,
+        token_strange=facts.token_strange,
     )
 
 
@@ -277,13 +282,13 @@ def _with_conversation(cause: Assessment, mode: Mode) -> ModeVerdict:
     if mode is Mode.ACCEPT_MISMATCH and cause.row == 6:
         return ModeVerdict(Strategy.NATIVE)
     if mode is Mode.RESUME and token_was_rejected(cause):
-        return ModeVerdict(Strategy.NATIVE)
+        return ModeVerdict(refusal="strange_token") if cause.token_strange else ModeVerdict(Strategy.NATIVE)
     if cause.row in _REFUSALS:
         return ModeVerdict(refusal=_REFUSALS[cause.row])
     return ModeVerdict(cause.strategy)
 
 
 def token_was_rejected(assessment: Assessment) -> bool:
-    """Whether the agent said that the conversation is gone: *try the old one again* can be offered."""
+    """Whether the agent said that the conversation is gone, or it is another's: its token is not given unasked."""
     cause = assessment.cause
     return cause.row == 10 or (cause.row == 9 and not cause.needs_resume)

@@ -89,7 +89,7 @@ def verify(
         injected: History is told with the next prompt.
     """
     if outcome == "created":
-        return _created(strategy, completed_turns, injected)
+        return _created(strategy, injected)
     if outcome == "resumed":
         return Verdict(ReceiptKind.RESUMED, Verified.PENDING)
     contradiction = contradicts(replayed_user_texts, last_completed_text, completed_turns, type_replays)
@@ -99,13 +99,23 @@ def verify(
     return Verdict(ReceiptKind.LOADED, Verified.REPLAY if proven else Verified.PENDING)
 
 
-def _created(strategy: str, completed_turns: int, injected: bool) -> Verdict:
+def _created(strategy: str, injected: bool) -> Verdict:
     if injected:
         return Verdict(ReceiptKind.INJECTED, Verified.PENDING)
-    if strategy == Strategy.NATIVE and completed_turns:
+    if strategy == Strategy.NATIVE:
         told = "The agent was asked for its conversation and opened a new one instead."
         return Verdict(ReceiptKind.FAILED, Verified.NONE, told)
     return Verdict(ReceiptKind.FRESH, Verified.NONE)
+
+
+def accepted(outcome: Outcome, contradiction: str) -> Verdict:
+    """What a user's *go on with the loaded conversation* comes to: the same kind, and proven by nobody.
+
+    Only what was taken up can be accepted: a new conversation in its place stays a failure.
+    """
+    if outcome == "created":
+        return Verdict(ReceiptKind.FAILED, Verified.NONE, contradiction)
+    return Verdict(ReceiptKind(outcome), Verified.NONE)
 
 
 def contradicts(

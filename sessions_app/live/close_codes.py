@@ -23,5 +23,5 @@ class CloseCode(IntEnum):
     """The same shell was opened elsewhere."""
     TOO_MANY = 4429
     UNREACHABLE = 4503
-    """The session's agentctl does not answer."""
+    """The database, or of a shell the session's agentctl, does not answer."""
     FAILED = 1011

@@ -15,6 +15,7 @@ from sessions_app.live.close_codes import CloseCode
 from sessions_app.live.lines import Line, Log, read_behind
 from sessions_app.live.threads import in_database
 from sessions_app.live.window import PATIENCE, Window
+from sessions_app.models.storage import trouble_of
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,6 @@ class Subscriber(ABC):
                     self.live = not self.over
                     return
             await self.cut(CloseCode.SLOW)
-        except Exception:
+        except Exception as error:
             log.exception("a client could not be given what it lacks")
-            await self.cut(CloseCode.FAILED)
+            await self.cut(CloseCode.FAILED if trouble_of(error) is None else CloseCode.UNREACHABLE)

@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.db import transaction
 
-from executors_app.git import commit_of, git
+from executors_app.agentctl.places.git import commit_of, git
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import LoginLink, Repository, Task
 

@@ -25,10 +25,16 @@ profile may name another command (staff only), add arguments, an environment and
 
 - *Load*: may take its own conversation up again, with ACP `session/load`, or `session/resume` where there is no load. \
 What the running agent says of itself can only narrow this.
+What an agent claims and does not keep is remembered by its type, name and version (`agent_capabilities`; on the page \
+*Executors* and in the admin): a load that brought no history or another one, an error, no answer, a method that it \
+says it does not have. Only the last of these, its own word, takes the claim from it, and the next prompt is then the \
+consent to go on without; all of them are told where it is said how a session resumes. Another version begins anew: \
+what its predecessor could not resume is tried with it.
 - *Told history*: where it cannot, what was said so far is told with the next prompt.
 - *Known to replay*: a load that replays no user message then contradicts our journal, and a user decides.
-- *Gone*: what it says when it no longer has the conversation. Only these words set its token aside; after any other \
-failure the token stays and the load is tried again."""
+- *Gone*: what it says when it no longer has the conversation. These words set its token aside, unless its own \
+`session/list` shows the conversation all the same. Of a type without such words a failed load does so if that list \
+has others and not this one. After any other failure the token stays and the load is tried again."""
 
 _KILL_POINTS = """\
 ## What a kill between two lines leaves

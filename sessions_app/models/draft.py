@@ -46,6 +46,8 @@ class Lease:
 
     owner: str
     generation: int
+    execution_id: str = field(default="", compare=False)
+    """Whose lease it is; empty: of whatever execution the session has."""
 
 
 @dataclass
@@ -176,6 +178,7 @@ class Draft:
         if after not in states.OPEN_RUN_STATES:
             run.waited = run.state == states.RunState.WAITING
             run.ended_at, self.open_run = self.at, None
+            self.set(stalled_since=None)
             if run.wait_kind:
                 waits.revoke(self, reason or move, run=run)
         run.state, run.reason = after, reason
@@ -183,6 +186,12 @@ class Draft:
         said = "resumed" if move == "resume" else after
         self.say(f"session.run.{said}", once, run_id=str(run.id), message_id=run.message_id, reason=reason, **payload)
         return run
+
+    def heard(self) -> None:
+        """The agent has said something: a notice that it is silent is over."""
+        if self.session.stalled_since is not None:
+            self.set(stalled_since=None)
+            self.say("session.run.heard_again", run_id=str(self.open_run.id) if self.open_run else None)
 
     def receipt(self, kind: str, verified: str, *, launch_id: str | None = None, **values: Any) -> ContinuityReceipt:
         """Write how a resume ended; one receipt a launch, a second one changes nothing."""
@@ -240,5 +249,8 @@ def writing(session_id: uuid.UUID | str, lease: Lease | None = None) -> Iterator
 
 
 def _check(execution: ExecutorRunning | None, lease: Lease) -> None:
-    if execution is None or (execution.owner, execution.generation) != (lease.owner, lease.generation):
+    held = None if execution is None else (execution.owner, execution.generation)
+    if execution is None or held != (lease.owner, lease.generation):
         raise LeaseLost(LeaseLost.__doc__)
+    if lease.execution_id not in ("", str(execution.id)):
+        raise LeaseLost("The session has moved to another execution.")

@@ -7,16 +7,14 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Final
 
 from django.db import OperationalError, connection, transaction
 
 from sessions_app.models.session import TaskSession
+from sessions_app.models.storage import BUSY, trouble_of
 
 _patience: ContextVar[float] = ContextVar("patience", default=20.0)
 """Seconds for which a request waits for its turn; each wait for a lock ends within a third of a lease (rule 6)."""
-_BUSY: Final = frozenset({"55P03", "40P01"})
-"""PostgreSQL's codes of a lock that did not come, and of a deadlock that we were chosen to give up."""
 
 
 def be_impatient() -> None:
@@ -56,4 +54,4 @@ def _begin(kept: ExitStack, session_id: uuid.UUID | str, deadline: float) -> Tas
 
 def is_busy(error: OperationalError) -> bool:
     """Whether others held the lock for too long: nothing is wrong, and nothing was done."""
-    return "database is locked" in str(error) or getattr(error.__cause__, "sqlstate", "") in _BUSY
+    return trouble_of(error) is BUSY

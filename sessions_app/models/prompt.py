@@ -14,7 +14,7 @@ class Prompt(TeamModel):
     """One prompt; delivered at most once. A doubt is held and shown, never sent again by itself."""
 
     team_path = "session__task__team"
-    KINDS = ("user", "continue", "wait")
+    KINDS = ("user", "continue", "wait", "retry")
 
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="prompts")
     message_id = models.CharField(max_length=128)
@@ -28,6 +28,14 @@ class Prompt(TeamModel):
     journal_epoch = models.CharField(max_length=64, blank=True, default="")
     resent_as = models.OneToOneField("self", models.SET_NULL, null=True, blank=True, related_name="resend_of")
     continued_by = models.OneToOneField("self", models.SET_NULL, null=True, blank=True, related_name="continuation_of")
+    attempt = models.PositiveSmallIntegerField(default=0)
+    """Which try again of a turn that a passing error of the provider has failed; 0: it is none."""
+    not_before = models.DateTimeField(null=True, blank=True)
+    """When it may be sent; None: as soon as its turn comes."""
+    trouble = models.CharField(max_length=64, blank=True, default="")
+    """Of a try again: the code of the error before it."""
+    trouble_message = models.TextField(blank=True, default="")
+    """The provider's own words for it."""
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 

@@ -57,9 +57,15 @@ class TaskSession(TeamModel):
     start_attempts = models.PositiveIntegerField(default=0)
     next_restart_at = models.DateTimeField(null=True, blank=True)
     ready_since = models.DateTimeField(null=True, blank=True)
+    stalled_since = models.DateTimeField(null=True, blank=True)
+    """The open turn has been silent since then, for longer than ``KANDEV_STALL_NOTICE``; None: it has not."""
     launch_id = models.CharField(max_length=64, blank=True, default="")
     """The start intent whose agent this session believes to be running."""
     context_mismatch = models.BooleanField(default=False)
+    idempotency_key = models.CharField(max_length=128, blank=True, default="", editable=False)
+    """With which its maker asked for it, unique on its task; empty: without one."""
+    asked = models.CharField(max_length=64, blank=True, default="", editable=False)
+    """Digest of what was asked with that key."""
     inject_history = models.BooleanField(default=False)
     """The next prompt carries the conversation so far (receipt ``injected``)."""
     created_at = models.DateTimeField(auto_now_add=True)
@@ -70,6 +76,13 @@ class TaskSession(TeamModel):
         db_table = "task_sessions"
         ordering = ("-created_at", "id")
         indexes = (models.Index(fields=("desired_state", "state"), name="session_wanted"),)
+        constraints = (
+            models.UniqueConstraint(
+                fields=("task", "idempotency_key"),
+                condition=~models.Q(idempotency_key=""),
+                name="one_session_per_idempotency_key",
+            ),
+        )
 
     def __str__(self) -> str:
         return f"session {str(self.id)[:8]}"

@@ -1,19 +1,86 @@
-"""Telling a database whose disk is full from one with another trouble."""
+"""Why the database takes nothing at the moment: a passing trouble of its own, told from a mistake of ours."""
 
 from __future__ import annotations
 
-from typing import Final
+import sqlite3
+from dataclasses import dataclass
+from typing import Any, Final
 
-from django.db import OperationalError
-
-FULL: Final = "The disk of the database is full: nothing was changed. Agents go on, and what they say is kept."
-NEXT_STEP: Final = "Make room on that disk, then try again."
-_SQLITE: Final = "database or disk is full"
-_POSTGRESQL: Final = "53100"
+from django.db import Error, OperationalError
 
 
-def is_full(error: BaseException | None) -> bool:
-    """Whether a statement failed because there is no room for what it writes."""
-    if not isinstance(error, OperationalError):
-        return False
-    return _SQLITE in str(error) or getattr(error.__cause__, "sqlstate", "") == _POSTGRESQL
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One kind of trouble, in words for people."""
+
+    code: str
+    title: str
+    what: str
+    next_step: str
+    retry_after: int
+    """Seconds after which asking again makes sense."""
+
+
+FULL: Final = Trouble(
+    "database_full",
+    "No room left",
+    "The disk of the database is full: nothing was changed. Agents go on, and what they say is kept.",
+    "Make room on that disk, then try again.",
+    30,
+)
+UNAVAILABLE: Final = Trouble(
+    "database_unavailable",
+    "The database cannot be reached",
+    "The database is down, is being started, or takes no more connections. Agents go on, and what they say is kept.",
+    "Try again in a few seconds. If you have just asked for something, look whether it was done.",
+    5,
+)
+BUSY: Final = Trouble(
+    "database_busy",
+    "The database is busy",
+    "Others kept the database to themselves for too long: nothing was changed. Agents go on.",
+    "Try again in a moment.",
+    2,
+)
+
+_SQLITE: Final = {
+    sqlite3.SQLITE_FULL: FULL,
+    sqlite3.SQLITE_BUSY: BUSY,
+    sqlite3.SQLITE_LOCKED: BUSY,
+    sqlite3.SQLITE_PROTOCOL: BUSY,
+    sqlite3.SQLITE_CANTOPEN: UNAVAILABLE,
+    sqlite3.SQLITE_IOERR: UNAVAILABLE,
+    sqlite3.SQLITE_READONLY: UNAVAILABLE,
+}
+"""By the lower byte of an error's code, which its finer kinds have in common."""
+_SQLITE_WORDS: Final = {"database or disk is full": FULL, "database is locked": BUSY}
+_POSTGRESQL: Final = {
+    "53100": FULL,
+    "55P03": BUSY,  # a lock did not come
+    "40P01": BUSY,  # a deadlock, which we were chosen to give up
+    "40001": BUSY,
+    "25P03": UNAVAILABLE,  # the server cut off a transaction in which nothing happened
+    "25006": UNAVAILABLE,  # it only reads: the copy that it was made of is about to take over
+}
+_POSTGRESQL_CLASSES: Final = ("08", "53", "57P", "58")
+"""Of connections, of resources, of a server that stops or starts, of its disk."""
+
+
+def trouble_of(error: BaseException | None) -> Trouble | None:
+    """What keeps the database from its work, or None where ``error`` says nothing of that."""
+    if not isinstance(error, Error):
+        return None
+    cause: Any = error.__cause__
+    if hasattr(cause, "sqlstate"):
+        return _of_postgresql(error, cause.sqlstate)
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is not None:
+        return _SQLITE.get(code & 0xFF)
+    found = (trouble for words, trouble in _SQLITE_WORDS.items() if words in str(error))
+    return next(found, None) if isinstance(error, OperationalError) else None
+
+
+def _of_postgresql(error: Error, state: str | None) -> Trouble | None:
+    if state is None:  # not the server has said it: the connection could not be had, or broke
+        return UNAVAILABLE if isinstance(error, OperationalError) else None
+    return _POSTGRESQL.get(state) or (UNAVAILABLE if state.startswith(_POSTGRESQL_CLASSES) else None)

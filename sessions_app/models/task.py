@@ -42,6 +42,10 @@ class Task(TeamModel):
     repository = models.ForeignKey(Repository, models.PROTECT, null=True, blank=True, related_name="tasks")
     base_branch = models.CharField(max_length=255, blank=True, default="")
     state = models.CharField(max_length=20, choices=[(s.value, s.value) for s in TaskState], default=TaskState.TODO)
+    idempotency_key = models.CharField(max_length=128, blank=True, default="", editable=False)
+    """With which its maker asked for it, unique in its team; empty: without one."""
+    asked = models.CharField(max_length=64, blank=True, default="", editable=False)
+    """Digest of what was asked with that key."""
     archived_at = models.DateTimeField(null=True, blank=True)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
@@ -51,6 +55,13 @@ class Task(TeamModel):
         abstract = False
         db_table = "tasks"
         ordering = ("-created_at", "id")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("team", "idempotency_key"),
+                condition=~models.Q(idempotency_key=""),
+                name="one_task_per_idempotency_key",
+            ),
+        )
 
     def __str__(self) -> str:
         return self.title

@@ -1,8 +1,8 @@
 """Telling other processes that the database has changed: a hint, never the news itself.
 
-Every process that waits listens on a Unix datagram socket in ``<data>/wake/``. A full or dead
-socket, or a listener on another host, costs latency, never an event: by the clock everybody asks
-the database for its version as well.
+Every process that waits listens on a Unix datagram socket in ``<data>/wake/``; other hosts, which only
+PostgreSQL allows, are told by ``far_wakeups``. What does not arrive costs latency, never an event: by the
+clock everybody asks the database for its version as well.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from typing import Final
 from django.conf import settings
 from django.db import connection
 
+from sessions_app.models import far_wakeups
+
 _VERSION: Final = {
     "sqlite": "PRAGMA data_version",
     # A transaction that has written and ended is no longer in progress: xmax or the list has changed.
     "postgresql": "SELECT pg_current_snapshot()::text",
 }
+
+_listeners: Final = set[socket.socket]()
+_relays: Final = dict[int, far_wakeups.Relay]()
+"""The one of this process, while somebody listens; by its pid, for a fork has none of its own."""
 
 
 def database_version() -> str:
@@ -49,14 +55,29 @@ def _short_directory() -> Iterator[Path]:
 
 
 def ring() -> None:
-    """Wake every listening process; never blocks, never fails."""
+    """Wake every listening process, on other hosts too; never fails."""
+    _ring("*.sock")
+    if connection.vendor == "postgresql":
+        _ring_far()
+
+
+def _ring_far() -> None:
+    relay = _relays.get(os.getpid())
+    if relay is not None:
+        relay.tell()
+    else:
+        far_wakeups.tell_from(str(directory()))
+
+
+def _ring(pattern: str) -> None:
+    """Wake those whose sockets have such names; never blocks."""
     with (
         contextlib.suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
         _short_directory() as folder,
     ):
         sender.setblocking(False)
-        for path in folder.glob("*.sock"):
+        for path in folder.glob(pattern):
             _ring_one(sender, path)
 
 
@@ -75,11 +96,25 @@ def listen() -> socket.socket:
     listener.setblocking(False)
     with _short_directory() as folder:
         listener.bind(str(folder / f"{os.getpid()}-{os.urandom(4).hex()}.sock"))
+    if connection.vendor == "postgresql":
+        _hear_far(listener)
     return listener
+
+
+def _hear_far(listener: socket.socket) -> None:
+    """While this process has a listener, its relay rings all that it has."""
+    mine = os.getpid()
+    _listeners.add(listener)
+    if mine not in _relays:
+        _relays[mine] = far_wakeups.Relay(str(directory()), lambda: _ring(f"{mine}-*.sock"))
+        _relays[mine].start()
 
 
 def close(listener: socket.socket) -> None:
     """Stop listening and take the socket's file away."""
+    _listeners.discard(listener)
+    if not _listeners and (relay := _relays.pop(os.getpid(), None)) is not None:
+        relay.end()
     name = Path(listener.getsockname()).name
     listener.close()
     with contextlib.suppress(OSError):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus, WorkspaceState
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
+from sessions_app.domain.belonging import REJECTED_TOKEN_OF, TOKEN_OF, Belonging, strange
 from sessions_app.domain.resumability import DAMAGED, Assessment, ModeVerdict, ResumeFacts, assess, assess_mode
 from sessions_app.domain.states import DesiredState, SessionState
 from sessions_app.models import TaskSession
@@ -49,6 +52,7 @@ class Known(NamedTuple):
     context_mismatch: bool
     task_over: bool
     profile: AgentProfile
+    metadata: Mapping[str, Any] = MappingProxyType({})
     executor_status: str | None = None
     """None: there is no execution, and what follows is not known either."""
     executor_error_code: str = ""
@@ -56,6 +60,7 @@ class Known(NamedTuple):
     probed_supports_resume: bool | None = None
     has_token: bool = False
     has_rejected_token: bool = False
+    workspace_path: str = ""
 
 
 def known_of(session: TaskSession) -> Known:
@@ -69,6 +74,7 @@ def known_of(session: TaskSession) -> Known:
         context_mismatch=session.context_mismatch,
         task_over=session.task.is_over,
         profile=session.agent_profile,
+        metadata=session.metadata,
     )
     execution = execution_of(session)
     if execution is None:
@@ -80,12 +86,14 @@ def known_of(session: TaskSession) -> Known:
         probed_supports_resume=execution.supports_session_resume,
         has_token=bool(execution.resume_token),
         has_rejected_token=bool(execution.rejected_resume_token),
+        workspace_path=execution.workspace_path,
     )
 
 
 def resume_facts(known: Known, *, ever_prompted: bool, workspace: WorkspaceState | None = None) -> ResumeFacts:
     """The facts for ``assess``; ``workspace`` where somebody has just looked."""
     gone = WORKTREE_MISSING in (known.error_code, known.executor_error_code)
+    fits, token_strange = _own_token(known)
     return ResumeFacts(
         session_state=SessionState(known.state),
         task_archived=known.task_over,
@@ -99,13 +107,25 @@ def resume_facts(known: Known, *, ever_prompted: bool, workspace: WorkspaceState
         type_supports_resume=agent_type(known.profile.agent_type).supports_session_resume,
         profile_supports_resume=known.profile.supports_session_resume,
         probed_supports_resume=known.probed_supports_resume,
-        has_token=known.has_token,
-        token_rejected=known.has_rejected_token and not known.has_token,
+        has_token=fits,
+        token_rejected=not fits and (token_strange or known.has_rejected_token),
         history_allowed=history_allowed(known.profile),
         has_row=known.executor_status is not None,
         desired_state=DesiredState(known.desired_state),
         stopped_by_user=known.stopped_by_user,
+        token_strange=token_strange,
     )
+
+
+def _own_token(known: Known) -> tuple[bool, bool]:
+    """Whether the token is of this profile, type and directory; and whether all that there is belongs elsewhere."""
+    if not agent_type(known.profile.agent_type).supports_session_resume:
+        return known.has_token, False
+    now = Belonging(str(known.profile.pk), known.profile.agent_type, known.workspace_path)
+    if known.has_token:
+        fits = not strange(known.metadata.get(TOKEN_OF), now)
+        return fits, not fits
+    return False, known.has_rejected_token and bool(strange(known.metadata.get(REJECTED_TOKEN_OF), now))
 
 
 def assess_session(session: TaskSession, now: datetime | None = None) -> Assessment:

@@ -14,10 +14,10 @@ from django.conf import settings
 from django.db.models import Case, CharField, Exists, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
+from executors_app.agentctl.places.git import GitFailed, common_directory, git
 from executors_app.agents import AgentType
 from executors_app.domain import ExecutorStatus, Observed
 from executors_app.errors import RepositoryUnusable, RuntimeUnavailable
-from executors_app.git import GitFailed, common_directory, git
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import runtime
 from sessions_app.domain.states import WorkState

@@ -8,6 +8,7 @@ from typing import Any
 from sessions_app.domain.continuation import Interruption, continue_prompt
 from sessions_app.domain.states import PromptState
 from sessions_app.models import Draft, Prompt, Run, writing
+from sessions_app.services import unfinished
 from sessions_app.services.errors import Conflict, NotFound
 from sessions_app.services.intents import wake
 
@@ -35,11 +36,11 @@ def _new_row(draft: Draft, old: Prompt, by: Any) -> Prompt:
     """Named after the interrupted run, so that nobody makes a second one for it."""
     run = draft.session.runs.filter(message_id=old.message_id).last()
     name = f"continue:{run.id if run else uuid.uuid4()}"
-    facts = Interruption(
-        task_title=draft.session.task.title,
-        last_request=old.text,
-        unfinished_tools=_unfinished_tools(draft, run) if run else (),
-    )
+    known = unfinished.of(draft.session)
+    if known and known.get("message_id") == old.message_id:
+        facts = unfinished.interruption_of(draft.session, known)
+    else:  # of an earlier turn, of which no more is known than the log has
+        facts = Interruption(draft.session.task.title, old.text, _unfinished_tools(draft, run) if run else ())
     row, made = Prompt.objects.get_or_create(
         session=draft.session,
         message_id=name,

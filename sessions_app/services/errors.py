@@ -60,6 +60,12 @@ class MissingResumeToken(SessionsError):
     code = "missing_resume_token"
 
 
+class StrangeToken(SessionsError):
+    """This conversation belongs to another agent profile, agent type or directory, and is not given to this one."""
+
+    code = "strange_token"
+
+
 class TerminalState(SessionsError):
     """The session has ended for good."""
 
@@ -82,6 +88,12 @@ class PromptInDoubt(SessionsError):
     """It is not known whether the agent got this prompt: send it again, or dismiss it."""
 
     code = "prompt_in_doubt"
+
+
+class IdempotencyKeyReused(SessionsError):
+    """Something else was asked with this idempotency key. Take a new key for a new request."""
+
+    code = "idempotency_key_reused"
 
 
 class TokenInvalid(SessionsError):
@@ -114,6 +126,7 @@ BY_CODE: dict[str, type[SessionsError]] = {
         AlreadyRunning,
         NotResumable,
         MissingResumeToken,
+        StrangeToken,
         TerminalState,
         WorktreeMissing,
         PromptInDoubt,

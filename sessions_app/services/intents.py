@@ -18,6 +18,7 @@ from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, 
 from sessions_app.models import Draft, Intent, IntentKind, Prompt, Run, TaskSession, waits, wakeups, writing
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.errors import BY_CODE, Conflict, Invalid, PromptInDoubt, TerminalState
+from sessions_app.services.retries import take_back
 
 MODES = tuple(mode.value for mode in Mode)
 RUNNING_ROW = 1
@@ -155,11 +156,11 @@ def _end_wait(draft: Draft, by: Any) -> None:
 
 
 def cancel(session_id: uuid.UUID, by: Any) -> bool:
-    """Ask for the active turn to end; False where there is none."""
+    """Ask for the active turn to end, or to be tried no more; False where there is none."""
     with writing(session_id) as draft:
         run = draft.open_run
         if run is None:
-            return False
+            return take_back(draft)
         if not run.has_process and _cancel_wait(draft, run):
             return True
         order(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
@@ -181,6 +182,7 @@ def stop(session_id: uuid.UUID, by: Any) -> None:
     with writing(session_id) as draft:
         _refuse_start(draft)
         waits.end_external(draft, "stopped")
+        take_back(draft)
         draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None)
         if not draft.session.intents.filter(kind=IntentKind.STOP, done_at=None).exists():
             order(draft.session, IntentKind.STOP, by)

@@ -9,6 +9,7 @@ from sessions_app.domain.states import PROMPT, PromptState
 from sessions_app.models import Draft, Prompt, TaskSession, writing
 from sessions_app.services.errors import Conflict, NotFound
 from sessions_app.services.intents import wake
+from sessions_app.services.retries import rest_after
 
 
 def _locked(draft: Draft, message_id: str, *wanted: str) -> Prompt:
@@ -52,6 +53,7 @@ def withdraw(session_id: uuid.UUID, message_id: str) -> Prompt:
     with writing(session_id) as draft:
         row = _locked(draft, message_id, PromptState.QUEUED)
         draft.move_prompt(row, "withdraw")
+        rest_after(draft, row)
     return row
 
 

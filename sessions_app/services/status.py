@@ -11,12 +11,15 @@ from django.db.models import Count, Q
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
+from sessions_app.domain.resumability import Assessment, Strategy
 from sessions_app.domain.soundness import DAMAGED_ROW, said
 from sessions_app.domain.states import PromptState, RunState
 from sessions_app.models import QUEUED_FOR_CAPACITY, ContinuityReceipt, Run, Supervisor, TaskSession
 from sessions_app.models.derived import derived_status, newest_run
 from sessions_app.services.assessment import assess_session, execution_of, is_running
+from sessions_app.services.history import history_of
 from sessions_app.services.overdue import is_overdue
+from sessions_app.services.retries import retry_json
 from sessions_app.services.soundness import flaws_of
 
 CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
@@ -60,6 +63,9 @@ def session_status(session: TaskSession) -> dict[str, Any]:
         "continuing": counts["continuing"] > 0,
         "restart_attempts": session.start_attempts,
         "next_restart_at": session.next_restart_at.isoformat() if session.next_restart_at else None,
+        "stalled_since": session.stalled_since.isoformat() if session.stalled_since else None,
+        "retry": retry_json(session) if counts["retries"] else None,
+        "history": _history(session, assessment),
         "latest_receipt": receipt_json(session.receipts.first()),
         "pending_permissions": counts["pending"],
         "held_prompts": counts["held"],
@@ -68,6 +74,12 @@ def session_status(session: TaskSession) -> dict[str, Any]:
         "starting": bool(starts),
         "queued_for_capacity": any(order.get(QUEUED_FOR_CAPACITY) for order in starts),
     }
+
+
+def _history(session: TaskSession, assessment: Assessment) -> dict[str, int] | None:
+    """What the next prompt would tell a new agent of the conversation, before anybody gives it."""
+    tells = session.inject_history or (assessment.cause.strategy is Strategy.HISTORY and not session.launch_id)
+    return history_of(session).facts() if tells else None
 
 
 def _error_part(session: TaskSession, execution: ExecutorRunning | None) -> dict[str, str]:
@@ -86,6 +98,7 @@ def _execution_part(execution: ExecutorRunning | None) -> dict[str, Any]:
         "agent_execution_id": str(execution.id) if execution else None,
         "supports_workspace_only": bool(execution and execution.supports_workspace_only),
         "last_seen_at": seen.isoformat() if seen else None,
+        "capability_note": execution.capability_note if execution else "",
     }
 
 
@@ -94,6 +107,7 @@ def _counts(session: TaskSession) -> dict[str, int]:
         held=Count("id", filter=Q(state=PromptState.HELD)),
         queued=Count("id", filter=Q(state=PromptState.QUEUED)),
         overdue=Count("id", filter=is_overdue()),
+        retries=Count("id", filter=Q(kind="retry", state=PromptState.QUEUED)),
         continuing=Count("id", filter=Q(kind="continue", state__in=["queued", "sending", "accepted", "delivered"])),
     )
     return {

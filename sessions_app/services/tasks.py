@@ -17,10 +17,18 @@ from sessions_app.domain.states import DesiredState, TaskState
 from sessions_app.models import Prompt, Repository, Task, TaskSession
 from sessions_app.services import intents
 from sessions_app.services.errors import Conflict, Invalid, TerminalState
+from sessions_app.services.once import Mark, make_once
 from sessions_app.services.portable import record as portable_record
 
 
-def create_task(user: Any, values: Mapping[str, Any]) -> Task:
+def create_task_once(user: Any, values: Mapping[str, Any], key: str) -> tuple[Task, bool]:
+    """``create_task``, and what it made before with this idempotency ``key`` in the team; (task, whether it is new)."""
+    asked = {name: getattr(value, "pk", value) for name, value in values.items()}
+    rows = Task.objects.filter(team=values["team"])
+    return make_once(rows, key, asked, lambda mark: create_task(user, values, mark))
+
+
+def create_task(user: Any, values: Mapping[str, Any], mark: Mapping[str, str] | None = None) -> Task:
     """A new task of one of the user's teams.
 
     ``values``: title, team, and maybe description, repository (a row), repository_path, base_branch.
@@ -36,6 +44,7 @@ def create_task(user: Any, values: Mapping[str, Any]) -> Task:
         repository=repository,
         base_branch=values.get("base_branch", ""),
         created_by=user,
+        **(mark or {}),
     )
 
 
@@ -64,6 +73,18 @@ def change_task(task: Task, values: Mapping[str, Any]) -> Task:
     return row
 
 
+def create_session_once(
+    user: Any, task: Task, profile: AgentProfile, executor: Executor, key: str, **asked: str
+) -> tuple[TaskSession, bool]:
+    """``create_session``, and what it made before with this idempotency ``key`` on the task; (session, is it new)."""
+    said = {"desired_state": DesiredState.RUNNING, **asked, "agent_profile": profile.id, "executor": executor.id}
+
+    def make(mark: Mark) -> TaskSession:
+        return create_session(user, task, profile, executor, **asked, mark=mark)
+
+    return make_once(TaskSession.objects.filter(task=task), key, said, make)
+
+
 def create_session(
     user: Any,
     task: Task,
@@ -73,6 +94,7 @@ def create_session(
     prompt: str = "",
     policy: str = "",
     desired_state: str = DesiredState.RUNNING,
+    mark: Mapping[str, str] | None = None,
 ) -> TaskSession:
     """A new session on a task with its first prompt in the ledger, to be launched in the background."""
     if task.is_over:
@@ -88,6 +110,7 @@ def create_session(
             desired_state=desired_state,
             stopped_by_user=desired_state == DesiredState.STOPPED,
             policy=policy or settings.KANDEV_RECOVERY_POLICY,
+            **(mark or {}),
         )
         execution = _execution(session)
         TaskSession.objects.filter(id=session.id).update(agent_execution_id=execution.id)

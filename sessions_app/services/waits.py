@@ -16,7 +16,7 @@ from django.utils import timezone
 from sessions_app.domain.states import ENDED_STATES, PromptState, RunState
 from sessions_app.domain.status import DerivedStatus
 from sessions_app.domain.tokens import WaitKind
-from sessions_app.models import Draft, Prompt, ResumeToken, Run, writing
+from sessions_app.models import Draft, Prompt, ResumeToken, Run, TaskSession, writing
 from sessions_app.models import waits as writes
 from sessions_app.services import tokens
 from sessions_app.services.errors import Conflict, Invalid, TerminalState, TokenInvalid, TokenRevoked
@@ -53,8 +53,41 @@ def open_wait(session_id: uuid.UUID, reason: str, deadline: datetime | None, by:
     return OpenWait(token.run_id, token.wait_id, token.secret(), deadline)
 
 
+def rotate(session_id: uuid.UUID, wait_id: str, by: Any) -> OpenWait:
+    """Give an open wait another key; the earlier one is revoked. Raises Conflict where it is over."""
+    with writing(session_id) as draft:
+        run = _open_run_of(draft, wait_id)
+        token = _ask_again(draft, run, run.wait_reason, run.deadline_at, by)
+    return OpenWait(token.run_id, token.wait_id, token.secret(), token.expires_at)
+
+
+def end(session_id: uuid.UUID, wait_id: str) -> None:
+    """Wait no longer: the key is revoked, the run is cancelled. Raises Conflict where the wait is over."""
+    with writing(session_id) as draft:
+        _open_run_of(draft, wait_id)
+        writes.end_external(draft, "cancelled")
+
+
+def _open_run_of(draft: Draft, wait_id: str) -> Run:
+    run = draft.open_run
+    if run is None or run.has_process or run.state != RunState.WAITING or run.wait_id != wait_id:
+        raise Conflict("This wait is over.")
+    return run
+
+
+def may_begin(session: TaskSession) -> bool:
+    """Whether the session is at rest, so that a wait could begin now."""
+    if session.state in ENDED_STATES or session.task.is_over:
+        return False
+    return not session.runs.filter(ended_at=None).exists() and not _has_prompts(session)
+
+
+def _has_prompts(session: TaskSession) -> bool:
+    return session.prompts.filter(state__in=UNDER_WAY).exists()
+
+
 def _begin(draft: Draft, reason: str, deadline: datetime | None, by: Any) -> ResumeToken:
-    if draft.open_run is not None or draft.session.prompts.filter(state__in=UNDER_WAY).exists():
+    if draft.open_run is not None or _has_prompts(draft.session):
         raise Conflict("The agent is at work, or has a prompt to work on. A wait can begin when its turn has ended.")
     wait_id = str(uuid.uuid4())
     draft.start_run(message_id(wait_id), has_process=False)

@@ -58,6 +58,8 @@ class Attachment:
     found_agent: bool = True
     """The agent lived when the execution was taken over."""
     agent_gone: bool = False
+    snapshot_taken: bool = False
+    """Since somebody last asked."""
     trouble: str = ""
     """What keeps its agentctl from writing, as the last notice said."""
     shown_trouble: str = ""
@@ -161,6 +163,7 @@ class Attachment:
         done = await self.writer(self.session_id, self.lease, lines, token)
         self.epoch, self.seq = done.epoch, done.seq
         self.agent_gone = self.agent_gone or done.agent_gone
+        self.snapshot_taken = self.snapshot_taken or any(line["kind"] == Kind.WORKSPACE_SNAPSHOT for line in lines)
         return done
 
     async def _tell(self) -> None:

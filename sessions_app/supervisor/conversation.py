@@ -119,6 +119,16 @@ class Conversation:
         tools = {**self._tools_of(complete=False), **self._tools}
         return [tool for tool in tools.values() if not tool.complete]
 
+    def called_tools_since(self, key: str) -> bool:
+        """Whether the agent has called a tool behind the user's message ``key``."""
+        new = [change.message for change in self._changes if change.is_new]
+        begin = next((at for at, one in enumerate(new) if one.role == "user" and one.key == key), None)
+        if begin is not None or any(one.role == "tool" for one in new):
+            return any(one.role == "tool" for one in new[begin or 0 :])
+        messages = self.draft.session.messages
+        told = messages.filter(role="user", key=key).order_by("seq").values_list("seq", flat=True).first()
+        return told is not None and messages.filter(role="tool", seq__gt=told).exists()
+
     def finish(self, tool_status: str = "") -> None:
         """The turn is over; unfinished tool calls become ``tool_status`` (never "completed", design 7)."""
         self.finish_text()

@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from executors_app.agentctl.protocol import Kind
-from sessions_app.domain import verification
 from sessions_app.domain.states import PROMPT, SESSION
-from sessions_app.domain.verification import ReceiptKind, Verdict, Verified
 from sessions_app.models import Draft, PermissionRequest, Prompt, waits
+from sessions_app.supervisor import receipts
 from sessions_app.supervisor.conversation import Conversation
-from sessions_app.supervisor.interruptions import INTERRUPTION_NOTE, agent_left, interrupt
+from sessions_app.supervisor.interruptions import agent_left, interrupt
+from sessions_app.supervisor.outcomes import lose_conversation
+from sessions_app.supervisor.retries import plan_retry, say_failure
 
 Line = Mapping[str, Any]
 UNWRITABLE = "unwritable"
@@ -43,6 +44,7 @@ class Fold:
             return
         _check(line)
         self.draft.at = datetime.fromtimestamp(float(line["ts"]), UTC)
+        self.draft.heard()
         if line["kind"] not in (Kind.MESSAGE_AGENT, Kind.MESSAGE_THOUGHT):
             self.conversation.pause()
         handler(self, line)
@@ -72,7 +74,6 @@ def _accepted(fold: Fold, line: Line) -> None:
     fold.conversation.add("user", text, key=message_id, kind=kind)
     if row is not None and PROMPT.allows(row.state, "accept"):
         draft.move_prompt(row, "accept", journal_epoch=line["epoch"])
-    draft.set(inject_history=False, metadata={**draft.session.metadata, INTERRUPTION_NOTE: ""})
     _move(draft, "turn_started", work="begin")
 
 
@@ -80,6 +81,7 @@ def _delivered(fold: Fold, line: Line) -> None:
     row = fold.prompt(line)
     if row is not None and PROMPT.allows(row.state, "deliver"):
         fold.draft.move_prompt(row, "deliver")
+    receipts.delivered(fold.draft, str(line.get("message_id")))
 
 
 def _text(role: str) -> Callable[[Fold, Line], None]:
@@ -162,39 +164,27 @@ def _permission_settled(state: str) -> Callable[[Fold, Line], None]:
 def _turn_ended(move: str) -> Callable[[Fold, Line], None]:
     def end(fold: Fold, line: Line) -> None:
         draft = fold.draft
+        tools = fold.conversation.unfinished_tools() if move == "fail" else []
         fold.conversation.finish(tool_status="" if move == "complete" else "cancelled")
-        row = fold.prompt(line)
+        row, run = fold.prompt(line), draft.open_turn
         if row is not None and PROMPT.allows(row.state, "finish"):
             draft.move_prompt(row, "finish")
-        if draft.open_turn is None:
+        if run is None:
             return
         failure = {"error_code": line.get("code"), "error_message": line.get("message")} if move == "fail" else {}
         draft.move_run(move, reason=str(line.get("stop_reason") or line.get("code") or "")[:64], **failure)
         if move != "cancel":
-            _settle_receipt(draft, failed=move == "fail")
-        _move(draft, "turn_ended", work="rest")
+            receipts.settle(draft, failed=move == "fail")
+        talk = fold.conversation
+        retry = plan_retry(draft, run, row, line, talk=talk, tools=tools) if move == "fail" else None
+        _move(draft, "turn_ended", work="begin" if retry else "rest")
         if move == "complete":
             draft.set(start_attempts=0, next_restart_at=None)
         if move == "fail":
-            fold.conversation.add("status", str(line.get("message") or "The turn failed."), level="error")
+            say_failure(draft, fold.conversation, line, retry)
+            lose_conversation(draft, str(line.get("code") or ""), str(line.get("message") or ""))
 
     return end
-
-
-def _settle_receipt(draft: Draft, *, failed: bool) -> None:
-    """The first turn after a resume proves or refutes what was pending (rules, section 9)."""
-    receipt = draft.session.receipts.filter(verified=Verified.PENDING).order_by("-created_at").first()
-    if receipt is None or draft.execution is None:
-        return
-    token = draft.execution.resume_token
-    receipt.verified = verification.after_first_turn(
-        Verdict(ReceiptKind(receipt.kind), Verified.PENDING),
-        str(receipt.evidence.get("fingerprint_after") or ""),
-        verification.fingerprint(token) if token else "",
-        failed=failed,
-    )
-    receipt.save(update_fields=["verified"])
-    draft.say("session.receipt", receipt_id=str(receipt.id), kind=receipt.kind, verified=receipt.verified)
 
 
 def _exited(fold: Fold, line: Line) -> None:

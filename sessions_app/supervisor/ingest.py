@@ -18,10 +18,10 @@ from django.utils import timezone
 
 from executors_app import crash_points
 from executors_app.models import ExecutorRunning
-from sessions_app.domain.resumability import Strategy
-from sessions_app.models import Draft, IntentKind, Lease, LeaseLost, writing
+from sessions_app.models import Draft, Lease, LeaseLost, writing
 from sessions_app.supervisor.fold import UNWRITABLE, Fold, Line
 from sessions_app.supervisor.reading import Reading
+from sessions_app.supervisor.token_keeping import take_told
 
 log = logging.getLogger(__name__)
 NOT_THE_LINES = (LeaseLost, ExecutorRunning.DoesNotExist, OperationalError, InterfaceError, MemoryError)
@@ -112,17 +112,4 @@ def _say_what_is_missing(draft: Draft, execution: ExecutorRunning, reading: Read
 
 def _keep_cursor(draft: Draft, execution: ExecutorRunning, token: Mapping[str, Any] | None) -> None:
     values = ["journal_epoch", "journal_seq", "last_seen_at", "updated_at"]
-    told = str(token.get("resume_token") or "") if token else ""
-    if token and told not in ("", execution.rejected_resume_token) and not _is_unproven(draft, execution, told):
-        execution.resume_token = told
-        execution.last_message_uuid = str(token.get("last_message_uuid") or "")
-        values += ["resume_token", "last_message_uuid"]
-    execution.save(update_fields=values)
-
-
-def _is_unproven(draft: Draft, execution: ExecutorRunning, told: str) -> bool:
-    """Another conversation is being opened in place of the one we have: whether it works, its start will say."""
-    if execution.resume_token in ("", told):
-        return False
-    start = draft.session.intents.filter(kind=IntentKind.START, done_at=None).first()
-    return start is not None and start.payload.get("strategy") in (Strategy.FRESH, Strategy.HISTORY)
+    execution.save(update_fields=[*values, *take_told(draft, execution, token)])

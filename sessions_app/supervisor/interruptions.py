@@ -10,14 +10,14 @@ from sessions_app.domain import continuation
 from sessions_app.domain.recovery import Policy
 from sessions_app.domain.states import SESSION, UNSETTLED_PROMPT_STATES, PromptState, WorkState
 from sessions_app.models import Draft, IntentKind, Prompt, Run, TaskSession, waits
+from sessions_app.services import unfinished
+from sessions_app.supervisor import receipts
 from sessions_app.supervisor.conversation import Conversation
 
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 WITH_ITS_AGENTCTL = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
 """Reasons of an interruption in which what stood in the agent's pipe is lost (rule 23)."""
 STEADY = timedelta(minutes=10)
-INTERRUPTION_NOTE = "interruption_note"
-"""Key of ``TaskSession.metadata``: what the user's next prompt says before its text."""
 
 
 def interrupt(draft: Draft, reason: str, conversation: Conversation | None = None) -> bool:
@@ -52,6 +52,7 @@ def agent_left(draft: Draft) -> None:
     seen = execution.last_seen_at if execution else None
     if since is not None and seen is not None and seen - since >= STEADY:
         draft.set(start_attempts=0)
+    receipts.unproven(draft)
     draft.set(launch_id="", ready_since=None)
 
 
@@ -79,22 +80,24 @@ def _settle_prompts(draft: Draft) -> Prompt | None:
 
 
 def _go_on(draft: Draft, run: Run, interrupted: Prompt | None, tools: list[str]) -> None:
-    """The continue prompt, or the note that a newer prompt of the user carries in its place (rule 16)."""
+    """What the next prompt tells of it, and the continue prompt where nobody else asks for more (rule 16)."""
     session = draft.session
     facts = continuation.ContinueFacts(
         work_state=WorkState(session.work_state),
         policy=Policy(session.policy),
         setting=_setting(session),
         prompt_held=interrupted is None,
-        ended_by_user=session.stopped_by_user or _was_cancelled(draft, run),
+        cancelled_by_user=_was_cancelled(draft, run),
+        stopped_by_user=session.stopped_by_user,
         user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind="user").exists(),
         agent_owns_turn=False,
         turn_finished=False,
     )
-    told = continuation.Interruption(session.task.title, interrupted.text if interrupted else "", tools)
-    if continuation.should_note(facts):
-        draft.set(metadata={**session.metadata, INTERRUPTION_NOTE: continuation.interruption_note(told)})
-    if interrupted is not None and continuation.should_continue(facts):
+    if not continuation.was_cut(facts) or interrupted is None:
+        return
+    unfinished.note(draft, run, tools)
+    if continuation.should_continue(facts):
+        told = continuation.Interruption(session.task.title, interrupted.text, tools)
         _put_continue_prompt(draft, run, interrupted, continuation.continue_prompt(told))
 
 

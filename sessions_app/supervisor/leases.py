@@ -92,7 +92,7 @@ def left_behind(me: str) -> set[tuple[uuid.UUID, str]]:
 def held(session_id: uuid.UUID, me: str) -> Lease | None:
     """The lease of a session's execution, if ``me`` has it."""
     row = ExecutorRunning.objects.filter(session_id=session_id, owner=me).order_by("-created_at").first()
-    return Lease(me, row.generation) if row else None
+    return Lease(me, row.generation, str(row.id)) if row else None
 
 
 def acquire(execution_id: uuid.UUID, me: str, reported: int = 0) -> Lease | None:
@@ -110,7 +110,7 @@ def acquire(execution_id: uuid.UUID, me: str, reported: int = 0) -> Lease | None
         won = ExecutorRunning.objects.filter(
             Q(owner=execution.owner), id=execution_id, generation=execution.generation
         ).update(owner=me, generation=generation, lease_expires_at=now + ttl())
-    return Lease(me, generation) if won else None
+    return Lease(me, generation, str(execution_id)) if won else None
 
 
 def renew(me: str) -> set[uuid.UUID]:

@@ -16,9 +16,13 @@ from sessions_app.services import restored
 from sessions_app.supervisor import beat, deadlines, leases, lock, overdue, sweep_report, sweep_requests
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.deaths import DeathWatch
 from sessions_app.supervisor.export import Export
+from sessions_app.supervisor.homecoming import Homecoming
 from sessions_app.supervisor.orders import Orders
 from sessions_app.supervisor.pace import Pace
+from sessions_app.supervisor.retries import due_retries
+from sessions_app.supervisor.stalls import notice_stalls
 from sessions_app.supervisor.sweep import Scope, Sweep, sweep
 
 log = logging.getLogger(__name__)
@@ -26,6 +30,8 @@ LOOK_EVERY = 0.25
 """Seconds between two looks for a changed database, whatever wake-ups come (rules, section 5a)."""
 DEADLINES_EVERY = 1.0
 """Seconds between two looks for waits whose time is over."""
+STALLS_EVERY = 15.0
+"""Seconds at most between two looks for turns that are silent."""
 LEFT_EVERY = 1.0
 """Seconds between two looks for sessions whose supervisor is gone."""
 LOOK_AGAIN = 0.02
@@ -41,6 +47,8 @@ class Supervisor:
         self.export = Export(self.core.boot_id)
         self.core.on_change = self._changed
         self.core.on_loss = self._lost
+        self._deaths = DeathWatch(self.core, self._look_for)
+        self._homecoming = Homecoming()
         self.unknown: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._bell = asyncio.Event()
@@ -48,6 +56,7 @@ class Supervisor:
         self._look_at = asyncio.Event()
         self._lost_sessions: set[uuid.UUID] = set()
         self._paces: dict[uuid.UUID, Pace] = {}
+        self._due: frozenset[uuid.UUID] = frozenset()
         self._left_behind: set[tuple[uuid.UUID, str]] = set()
 
     async def open(self) -> None:
@@ -80,6 +89,8 @@ class Supervisor:
                 *([self._look_for_the_left_behind] if lock.is_shared() else []),
                 self._sweep_on_request,
                 self._keep_deadlines,
+                self._notice_stalls,
+                self._deaths.keep,
                 self.export.go_on,
             ):
                 self._spawn(job)
@@ -94,6 +105,8 @@ class Supervisor:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._deaths.close()
+        await self._homecoming.close()
         await self.orders.close()
         await self.export.close()
         await self.core.give_back()
@@ -149,7 +162,16 @@ class Supervisor:
             if await self.core.database(deadlines.end_overdue):
                 self._bell.set()
             await self.core.database(overdue.say_overdue)
+            before, self._due = self._due, await self.core.database(due_retries)
+            if self._due - before:
+                self._bell.set()
             await asyncio.sleep(DEADLINES_EVERY)
+
+    async def _notice_stalls(self) -> None:
+        """Look for turns in which nothing is heard of the agent; late by a tenth of the time at most."""
+        await asyncio.sleep(min(max(settings.KANDEV_STALL_NOTICE / 10, 0.2), STALLS_EVERY))
+        held = {session_id: one.lease for session_id, one in self.core.attachments.items() if not one.ended}
+        await self.core.database(notice_stalls, held)
 
     async def _sweep_on_request(self) -> None:
         """One sweep that somebody asked for, or else the wait for a change of the database."""
@@ -166,6 +188,9 @@ class Supervisor:
         """A commit of ingest: orders may be due, and an agent that has gone is looked after at once."""
         self.orders.poke(session_id)
         attachment = self.core.attached(session_id)
+        if attachment is not None and attachment.snapshot_taken:
+            attachment.snapshot_taken = False
+            self._homecoming.due(attachment.facts)
         if attachment is not None and attachment.agent_gone:
             attachment.agent_gone = False
             self._lost(attachment)

@@ -12,11 +12,15 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
+from executors_app.agentctl.protocol import Code
+from executors_app.capability_memory import told_of
 from executors_app.errors import ExecutorError
 from executors_app.plugins import agent_type
 from sessions_app.domain import backoff
 from sessions_app.domain.states import SESSION, DesiredState, PromptState
 from sessions_app.models import Draft, Intent, Lease, waits, writing
+from sessions_app.supervisor import receipts, token_keeping
+from sessions_app.supervisor.capabilities import PROBE_FIELDS, take_in
 from sessions_app.supervisor.interruptions import agent_left, hold_unsent, interrupt
 
 ASK_AGAIN = timedelta(seconds=90)
@@ -40,17 +44,23 @@ class Failure:
     needs_user: bool = False
     """Nobody else can go on: not tried again by itself."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """What the agent told of itself before it failed (``StartFailed.told``)."""
+    broken: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """What we saw it not keep: (Shortfall, how), by capability."""
 
 
 def failure_of(error: ExecutorError, *, executor_failed: bool) -> Failure:
     """The failure that an error of the executors' side stands for."""
     answer = error.details.get("answer") or {}
+    told = answer.get("told")
     return Failure(
         code=str(getattr(error, "refusal", None) or error.code),
-        message=error.message,
+        message=error.message.replace("\0", ""),  # an agent's own words may be in it
         permanent=bool(answer.get("permanent", error.permanent)),
         token_valid=bool(answer.get("token_valid", True)),
         executor_failed=executor_failed,
+        told=told if isinstance(told, dict) else {},
     )
 
 
@@ -71,22 +81,41 @@ def write_failure(session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | No
         strategy = Intent.objects.values_list("payload", flat=True).get(id=intent_id).get("strategy", "")
         if failure.executor_failed:
             draft.move_executor("fail", error_code=failure.code, error_message=failure.message)
+        note = _take_in(draft, failure)
         draft.receipt(
             "failed",
             "none",
             launch_id=str(intent_id),
             strategy=strategy,
             reason=failure.code,
-            evidence={**failure.evidence, "message": failure.message},
+            evidence={
+                **failure.evidence,
+                **receipts.rebuilt(draft),
+                "message": failure.message,
+                "capability_note": note,
+            },
         )
         draft.set(launch_id="")
-        if failure.token_valid:
+        if failure.code == Code.RESUME_UNSUPPORTED:
+            _set_token_aside(draft, failure)
+        elif failure.token_valid:
             _back_off(draft, failure)
         elif _is_believed(draft):
             _set_token_aside(draft, failure)
         else:
             draft.set(next_restart_at=draft.at + ASK_AGAIN)
             draft.move("fail", error_code=failure.code, error_message=f"{failure.message} Asking once more.")
+
+
+def _take_in(draft: Draft, failure: Failure) -> str:
+    """What the agent told before it failed; a start without a word of it teaches nothing. Returns the note."""
+    execution = draft.execution
+    if execution is None or not failure.told:
+        return ""
+    kind, token = draft.session.agent_profile.agent_type, execution.resume_token or execution.rejected_resume_token
+    note = take_in(draft, told_of(kind, failure.told, broken=failure.broken, secret=token))
+    execution.save(update_fields=[*PROBE_FIELDS, "updated_at"])
+    return note
 
 
 def _is_believed(draft: Draft) -> bool:
@@ -101,13 +130,28 @@ def _is_believed(draft: Draft) -> bool:
 
 
 def _set_token_aside(draft: Draft, failure: Failure) -> None:
-    """The agent says that the conversation is gone: the token is kept apart, and a user decides (design 8)."""
-    execution = draft.execution
-    if execution is not None and execution.resume_token:
-        execution.rejected_resume_token, execution.resume_token = execution.resume_token, ""
-        execution.save(update_fields=["rejected_resume_token", "resume_token", "updated_at"])
+    """The agent says that it cannot take the conversation up: the token is kept apart, and a user decides.
+
+    Either the conversation is gone, or the agent has nothing to take one up with (rules, section 8, rows 9 and 10).
+    """
+    token_keeping.set_aside(draft)
     draft.set(next_restart_at=None)
-    draft.move("ready", error_code=failure.code, error_message=failure.message, reason="token_rejected")
+    draft.move("ready", error_code=failure.code, error_message=failure.message, reason=failure.code)
+
+
+def lose_conversation(draft: Draft, code: str, message: str) -> None:
+    """A turn has shown that its agent is not in this conversation, and agentctl stops it: as after such a start."""
+    if code == Code.CONTEXT_MISMATCH and SESSION.allows(draft.session.state, "fail"):
+        receipts.refuted(draft, code, message)
+        draft.set(context_mismatch=True, next_restart_at=None)
+        hold_unsent(draft)
+        draft.move("fail", error_code=code, error_message=message)
+    elif code == Code.TOKEN_REJECTED and SESSION.allows(draft.session.state, "ready"):
+        receipts.refuted(draft, code, message)
+        if _is_believed(draft):
+            _set_token_aside(draft, Failure(code, message))
+        else:
+            draft.set(next_restart_at=draft.at + ASK_AGAIN)
 
 
 def _back_off(draft: Draft, failure: Failure) -> None:

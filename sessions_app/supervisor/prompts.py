@@ -11,18 +11,18 @@ from executors_app import crash_points
 from executors_app.agentctl.protocol import Code
 from executors_app.errors import AgentctlRefused, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
-from sessions_app.domain.history import HistoryEntry, inject, with_request
+from sessions_app.domain.history import with_request
 from sessions_app.domain.states import DesiredState, PromptState
-from sessions_app.models import Draft, Lease, LeaseLost, Prompt, TaskSession, texts_of, writing
+from sessions_app.models import Draft, Lease, LeaseLost, Prompt, TaskSession, writing
+from sessions_app.services import unfinished
 from sessions_app.services.assessment import is_running
+from sessions_app.services.history import history_of
 from sessions_app.services.soundness import flaws_of
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.interruptions import INTERRUPTION_NOTE
+from sessions_app.supervisor.retries import is_due
 
 log = logging.getLogger(__name__)
-NEWEST = 400
-"""Messages at most that are looked at to tell a new agent the conversation."""
 TOLD_WITHIN = 10.0
 """Seconds for the journal of an agentctl that answers to be in the log."""
 
@@ -43,7 +43,7 @@ async def send_next(core: Core, session_id: uuid.UUID) -> bool:
         return False
     try:
         sending = await core.database(
-            _claim, session_id, attachment.lease, attachment.journal_epoch, frozenset(attachment.sent)
+            claim_next, session_id, attachment.lease, attachment.journal_epoch, frozenset(attachment.sent)
         )
         if sending is not None:
             crash_points.reached("supervisor.prompt_sending", session_id)
@@ -87,7 +87,7 @@ async def _settle_duplicate(core: Core, attachment: Attachment, sending: Sending
         await core.database(_hold_untold, attachment.session_id, attachment.lease, sending.message_id)
 
 
-def _claim(session_id: uuid.UUID, lease: Lease, epoch: str, sent: frozenset[str]) -> Sending | None:
+def claim_next(session_id: uuid.UUID, lease: Lease, epoch: str, sent: frozenset[str]) -> Sending | None:
     """The prompt to send now, committed as ``sending`` with execution and journal epoch (rule 12)."""
     with writing(session_id, lease) as draft:
         execution = draft.execution
@@ -97,6 +97,7 @@ def _claim(session_id: uuid.UUID, lease: Lease, epoch: str, sent: frozenset[str]
         if row is None or row.message_id in sent:
             return None
         text = _told(draft.session, row)
+        unfinished.carry(draft, row)
         draft.move_prompt(row, "send", execution_id=str(execution.id), journal_epoch=epoch)
     return Sending(row.message_id, text, row.kind)
 
@@ -111,7 +112,7 @@ def _can_take(draft: Draft, execution: ExecutorRunning) -> bool:
 def _next(draft: Draft, epoch: str) -> Prompt | None:
     """The prompt under way, else the next of the queue; what a resumed wait has become goes before the others.
 
-    And of these the continue prompt (rule 16).
+    And of these a turn that is tried again, which keeps its place while it waits, and the continue prompt (rule 16).
     """
     for row in draft.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
         if row.journal_epoch == epoch:
@@ -119,25 +120,19 @@ def _next(draft: Draft, epoch: str) -> Prompt | None:
         draft.move_prompt(row, "hold")  # that journal is gone, and with it the answer
     queued = draft.session.prompts.filter(state=PromptState.QUEUED)
     first = [queued.filter(message_id=draft.open_run.message_id)] if draft.open_run else []
-    found = (rows.order_by("id").first() for rows in (*first, queued.filter(kind="continue"), queued))
-    return next((row for row in found if row is not None), None)
+    first += [queued.filter(kind="retry"), queued.filter(kind="continue"), queued]
+    found = next((one for rows in first if (one := rows.order_by("id").first()) is not None), None)
+    return found if found is not None and is_due(found) else None
 
 
 def _told(session: TaskSession, row: Prompt) -> str:
     """The prompt's text with what a new agent, or one that was interrupted, has to know first.
 
-    Both are told again with every try, until the journal says that the agent has a prompt.
+    Both are told again with every try, until the journal says that the agent has the prompt that carries them.
     """
-    note = session.metadata.get(INTERRUPTION_NOTE)
-    text = f"{note}\n\n{row.text}" if note and row.kind == "user" else row.text
-    return _with_history(session, text) if session.inject_history else text
-
-
-def _with_history(session: TaskSession, text: str) -> str:
-    messages = list(session.messages.filter(role__in=("user", "agent")).order_by("-seq")[:NEWEST])
-    texts = texts_of(messages)
-    entries = [HistoryEntry(role=message.role, text=texts[message.id]) for message in reversed(messages)]
-    return with_request(inject(entries), text)
+    note = unfinished.told_before(session, row)
+    text = f"{note}\n\n{row.text}" if note else row.text
+    return with_request(history_of(session), text) if session.inject_history else text
 
 
 def _refused(session_id: uuid.UUID, lease: Lease, message_id: str) -> None:

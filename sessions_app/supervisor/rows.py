@@ -49,4 +49,4 @@ def present_execution(session: TaskSession) -> ExecutorRunning | None:
     """The session's execution, read anew."""
     if session.agent_execution_id is None:
         return None
-    return ExecutorRunning.objects.filter(id=session.agent_execution_id).first()
+    return ExecutorRunning.objects.select_related("executor").filter(id=session.agent_execution_id).first()

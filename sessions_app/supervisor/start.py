@@ -21,7 +21,7 @@ from executors_app.errors import (
 )
 from executors_app.plugins import runtime
 from sessions_app.models import Lease, LeaseLost
-from sessions_app.supervisor import leases, start_agent, start_plan
+from sessions_app.supervisor import aftermath, leases, start_agent, start_plan
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.outcomes import Failure, failure_of, settle, write_failure
@@ -100,6 +100,7 @@ async def _open_agent(core: Core, attachment: Attachment, plan: start_plan.Plan)
     if order is None:
         return
     crash_points.reached("supervisor.agent_prepared", plan.session_id)
+    await aftermath.look(core, attachment)
     try:
         answer = await _ask(attachment, order)
     except StaleGeneration:

@@ -9,15 +9,20 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
+from executors_app.agentctl.protocol import Shortfall
 from executors_app.agents import AgentType
+from executors_app.capability_memory import LOAD, RESUME, agent_of, told_of
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Strategy
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
-from sessions_app.domain.verification import ReceiptKind, Verdict, fingerprint
+from sessions_app.domain.verification import ReceiptKind, Verdict
 from sessions_app.models import Draft, Intent, Lease, TaskSession, writing
 from sessions_app.services.assessment import assess_start, history_allowed
+from sessions_app.services.history import history_of
+from sessions_app.supervisor import receipts, token_keeping
+from sessions_app.supervisor.capabilities import PROBE_FIELDS, take_in
 from sessions_app.supervisor.interruptions import AGENTCTL_GONE, WITH_ITS_AGENTCTL, hold_unsent, interrupt
 from sessions_app.supervisor.outcomes import SAID_GONE, Failure, settle, write_failure
 from sessions_app.supervisor.start_plan import Plan
@@ -74,7 +79,13 @@ def _first_strategy(plan: Plan) -> Strategy | None:
 def _workspace_only(draft: Draft, plan: Plan, refusal: str) -> None:
     """The workspace is up, the agent is not: asked for so, or because it cannot be resumed."""
     settle(plan.intent_id, refusal or "workspace_only")
-    draft.receipt("workspace_only", "none", launch_id=str(plan.intent_id), reason=refusal or plan.mode)
+    draft.receipt(
+        "workspace_only",
+        "none",
+        launch_id=str(plan.intent_id),
+        reason=refusal or plan.mode,
+        evidence=receipts.rebuilt(draft),
+    )
     keeps_away = {**draft.session.metadata, "workspace_only": plan.mode == Mode.WORKSPACE_ONLY}
     draft.set(launch_id="", metadata=keeps_away)
     given_up = draft.session.state == SessionState.FAILED
@@ -91,6 +102,9 @@ REFUSALS = {
     "not_resumable": "This agent doesn’t support resuming. Start a new session.",
     "missing_resume_token": "The agent never told the key of its conversation. Start a new session.",
     "worktree_missing": "The session’s worktree is gone. Start a new session.",
+    "strange_token": (
+        "This conversation belongs to another agent profile, agent type or directory. Put that back, or start fresh."
+    ),
 }
 
 
@@ -106,6 +120,9 @@ def _order(session: TaskSession, execution: ExecutorRunning, plan: Plan, strateg
         "driver": kind.driver,
         "strategy": strategy,
         "resume_token": token if strategy == Strategy.NATIVE else None,
+        "last_message_uuid": (execution.last_message_uuid or None)
+        if strategy == Strategy.NATIVE and not retried
+        else None,
         "model": profile.model or None,
         "mcp_servers": list(profile.mcp_servers),
         "permission_mode": profile.permission_mode,
@@ -143,12 +160,16 @@ def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[s
         type_replays=order.kind.replays_on_load,
         injected=order.injects,
     )
+    contradiction = verdict.contradiction
+    if contradiction and plan.mode == Mode.ACCEPT_MISMATCH:
+        verdict = verification.accepted(answer["outcome"], contradiction)
     if verdict.contradiction:
-        return _quarantine(plan, lease, verdict)
+        return _quarantine(plan, lease, verdict, answer)
     with writing(plan.session_id, lease) as draft:
         if draft.session.desired_state != DesiredState.RUNNING:
             return False
-        _keep_token(draft, order, answer)
+        evidence = _evidence(draft, order, answer, verdict)
+        note = _keep_token(draft, order, answer, {} if contradiction else _kept(answer, verdict))
         settle(plan.intent_id, verdict.kind)
         draft.receipt(
             verdict.kind,
@@ -156,8 +177,9 @@ def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[s
             launch_id=str(plan.intent_id),
             strategy=order.strategy,
             reason=plan.mode,
-            evidence=_evidence(draft, order, answer),
+            evidence={**evidence, "capability_note": note, "accepted_by_user": contradiction},
         )
+        receipts.unproven(draft, but=str(plan.intent_id))
         _settle_doubts(draft, answer.get("replayed_user_texts", ()))
         draft.set(
             launch_id=str(plan.intent_id),
@@ -174,34 +196,40 @@ def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[s
     return True
 
 
-def _keep_token(draft: Draft, order: AgentOrder, answer: Mapping[str, Any]) -> None:
-    """A token is replaced only after its replacement works; what it replaces is set aside."""
+def _kept(answer: Mapping[str, Any], verdict: Verdict) -> dict[str, str]:
+    """The claim that the agent has kept, and how far that is proven."""
+    did = {"loaded": LOAD, "resumed": RESUME}.get(answer["outcome"])
+    return {did: verdict.verified.value} if did else {}
+
+
+def _keep_token(draft: Draft, order: AgentOrder, answer: Mapping[str, Any], kept: Mapping[str, str]) -> str:
+    """A token is replaced only after its replacement works; what it replaces is set aside.
+
+    Returns the note on what of its claims the agent does not keep.
+    """
     execution, token = draft.execution, str(answer.get("resume_token") or "")
     if execution is None:
-        return
-    old = execution.resume_token
-    if old and old != token and order.strategy != Strategy.NATIVE:
-        execution.rejected_resume_token = old
-    execution.resume_token = token or old
-    capabilities = answer.get("capabilities") or {}
-    restores = [capabilities.get("load_session"), capabilities.get("resume_session")]
-    execution.supports_session_resume = any(restores) if any(value is not None for value in restores) else None
-    execution.save(update_fields=["resume_token", "rejected_resume_token", "supports_session_resume", "updated_at"])
+        return ""
+    token_keeping.replace(draft, execution, token, order.strategy)
+    note = take_in(draft, told_of(order.kind.name, answer, kept=kept, secret=order.token_before))
+    execution.save(update_fields=["resume_token", "rejected_resume_token", *PROBE_FIELDS, "updated_at"])
+    return note
 
 
-def _evidence(draft: Draft, order: AgentOrder, answer: Mapping[str, Any]) -> dict[str, Any]:
-    token = str(answer.get("resume_token") or "")
-    before = fingerprint(order.token_before) if order.token_before else None
+def _evidence(draft: Draft, order: AgentOrder, answer: Mapping[str, Any], verdict: Verdict) -> dict[str, Any]:
+    told = history_of(draft.session).facts() if verdict.kind == ReceiptKind.INJECTED else None
     newest = draft.session.runs.order_by("-started_at").first()
     return {
-        "fingerprint_before": before,
-        "fingerprint_after": fingerprint(token) if token else None,
-        "replayed_messages": int(answer.get("replayed", 0)),
+        **receipts.process_of(answer),
+        **receipts.conversation_of(draft, order.token_before, answer),
+        "cwd_matches": receipts.same_directory(draft, order.body["cwd"]) if order.strategy == Strategy.NATIVE else None,
         "completed_turns": order.completed_turns,
+        "injection": told,
+        **receipts.rebuilt(draft),
         "prompts_held": draft.session.prompts.filter(state=PromptState.HELD).count(),
         "tool_calls_interrupted": draft.session.messages.filter(role="tool", payload__status="interrupted").count(),
         "log_is_a_prefix": newest is not None and newest.reason in WITH_ITS_AGENTCTL,
-        "agent": answer.get("agent"),
+        "agent": agent_of(answer),
         "timings_ms": answer.get("timings"),
     }
 
@@ -220,19 +248,40 @@ def _settle_doubts(draft: Draft, replayed: Any) -> None:
             arrived.append(row.text)
 
 
-def _quarantine(plan: Plan, lease: Lease, verdict: Verdict) -> bool:
+def _quarantine(plan: Plan, lease: Lease, verdict: Verdict, answer: Mapping[str, Any]) -> bool:
     """A load that contradicts the journal: the agent is ended, the token stays, a user decides (design 8)."""
     with writing(plan.session_id, lease) as draft:
         draft.set(context_mismatch=True)
-    failure = Failure("context_mismatch", verdict.contradiction or "", permanent=True, needs_user=True)
+    loaded = answer["outcome"] == "loaded"
+    how = Shortfall.OTHER_CONVERSATION if loaded else Shortfall.NEW_CONVERSATION
+    failure = Failure(
+        "context_mismatch",
+        verdict.contradiction or "",
+        permanent=True,
+        needs_user=True,
+        told=answer,
+        broken={LOAD if loaded else _first_claim(answer): (how, verdict.contradiction or "")},
+    )
     write_failure(plan.session_id, plan.intent_id, lease, failure)
     return False
+
+
+def _first_claim(answer: Mapping[str, Any]) -> str:
+    """What an agent that opened a new conversation was most likely asked for."""
+    claims = answer.get("capabilities") or {}
+    return LOAD if claims.get(LOAD) or not claims.get(RESUME) else RESUME
 
 
 def write_reattached(plan: Plan, lease: Lease, report: Mapping[str, Any]) -> None:
     """The agent of an earlier start is up: that start has worked, only its answer was lost."""
     with writing(plan.session_id, lease) as draft:
         settle(plan.intent_id, "reattached")
-        draft.receipt("reattached", "same_process", launch_id=str(plan.intent_id), reason="answer_lost")
+        draft.receipt(
+            "reattached",
+            "same_process",
+            launch_id=str(plan.intent_id),
+            reason="answer_lost",
+            evidence=receipts.process_of(report["agent"]),
+        )
         draft.set(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
         draft.move("turn_started" if draft.open_turn else "ready", reason="reattached")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from dataclasses import dataclass, replace
@@ -109,7 +110,9 @@ async def _drain_dead(core: Core, row: Row, lease: Lease) -> None:
     place = runtime(row.place.runtime)
     epoch, seq = row.stored.journal_epoch, row.stored.journal_seq
     try:
-        token, lines = place.resume_token(row.place), list(place.left_journal(row.place, seq, epoch))
+        # In a thread: it may lie on another machine.
+        token = await asyncio.to_thread(place.resume_token, row.place)
+        lines = list(await asyncio.to_thread(place.left_journal, row.place, seq, epoch))
     except (OSError, ValueError, ExecutorError) as error:
         log.warning("session %s: what its agentctl left cannot be read: %s", row.stored.session_id, error)
         return

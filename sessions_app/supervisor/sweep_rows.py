@@ -127,6 +127,7 @@ def _place(one: Stored, paths: Mapping[uuid.UUID | None, str]) -> ExecutionFacts
         worktree_path=one.worktree_path,
         worktree_branch=one.worktree_branch,
         state=one.state,
+        config=one.executor__config or {},
     )
 
 
@@ -148,12 +149,14 @@ def _known(row: Row, *, task_over: bool) -> Known:
         context_mismatch=one.session__context_mismatch,
         task_over=task_over,
         profile=row.profile,
+        metadata=one.session__metadata,
         executor_status=one.status,
         executor_error_code=one.error_code,
         last_seen_at=one.last_seen_at,
         probed_supports_resume=one.supports_session_resume,
         has_token=one.has_token,
         has_rejected_token=one.has_rejected_token,
+        workspace_path=one.workspace_path,
     )
 
 

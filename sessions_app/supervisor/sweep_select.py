@@ -41,6 +41,7 @@ class Stored(NamedTuple):
     worktree_path: str
     worktree_branch: str
     state: dict[str, Any]
+    executor__config: dict[str, Any] | None
     error_code: str
     owner: str
     lease_expires_at: datetime | None

@@ -1,4 +1,4 @@
-"""What a session waits for, as its page shows it: questions of the agent, and the outside."""
+"""What a session's agent asks, as the session's page shows it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from sessions_app.domain.tokens import TokenState, WaitKind
+from sessions_app.domain.tokens import TokenState
 from sessions_app.models import PermissionRequest, ResumeToken, Run, TaskSession
 from sessions_app.models.derived import newest_run
 from sessions_app.services.permissions import name_of
@@ -64,16 +64,3 @@ def _why_closed(asked: PermissionRequest, state: TokenState | None) -> str:
 def without_keys(permissions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same for somebody who may not answer."""
     return [{**permission, "options": [], "resume_token": ""} for permission in permissions]
-
-
-def wait_shown(session: TaskSession, wait: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The wait for the outside: its reason, its deadline, and who let the session wait; None where there is none."""
-    if wait is None or wait["kind"] == WaitKind.PERMISSION:
-        return None
-    token = session.tokens.filter(wait_id=wait["id"]).select_related("by").last()
-    return {
-        "reason": wait["reason"],
-        "deadline": token.expires_at if token else None,
-        "by": token.by.get_username() if token and token.by else "",
-        "since": token.run.started_at if token and token.run else None,
-    }

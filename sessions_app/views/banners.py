@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from executors_app.domain import ExecutorStatus
@@ -11,6 +12,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.banners import Banner, BannerFacts, banner
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, PromptState, SessionState
+from sessions_app.domain.transient import Retry
 from sessions_app.models import TaskSession
 
 MISMATCH_ROW: Final = 6
@@ -18,11 +20,12 @@ MISMATCH_ROW: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """One way to go on: a start in ``mode``, or else a link to a place of this page or of the task's."""
+    """One way to go on: a start in ``mode``, another action, or a link to a place of this page or of the task's."""
 
     text: str
     mode: str = ""
     place: str = ""
+    act: str = ""
 
 
 RESUME = Button("Resume session", Mode.AUTO)
@@ -36,6 +39,7 @@ WORKSPACE = Button("Open the workspace without the agent", Mode.WORKSPACE_ONLY)
 NEW_SESSION = Button("Create new session", place="new-session")
 REVIEW = Button("Review the prompts", place="unsettled")
 ANSWER = Button("Answer", place="permissions")
+CANCEL = Button("Cancel turn", act="cancel")
 
 _BUTTONS: Final[Mapping[str, tuple[Button, ...]]] = {
     "resume": (RESUME,),
@@ -44,6 +48,7 @@ _BUTTONS: Final[Mapping[str, tuple[Button, ...]]] = {
     "new_session": (NEW_SESSION,),
     "review_prompts": (REVIEW,),
     "answer": (ANSWER,),
+    "cancel": (CANCEL,),
 }
 
 
@@ -66,10 +71,22 @@ def banner_of(
             held_prompts=status["held_prompts"],
             interrupted_prompts=session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None).count(),
             pending_permissions=status["pending_permissions"],
+            history=status["history"],
+            history_armed=session.inject_history,
             attempts=session.start_attempts,
             next_restart_at=session.next_restart_at,
+            retry=_retry(status["retry"]),
+            stalled_since=session.stalled_since,
+            capability_note=status["capability_note"],
         )
     )
+
+
+def _retry(told: Mapping[str, Any] | None) -> Retry | None:
+    if told is None:
+        return None
+    at = datetime.fromisoformat(told["at"]) if told["at"] else None
+    return Retry(told["error_code"], told["error_message"], told["attempt"], told["of"], at)
 
 
 def _state_shown(session: TaskSession, status: Mapping[str, Any]) -> SessionState:

@@ -11,6 +11,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from executors_app import capability_memory
 from executors_app.domain import ExecutorStatus
 from executors_app.models import Executor, ExecutorRunning
 from executors_app.plugins import UnknownPlugin
@@ -18,10 +19,12 @@ from sessions_app.services.assessment import assess_session
 from sessions_app.services.catalogue import LIVE, SECRETS, visible_executions
 from sessions_app.services.rights import writable_teams
 from sessions_app.views.banners import retry_of
-from sessions_app.views.wording import executor_word
+from sessions_app.views.wording import capability_word, executor_word
 
 SHOWN: Final = 100
 """Executions on the page; the rest is counted."""
+AGENTS_SHOWN: Final = 60
+"""Claims of agents on the page, those that were seen last."""
 _SECRETS: Final = tuple(f"session__{name}" for name in SECRETS)
 
 
@@ -40,7 +43,21 @@ def executors_context(user: Any) -> dict[str, Any]:
     )
     writable = set(writable_teams(user).values_list("id", flat=True))
     executions = [_execution(row, writable) for row in rows.defer(*_SECRETS)[:SHOWN]]
-    return {"places": _places(), "executions": executions, "count": running.count(), "shown": len(executions)}
+    return {
+        "places": _places(),
+        "executions": executions,
+        "count": running.count(),
+        "shown": len(executions),
+        "claims": _claims(),
+    }
+
+
+def _claims() -> list[dict[str, Any]]:
+    """What agents claim of resuming, and how that stands; their own words are for staff."""
+    return [
+        {"row": row, "text": capability_memory.explain(row), "word": capability_word(capability_memory.standing(row))}
+        for row in capability_memory.lately_seen(AGENTS_SHOWN)
+    ]
 
 
 def _places() -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from django.contrib.auth.decorators import login_not_required
-from django.db import DatabaseError, connection
+from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
@@ -35,7 +35,7 @@ def what_is_missing() -> list[str]:
         if _lacks_migrations():
             return ["migrations"]
         return list(_lacking_supervision())
-    except DatabaseError:
+    except Error:
         return ["database"]
 
 

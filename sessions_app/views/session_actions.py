@@ -12,7 +12,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from sessions_app.models import TaskSession
-from sessions_app.services import intents, prompts
+from sessions_app.services import intents, prompts, waits
 from sessions_app.services.continuation import continue_interrupted
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.permissions import answer
@@ -28,6 +28,7 @@ def _given(request: HttpRequest, name: str) -> str:
 ACTIONS: Final[Mapping[str, Act]] = {
     "resume": lambda row, request: intents.resume(row.id, request.user, _given(request, "mode") or "auto"),
     "cancel": lambda row, request: intents.cancel(row.id, request.user),
+    "end-wait": lambda row, request: waits.end(row.id, _given(request, "wait_id")),
     "stop": lambda row, request: intents.stop(row.id, request.user),
     "close": lambda row, request: intents.close(row.id, request.user, _given(request, "as")),
     "answer": lambda row, request: answer(

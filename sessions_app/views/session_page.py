@@ -13,6 +13,7 @@ from sessions_app.services.rights import may_operate, may_write_session
 from sessions_app.views.conversation import last_messages, rendered
 from sessions_app.views.found import find_session
 from sessions_app.views.session_state import session_context
+from sessions_app.views.waits import NewWait
 
 
 @never_cache
@@ -30,6 +31,7 @@ def session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> 
         "older_than": messages[0].seq if older else None,
         "may_commit": writes,
         "may_operate": writes and may_operate(request.user, row),
+        "new_wait": NewWait(auto_id="wait-%s"),
         "is_past": before is not None,
         "message_id": str(uuid.uuid4()),
     }

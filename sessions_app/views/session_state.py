@@ -10,12 +10,14 @@ from executors_app.plugins import UnknownPlugin
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
 from sessions_app.models import TaskSession
+from sessions_app.services import waits
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.errors import BY_CODE, Conflict, TerminalState
 from sessions_app.services.intents import RUNNING_ROW
 from sessions_app.services.status import session_status
-from sessions_app.views.asking import permissions_shown, wait_shown, without_keys
+from sessions_app.views.asking import permissions_shown, without_keys
 from sessions_app.views.banners import WORKSPACE, banner_of, buttons_of, retry_of
+from sessions_app.views.waits import waits_shown
 from sessions_app.views.wording import PROMPT_STATES, executor_word, receipt_word, session_word, spelled
 
 RECEIPTS_SHOWN = 8
@@ -33,7 +35,7 @@ def session_context(session: TaskSession, *, writes: bool = True) -> dict[str, A
 
 
 def _without_buttons(context: dict[str, Any]) -> dict[str, Any]:
-    nothing = dict.fromkeys(("open_run", "can_stop", "can_close", "workspace_button", "retry"))
+    nothing = dict.fromkeys(("open_run", "can_stop", "can_close", "workspace_button", "retry", "may_wait"))
     asked = without_keys(context["permissions"])
     return {**nothing, "buttons": [], "permissions": asked, "refusal": READER_REFUSAL, "reads_only": True}
 
@@ -51,7 +53,9 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "banner": said,
         "buttons": buttons_of(said, assessment) if said else [],
         "permissions": permissions_shown(session),
-        "wait": wait_shown(session, status["wait"]),
+        **waits_shown(session, status["wait"]),
+        "may_wait": waits.may_begin(session),
+        "is_over": _is_over(session),
         "receipts": _receipts(session),
         "workspace_starts": status["executor_status"] == ExecutorStatus.STARTING,
         "retry": retry_of(execution, assessment),
@@ -85,12 +89,16 @@ def _receipts(session: TaskSession) -> list[dict[str, Any]]:
 
 def composer_refusal(session: TaskSession, assessment: Assessment) -> str:
     """Why no prompt can be given, or the empty text; the rule of ``services.intents.prompt``."""
-    if session.state in ENDED_STATES or session.task.is_over:
+    if _is_over(session):
         return str(TerminalState())
     if assessment.row == RUNNING_ROW:
         return ""
     verdict = assess_mode(assessment, Mode.AUTO)
     return "" if verdict.allowed else str(BY_CODE.get(verdict.refusal, Conflict)())
+
+
+def _is_over(session: TaskSession) -> bool:
+    return session.state in ENDED_STATES or session.task.is_over
 
 
 def wants_start_on_open(status: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from sessions_app.views import (
     session_page,
     sweeps,
     task_page,
+    waits,
 )
 
 _SESSION = "tasks/<uuid:task_id>/sessions/<uuid:session_id>/"
@@ -35,6 +36,8 @@ urlpatterns = [
     path(_SESSION, session_page.session, name="session"),
     path(_SESSION + "live/", live.session, name="session-live"),
     path(_SESSION + "prompt/", session_actions.prompt, name="session-prompt"),
+    path(_SESSION + "waits/", waits.open_wait, name="session-wait"),
+    path(_SESSION + "waits/rotate/", waits.rotate, name="session-wait-rotate"),
     path(_SESSION + "<str:action>/", session_actions.act, name="session-act"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),

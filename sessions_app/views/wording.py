@@ -51,6 +51,8 @@ _STOPPED_BECAUSE: Final[Mapping[str, Word]] = {
     "new": Word("Not started", "off"),
 }
 
+_STANDINGS: Final[Mapping[str, str]] = {"kept": "good", "not kept": "bad", "not claimed": "off"}
+
 TOOL_STATUSES: Final[Mapping[str, Word]] = {
     "pending": Word("Waiting", "calm"),
     "in_progress": Word("Running", "busy"),
@@ -152,6 +154,8 @@ def session_word(status: Mapping[str, Any]) -> Word:
         return Word("Asks for permission", "ask")
     if status["wait"] and status["wait"]["kind"] != WaitKind.PERMISSION:
         return Word("Waits for the outside", "calm")
+    if status["retry"] and status["is_agent_running"]:
+        return Word("Tries again", "busy")
     if status["starting"] and status["state"] in (SessionState.CREATED, SessionState.WAITING_FOR_INPUT):
         return SESSION_STATES[SessionState.STARTING]
     return state_word(status["state"])
@@ -167,6 +171,11 @@ def executor_word(status: str, reason: str) -> Word:
     if status == ExecutorStatus.STOPPED and reason in _STOPPED_BECAUSE:
         return _STOPPED_BECAUSE[reason]
     return EXECUTOR_STATUSES.get(status, Word(status))
+
+
+def capability_word(standing: str) -> Word:
+    """How a claim of an agent stands."""
+    return Word(standing.capitalize(), _STANDINGS.get(standing, "calm"))
 
 
 def tool_word(status: str) -> Word:

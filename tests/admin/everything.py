@@ -13,7 +13,7 @@ from django_q.models import Task as QueueTask
 from django_q.signing import SignedPackage
 from rest_framework.authtoken.models import Token
 
-from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
 from sessions_app.domain.tokens import WaitKind
 from sessions_app.models import (
     ContinuityReceipt,
@@ -52,6 +52,9 @@ def make_set(name: str) -> TaskSession:
     repository = Repository.objects.create(name=name, team=team, path=f"/srv/{name}")
     profile = AgentProfile.objects.create(
         name=name, agent_type="demo", team=team, env={"API_KEY": SECRET}, mcp_servers=[{"name": "tools", "key": SECRET}]
+    )
+    AgentCapability.objects.create(
+        agent_type="demo", agent_version=name, capability="load_session", claimed=True, last_seen_at=timezone.now()
     )
     executor = Executor.objects.create(name=name, runtime="local_standalone")
     task = Task.objects.create(title=f"Task {name}", team=team, repository=repository, created_by=user)

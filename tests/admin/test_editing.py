@@ -14,7 +14,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 
-from executors_app.git import git
+from executors_app.agentctl.places.git import git
 from executors_app.models import AgentProfile, Executor
 from executors_app.staff_admin import ReadOnly
 from sessions_app.models import LoginLink, Repository, TaskSession

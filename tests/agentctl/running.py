@@ -13,6 +13,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
+from executors_app.agentctl.agent_life import Create
 from executors_app.agentctl.event_stream import EventStreams
 from executors_app.agentctl.journal_files import journal_directory, read_lines
 from executors_app.agentctl.protocol import GENERATION_HEADER
@@ -97,13 +98,16 @@ class Running:
 
 
 @asynccontextmanager
-async def agentctl(base: Path, limits: Any = QUICK) -> AsyncIterator[Running]:
-    """Over ``base``, where an earlier one may have been."""
+async def agentctl(
+    base: Path, limits: Any = QUICK, drivers: Mapping[str, Create] | None = None
+) -> AsyncIterator[Running]:
+    """Over ``base``, where an earlier one may have been; ``drivers`` beside the obedient one."""
     state_dir, workspace = base / "state", base / "workspace"
     state_dir.mkdir(exist_ok=True)
     workspace.mkdir(exist_ok=True)
     agent = Obedient()
-    sidecar = Sidecar(Execution("execution-1", "session-1", workspace, state_dir), {"obedient": agent.create}, limits)
+    known = {"obedient": agent.create, **(drivers or {})}
+    sidecar = Sidecar(Execution("execution-1", "session-1", workspace, state_dir), known, limits)
     streams = EventStreams(sidecar.journal, sidecar.fence)
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]

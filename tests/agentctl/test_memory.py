@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.memory import Memory, Token, fingerprint
+from executors_app.agentctl.discretion import fingerprint
+from executors_app.agentctl.memory import Memory, Token
 
 
 def test_the_last_value_is_recalled_after_a_restart(tmp_path: Path) -> None:

@@ -140,8 +140,13 @@ ATTACKS = [
 
 @pytest.fixture
 def fortress(running: Running, repository: Path) -> Path:
-    """A workspace with a secret beside it, and links that lead there."""
-    outside = running.workspace.parent
+    fortify(repository)
+    return repository
+
+
+def fortify(repository: Path) -> None:
+    """Put a secret beside a workspace, and links that lead there."""
+    outside = repository.parent
     (outside / "secret").write_text("classified")
     (repository / "folder").mkdir()
     (repository / "folder" / "back").symlink_to("..")
@@ -156,7 +161,6 @@ def fortress(running: Running, repository: Path) -> Path:
     run_git(repository, "update-ref", "refs/heads/--stolen", head)
     run_git(repository, "update-ref", "refs/heads/other", head)
     run_git(repository, "update-ref", "refs/tags/a-tree", run_git(repository, "rev-parse", "HEAD^{tree}"))
-    return repository
 
 
 def everything(root: Path) -> dict[str, bytes]:

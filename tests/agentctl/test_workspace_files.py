@@ -140,7 +140,7 @@ def _bind(path: Path) -> socket.socket:
 async def test_a_workspace_that_is_gone_is_said(running: Running) -> None:
     running.workspace.rmdir()
 
-    assert (await running.get("/files"))["code"] == "not_found"
+    assert (await running.get("/files"))["code"] == "worktree_missing"
     assert (await running.get("/status"))["workspace"]["exists"] is False
 
 

@@ -17,6 +17,7 @@ from executors_app.agentctl.drivers.acp import create
 from executors_app.agentctl.guard_process import PR_SET_CHILD_SUBREAPER
 from executors_app.agentctl.protocol import MARKER
 from tests.agents import scripts
+from tests.agents.driver_contract import AGENTS, Agent, Talk
 from tests.agents.hosts import RecordingHost
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,3 +70,18 @@ def _command(what: str | scripts.Script, directory: Path) -> list[str]:
 def read_by_agent(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
     """What the scripted agent has read so far."""
     return lambda: [json.loads(line) for line in (tmp_path / "script.json.read").read_bytes().splitlines()]
+
+
+@pytest.fixture(params=AGENTS, ids=lambda agent: agent.name)
+def agent(request: pytest.FixtureRequest) -> Agent:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest_asyncio.fixture
+async def talk(agent: Agent, tmp_path: Path) -> AsyncIterator[Talk]:
+    """A talk with each agent of the contract; nothing of it is left when the test ends."""
+    talk = Talk(agent, tmp_path)
+    yield talk
+    talk.host.has_room.set()
+    await talk.driver.stop(0)
+    assert talk.processes_left() == []

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
 
+from executors_app.agentctl.conversations import Conversations
+
 
 class RecordingHost:
-    """Keeps every line; a permission waits until the test answers it."""
+    """Keeps every line; a permission waits until the test answers it.
 
-    def __init__(self) -> None:
+    ``directory``: for the conversations of a driver that has to keep them.
+    """
+
+    def __init__(self, directory: Path = Path("/nonexistent")) -> None:
         self.lines: list[dict[str, Any]] = []
         self.tokens: list[str] = []
         self.exits: list[int | None] = []
         self.questions: list[tuple[Mapping[str, Any], asyncio.Future[str | None]]] = []
         self.has_room = asyncio.Event()
         self.has_room.set()
+        self.conversations = Conversations(directory / "conversations")
 
     def record(self, kind: str, **body: Any) -> int:
         orjson.dumps(body)  # the journal takes only what is JSON

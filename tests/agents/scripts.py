@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 Action = str | int
@@ -33,9 +34,13 @@ def request(request_id: Any, method: str, params: Any) -> str:
     return json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
 
 
-def agent(*, load: bool = False, resume: bool = False, **methods: list[Action]) -> Script:
-    """A script; ``session_new`` is ``session/new``. What is not told goes well."""
-    claims: dict[str, Any] = {"loadSession": load, "sessionCapabilities": {"resume": {}} if resume else {}}
+def agent(*, load: bool = False, resume: bool = False, also: Sequence[str] = (), **methods: list[Action]) -> Script:
+    """A script; ``session_new`` is ``session/new``. What is not told goes well.
+
+    ``also``: what it claims beside load and resume, ``list`` for instance.
+    """
+    of_sessions: dict[str, Any] = {name: {} for name in (*(["resume"] if resume else []), *also)}
+    claims: dict[str, Any] = {"loadSession": load, "sessionCapabilities": of_sessions}
     script: dict[str, list[Action]] = {
         "initialize": [result({"protocolVersion": 1, "agentCapabilities": claims, "agentInfo": {"name": "scripted"}})],
         "session/new": [result({"sessionId": SESSION})],

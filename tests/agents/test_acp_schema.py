@@ -12,11 +12,11 @@ import pytest
 from acp import schema
 from acp.schema import BaseModel
 
-from executors_app.agentctl.drivers import Driver
+from executors_app.agentctl.drivers import Driver, StartFailed
 from executors_app.agentctl.drivers.acp_wire import decode, encode
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
-from tests.agents.scripts import SESSION, agent, request, result
+from tests.agents.scripts import SESSION, agent, error, request, result
 from tests.agents.test_demo_agent import Client
 from tests.waiting import eventually_async
 
@@ -25,6 +25,8 @@ SENT: dict[str, type[BaseModel]] = {
     "session/new": schema.NewSessionRequest,
     "session/load": schema.LoadSessionRequest,
     "session/resume": schema.ResumeSessionRequest,
+    "session/list": schema.ListSessionsRequest,
+    "session/set_mode": schema.SetSessionModeRequest,
     "session/set_config_option": schema.SetSessionConfigOptionSelectRequest,
     "session/prompt": schema.PromptRequest,
     "session/cancel": schema.CancelNotification,
@@ -43,6 +45,7 @@ OPTIONS = [
         "options": [{"value": "big", "name": "Big"}],
     }
 ]
+MODES = {"currentModeId": "build", "availableModes": [{"id": "plan", "name": "Plan"}]}
 QUESTION = {
     "sessionId": SESSION,
     "toolCall": {"toolCallId": "c1", "title": "rm"},
@@ -61,18 +64,23 @@ async def test_what_the_driver_sends_is_valid(
     request_for: MakeRequest,
     read_by_agent: Callable[[], list[dict[str, Any]]],
 ) -> None:
-    opened = result({"sessionId": SESSION, "configOptions": OPTIONS})
+    opened = result({"sessionId": SESSION, "configOptions": OPTIONS, "modes": MODES})
     asks = request("q", "session/request_permission", QUESTION)
     script = {
-        **agent(load=True, resume=True, session_new=[opened], session_load=[result({})], session_resume=[result({})]),
+        **agent(load=True, resume=True, also=("list", "additionalDirectories"), session_new=[opened]),
+        "session/load": [[result({})]],
+        "session/resume": [[result({})]],
+        "session/list": [[result({"sessions": [], "nextCursor": "2"})], [result({"sessions": []})]],
+        "session/set_mode": [[result({})]],
         "session/set_config_option": [[result({"configOptions": []})]],
         "session/prompt": [[asks]],
-        "session/cancel": [[result({"stopReason": "cancelled"}).replace("$ID", "4")]],
+        "session/cancel": [[result({"stopReason": "cancelled"}).replace("$ID", "5")]],
     }
+    wishes = {"model": "big", "mode": "plan", "mcp_servers": SERVERS, "additional_directories": ["/srv/other"]}
     for strategy, prefer_load in (("native", True), ("native", False), ("fresh", True)):
         restore = {"strategy": strategy, "prefer_load": prefer_load, "resume_token": SESSION}
         await driver.stop(0)
-        await driver.start(request_for(script, model="big", mcp_servers=SERVERS, **restore))
+        await driver.start(request_for(script, **wishes, **restore))
     image = {"type": "resource_link", "uri": "file:///plan.md", "name": "plan.md"}
     turn = asyncio.create_task(driver.prompt("m1", "look", [image], lambda: None))
     (_, answer), *_ = await eventually_async(lambda: host.questions)
@@ -80,6 +88,10 @@ async def test_what_the_driver_sends_is_valid(
     await eventually_async(lambda: any("result" in message for message in read_by_agent()))
     await driver.cancel()
     assert await turn == "cancelled"
+    await driver.stop(0)
+    locked = {**script, "session/load": [[error(-32603, "locked")]]}
+    with pytest.raises(StartFailed):
+        await driver.start(request_for(locked, strategy="native", resume_token=SESSION))
 
     messages = read_by_agent()
     assert {message["method"] for message in messages if "method" in message} == set(SENT)

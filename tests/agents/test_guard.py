@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import local_processes
 from executors_app.agentctl import adoption, control_group, identity
 from executors_app.agentctl.agent_process import AgentProcess
 from executors_app.agentctl.guard_process import PR_SET_CHILD_SUBREAPER
 from executors_app.agentctl.identity import ProcessIdentity
+from executors_app.agentctl.places import local_processes
 from tests.agents.conftest import ROOT
 from tests.waiting import eventually
 

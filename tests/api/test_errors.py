@@ -6,9 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from django.contrib.sessions.middleware import SessionMiddleware
 from django.db import IntegrityError, OperationalError
-from django.http import HttpRequest
 from django.test import Client
 from rest_framework.authtoken.models import Token
 from rest_framework.exceptions import Throttled
@@ -216,6 +214,7 @@ def test_what_nobody_expected_is_logged_and_tells_nothing(
         (places.AgentctlRefused(status=409, refusal="busy"), 409, "conflict"),
         (IntegrityError(), 409, "conflict"),
         (OperationalError("database or disk is full"), 503, "database_full"),
+        (OperationalError("database is locked"), 503, "database_busy"),
         (OperationalError("no such table"), 500, "internal_error"),
         (Throttled(wait=3), 429, "throttled"),
     ],
@@ -224,18 +223,3 @@ def test_errors_of_other_layers_have_their_code(error: Exception, status: int, c
     answer = exception_handler(error, {})
     assert (answer.status_code, answer.data["code"]) == (status, code)
     assert answer.data["message"]
-
-
-@pytest.mark.parametrize(
-    ("path", "said"), [("/api/v1/tasks/", b'"code": "database_full"'), ("/", b"<h1>No room left</h1>")]
-)
-def test_a_full_disk_is_503_wherever_it_shows(
-    path: str, said: bytes, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def is_full(self: SessionMiddleware, request: HttpRequest) -> None:
-        raise OperationalError("database or disk is full")
-
-    monkeypatch.setattr(SessionMiddleware, "process_request", is_full)
-    answer = Client(raise_request_exception=False).get(path)
-    assert answer.status_code == 503
-    assert said in answer.content

@@ -15,8 +15,8 @@ from django.db import connection, transaction
 
 from executors_app.agentctl import identity
 from executors_app.agentctl.journal_files import journal_directory
+from executors_app.agentctl.places.state_directory import state_directory
 from executors_app.models import AgentProfile
-from executors_app.state_directory import state_directory
 from sessions_app.models import Message, MessagePart, SessionEvent, TaskSession
 from sessions_app.services import tasks
 from sessions_app.supervisor.core import Core

@@ -85,7 +85,7 @@ def _watch(session_id: uuid.UUID, home: Path) -> tuple[list[float], list[float]]
         while not over:
             assert time.monotonic() < deadline, "the agent's turn did not end in time"
             select.select([listener], [], [], 0.25)
-            _drain(listener)
+            drain(listener)
             rows = reader.execute(ASKED, (session_id.hex, seq)).fetchall()
             now = time.time()
             seq = rows[-1][0] if rows else seq
@@ -103,7 +103,8 @@ def _watch(session_id: uuid.UUID, home: Path) -> tuple[list[float], list[float]]
     return waited, commits
 
 
-def _drain(listener: socket.socket) -> None:
+def drain(listener: socket.socket) -> None:
+    """Forget the wake-ups that have come."""
     with suppress(BlockingIOError):
         while True:
             listener.recv(16)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.bench import catching_up, fanout, floors, ingests, journals, latencies, screens, sweeps
+from tests.bench import catching_up, fanout, floors, ingests, journals, latencies, resumes, screens, sweeps
 from tests.bench.figures import Figure, Floor
 from tests.bench.world import World
 
@@ -30,14 +30,27 @@ class Sizes:
     """Watching one session."""
     updates: int
     """That nobody hears until they are caught up."""
+    resumes: int
+    """Of an agent that was killed."""
     limit: float | None
     """How many times its floor a sweep may take; None where the counts are too small to judge."""
 
 
 FULL = Sizes(
-    fleet=1000, losses=100, rounds=15, work=5, samples=200, messages=5000, sockets=1000, updates=50_000, limit=4.0
+    fleet=1000,
+    losses=100,
+    rounds=15,
+    work=5,
+    samples=200,
+    messages=5000,
+    sockets=1000,
+    updates=50_000,
+    resumes=20,
+    limit=4.0,
 )
-QUICK = Sizes(fleet=20, losses=3, rounds=1, work=0.5, samples=5, messages=50, sockets=20, updates=500, limit=None)
+QUICK = Sizes(
+    fleet=20, losses=3, rounds=1, work=0.5, samples=5, messages=50, sockets=20, updates=500, resumes=1, limit=None
+)
 
 
 def everything(sizes: Sizes) -> tuple[list[Figure], list[Floor]]:
@@ -60,6 +73,7 @@ def everything(sizes: Sizes) -> tuple[list[Figure], list[Floor]]:
         "catching up": lambda: [catching_up.of_updates(world, sizes.updates)],
         "the same, PostgreSQL": lambda: catching_up.on_postgresql(sizes.updates),
         "latency": lambda: latencies.of_a_turn(world, sizes.work),
+        "resume": lambda: resumes.of_a_killed_agent(world, sizes.resumes, limited=sizes.limit is not None),
         "screen": lambda: screens.of_a_fast_agent(world, sizes.work),
         "long page": lambda: [screens.of_a_long_session(world, sizes.messages, sizes.rounds)],
         "fan-out": lambda: [fanout.to_all(world, sizes.sockets, sizes.rounds)],

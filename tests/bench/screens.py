@@ -17,8 +17,8 @@ from django.utils import timezone
 from playwright.sync_api import Page
 
 from executors_app.agentctl import identity, journal_files
+from executors_app.agentctl.places.state_directory import state_directory
 from executors_app.models import ExecutorRunning
-from executors_app.state_directory import state_directory
 from sessions_app.models import Message, MessagePart, TaskSession
 from sessions_app.services import intents, tasks
 from sessions_app.supervisor.threads import DatabaseThread

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from tests.postgresql import binaries
-from tests.services import ROOT, chromium
+from tests.services import ROOT, chromium, missing
 
 ROWS = (
     "sweep of 20 live",
@@ -21,6 +21,11 @@ ROWS = (
     *(("catching up 500 updates, postgresql",) if binaries() else ()),
     "agent to event log, p50",
     "agent to event log, p95",
+    *(
+        ("codex-acp killed: resumed", "codex-acp killed: prompt answered", "codex-acp and agentctl killed: resumed")
+        if not missing("codex-acp") and not missing("acpx")
+        else ()
+    ),
     "session page, 50 messages",
     "one event to 20 sockets",
     *(("agent to screen, 200 a second, p50", "agent to screen, 200 a second, p95") if chromium() else ()),

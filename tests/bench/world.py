@@ -18,9 +18,9 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.management import call_command
 
-from executors_app import worktrees
 from executors_app.agentctl import identity
-from executors_app.git import git
+from executors_app.agentctl.places import worktrees
+from executors_app.agentctl.places.git import git
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.stand_in import StandIn
 from sessions_app.domain.states import SessionState

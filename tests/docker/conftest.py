@@ -11,6 +11,7 @@ import pytest
 from executors_app.domain import Launched, LaunchSpec
 from tests.docker.deployment import DockerDeployment
 from tests.docker.engine import IMAGE, Engine, build_image
+from tests.docker.far import FarEngine, FarPlace
 from tests.docker.place import DockerPlace
 from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.executors.places import spec_for
@@ -40,6 +41,38 @@ def shared_engine() -> Iterator[Engine]:
         engine.close()
 
 
+@pytest.fixture(scope="session")
+def shared_far_engine() -> Iterator[FarEngine]:
+    """Another one, which is reached over TLS alone."""
+    require("docker")
+    engine = FarEngine()
+    try:
+        engine.start()
+        build_image(engine)
+        yield engine
+    finally:
+        engine.close()
+
+
+@pytest.fixture
+def far_engine(shared_far_engine: FarEngine) -> FarEngine:
+    """The other engine, running, whatever the test before did to it."""
+    shared_far_engine.ensure()
+    return shared_far_engine
+
+
+@pytest.fixture
+def far_place(far_engine: FarEngine, tmp_path: Path, settings: Any) -> Iterator[FarPlace]:
+    """Executions over there, removed afterwards; this machine has no engine at all."""
+    settings.KANDEV_DATA_DIR = tmp_path / "data"
+    settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
+    settings.KANDEV_AGENTCTL_IMAGE = IMAGE
+    made = FarPlace(make_repository(tmp_path / "repository"), far_engine)
+    yield made
+    far_engine.ensure()
+    made.close()
+
+
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
     """The engine, running, whatever the test before did to it."""
@@ -48,7 +81,7 @@ def engine(shared_engine: Engine) -> Engine:
 
 
 @pytest.fixture
-def place(engine: Engine, tmp_path: Path, settings: Any) -> Iterator[DockerPlace]:
+def near_place(engine: Engine, tmp_path: Path, settings: Any) -> Iterator[DockerPlace]:
     """Executions in containers, removed afterwards."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     settings.KANDEV_DOCKER_HOST = engine.url
@@ -57,6 +90,12 @@ def place(engine: Engine, tmp_path: Path, settings: Any) -> Iterator[DockerPlace
     yield made
     engine.ensure()
     made.close()
+
+
+@pytest.fixture
+def place(near_place: DockerPlace) -> DockerPlace:
+    """This machine's engine, unless a module says otherwise."""
+    return near_place
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from executors_app.containers.mounts import HOME
+from executors_app.containers.site import HOME
 from tests.docker.engine import IMAGE, Engine
 from tests.drills.deployment import Deployment, Session
 

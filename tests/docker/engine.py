@@ -22,6 +22,7 @@ from typing import Any, Final
 import docker
 
 from executors_app.agentctl import identity
+from executors_app.containers.address import EngineAddress
 from executors_app.containers.engine import connected
 from executors_app.errors import RuntimeUnavailable
 from tests.docker import machine_image
@@ -49,9 +50,12 @@ def missing() -> str:
 class Engine:
     """One engine; ``start`` may be called again after ``stop`` or ``kill``."""
 
-    def __init__(self) -> None:
+    def __init__(self, addresses: str = ADDRESSES) -> None:
+        self.addresses = addresses
         self.home = Path(tempfile.mkdtemp(prefix="kandev-docker-", dir="/tmp"))
         self.url = f"unix://{self.home}/docker.sock"
+        self.more_options: list[str] = []
+        """Of dockerd, beside those that every engine here has."""
         self._process: subprocess.Popen[bytes] | None = None
         self._live_restore = False
 
@@ -134,14 +138,18 @@ class Engine:
             "--bridge": "none",
             "--iptables": "false",
             "--ip-masq": "false",
-            "--default-address-pool": f"base={ADDRESSES},size=28",
+            "--default-address-pool": f"base={self.addresses},size=28",
             "--live-restore": str(live_restore).lower(),
             "--shutdown-timeout": "5",
             "--debug": "true",  # its log then tells every call
         }
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(shutil.which("dockerd", path=SEARCHED)), *(f"{name}={value}" for name, value in options.items())],
+                [
+                    str(shutil.which("dockerd", path=SEARCHED)),
+                    *(f"{name}={value}" for name, value in options.items()),
+                    *self.more_options,
+                ],
                 env=dict(os.environ) | {"PATH": SEARCHED},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -159,7 +167,7 @@ class Engine:
 
     def _answers(self) -> bool:
         try:
-            with connected(self.url, 5) as engine:
+            with connected(EngineAddress(self.url), 5) as engine:
                 return bool(engine.identity())
         except RuntimeUnavailable:
             return False

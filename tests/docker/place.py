@@ -12,6 +12,7 @@ from typing import Any
 from docker.errors import APIError
 
 from executors_app.containers.names import name_of
+from executors_app.containers.runtime import DockerRuntime
 from executors_app.domain import LaunchSpec
 from executors_app.runtimes.local_docker import RUNTIME
 from tests.docker.engine import Engine
@@ -21,11 +22,13 @@ from tests.waiting import eventually
 class DockerPlace:
     """Containers of the tests' own engine."""
 
-    runtime = RUNTIME
+    runtime: DockerRuntime = RUNTIME
 
     def __init__(self, repository: Path, engine: Engine):
         self.repository, self.engine = repository, engine
         self.demo_agent = ["kandev-demo-agent"]
+        self.user = f"{os.geteuid()}:{os.getegid()}"
+        """Whom agents are there."""
 
     def kill(self, spec: LaunchSpec) -> None:
         """SIGKILL for the first process of the container: all others end with it."""
@@ -52,7 +55,7 @@ class DockerPlace:
     def run(self, spec: LaunchSpec, *argv: str) -> tuple[int, str]:
         """Run something in the container, as its agent would; exit code and output."""
         with self.client() as client:
-            made = client.exec_create(name_of(spec.execution_id), list(argv), user=f"{os.geteuid()}:{os.getegid()}")
+            made = client.exec_create(name_of(spec.execution_id), list(argv), user=self.user)
             said = client.exec_start(made["Id"]).decode(errors="replace")
             return int(client.exec_inspect(made["Id"])["ExitCode"]), said
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from executors_app import git
 from executors_app.agentctl import identity
+from executors_app.agentctl.places import git
 from executors_app.agentctl.two_users import AGENTCTL
 from executors_app.containers.names import name_of
 from executors_app.domain import Launched, LaunchSpec, Observed

@@ -14,6 +14,7 @@ from django.core.management import CommandError, call_command
 
 from executors_app.containers.names import name_of
 from executors_app.domain import Launched, LaunchSpec, Observed
+from executors_app.models import Executor
 from tests.docker.place import DockerPlace
 from tests.executors.places import look, row_of, spec_for
 from tests.executors.rows import make_execution
@@ -24,15 +25,15 @@ async def test_orphans_are_listed_and_removed_on_proof_and_request_alone(
 ) -> None:
     other = spec_for(place)
     await place.runtime.launch(other)
-    (orphan,) = await place.runtime.orphans({other.execution_id})
+    (orphan,) = await place.runtime.orphans({other.execution_id}, [])
     assert (orphan.id, orphan.execution_id, orphan.status) == (
         name_of(spec.execution_id),
         spec.execution_id,
         "running",
     )
     stranger = replace(orphan, id=name_of(other.execution_id))
-    assert await place.runtime.remove_orphan(stranger) is False, "it is another's"
-    assert await place.runtime.remove_orphan(orphan) is True
+    assert await place.runtime.remove_orphan(stranger, []) is False, "it is another's"
+    assert await place.runtime.remove_orphan(orphan, []) is True
     assert (await look(place, row_of(place, spec, launched))).reason == "container_gone"
     assert Path(launched.worktree_path, "README").exists()
     assert (await look(place, row_of(place, other))).observed is Observed.ALIVE
@@ -65,6 +66,8 @@ def test_the_command_lists_what_no_row_knows_and_removes_what_is_named(place: Do
 @pytest.mark.django_db
 def test_the_command_says_when_no_engine_can_be_asked(place: DockerPlace, settings: Any) -> None:
     settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
-    with pytest.raises(CommandError, match="no runtime could be asked") as refused:
+    assert ask() == [], "nobody uses one"
+    Executor.objects.create(name="Containers", runtime="local_docker")
+    with pytest.raises(CommandError, match="local_docker could not be asked") as refused:
         ask()
     assert refused.value.returncode == 2

@@ -13,7 +13,7 @@ from sessions_app.domain.continuation import (
     continue_prompt,
     interruption_note,
     should_continue,
-    should_note,
+    was_cut,
 )
 from sessions_app.domain.recovery import Policy
 from sessions_app.domain.states import WorkState
@@ -23,7 +23,8 @@ CUT = ContinueFacts(
     policy=Policy.AUTO,
     setting=None,
     prompt_held=False,
-    ended_by_user=False,
+    cancelled_by_user=False,
+    stopped_by_user=False,
     user_prompt_queued=False,
     agent_owns_turn=False,
     turn_finished=False,
@@ -31,14 +32,15 @@ CUT = ContinueFacts(
 
 
 @pytest.mark.parametrize(
-    ("changes", "continued", "noted"),
+    ("changes", "continued", "told"),
     [
-        ({}, True, False),
-        ({"policy": Policy.WORKING}, False, False),
-        ({"policy": Policy.MANUAL, "setting": True}, True, False),
-        ({"setting": False}, False, False),
+        ({}, True, True),
+        ({"policy": Policy.WORKING}, False, True),
+        ({"policy": Policy.MANUAL, "setting": True}, True, True),
+        ({"setting": False}, False, True),
         ({"prompt_held": True}, False, False),
-        ({"ended_by_user": True}, False, False),
+        ({"cancelled_by_user": True}, False, False),
+        ({"stopped_by_user": True}, False, True),
         ({"agent_owns_turn": True}, False, False),
         ({"turn_finished": True}, False, False),
         ({"work_state": WorkState.IDLE}, False, False),
@@ -49,11 +51,9 @@ CUT = ContinueFacts(
         ({"user_prompt_queued": True, "work_state": WorkState.IDLE}, False, False),
     ],
 )
-def test_only_a_turn_that_was_cut_is_continued_and_only_once(
-    changes: dict[str, Any], continued: bool, noted: bool
-) -> None:
+def test_only_a_turn_that_was_cut_is_continued_or_told_of(changes: dict[str, Any], continued: bool, told: bool) -> None:
     facts = replace(CUT, **changes)
-    assert (should_continue(facts), should_note(facts)) == (continued, noted)
+    assert (should_continue(facts), was_cut(facts)) == (continued, told)
 
 
 WHOLE = Interruption(

@@ -140,6 +140,8 @@ MODES: list[tuple[list[dict[str, Any]], list[str | None]]] = [
     ([REJECTED, HISTORY], ["history", "native", "fresh", "history", None]),
     ([REJECTED], ["fresh", "native", "fresh", "fresh", None]),
     ([REJECTED, STOPPED], ["fresh", "native", "fresh", "fresh", None]),
+    ([REJECTED, {"token_strange": True}], ["fresh", "strange_token", "fresh", "fresh", None]),
+    ([REJECTED, {"token_strange": True}, HISTORY], ["history", "strange_token", "fresh", "history", None]),
     ([NOT_NATIVE], ["not_resumable", "not_resumable", "fresh", "not_resumable", None]),
 ]
 

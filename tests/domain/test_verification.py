@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl import memory
+from executors_app.agentctl import discretion
 from sessions_app.domain.verification import (
     REATTACHED,
     ReceiptKind,
@@ -51,7 +51,6 @@ def loaded(*texts: str, **changes: Any) -> Verdict:
         (verdict("history", "created", injected=True), "injected", "pending"),
         (verdict("history", "created"), "fresh", "none"),
         (verdict("fresh", "created"), "fresh", "none"),
-        (verdict("native", "created", completed_turns=0, last_completed_text=None), "fresh", "none"),
         (REATTACHED, "reattached", "same_process"),
     ],
 )
@@ -66,8 +65,15 @@ def test_a_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: st
         loaded(),
         verdict("native", "loaded", replayed=12),
         verdict("native", "created"),
+        verdict("native", "created", completed_turns=0, last_completed_text=None),
     ],
-    ids=["another conversation", "nothing replayed", "no user message replayed", "a new conversation instead"],
+    ids=[
+        "another conversation",
+        "nothing replayed",
+        "no user message replayed",
+        "a new conversation instead",
+        "a new one though no turn was completed",
+    ],
 )
 def test_a_contradiction_is_a_failure_that_says_why(said: Verdict) -> None:
     assert (said.kind, said.verified) == (ReceiptKind.FAILED, Verified.NONE)
@@ -118,5 +124,5 @@ def test_the_first_turn_settles_what_was_pending(
 
 def test_both_sides_of_the_wire_show_a_token_in_the_same_way() -> None:
     for token in ("0195f3a2-6c0f", "surrogate \ud800"):
-        assert fingerprint(token) == memory.fingerprint(token)
+        assert fingerprint(token) == discretion.fingerprint(token)
         assert token not in fingerprint(token)

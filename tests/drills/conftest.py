@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.drills.deployment import Deployment
@@ -27,5 +28,13 @@ def pytest_runtest_makereport(
     report = yield
     used = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, Deployment)]
     if report.failed and used and used[0].seeded:
-        report.sections.append(("what happened", used[0].story()))
+        report.sections.append(("what happened", _story(used[0])))
     return report
+
+
+def _story(deployment: Deployment) -> str:
+    """A database that the drill has stopped tells nothing."""
+    try:
+        return deployment.story()
+    except psycopg.OperationalError:
+        return deployment.log()[-6000:]

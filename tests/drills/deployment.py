@@ -76,6 +76,11 @@ class Deployment:
         """Where it serves; 0: a free one each time."""
         self.server: subprocess.Popen[bytes] | None = None
 
+    @property
+    def agentctls(self) -> Path:
+        """Where the state directories of its sessions are."""
+        return self.data / "agentctl"
+
     # --- commands ---
 
     def manage(
@@ -221,7 +226,7 @@ class Deployment:
         """End everything that was started here, by proof."""
         if self.server is not None:
             self.kill_server()
-        for execution in (self.data / "agentctl").glob("*"):
+        for execution in self.agentctls.glob("*"):
             identity.end_all(identity.marked(execution.name), 10)
 
 
@@ -317,7 +322,7 @@ class Session:
 
     def journal(self) -> str:
         """The text of the journal on disk."""
-        directory = self.deployment.data / "agentctl" / self.execution_id / "journal"
+        directory = self.deployment.agentctls / self.execution_id / "journal"
         return "".join(path.read_text(errors="replace") for path in sorted(directory.glob("*.jsonl")))
 
     def said(self) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from executors_app import local_processes
 from executors_app.agentctl import identity
+from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.places.state_directory import StateDirectory, state_directory
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.runtimes.local_standalone import RUNTIME
-from executors_app.state_directory import StateDirectory, state_directory
 from tests.executors.launches import TOKEN
 from tests.executors.repositories import make_repository
 

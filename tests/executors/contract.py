@@ -8,14 +8,25 @@ from __future__ import annotations
 import asyncio
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from executors_app.domain import Observed, WorkspaceState
 from executors_app.errors import RepositoryUnusable, WorkspaceGone
-from tests.executors.places import Place, client_of, known, look, row_of, spec_for, start_agent
+from tests.executors.places import (
+    Place,
+    client_of,
+    config_of,
+    forget,
+    git_in,
+    known,
+    look,
+    row_of,
+    seen,
+    spec_for,
+    start_agent,
+)
 from tests.executors.repositories import run_git
 
 
@@ -27,12 +38,12 @@ class RuntimeContract:
     async def test_a_launch_ends_with_a_live_agentctl_in_a_worktree_of_the_repository(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
-        seen = await look(place, row_of(place, spec, launched))
-        assert (seen.observed, seen.url, launched.found) == (Observed.ALIVE, launched.url, False)
-        assert seen.report is not None
-        assert seen.report["boot_id"] == launched.boot_id
-        assert seen.report["workspace"]["exists"]
-        assert seen.report["workspace"]["branch"] == launched.worktree_branch
+        found = await look(place, row_of(place, spec, launched))
+        assert (found.observed, found.url, launched.found) == (Observed.ALIVE, launched.url, False)
+        assert found.report is not None
+        assert found.report["boot_id"] == launched.boot_id
+        assert found.report["workspace"]["exists"]
+        assert found.report["workspace"]["branch"] == launched.worktree_branch
         assert run_git(place.repository, "rev-parse", launched.worktree_branch)
 
     async def test_a_launch_again_finds_the_live_one(self, place: Place) -> None:
@@ -48,38 +59,38 @@ class RuntimeContract:
     async def test_a_live_one_that_its_row_does_not_know_yet_is_found(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
-        seen = await look(place, row_of(place, spec))
-        assert (seen.observed, seen.url) == (Observed.ALIVE, launched.url)
+        found = await look(place, row_of(place, spec))
+        assert (found.observed, found.url) == (Observed.ALIVE, launched.url)
 
     async def test_a_killed_one_is_dead_and_is_started_again_on_the_same_worktree(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
-        (Path(launched.worktree_path) / "mine").write_text("uncommitted\n")
+        (seen(place, launched) / "mine").write_text("uncommitted\n")
         place.kill(spec)
-        seen = await look(place, row_of(place, spec, launched))
-        assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.PRESENT)
-        assert seen.reason
+        found = await look(place, row_of(place, spec, launched))
+        assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.PRESENT)
+        assert found.reason
         again = await place.runtime.launch(known(spec, launched))
         assert again.boot_id != launched.boot_id
         assert again.worktree_path == launched.worktree_path
-        assert (Path(again.worktree_path) / "mine").read_text() == "uncommitted\n"
+        assert (seen(place, again) / "mine").read_text() == "uncommitted\n"
 
     async def test_one_that_was_never_started_is_dead_and_can_be_made(self, place: Place) -> None:
-        seen = await look(place, row_of(place, spec_for(place)))
-        assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
+        found = await look(place, row_of(place, spec_for(place)))
+        assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
 
     async def test_a_silent_one_is_unknown_and_not_dead(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
         with place.silence(spec):
-            seen = await look(place, row_of(place, spec, launched), timeout=1.0)
-        assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout")
+            found = await look(place, row_of(place, spec, launched), timeout=1.0)
+        assert (found.observed, found.reason) == (Observed.UNKNOWN, "timeout")
 
     async def test_a_live_one_that_does_not_know_our_token_is_unknown(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
-        seen = await look(place, row_of(place, spec, launched, auth_token="another-token-of-the-row"))
-        assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
+        found = await look(place, row_of(place, spec, launched, auth_token="another-token-of-the-row"))
+        assert (found.observed, found.reason) == (Observed.UNKNOWN, "foreign")
 
     async def test_a_worktree_that_was_lost_for_good_is_said_and_never_replaced_by_an_empty_one(
         self, place: Place
@@ -87,29 +98,28 @@ class RuntimeContract:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
         place.kill(spec)
-        shutil.rmtree(launched.worktree_path)
-        run_git(place.repository, "worktree", "prune")
-        run_git(place.repository, "branch", "-D", launched.worktree_branch)
-        seen = await look(place, row_of(place, spec, launched))
-        assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.GONE)
-        assert launched.worktree_branch in seen.workspace_reason
+        shutil.rmtree(seen(place, launched))
+        forget(place, launched, branch=True)
+        found = await look(place, row_of(place, spec, launched))
+        assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.GONE)
+        assert launched.worktree_branch in found.workspace_reason
         with pytest.raises(WorkspaceGone):
             await place.runtime.launch(known(spec, launched))
 
     async def test_a_deleted_worktree_comes_back_with_its_uncommitted_work(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
-        worktree = Path(launched.worktree_path)
+        worktree = seen(place, launched)
         for name in ("README", "staged", "untracked"):
             (worktree / name).write_text(f"work in {name}\n")
-        run_git(worktree, "add", "staged")
+        git_in(place, launched, "add", "staged")
         await client_of(spec, launched).snapshot()
         place.kill(spec)
         shutil.rmtree(worktree)
-        run_git(place.repository, "worktree", "prune")
+        forget(place, launched, branch=False)
         assert (await look(place, row_of(place, spec, launched))).workspace is WorkspaceState.REBUILDABLE
         again = await place.runtime.launch(known(spec, launched))
-        assert run_git(Path(again.worktree_path), "status", "--porcelain").split("\n") == [
+        assert git_in(place, again, "status", "--porcelain").split("\n") == [
             *("M README", "A  staged"),
             "?? untracked",
         ]
@@ -126,9 +136,9 @@ class RuntimeContract:
             row_of(place, spec_for(place), agentctl_url=url, state=state, repository_path="/nonexistent")
             for url, state in (("http://127.0.0.1:x", {}), ("\0", {"process": 3}), ("", {"process": {}}))
         ]
-        seen = await place.runtime.observe([*bad, row_of(place, spec, launched)], timeout=10, concurrency=2)
-        assert seen[spec.execution_id].observed is Observed.ALIVE
-        assert all(seen[one.id].observed is not Observed.ALIVE for one in bad)
+        found = await place.runtime.observe([*bad, row_of(place, spec, launched)], timeout=10, concurrency=2)
+        assert found[spec.execution_id].observed is Observed.ALIVE
+        assert all(found[one.id].observed is not Observed.ALIVE for one in bad)
 
     async def test_what_was_ended_is_dead_stays_so_and_can_be_launched_again(self, place: Place) -> None:
         spec = spec_for(place)
@@ -152,7 +162,7 @@ class RuntimeContract:
         assert list(place.runtime.left_journal(facts, 0, "e")) == []
 
     async def test_a_place_that_is_there_is_said_to_be(self, place: Place) -> None:
-        await place.runtime.check_place({})
+        await place.runtime.check_place(config_of(place))
 
     def test_settings_that_are_none_are_refused_in_one_sentence(self, place: Place) -> None:
         with pytest.raises(ValueError, match=r".+\."):
@@ -163,8 +173,8 @@ class RuntimeContract:
         launched = await place.runtime.launch(spec)
         await start_agent(place, spec, launched, "first")
         before = await client_of(spec, launched).status()
-        seen = await type(place.runtime)().observe([row_of(place, spec, launched)], timeout=10, concurrency=5)
-        report = seen[spec.execution_id].report
+        found = await type(place.runtime)().observe([row_of(place, spec, launched)], timeout=10, concurrency=5)
+        report = found[spec.execution_id].report
         assert report is not None
         assert report["agent"] == before["agent"]
         assert report["journal"] == before["journal"]

@@ -12,7 +12,9 @@ from typing import Any, Protocol
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
 from executors_app.runtimes import Runtime
+from executors_app.wire import trust_of
 from tests.executors.launches import TOKEN
+from tests.executors.repositories import run_git
 
 
 class Place(Protocol):
@@ -42,10 +44,60 @@ class Place(Protocol):
         ...
 
 
+class FarPlace(Place, Protocol):
+    """One whose workspaces are out of this machine's sight, and whose executor has settings."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """``Executor.config``."""
+        ...
+
+    def seen(self, path: str) -> Path:
+        """Where this machine sees a file of a workspace."""
+        ...
+
+    def git(self, path: str, *arguments: str) -> str:
+        """Git in a worktree over there."""
+        ...
+
+    def forget(self, branch: str, session_id: str) -> None:
+        """Delete a branch over there, and what is known of worktrees that are gone."""
+        ...
+
+
+def config_of(place: Place) -> dict[str, Any]:
+    """The settings of the executor."""
+    return dict(getattr(place, "config", {}))
+
+
+def seen(place: Place, launched: Launched) -> Path:
+    """The worktree, as this machine sees it."""
+    look = getattr(place, "seen", Path)
+    found: Path = look(launched.worktree_path)
+    return found
+
+
+def git_in(place: Place, launched: Launched, *arguments: str) -> str:
+    """Git in the worktree."""
+    if hasattr(place, "git"):
+        return str(place.git(launched.worktree_path, *arguments))
+    return run_git(Path(launched.worktree_path), *arguments)
+
+
+def forget(place: Place, launched: Launched, *, branch: bool) -> None:
+    """Let the repository know nothing more of a worktree that is gone, nor (if wanted) of its branch."""
+    name = launched.worktree_branch if branch else ""
+    if hasattr(place, "forget"):
+        place.forget(name, launched.worktree_id)
+    run_git(place.repository, "worktree", "prune")
+    if name:
+        run_git(place.repository, "branch", "-D", name)
+
+
 def spec_for(place: Place) -> LaunchSpec:
     """A launch of its own."""
     execution_id, session_id, task_id = (str(uuid.uuid4()) for _ in range(3))
-    return LaunchSpec(execution_id, session_id, task_id, str(place.repository), "", TOKEN)
+    return LaunchSpec(execution_id, session_id, task_id, str(place.repository), "", TOKEN, config_of(place))
 
 
 def row_of(place: Place, spec: LaunchSpec, launched: Launched | None = None, **changes: Any) -> ExecutionFacts:
@@ -66,6 +118,7 @@ def row_of(place: Place, spec: LaunchSpec, launched: Launched | None = None, **c
         worktree_path=launched.worktree_path if launched else "",
         worktree_branch=launched.worktree_branch if launched else "",
         state=launched.state if launched else {},
+        config=config_of(place),
     )
     return replace(facts, **changes)
 
@@ -82,7 +135,8 @@ def known(spec: LaunchSpec, launched: Launched) -> LaunchSpec:
 
 def client_of(spec: LaunchSpec, launched: Launched, generation: int = 1) -> AgentctlClient:
     """The real client of what was launched."""
-    return AgentctlClient(launched.url, TOKEN, spec.execution_id, generation=generation)
+    trust = trust_of(spec.config)
+    return AgentctlClient(launched.url, TOKEN, spec.execution_id, generation=generation, trust=trust)
 
 
 async def start_agent(

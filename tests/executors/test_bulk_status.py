@@ -111,7 +111,7 @@ async def test_an_address_that_is_no_address_is_not_asked(url: str, token: str) 
 
 
 async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executors_app.bulk_status.MAX_ANSWER", 1_000_000)
+    monkeypatch.setattr("executors_app.agentctl.places.bulk_status.MAX_ANSWER", 1_000_000)
     async with testing.flooding(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536) as url:
         seen = await ask(url)
     assert isinstance(seen, AgentctlForeign)

@@ -204,7 +204,7 @@ async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executors_app.client.MAX_ANSWER", 1_000_000)
+    monkeypatch.setattr("executors_app.wire.MAX_ANSWER", 1_000_000)
     async with testing.flooding(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536) as url:
         with pytest.raises(AgentctlForeign) as caught:
             await client_of(url).read_file("x")

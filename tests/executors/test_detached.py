@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.agentctl import identity
-from executors_app.detached import start_detached
+from executors_app.agentctl.places.detached import start_detached
 from tests.services import ROOT
 from tests.waiting import eventually
 
@@ -81,7 +81,7 @@ def test_it_inherits_nothing(report: dict[str, object]) -> None:
 
 def test_it_survives_the_kill_of_its_starters_whole_group(tmp_path: Path) -> None:
     starter = (
-        "import sys, time; from pathlib import Path; from executors_app.detached import start_detached;"
+        "import sys, time; from pathlib import Path; from executors_app.agentctl.places.detached import start_detached;"
         "pid = start_detached([sys.executable, '-I', '-c', 'import time; time.sleep(60)'],"
         "environment={}, log_file=Path(sys.argv[1]));"
         "print(pid, flush=True); time.sleep(60)"

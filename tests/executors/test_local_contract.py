@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import local_processes
 from executors_app.agentctl import identity
+from executors_app.agentctl.places import local_processes
 from executors_app.domain import LaunchSpec
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.contract import RuntimeContract

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import local_launch, local_processes
 from executors_app.agentctl import identity
+from executors_app.agentctl.places import local_launch, local_processes
+from executors_app.agentctl.places.state_directory import StateDirectory, state_directory
 from executors_app.client import AgentctlClient
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.errors import LaunchFailed, RepositoryUnusable, WorkspaceGone
 from executors_app.runtimes.local_standalone import RUNTIME
-from executors_app.state_directory import StateDirectory, state_directory
 from tests.executors.launches import TOKEN, agentctl_of, kill, observe, row
 from tests.services import ROOT
 
@@ -61,8 +61,9 @@ async def test_an_agentctl_whose_starter_was_killed_before_it_was_ready_is_found
     spec: LaunchSpec, data_directory: Path
 ) -> None:
     starter = (
-        "import os, sys; from pathlib import Path; from executors_app import local_launch;"
-        "from executors_app.domain import LaunchSpec; from executors_app.state_directory import state_directory;"
+        "import os, sys; from pathlib import Path; from executors_app.agentctl.places import local_launch;"
+        "from executors_app.domain import LaunchSpec;"
+        "from executors_app.agentctl.places.state_directory import state_directory;"
         "data, execution, session, workspace, token = sys.argv[1:];"
         "places = state_directory(Path(data), execution); places.make(); places.write_token(token);"
         "spec = LaunchSpec(execution, session, '', '', '', token);"

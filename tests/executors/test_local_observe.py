@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import local_processes, testing
+from executors_app import testing
 from executors_app.agentctl import identity
+from executors_app.agentctl.places import local_processes
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import agentctl_of, kill, leave_a_marked_process, observe, row
@@ -131,7 +132,7 @@ async def test_one_bad_row_spoils_no_other(spec: LaunchSpec, launched: Launched)
 async def test_a_silent_one_is_ended_with_all_that_it_started(
     spec: LaunchSpec, launched: Launched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executors_app.runtimes.local_standalone._GRACE", 0.2)
+    monkeypatch.setattr("executors_app.agentctl.places.machine.GRACE", 0.2)
     child = leave_a_marked_process(spec.execution_id)
     identity.signal(agentctl_of(launched), signal.SIGSTOP)
     assert await RUNTIME.end(row(spec, launched)) is True

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import worktrees
+from executors_app.agentctl.places import worktrees
+from executors_app.agentctl.places.git import GitFailed
+from executors_app.agentctl.places.worktrees import Worktree
 from executors_app.domain import WorkspaceState
 from executors_app.errors import RepositoryUnusable, WorkspaceGone
-from executors_app.git import GitFailed
-from executors_app.worktrees import Worktree
 from tests.executors.repositories import commit, run_git
 from tests.services import ROOT
 
@@ -252,7 +252,7 @@ def test_our_environment_cannot_turn_git_to_another_repository(
 def test_two_makers_at_once_make_one_worktree(tmp_path: Path, repository: Path) -> None:
     place = worktrees.place_of(tmp_path / "data", SESSION)
     maker = (
-        "import sys; from pathlib import Path; from executors_app import worktrees;"
+        "import sys; from pathlib import Path; from executors_app.agentctl.places import worktrees;"
         "worktrees.make(Path(sys.argv[1]), '', worktrees.place_of(Path(sys.argv[2]), sys.argv[3]), existed=False)"
     )
     argv = [sys.executable, "-c", maker, str(repository), str(tmp_path / "data"), SESSION]

@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from executors_app.git import commit_of
+from executors_app.agentctl.places.git import commit_of
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import Repository, Task, TaskSession
 from tests.pages.world import World, first_prompt, path_of

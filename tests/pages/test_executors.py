@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import pytest
 from django.test import Client
 
-from executors_app.models import Executor, ExecutorRunning
+from executors_app.models import AgentCapability, Executor, ExecutorRunning
 from sessions_app.models import TeamRole
 from tests.pages.world import World, path_of
+
+NOVEMBER: Final = datetime(2026, 11, 3, 9, tzinfo=UTC)
 
 
 def test_without_any_place_it_says_so(ada: Client, world: World) -> None:
@@ -68,3 +71,31 @@ def test_a_viewer_sees_the_error_and_no_button(ada: Client, world: World, failed
     html = ada.get("/executors/").text
     assert "The disk is full." in html
     assert "Retry" not in html
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"claimed": True}, "Demo agent 1.2 claims session/load; it has not been tried."),
+        ({"claimed": True, "kept_at": NOVEMBER}, "Demo agent 1.2 claims session/load, and kept it on 3 Nov 2026."),
+        (
+            {"claimed": True, "broken_at": NOVEMBER, "broken_how": "error", "broken_said": "no <b>such</b> row"},
+            "Demo agent 1.2 claims session/load, but did not keep it on 3 Nov 2026: it answered with an error.",
+        ),
+    ],
+)
+def test_what_agents_claim_is_told_to_everybody_without_their_own_words(
+    values: dict[str, Any], words: str, bob: Client
+) -> None:
+    key = {"agent_type": "demo", "agent_version": "1.2", "capability": "load_session", "last_seen_at": NOVEMBER}
+    AgentCapability.objects.create(**key, **values)
+    html = bob.get("/executors/").text
+    assert words in html
+    assert "such" not in html
+
+
+def test_an_agent_type_that_is_no_more_is_called_by_its_name(ada: Client) -> None:
+    AgentCapability.objects.create(
+        agent_type="<dismantled>", capability="load_session", claimed=True, last_seen_at=NOVEMBER
+    )
+    assert "&lt;dismantled&gt; claims session/load" in ada.get("/executors/").text

@@ -28,6 +28,9 @@ def composer_is_open(html: str) -> bool:
 # --- the banner and the composer ---
 
 
+NOTE = "Demo agent 1.2 claims session/load, but did not keep it on 3 Nov 2026: it knows no such request."
+
+
 def plain(session: TaskSession) -> None:
     """As it is."""
 
@@ -47,6 +50,11 @@ def with_token(session: TaskSession) -> None:
 
 def token_rejected(session: TaskSession) -> None:
     ExecutorRunning.objects.update(rejected_resume_token="t")
+
+
+def never_offered(session: TaskSession) -> None:
+    ExecutorRunning.objects.update(rejected_resume_token="t", supports_session_resume=False, capability_note=NOTE)
+    TaskSession.objects.filter(id=session.id).update(error_code="resume_unsupported")
 
 
 def changed(**values: Any) -> Callable[[TaskSession], None]:
@@ -89,6 +97,8 @@ def archived(session: TaskSession) -> None:
             False,
         ),
         (token_rejected, "no longer knows this conversation", ["Try the old conversation again", "Start fresh"], True),
+        (never_offered, "can take no conversation up again", ["Try the old conversation again", "Start fresh"], True),
+        (never_offered, NOTE, [], True),
         (
             changed(error_code="worktree_missing"),
             "The worktree of this session is gone and cannot be rebuilt.",
@@ -318,13 +328,13 @@ def test_a_place_that_failed_can_be_tried_again(
 def test_the_page_shows_the_newest_receipt_and_its_evidence(ada: Client, world: World) -> None:
     session = world.running_session()
     session.receipts.create(kind="fresh")
-    session.receipts.create(kind="loaded", verified="replay", evidence={"replayed_messages": 4, "empty": None})
+    session.receipts.create(kind="loaded", verified="replay", evidence={"replayed_messages": 4, "unseen": None})
     html = page(ada, session)
     strip = html[html.index('<dl class="strip"') : html.index("</dl>")]
     assert "Loaded" in strip
     assert "New conversation" not in strip
     assert "replayed messages" in html
-    assert "empty" not in html
+    assert "unseen" not in html
 
 
 def test_every_state_has_words(ada: Client, world: World) -> None:

@@ -6,6 +6,7 @@ The last user text of a request decides the answer:
 - *what was the word?*: the word of the last ``remember the word X`` in the history that came
   with the request, else ``NO-CONTEXT``. So the answer tells whether the agent has its context.
 - *HOLD*: ``ok`` when the test calls `ModelServer.release`; until then the turn is open.
+- *BUSY*: 503, until the test calls `ModelServer.release`.
 - anything else: ``ok``.
 """
 
@@ -38,6 +39,8 @@ class ModelServer:
     loop: asyncio.AbstractEventLoop
     released: asyncio.Event = field(default_factory=asyncio.Event)
     user_texts: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    """Every request's messages, whoever said them, in one text each."""
     url: str = ""
     """The OpenAI base URL, ending in ``/v1``."""
 
@@ -46,12 +49,21 @@ class ModelServer:
         """Whether a request to hold has come in and has not been released."""
         return any("HOLD" in text for text in self.user_texts) and not self.released.is_set()
 
+    def heard_about(self, word: str) -> list[str]:
+        """The requests that mention ``word``: those of one agent, if it is told of it alone."""
+        return [request for request in self.requests if word in request]
+
+    def holds(self, word: str) -> bool:
+        """Whether a request to hold that names ``word`` has come in and has not been released."""
+        return any("HOLD" in text and word in text for text in self.user_texts) and not self.released.is_set()
+
     def release(self) -> None:
         """Let every held request be answered, also later ones."""
         self.loop.call_soon_threadsafe(self.released.set)
 
     async def answer(self, messages: list[tuple[str, str]]) -> str:
         """What the model says to ``messages``, pairs of role and text."""
+        self.requests.append("\n".join(text for _, text in messages))
         said = [_ADDED_BY_AGENT.sub("", text).strip() for role, text in messages if role == "user"]
         last = next((text for text in reversed(said) if text), "")
         self.user_texts.append(last)
@@ -60,6 +72,8 @@ class ModelServer:
             return words[-1] if words else NO_CONTEXT
         if "HOLD" in last:
             await self.released.wait()
+        if "BUSY" in last and not self.released.is_set():
+            raise web.HTTPServiceUnavailable(text=json.dumps({"error": {"message": "overloaded", "code": 503}}))
         return "ok"
 
 

@@ -55,6 +55,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "django_q/success": RECORD,
     "django_q/failure": RECORD,
     "django_q/ormq": RECORD,
+    "executors_app/agentcapability": RECORD,
     "executors_app/agentprofile": KEPT,
     "executors_app/executor": KEPT,
     "executors_app/executorrunning": RECORD,

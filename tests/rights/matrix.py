@@ -162,6 +162,8 @@ PAGES: Final[Mapping[str, Methods]] = {
     _SESSION_PAGE: {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "live/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "prompt/": {"get": page(405), "post": page_writes(302, message_id="m", text="Go on")},
+    _SESSION_PAGE + "waits/": {"get": page(405), "post": page_writes(302)},
+    _SESSION_PAGE + "waits/rotate/": {"get": page(405), "post": page_writes(302)},
     _SESSION_PAGE + "<str:action>/": {"get": page(405), "post": page_writes(302)},
     "healthz": {"get": same(200), "post": same(200)},
     "readyz": {"get": same(503), "post": same(503)},

@@ -26,6 +26,8 @@ class TalkingAgentctl:
         self.generations: list[int] = []
         self.acknowledged: list[int] = []
         self.prompts: list[dict[str, Any]] = []
+        self.left: dict[str, list[str]] | None = None
+        """What its last agent left: ``processes`` and ``files``; None: it cannot tell, as an older one."""
         self.refusal = ""
         """Code with which it refuses every prompt; ``hangs up``: it takes it and breaks the connection;
         ``nonsense``: its answer is none; ``duplicate``: it had every one before."""
@@ -63,6 +65,12 @@ class TalkingAgentctl:
         """``GET /agent/session``."""
         return web.json_response({"resume_token": "conversation-2", "last_message_uuid": "u", "fingerprint": "f"})
 
+    async def what_is_left(self, request: web.Request) -> web.Response:
+        """``GET /agent/left`` and ``GET /git/changes``."""
+        if self.left is None:
+            return web.json_response({"code": "not_found", "message": "No.", "details": {}}, status=404)
+        return web.json_response({**self.left, "since": request.query.get("since", "")})
+
     async def prompt(self, request: web.Request) -> web.Response:
         """``POST /prompt``."""
         self.prompts.append(await request.json())
@@ -97,6 +105,8 @@ class TalkingAgentctl:
         app = web.Application()
         app.router.add_get("/status", self.status)
         app.router.add_get("/agent/session", self.session)
+        app.router.add_get("/agent/left", self.what_is_left)
+        app.router.add_get("/git/changes", self.what_is_left)
         app.router.add_get("/events", self.events)
         app.router.add_post("/prompt", self.prompt)
         runner = web.AppRunner(app, shutdown_timeout=0.1)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt, TaskSession, writing
-from sessions_app.services import intents
-from sessions_app.supervisor.interruptions import INTERRUPTION_NOTE, interrupt
+from sessions_app.services import intents, unfinished
+from sessions_app.supervisor.interruptions import interrupt
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
     fresh,
@@ -91,24 +91,24 @@ def test_a_prompt_is_settled_by_how_far_it_is_known_to_have_come(state: str, aft
     assert prompt_states(session)["p1"] == after
 
 
-CONTINUED, NOTED, LEFT = "continued", "noted", "left"
+CONTINUED, TOLD, NEITHER = "continued", "told", "neither"
 
 
 @pytest.mark.parametrize(
     ("fields", "deployment", "delivered", "queued", "outcome"),
     [
         ({"policy": "auto"}, "", True, "", CONTINUED),
-        ({"policy": "working"}, "", True, "", LEFT),
-        ({"policy": "on_open"}, "", True, "", LEFT),
-        ({"policy": "manual"}, "", True, "", LEFT),
-        ({"policy": "auto"}, "off", True, "", LEFT),
+        ({"policy": "working"}, "", True, "", TOLD),
+        ({"policy": "on_open"}, "", True, "", TOLD),
+        ({"policy": "manual"}, "", True, "", TOLD),
+        ({"policy": "auto"}, "off", True, "", TOLD),
         ({"policy": "manual"}, "on", True, "", CONTINUED),
-        ({"policy": "auto", "continue_prompts": False}, "on", True, "", LEFT),
+        ({"policy": "auto", "continue_prompts": False}, "on", True, "", TOLD),
         ({"policy": "manual", "continue_prompts": True}, "off", True, "", CONTINUED),
-        ({"policy": "auto"}, "", False, "", LEFT),
-        ({"policy": "auto", "stopped_by_user": True}, "", True, "", LEFT),
-        ({"policy": "auto"}, "", True, "user", NOTED),
-        ({"policy": "manual"}, "", True, "user", NOTED),
+        ({"policy": "auto"}, "", False, "", NEITHER),
+        ({"policy": "auto", "stopped_by_user": True}, "", True, "", TOLD),
+        ({"policy": "auto"}, "", True, "user", TOLD),
+        ({"policy": "manual"}, "", True, "user", TOLD),
         ({"policy": "auto"}, "", True, "wait", CONTINUED),
     ],
 )
@@ -118,8 +118,8 @@ def test_what_happens_of_itself_after_an_interruption(
     settings.KANDEV_CONTINUE = deployment
     session = cut_in_mid_turn(delivered, queued, **fields)
     made = Prompt.objects.filter(session=session, kind="continue").exists()
-    noted = bool(session.metadata.get(INTERRUPTION_NOTE))
-    assert {(True, False): CONTINUED, (False, True): NOTED, (False, False): LEFT}[made, noted] == outcome
+    kept = unfinished.of(session) is not None
+    assert {(True, True): CONTINUED, (False, True): TOLD, (False, False): NEITHER}[made, kept] == outcome
 
 
 def test_the_continue_prompt_is_named_after_its_run_and_tells_what_was_lost() -> None:
@@ -134,10 +134,43 @@ def test_the_continue_prompt_is_named_after_its_run_and_tells_what_was_lost() ->
     assert names_said.index("session.run.interrupted") < names_said.index("session.prompt.queued")
 
 
-def test_the_note_of_an_interruption_tells_what_was_asked_before() -> None:
+def test_the_next_prompt_tells_what_was_asked_before_and_has_no_result() -> None:
     session = cut_in_mid_turn(queued="user")
-    assert "> write it" in session.metadata[INTERRUPTION_NOTE]
+    said = unfinished.told_before(session, session.prompts.get(message_id="p2"))
+    assert "> write it" in said
+    assert "- rm -r build" in said
+    assert "Verify what is there before you repeat" in said
     assert prompt_states(session) == {"p1": "interrupted", "p2": "queued"}
+
+
+def test_what_only_the_workspace_knows_is_told_too_by_the_continue_prompt_as_well() -> None:
+    session = cut_in_mid_turn()
+    with writing(session.id) as draft:
+        unfinished.add(draft, ["modified parser.py", "added new.py"], ["npm run dev"])
+    session = fresh(session)
+    row, later = session.prompts.get(kind="continue"), Prompt(kind="user", text="and then")
+    for text in (row.text, unfinished.told_before(session, later)):
+        for told in ("> write it", "- rm -r build", "- modified parser.py", "- added new.py", "- npm run dev"):
+            assert told in text
+    assert unfinished.told_before(session, row) == ""
+
+
+def snapshot(journal: Journal, commit: str) -> dict[str, Any]:
+    return journal.line("workspace.snapshot", commit=commit, ref="r", reason="turn_start", dirty=True)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_changes_are_counted_from_the_working_tree_that_the_turn_found(at_once: bool) -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
+    accepted, delivered = journal.accepted("p1"), "a" * 40
+    lines = [accepted, snapshot(journal, delivered), journal.line("prompt.delivered", message_id="p1")]
+    lines += [snapshot(journal, "b" * 40), journal.exits("p1")]
+    for batch in [lines] if at_once else [[line] for line in lines]:
+        hear(session, batch)
+    known = unfinished.of(fresh(session))
+    assert known is not None
+    assert known["since"] == "a" * 40
 
 
 def test_a_turn_that_was_waiting_for_an_answer_says_so_when_it_is_interrupted() -> None:
@@ -155,3 +188,4 @@ def test_a_turn_that_its_user_cancelled_is_not_continued_when_its_agent_dies_bef
     assert intents.cancel(session.id, make_user())
     hear(session, [journal.exits("p1")])
     assert prompt_states(session) == {"p1": "interrupted"}
+    assert unfinished.of(fresh(session)) is None

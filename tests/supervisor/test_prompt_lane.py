@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.services import intents
+from sessions_app.services import intents, unfinished
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.interruptions import INTERRUPTION_NOTE
 from sessions_app.supervisor.prompts import send_next
 from tests.supervisor.agentctls import TalkingAgentctl, talking
 from tests.supervisor.journals import Journal, hear
@@ -174,16 +173,25 @@ def test_nothing_is_given_where_nobody_listens() -> None:
     assert prompt_states(session) == {"p1": "queued"}
 
 
+UNFINISHED = {"message_id": "p0", "run_id": "r0", "tools": ["make test"], "since": ""}
+
+
 def test_a_note_is_told_until_the_agent_has_it_and_then_no_more() -> None:
-    session = queued(running_session(execution=FREE, metadata={INTERRUPTION_NOTE: "You were interrupted."}), "p1")
+    session = queued(running_session(execution=FREE, metadata={unfinished.INTERRUPTION: UNFINISHED}), "p1")
+    journal = Journal()
     with talking(session) as agentctl:
         agentctl.refusal = "busy"
         sent(session, agentctl)
         agentctl.refusal = ""
         sent(session, agentctl)
-        assert [body["text"] for body in agentctl.prompts] == ["You were interrupted.\n\ndo p1"] * 2
-    hear(session, Journal().turn_begins("p1"), lease=None)
-    assert not fresh(session).metadata[INTERRUPTION_NOTE]
+        first, second = (body["text"] for body in agentctl.prompts)
+    assert first == second
+    assert "- make test" in first
+    assert first.endswith("\n\ndo p1")
+    hear(session, [journal.accepted("p1")], lease=None)
+    assert unfinished.of(fresh(session)) is not None
+    hear(session, [journal.line("prompt.delivered", message_id="p1")], lease=None)
+    assert unfinished.of(fresh(session)) is None
 
 
 def test_history_is_told_to_a_new_agent_until_it_has_it_and_is_not_said_twice_in_the_log() -> None:
@@ -200,6 +208,32 @@ def test_history_is_told_to_a_new_agent_until_it_has_it_and_is_not_said_twice_in
         for told in ("do p0", "I did.", "do p1"):
             assert told in texts[0]
     hear(session, [journal.accepted("p1", text=texts[0])], lease=None)
+    assert fresh(session).inject_history
+    hear(session, [journal.line("prompt.delivered", message_id="p1")], lease=None)
     assert not fresh(session).inject_history
     said = [event.payload["text"] for event in session.events.filter(name="session.message.added").order_by("seq")]
     assert said == ["do p0", "I did.", "do p1"]
+
+
+def test_a_prompt_without_the_history_does_not_count_as_its_telling() -> None:
+    journal, session = Journal(), queued(running_session(execution=FREE), "p0", state="sending")
+    change(session, inject_history=True)  # a new agent has come while the journal was behind
+    hear(session, [*journal.turn_begins("p0"), journal.completes("p0")], lease=None)
+    assert fresh(session).inject_history
+
+
+def test_a_history_is_injected_once_and_the_receipt_names_the_prompt() -> None:
+    journal, session = Journal(), queued(running_session(execution=FREE), "p0", state="sending")
+    hear(session, [*journal.turn_begins("p0"), *journal.says("I did."), journal.completes("p0")], lease=None)
+    queued(change(session, inject_history=True), "p1")
+    receipt = session.receipts.create(kind="injected", verified="pending", launch_id=session.launch_id)
+    with talking(session) as agentctl:
+        sent(session, agentctl)
+    assert "injected_with" not in fresh(receipt).evidence
+    hear(session, [*journal.turn_begins("p1"), journal.completes("p1")], lease=None)
+    assert fresh(receipt).evidence["injected_with"] == "p1"
+    assert fresh(receipt).verified == "agent_echo"
+    queued(session, "p2")
+    with talking(session, [journal.line("log", text="", level="info", data={})]) as agentctl:
+        sent(session, agentctl)
+        assert [body["text"] for body in agentctl.prompts] == ["do p2"]

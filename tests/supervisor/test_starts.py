@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from executors_app.agentctl.protocol import Kind
 from executors_app.plugins import agent_type
 from sessions_app.domain.resumability import Mode, Strategy
 from sessions_app.models import Intent, LeaseLost, Prompt, TaskSession, writing
@@ -200,6 +201,38 @@ def test_a_fresh_start_sets_the_old_conversation_aside() -> None:
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("conversation-2", "conversation-1")
     assert session.receipts.get().kind == "fresh"
+
+
+def test_a_fresh_start_sets_the_old_conversation_aside_though_the_new_one_has_no_name_yet() -> None:
+    session = at_rest()
+    plan = claimed(session, Mode.FRESH_START)
+    order = start_agent.prepare(plan, plan.lease, found="")
+    assert order is not None
+    start_agent.write_started(plan, plan.lease, order, {"outcome": "created", "resume_token": None})
+    row = execution_of(session)
+    assert (row.resume_token, row.rejected_resume_token) == ("", "conversation-1")
+    named = Journal().line(Kind.SESSION_IDENTIFIED, fingerprint="f")
+    hear(session, [named], token={"resume_token": "conversation-2"})
+    assert execution_of(session).resume_token == "conversation-2"
+
+
+@pytest.mark.parametrize(
+    ("mode", "kept", "told"),
+    [
+        (Mode.AUTO, {}, "message-7"),
+        (Mode.FRESH_START, {}, None),
+        (Mode.RESUME, {"resume_token": "", "rejected_resume_token": "conversation-0"}, None),
+    ],
+)
+def test_the_agents_last_message_is_told_with_the_conversation_that_it_is_of(
+    mode: Mode, kept: dict[str, str], told: str | None
+) -> None:
+    session = at_rest()
+    change(execution_of(session), last_message_uuid="message-7", **kept)
+    plan = claimed(session, mode)
+    order = start_agent.prepare(plan, plan.lease, found="")
+    assert order is not None
+    assert order.body["last_message_uuid"] == told
 
 
 def test_the_agent_is_told_what_its_type_and_its_profile_say() -> None:

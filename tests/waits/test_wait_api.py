@@ -52,6 +52,14 @@ def test_a_wait_is_opened_and_ended_by_somebody_without_an_account(world: World)
     assert (run["wait_id"], run["wait_reason"]) == (wait["wait_id"], "The build")
 
 
+@pytest.mark.parametrize("kind", ["permission", "tool_result", "nonsense"])
+def test_a_kind_that_only_agents_wait_for_is_refused_with_a_sentence(world: World, kind: str) -> None:
+    refused = open_wait(world, kind=kind).json()
+    said = f"A wait of the kind “{kind}” is none that can be asked for. Take “external”."
+    assert (refused["code"], refused["details"]) == ("validation_error", {"kind": [said]})
+    assert refused["message"] == f"kind: {said}"
+
+
 def test_the_key_is_shown_in_the_one_answer_and_nowhere_else(world: World) -> None:
     key = open_wait(world).json()["resume_token"].removeprefix("kwt_")
     member = client_of(world.member)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import worktrees
-from executors_app.worktrees import Worktree
+from executors_app.agentctl.places import worktrees
+from executors_app.agentctl.places.worktrees import Worktree
 from tests.executors.repositories import run_git
 from tests.workspace.trees import REF, keep, make_six
 

@@ -10,9 +10,9 @@ import pytest
 from rest_framework.test import APIClient
 
 from executors_app import kept_work
+from executors_app.agentctl.places.worktrees import Worktree
 from executors_app.errors import NotKept
 from executors_app.kept_work import Kept
-from executors_app.worktrees import Worktree
 from tests.api.world import client_of, make_world
 from tests.executors.repositories import commit, run_git
 from tests.workspace.trees import SESSION, keep, make_six

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import uncommitted_work, worktrees
+from executors_app.agentctl.places import uncommitted_work, worktrees
+from executors_app.agentctl.places.worktrees import Worktree
 from executors_app.domain import WorkspaceState
 from executors_app.errors import WorkspaceGone
-from executors_app.worktrees import Worktree
 from tests.executors.repositories import commit, run_git
 from tests.workspace.trees import REF, keep, make_six, state_of
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from executors_app.agentctl.places.worktrees import Worktree
 from executors_app.agentctl.workspace.git import GitFailed
 from executors_app.agentctl.workspace.snapshots import Limits
-from executors_app.worktrees import Worktree
 from tests.executors.repositories import commit, run_git
 from tests.workspace.trees import REF, git_of, keep, make_six, state_of
 

@@ -1,14 +1,18 @@
 """What a driver is: one conversation protocol, spoken to one agent process (design 5).
 
 A driver is told argv, environment, cwd, strategy and token; it knows no product names beyond
-its protocol. It reports through its ``Host`` and never touches the journal, HTTP or the disk.
+its protocol. It reports through its ``Host`` and never touches the journal, agentctl's HTTP or the
+disk: what a far end does not keep itself goes into ``Host.conversations``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
+
+from executors_app.agentctl.conversations import Conversations
+from executors_app.agentctl.protocol import Code
 
 Strategy = Literal["native", "history", "fresh"]
 
@@ -25,11 +29,19 @@ class StartRequest:
     driver: str = "acp"
     resume_token: str | None = None
     model: str | None = None
+    mode: str | None = None
+    """Id or name of the agent's own mode, ``plan`` for instance; chosen anew at every start, as the model is."""
+    additional_directories: Sequence[str] = ()
+    """Absolute paths that the agent may work in beside ``cwd``."""
     mcp_servers: Sequence[Mapping[str, Any]] = ()
     permission_mode: Literal["ask", "auto_approve"] = "ask"
     gone_patterns: Sequence[str] = ()
     """Regular expressions of the agent type: an error that matches says the conversation is gone."""
     prefer_load: bool = True
+    last_message_uuid: str | None = None
+    """The agent's name for the last message of its last finished turn; some resume at exactly that."""
+    fork: bool = False
+    """With ``native``: go on in a copy of the conversation, and leave the one of the token as it is."""
     timeout: float = 60.0
     """Seconds for the whole handshake."""
 
@@ -39,7 +51,8 @@ class Started:
     """What a start came to; the answer of ``POST /agent/start`` adds ``launch_id``."""
 
     outcome: Literal["resumed", "loaded", "created"]
-    resume_token: str
+    resume_token: str | None
+    """None: the agent names its new conversation in its first turn, and ``keep_token`` tells it then."""
     agent: Mapping[str, Any]
     """``{"name", "version"}`` as the agent told it."""
     capabilities: Mapping[str, Any]
@@ -48,27 +61,54 @@ class Started:
     replayed_user_texts: Sequence[str] = ()
     timings: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds: spawn, initialize, session."""
+    unkept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Claimed capabilities that were asked for and did not come, by name: ``{"how": protocol.Shortfall, "said"}``."""
 
 
 class StartFailed(Exception):
-    """The agent did not start; ``token_valid`` is False only when the agent itself said *gone*."""
+    """The agent did not start; ``token_valid`` is False only when the agent itself said *gone*.
 
-    def __init__(self, code: str, message: str, *, permanent: bool = False, token_valid: bool = True):
+    ``told``: who the agent is and what became of its claims, ``{"agent", "capabilities", "unkept"}`` as in
+    ``Started``; empty where it had not told yet.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        permanent: bool = False,
+        token_valid: bool = True,
+        told: Mapping[str, Any] | None = None,
+    ):
         super().__init__(message)
         self.code, self.message = code, message
         self.permanent, self.token_valid = permanent, token_valid
+        self.told: dict[str, Any] = dict(told or {})
+
+
+CONVERSATION_LOST: Final = frozenset({Code.TOKEN_REJECTED, Code.CONTEXT_MISMATCH})
+"""Codes of a turn that showed that the agent is not in its conversation: it is stopped, and gets no other prompt."""
 
 
 class TurnFailed(Exception):
-    """The agent answered a prompt with an error, or went away in the middle of it."""
+    """The agent answered a prompt with an error, or went away in the middle of it.
 
-    def __init__(self, code: str, message: str):
+    ``retry_after``: seconds until the provider wants to be asked again, where it said so.
+    """
+
+    def __init__(self, code: str, message: str, *, retry_after: float | None = None):
         super().__init__(message)
-        self.code, self.message = code, message
+        self.code, self.message, self.retry_after = code, message, retry_after
 
 
 class Host(Protocol):
     """What a driver may ask of the sidecar."""
+
+    @property
+    def conversations(self) -> Conversations:
+        """Where a driver keeps what was said if its far end keeps nothing."""
+        ...
 
     def record(self, kind: str, **body: Any) -> int:
         """Append a journal line; returns its seq. Never blocks and never raises on odd values."""
@@ -90,7 +130,11 @@ class Host(Protocol):
         ...
 
     def agent_gone(self, exit_code: int | None) -> None:
-        """Tell that the agent process ended, whoever ended it; called once per process."""
+        """Tell that the agent process ended, whoever ended it; called once per process.
+
+        Where each turn has a process of its own: that it ended in the middle of the turn. Its end with
+        the turn is not the agent's.
+        """
         ...
 
 
@@ -98,6 +142,13 @@ class Driver(Protocol):
     """One conversation with one agent process; ``create(host, marker)`` of each module makes it.
 
     ``marker`` is ``{"KANDEV_EXECUTION_ID": ..., ...}``, to be put into the agent's environment.
+
+    Some agents have a process per turn, or none at all. Between two turns such an agent is idle and
+    well without one: ``pid`` is None, nobody is told ``agent_gone``, and the next prompt goes on in the
+    same conversation. It is alive as long as no turn is open or the process of that turn lives (rule 27).
+    That it resumed what it was asked to resume, its first turn has to show: ``Started`` says ``resumed``,
+    and a turn that shows another conversation, or none, fails with a code of ``CONVERSATION_LOST``. No
+    driver ever goes on in a new conversation by itself.
     """
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from executors_app.agentctl.agent_process import AgentProcess, SpawnFailed
-from executors_app.agentctl.drivers import Driver, Host, Started, StartFailed, StartRequest, TurnFailed
+from executors_app.agentctl.drivers import Driver, Host, Started, StartFailed, StartRequest, TurnFailed, acp_settings
 from executors_app.agentctl.drivers import acp_opening as opening
 from executors_app.agentctl.drivers.acp_updates import Replay, journal_line, permission_request
 from executors_app.agentctl.drivers.acp_wire import (
@@ -23,11 +23,15 @@ from executors_app.agentctl.drivers.acp_wire import (
 )
 from executors_app.agentctl.log_valve import LogValve
 from executors_app.agentctl.pipes import PipeStuck
-from executors_app.agentctl.protocol import Code, Kind
+from executors_app.agentctl.protocol import Code, Kind, Shortfall
 
 _SILENT_AGENT: Final = 1.0
 """Seconds an agent may live on after the end of its output."""
 _STOP_GRACE: Final = 2.0
+_INITIALIZE_SHARE: Final = 0.75
+"""Of a start's time limit: an agent that has not said who it is by then will not open its conversation either."""
+_SETTING_SHARE: Final = 1 / 6
+"""Of a start's time limit, for each wish that may go unfulfilled."""
 _FAILED_GRACE: Final = 0.5
 _LAST_LINES: Final = 5.0
 """Seconds that a stop waits for the journal to take in the agent's last lines."""
@@ -60,10 +64,11 @@ class AcpDriver:
         self._host, self._marker = host, marker
         self._agent: _Agent | None = None
         self._peer: opening.Peer | None = None
+        self._trial = opening.Trial()
         self._conversation_id: str | None = None
         self._replay: Replay | None = None
         self._turn: _Turn | None = None
-        self._step = "its first answer"
+        self._step, self._limit = "its first answer", 0.0
         self._strange = LogValve(host.record, "notifications", level="debug")
 
     @property
@@ -79,15 +84,22 @@ class AcpDriver:
         if self.pid is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
         self._agent, self._conversation_id, self._replay, self._turn = None, None, None, None
+        self._peer, self._trial, self._limit = None, opening.Trial(), request.timeout
         try:
             async with asyncio.timeout(request.timeout):
                 return await self._start(request)
-        except StartFailed:
+        except StartFailed as error:
             await self.stop(_FAILED_GRACE)
+            error.told = self._told()
             raise
         except (TimeoutError, SpawnFailed, AgentGone, PipeStuck, RpcError) as error:
             exit_code = await self.stop(_FAILED_GRACE)
-            raise self._start_failed(error, request, exit_code) from error
+            failed = self._start_failed(error, request, exit_code)
+            self._trial.failed(
+                Shortfall.NO_ANSWER if isinstance(error, TimeoutError) else Shortfall.ENDED, failed.message
+            )
+            failed.told = self._told()
+            raise failed from error
         except BaseException:
             await self.stop(0)
             raise
@@ -97,16 +109,20 @@ class AcpDriver:
         with _timed(timings, "spawn"):
             agent = self._agent = await self._spawn(request)
         with _timed(timings, "initialize"):
-            self._step = "initialize"
-            peer = self._peer = await opening.initialize(agent.wire)
+            self._step, self._limit = "initialize", request.timeout * _INITIALIZE_SHARE
+            async with asyncio.timeout(self._limit):
+                peer = self._peer = await opening.initialize(agent.wire)
+            self._limit = request.timeout
         replays: list[Replay] = []
         with _timed(timings, "session"):
             self._step = "its conversation"
             self._conversation_id = request.resume_token if request.strategy == "native" else None
-            opened = await opening.open_conversation(agent.wire, request, peer, lambda to: self._replay_to(to, replays))
+            opened = await opening.open_conversation(
+                agent.wire, request, peer, self._trial, lambda to: self._replay_to(to, replays)
+            )
             self._conversation_id = opened.conversation_id
             await self._host.keep_token(opened.conversation_id)
-        await self._choose_model(agent.wire, opened, request.model)
+        await self._settle(agent.wire, opened, request, peer)
         replay = replays[-1] if replays else Replay()
         return Started(
             outcome=opened.outcome,
@@ -116,6 +132,7 @@ class AcpDriver:
             replayed=replay.messages,
             replayed_user_texts=replay.user_texts,
             timings=timings,
+            unkept=self._trial.unkept,
         )
 
     async def _spawn(self, request: StartRequest) -> _Agent:
@@ -138,17 +155,28 @@ class AcpDriver:
         if replay is not None:
             replays.append(replay)
 
-    async def _choose_model(self, wire: Wire, opened: opening.Opened, model: str | None) -> None:
-        """Best effort: a conversation with another model is better than none."""
-        if not model:
-            return
-        try:
-            taken = await opening.choose_model(wire, opened, model)
-            reason = "the agent does not offer it"
-        except RpcError as error:
-            taken, reason = False, error.text
-        if not taken:
-            self._host.record(Kind.LOG, level="warning", text=f"model {model} was not selected: {reason}", data={})
+    async def _settle(self, wire: Wire, opened: opening.Opened, request: StartRequest, peer: opening.Peer) -> None:
+        """Model, mode and what else was asked for; what the agent does not take is said."""
+        limit = request.timeout * _SETTING_SHARE
+        wishes: tuple[tuple[acp_settings.Name, str | None], ...] = (("model", request.model), ("mode", request.mode))
+        for name, wanted in wishes:
+            if wanted:
+                self._step = f"its {name}"
+                to = (wire, opened.conversation_id, opened.settings)
+                if reason := await acp_settings.choose(*to, name=name, wanted=wanted, limit=limit):
+                    self._warn(f"{name} {wanted} was not selected: {reason}")
+        if request.additional_directories and not peer.directories:
+            self._warn("the agent takes no directories beside its working directory, so it was told of none")
+
+    def _warn(self, text: str) -> None:
+        self._host.record(Kind.LOG, level="warning", text=text, data={})
+
+    def _told(self) -> dict[str, Any]:
+        """As ``StartFailed.told``."""
+        if self._peer is None:
+            return {}
+        unkept = self._trial.unkept
+        return {"agent": dict(self._peer.agent), "capabilities": self._peer.capabilities, "unkept": unkept}
 
     def _start_failed(self, error: Exception, request: StartRequest, exit_code: int | None) -> StartFailed:
         match error:
@@ -161,7 +189,7 @@ class AcpDriver:
                 how = self._agent.process.ending() if self._agent else f"with code {exit_code}"
                 told = f"the agent ended {how} before {self._step} was there"
                 return StartFailed(Code.AGENT_EXITED, f"{told}: {words[-1000:]}" if words else told)
-        return StartFailed(Code.START_TIMEOUT, f"{self._step} did not come within {request.timeout:g} s")
+        return StartFailed(Code.START_TIMEOUT, f"{self._step} did not come within {self._limit:g} s")
 
     # -- turns
 
@@ -220,10 +248,10 @@ class AcpDriver:
         update = params.get("update") if isinstance(params, dict) else None
         if method != "session/update" or not isinstance(update, dict):
             self._strange.put(
-                f"the agent sent {method}".encode(), params=encode(params)[:500].decode("utf-8", "replace")
+                f"the agent sent {method}".encode(), params=encode(_nameless(params))[:500].decode("utf-8", "replace")
             )
         elif params.get("sessionId") not in (None, self._conversation_id) and self._conversation_id is not None:
-            data = {"params": params}
+            data = {"params": _nameless(params)}
             self._host.record(Kind.LOG, level="info", text="the agent sent news of another conversation", data=data)
         elif self._replay is not None:
             self._replay.add(update)
@@ -272,6 +300,13 @@ class AcpDriver:
         agent.gone.set()
         self._host.agent_gone(exit_code)
         await agent.wire.close()
+
+
+def _nameless(params: Any) -> Any:
+    """Without the conversation's id: it is a credential, whichever conversation it names."""
+    return (
+        {name: value for name, value in params.items() if name != "sessionId"} if isinstance(params, dict) else params
+    )
 
 
 @contextlib.contextmanager

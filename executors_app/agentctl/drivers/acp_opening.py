@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from executors_app.agentctl.drivers import StartFailed, StartRequest
+from executors_app.agentctl.drivers.acp_listing import is_listed
 from executors_app.agentctl.drivers.acp_updates import Replay
 from executors_app.agentctl.drivers.acp_wire import METHOD_NOT_FOUND, RpcError, Wire
-from executors_app.agentctl.protocol import Code
+from executors_app.agentctl.protocol import Code, Shortfall
 
 PROTOCOL_VERSION: Final = 1
 AUTH_REQUIRED: Final = -32000
@@ -21,8 +22,9 @@ _INITIALIZE: Final[dict[str, Any]] = {
 }
 
 Outcome = Literal["resumed", "loaded", "created"]
-_LOAD: Final[tuple[str, Outcome]] = ("session/load", "loaded")
-_RESUME: Final[tuple[str, Outcome]] = ("session/resume", "resumed")
+_LOAD: Final[tuple[str, str, Outcome]] = ("load_session", "session/load", "loaded")
+_RESUME: Final[tuple[str, str, Outcome]] = ("resume_session", "session/resume", "resumed")
+_SAID_LIMIT: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,10 @@ class Peer:
     agent: Mapping[str, str]
     load: bool
     resume: bool
+    lists: bool
+    """It offers ``session/list``."""
+    directories: bool
+    """It takes directories beside its cwd."""
     prompt_kinds: frozenset[str]
     """Content blocks it takes beside text and resource links."""
 
@@ -40,6 +46,22 @@ class Peer:
         """As ``Started.capabilities``. Every ACP agent takes a history as text in a prompt."""
         protocol = f"acp/{PROTOCOL_VERSION}"
         return {"load_session": self.load, "resume_session": self.resume, "history": True, "protocol": protocol}
+
+
+@dataclass(slots=True)
+class Trial:
+    """What becomes of the agent's claims when they are put to the test."""
+
+    asked: str = ""
+    """The capability that was asked for and has not been answered yet."""
+    unkept: dict[str, dict[str, str]] = field(default_factory=dict)
+    """As ``Started.unkept``."""
+
+    def failed(self, how: Shortfall, said: str) -> None:
+        """What was asked for last did not come; nothing where nothing was asked for."""
+        if self.asked:
+            self.unkept[self.asked] = {"how": how.value, "said": said[:_SAID_LIMIT]}
+            self.asked = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,57 +88,53 @@ async def initialize(wire: Wire) -> Peer:
             permanent=True,
         )
     claims = _mapping(answer.get("agentCapabilities"))
+    of_sessions = _mapping(claims.get("sessionCapabilities"))
     info = _mapping(answer.get("agentInfo"))
     takes = _mapping(claims.get("promptCapabilities"))
     kinds = {"image": takes.get("image"), "audio": takes.get("audio"), "resource": takes.get("embeddedContext")}
     return Peer(
         agent={"name": str(info.get("name") or ""), "version": str(info.get("version") or "")},
         load=claims.get("loadSession") is True,
-        resume=_mapping(claims.get("sessionCapabilities")).get("resume") not in (None, False),
+        resume=of_sessions.get("resume") not in (None, False),
+        lists=of_sessions.get("list") not in (None, False),
+        directories=of_sessions.get("additionalDirectories") not in (None, False),
         prompt_kinds=frozenset(kind for kind, taken in kinds.items() if taken is True),
     )
 
 
 async def open_conversation(
-    wire: Wire, request: StartRequest, peer: Peer, replaying: Callable[[Replay | None], None]
+    wire: Wire, request: StartRequest, peer: Peer, trial: Trial, replaying: Callable[[Replay | None], None]
 ) -> Opened:
     """Restore the conversation of the token (``native``), or begin a new one; StartFailed.
 
-    ``replaying`` is told where replayed updates go, and with None that the replay is over. A
-    conversation that cannot be restored is never replaced by a new one here.
+    ``trial`` is told what becomes of the agent's claims. ``replaying`` is told where replayed updates
+    go, and with None that the replay is over. A conversation that cannot be restored is never replaced
+    by a new one here.
     """
     if request.strategy != "native":
-        return await _create(wire, request)
+        return await _create(wire, request, peer)
     if not request.resume_token:
         raise StartFailed(Code.VALIDATION_ERROR, "a native resume wants a token", permanent=True)
-    for method, outcome in _ways(peer, prefer_load=request.prefer_load):
+    if request.fork:
+        raise StartFailed(Code.HANDSHAKE_FAILED, "conversations are not copied through ACP", permanent=True)
+    for capability, method, outcome in _ways(peer, prefer_load=request.prefer_load):
         replaying(Replay())
-        params = {**_place(request), "sessionId": request.resume_token}
+        trial.asked = capability
+        params = {**_place(request, peer), "sessionId": request.resume_token}
         try:
             answer = await wire.call(method, params, at_reply=lambda: replaying(None))
         except RpcError as error:
             if error.code == METHOD_NOT_FOUND:
+                trial.failed(Shortfall.UNIMPLEMENTED, error.text)
                 continue
-            raise _not_restored(error, request.gone_patterns) from error
+            asks = peer.lists and error.code != AUTH_REQUIRED
+            listed = await is_listed(wire, request.cwd, request.resume_token) if asks else None
+            raise _not_restored(error, request.gone_patterns, trial, listed=listed) from error
+        trial.asked = ""
         return Opened(outcome, request.resume_token, _mapping(answer))
     raise StartFailed(
         Code.RESUME_UNSUPPORTED, "the agent offers no way to take a conversation up again", permanent=True
     )
-
-
-async def choose_model(wire: Wire, opened: Opened, model: str) -> bool:
-    """Select a model if the agent offers it under that id or name; whether it took it. RpcError."""
-    session = {"sessionId": opened.conversation_id}
-    for option in _sequence(opened.settings.get("configOptions")):
-        is_model = "model" in (option.get("category"), option.get("id"))
-        if is_model and (value := _offered(model, _choices(option), "value")) is not None:
-            await wire.call("session/set_config_option", {**session, "configId": option.get("id"), "value": value})
-            return True
-    offered = _sequence(_mapping(opened.settings.get("models")).get("availableModels"))
-    if (value := _offered(model, offered, "modelId")) is not None:
-        await wire.call("session/set_model", {**session, "modelId": value})
-        return True
-    return False
 
 
 def refused(error: RpcError) -> StartFailed:
@@ -126,9 +144,9 @@ def refused(error: RpcError) -> StartFailed:
     return StartFailed(Code.HANDSHAKE_FAILED, f"the agent refused: {error.text}")
 
 
-async def _create(wire: Wire, request: StartRequest) -> Opened:
+async def _create(wire: Wire, request: StartRequest, peer: Peer) -> Opened:
     try:
-        answer = _mapping(await wire.call("session/new", _place(request)))
+        answer = _mapping(await wire.call("session/new", _place(request, peer)))
     except RpcError as error:
         raise refused(error) from error
     conversation_id = answer.get("sessionId")
@@ -137,17 +155,27 @@ async def _create(wire: Wire, request: StartRequest) -> Opened:
     return Opened("created", conversation_id, answer)
 
 
-def _ways(peer: Peer, *, prefer_load: bool) -> Iterator[tuple[str, Outcome]]:
+def _ways(peer: Peer, *, prefer_load: bool) -> Iterator[tuple[str, str, Outcome]]:
     """The offered ways to restore, the preferred one first."""
     offered = {_LOAD: peer.load, _RESUME: peer.resume}
     order = (_LOAD, _RESUME) if prefer_load else (_RESUME, _LOAD)
     return (way for way in order if offered[way])
 
 
-def _not_restored(error: RpcError, gone_patterns: Iterable[str]) -> StartFailed:
-    """Only the agent type's own patterns say *gone*: the error codes of agents differ."""
-    if any(_matches(pattern, error.text) for pattern in gone_patterns):
-        return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {error.text}", token_valid=False)
+def _not_restored(error: RpcError, gone_patterns: Sequence[str], trial: Trial, *, listed: bool | None) -> StartFailed:
+    """Whether the conversation is gone, or only could not be opened: the error codes of agents differ.
+
+    The agent type's own patterns say *gone*, unless the agent lists the conversation all the same. Where
+    the type has none, an error about what the agent does not list either says it.
+    """
+    says_gone = any(_matches(pattern, error.text) for pattern in gone_patterns)
+    if (says_gone and listed is not True) or (not gone_patterns and listed is False):
+        trial.asked = ""  # to say so is an answer
+        beside = "" if says_gone else ", and does not list the conversation"
+        return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {error.text}{beside}", token_valid=False)
+    if error.code == AUTH_REQUIRED:
+        trial.asked = ""
+    trial.failed(Shortfall.ERROR, error.text)
     return refused(error)
 
 
@@ -158,8 +186,11 @@ def _matches(pattern: str, text: str) -> bool:
         return False
 
 
-def _place(request: StartRequest) -> dict[str, Any]:
-    return {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in request.mcp_servers]}
+def _place(request: StartRequest, peer: Peer) -> dict[str, Any]:
+    """Where the conversation is and what it has at hand: told anew each time, for no agent keeps it."""
+    place = {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in request.mcp_servers]}
+    more = list(request.additional_directories) if peer.directories else []
+    return {**place, "additionalDirectories": more} if more else place
 
 
 def _mcp_server(server: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,23 +205,5 @@ def _mcp_server(server: Mapping[str, Any]) -> dict[str, Any]:
     return {**defaults, **server, **pairs}
 
 
-def _choices(option: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The values of a select option, in groups or not."""
-    for choice in _sequence(option.get("options")):
-        yield from _sequence(choice["options"]) if "options" in choice else (choice,)
-
-
-def _offered(model: str, choices: Iterable[Mapping[str, Any]], key: str) -> str | None:
-    wanted = model.casefold()
-    for choice in choices:
-        if wanted in (str(choice.get(key)).casefold(), str(choice.get("name")).casefold()):
-            return str(choice.get(key))
-    return None
-
-
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _sequence(value: Any) -> Sequence[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

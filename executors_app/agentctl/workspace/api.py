@@ -13,7 +13,8 @@ from aiohttp import web
 
 from executors_app.agentctl.bodies import number, read_object, text, texts
 from executors_app.agentctl.door import json_answer
-from executors_app.agentctl.refusals import invalid
+from executors_app.agentctl.protocol import Code
+from executors_app.agentctl.refusals import Refused, invalid
 from executors_app.agentctl.workspace import changes
 from executors_app.agentctl.workspace.files import list_directory, read_content
 from executors_app.agentctl.workspace.keeper import Keeper
@@ -42,33 +43,43 @@ class WorkspaceApi:
             web.get("/git/status", self._status),
             web.get("/git/diff", self._diff),
             web.get("/git/log", self._log),
+            web.get("/git/changes", self._changes),
             web.post("/git/commit", self._commit),
             web.get("/shell", ShellSockets(self._workspace.shells).serve, allow_head=False),
             web.post("/snapshot", self._snapshot),
             web.post("/snapshot/restore", self._restore),
         ]
 
+    async def _on_workspace(self, look: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
+        """Look; where there is no workspace to look at, that is the answer, and not what came of it."""
+        try:
+            return await self._workspace.call(look, *args)
+        except Refused as error:
+            if self._workspace.root.is_dir():
+                raise
+            raise Refused(Code.WORKTREE_MISSING, "the directory of the workspace is not there any more") from error
+
     def _at_path(self, look: Callable[..., dict[str, Any]]) -> Handler:
         async def handle(request: web.Request) -> web.Response:
             path = request.query.get("path", "")
-            return json_answer(await self._workspace.call(look, self._workspace.root, path))
+            return json_answer(await self._on_workspace(look, self._workspace.root, path))
 
         return handle
 
     async def _write(self, request: web.Request) -> web.Response:
         content, expected = await request.read(), _expected(request)
         path = request.query.get("path", "")
-        answer = await self._workspace.call(write_content, self._workspace.root, path, content, expected)
+        answer = await self._on_workspace(write_content, self._workspace.root, path, content, expected)
         return json_answer(answer, 201 if answer["created"] else 200)
 
     async def _status(self, request: web.Request) -> web.Response:
-        answer = await self._workspace.call(changes.status, self._workspace.git)
+        answer = await self._on_workspace(changes.status, self._workspace.git)
         self._workspace.dirty = not answer["clean"]
         return json_answer(answer)
 
     async def _diff(self, request: web.Request) -> web.Response:
         path = request.query.get("path", "")
-        return json_answer(await self._workspace.call(changes.diff, self._workspace.git, path))
+        return json_answer(await self._on_workspace(changes.diff, self._workspace.git, path))
 
     async def _log(self, request: web.Request) -> web.Response:
         query = request.query
@@ -76,8 +87,11 @@ class WorkspaceApi:
         if not 1 <= limit <= LONGEST_LOG:
             raise invalid(f"limit must be between 1 and {LONGEST_LOG}", field="limit")
         return json_answer(
-            await self._workspace.call(changes.log, self._workspace.git, limit, skip, query.get("ref", ""))
+            await self._on_workspace(changes.log, self._workspace.git, limit, skip, query.get("ref", ""))
         )
+
+    async def _changes(self, request: web.Request) -> web.Response:
+        return json_answer(await self._keeper.changed_since(request.query.get("since", "")))
 
     async def _commit(self, request: web.Request) -> web.Response:
         body = await read_object(request)
@@ -85,7 +99,7 @@ class WorkspaceApi:
         if len(message) > LONGEST_MESSAGE or "\0" in message:
             raise invalid(f"message must have {LONGEST_MESSAGE} characters at most, and no U+0000", field="message")
         only, author = texts(body, "paths"), (text(body, "author_name", ""), text(body, "author_email", ""))
-        answer = await self._workspace.call(changes.commit, self._workspace.git, message, author, only)
+        answer = await self._on_workspace(changes.commit, self._workspace.git, message, author, only)
         await self._status(request)
         return json_answer(answer)
 

@@ -25,6 +25,7 @@ _PLAIN: Final = (
     *("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"),
     *("--src-prefix=a/", "--dst-prefix=b/"),
 )
+_CHANGES: Final = {"A": "added", "M": "modified", "D": "deleted"}
 _FIELDS: Final = ("%H", "%P", "%an", "%ae", "%aI", "%s", "%b")
 
 
@@ -45,6 +46,17 @@ def diff(git: Git, path: str = "") -> dict[str, Any]:
         raise Refused(Code.NOT_FOUND, "there is no such file", path=path)
     staged, unstaged = (one.data.decode("utf-8", "replace") for one in told)
     return {"path": path, "staged": staged, "unstaged": unstaged, "truncated": any(one.truncated for one in told)}
+
+
+def between(git: Git, since: str, now: str) -> dict[str, Any]:
+    """``{since, now, files, truncated}``: what is another in one commit than in the other, as ``modified a.py``."""
+    known = _commit(git, since)
+    if known is None:
+        raise Refused(Code.NOT_FOUND, "there is no such commit any more", ref=since)
+    told = git.run("diff", "--name-status", "-z", "--no-renames", *_PLAIN, known, now, "--", limit=STATUS_LIMIT)
+    fields = [field.decode("utf-8", "replace") for field in told.fields]
+    files = [f"{_CHANGES.get(how[:1], 'changed')} {path}" for how, path in zip(fields[::2], fields[1::2], strict=False)]
+    return {"since": known, "now": now, "files": files, "truncated": told.truncated}
 
 
 def log(git: Git, limit: int, skip: int, revision: str = "") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from executors_app.agentctl import recovery_ref, two_users
 from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.protocol import Code, Kind
 from executors_app.agentctl.refusals import Refused, invalid
-from executors_app.agentctl.workspace import snapshots
+from executors_app.agentctl.workspace import changes, snapshots
 from executors_app.agentctl.workspace.snapshots import Limits, Snapshot
 from executors_app.agentctl.workspace.workspace import Workspace
 
@@ -97,6 +97,11 @@ class Keeper:
             about = {"ref": taken.ref, "commit": taken.commit, "reason": reason, "dirty": taken.dirty}
             self._journal.append(Kind.WORKSPACE_SNAPSHOT, **about, **named)
         return taken
+
+    async def changed_since(self, commit: str) -> dict[str, Any]:
+        """What is another in the working tree now than in an earlier snapshot, untracked files included; Refused."""
+        now = await self.take("asked")
+        return await self._workspace.call(changes.between, self._workspace.git, commit, now.commit)
 
     async def restore(self, commit: str = "") -> dict[str, Any]:
         """Bring working tree and index back from the newest snapshot, or from the one that is named.

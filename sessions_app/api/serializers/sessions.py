@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.api import words
-from sessions_app.api.fields import RowSerializer, Text
+from sessions_app.api.fields import IdempotencyKey, RowSerializer, Text
 from sessions_app.api.serializers.conversation import ReceiptSerializer
 from sessions_app.api.words import one_of
 from sessions_app.domain.resumability import Reason, Strategy
@@ -74,6 +74,7 @@ class NewSession(serializers.Serializer[Any]):
     prompt = Text(required=False, allow_blank=True, trim_whitespace=False, max_length=TEXT_LIMIT)
     policy = one_of(POLICIES, required=False)
     desired_state = one_of(words.DESIRED_STATES, required=False)
+    idempotency_key = IdempotencyKey()
 
     def validate_prompt(self, value: str) -> str:
         """Nothing but blanks is no prompt."""
@@ -104,6 +105,28 @@ class WaitSerializer(serializers.Serializer[Any]):
     deadline = serializers.DateTimeField(allow_null=True)
 
 
+class RetrySerializer(serializers.Serializer[Any]):
+    """A turn that is tried again: after what, when next (null: as soon as it can be), and which try that is."""
+
+    message_id = serializers.CharField()
+    attempt = serializers.IntegerField()
+    of = serializers.IntegerField()
+    at = serializers.DateTimeField(allow_null=True)
+    error_code = serializers.CharField()
+    error_message = serializers.CharField(allow_blank=True)
+    text = serializers.CharField(allow_blank=True)
+
+
+class HistorySerializer(serializers.Serializer[Any]):
+    """What the next prompt tells a new agent of the conversation; null where it tells nothing."""
+
+    estimated_tokens = serializers.IntegerField()
+    entries_told = serializers.IntegerField()
+    entries_cut = serializers.IntegerField()
+    entries_shortened = serializers.IntegerField()
+    secrets_redacted = serializers.IntegerField()
+
+
 class StatusSerializer(serializers.Serializer[Any]):
     """The shape of ``task.session.status`` (documentation: the service makes it)."""
 
@@ -126,6 +149,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     supports_session_resume = serializers.BooleanField()
     supports_workspace_only = serializers.BooleanField()
     requires_new_session = serializers.BooleanField()
+    capability_note = serializers.CharField(
+        allow_blank=True, help_text="Which claims of its agent were seen not to be kept, in words; empty: none."
+    )
     desired_state = one_of(words.DESIRED_STATES)
     work_state = one_of(words.WORK_STATES)
     needs_attention = serializers.BooleanField()
@@ -142,6 +168,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     continuing = serializers.BooleanField()
     restart_attempts = serializers.IntegerField()
     next_restart_at = serializers.DateTimeField(allow_null=True)
+    stalled_since = serializers.DateTimeField(allow_null=True)
+    retry = RetrySerializer(allow_null=True)
+    history = HistorySerializer(allow_null=True)
     latest_receipt = ReceiptSerializer(allow_null=True)
     pending_permissions = serializers.IntegerField()
     held_prompts = serializers.IntegerField()

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rest_framework import serializers
 
-from sessions_app.api.fields import RowSerializer, TeamField, Text
+from sessions_app.api.fields import IdempotencyKey, RowSerializer, TeamField, Text
 from sessions_app.api.words import WORK_STATES, one_of
 from sessions_app.models import Repository, Task
 from sessions_app.services.rights import require_write, writable_teams
@@ -61,6 +61,7 @@ class NewTask(serializers.Serializer[Any]):
     repository = serializers.UUIDField(required=False, allow_null=True)
     repository_path = Text(required=False, allow_blank=True, max_length=4096)
     base_branch = BranchField(required=False)
+    idempotency_key = IdempotencyKey()
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Find the team where none is named, and the repository among the team's; ReadOnly for its viewers."""

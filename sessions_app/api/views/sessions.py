@@ -34,13 +34,17 @@ class Sessions(TaskView):
         """List the sessions, newest first."""
         return self.list(SessionSerializer, catalogue.visible_sessions(request.user).filter(task_id=task_id))
 
-    @described({201: SessionSerializer}, 400, 404, 409, request=NewSession)
+    @described({201: SessionSerializer, 200: SessionSerializer}, 400, 404, 409, request=NewSession)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
-        """Make a session with its first prompt; it is launched in the background."""
+        """Make a session with its first prompt, to be launched in the background.
+
+        The same ``idempotency_key`` again on the same task gets that session once more, with 200.
+        """
         asked = self.body(NewSession, task=self.task)
-        profile, executor = asked.pop("agent_profile"), asked.pop("executor")
-        made = tasks.create_session(request.user, self.task, profile, executor, **asked)
-        return self.show(SessionSerializer, catalogue.visible_sessions(request.user).get(id=made.id), 201)
+        profile, executor, key = (asked.pop(name) for name in ("agent_profile", "executor", "idempotency_key"))
+        made, new = tasks.create_session_once(request.user, self.task, profile, executor, key, **asked)
+        row = catalogue.visible_sessions(request.user).get(id=made.id)
+        return self.show(SessionSerializer, row, 201 if new else 200)
 
 
 class SessionDetail(SessionView):

@@ -32,11 +32,12 @@ class Tasks(ApiView):
             found = found.filter(archived_at__isnull=not query["archived"])
         return self.list(TaskSerializer, found)
 
-    @described({201: TaskSerializer}, 400, request=NewTask)
+    @described({201: TaskSerializer, 200: TaskSerializer}, 400, 409, request=NewTask)
     def post(self, request: Request) -> Response:
-        """Make a task."""
-        made = tasks.create_task(request.user, self.body(NewTask))
-        return self.show(TaskSerializer, catalogue.visible_tasks(request.user).get(id=made.id), 201)
+        """Make a task; the same ``idempotency_key`` again in the same team gets it once more, with 200."""
+        asked = self.body(NewTask)
+        made, new = tasks.create_task_once(request.user, asked, asked.pop("idempotency_key"))
+        return self.show(TaskSerializer, catalogue.visible_tasks(request.user).get(id=made.id), 201 if new else 200)
 
 
 class TaskDetail(TaskView):

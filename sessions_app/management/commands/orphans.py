@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from executors_app.domain import Orphan
 from executors_app.errors import ExecutorError
-from executors_app.models import ExecutorRunning
+from executors_app.models import Executor, ExecutorRunning
 from executors_app.plugins import runtimes
 from executors_app.runtimes import FindsOrphans
 
@@ -34,14 +34,18 @@ class Command(BaseCommand):
         known = {str(pk) for pk in ExecutorRunning.objects.values_list("pk", flat=True)}
         places = {name: place for name, place in runtimes().items() if isinstance(place, FindsOrphans)}
         found: dict[str, list[Orphan]] = {}
+        silent: list[str] = []
         for name, place in places.items():
+            configs = _configs(name)
             try:
-                found[name] = asyncio.run(place.orphans(known))
+                found[name] = asyncio.run(place.orphans(known, configs))
             except ExecutorError as error:
-                self.stderr.write(f"{name}: {error.message}")
-        if places and not found:
-            raise CommandError("no runtime could be asked", returncode=COULD_NOT_RUN)
+                if configs:  # else it is not used here
+                    self.stderr.write(f"{name}: {error.message}")
+                    silent.append(name)
         self._show(found, as_json=options["json"])
+        if silent and not options["remove"]:
+            raise CommandError(f"{', '.join(silent)} could not be asked", returncode=COULD_NOT_RUN)
         self._remove(options["remove"], found, places)
 
     def _show(self, found: Mapping[str, list[Orphan]], *, as_json: bool) -> None:
@@ -54,15 +58,20 @@ class Command(BaseCommand):
         self.stdout.write(f"{len(rows)} orphans")
 
     def _remove(self, names: list[str], found: Mapping[str, list[Orphan]], places: Mapping[str, FindsOrphans]) -> None:
-        orphans = {one.id: (places[name], one) for name, listed in found.items() for one in listed}
+        orphans = {one.id: (name, one) for name, listed in found.items() for one in listed}
         for wanted in names:
             if wanted not in orphans:
                 raise CommandError(f"{wanted} is no orphan of this Kandev; nothing was done about it")
-            place, one = orphans[wanted]
+            name, one = orphans[wanted]
+            place = places[name]
             try:
-                removed = asyncio.run(place.remove_orphan(one))
+                removed = asyncio.run(place.remove_orphan(one, _configs(name)))
             except ExecutorError as error:
                 raise CommandError(f"{wanted}: {error.message}") from error
             if not removed:
                 raise CommandError(f"{wanted} is not what it was listed as any more; nothing was done about it")
             self.stderr.write(f"{wanted} was removed")
+
+
+def _configs(runtime: str) -> list[Mapping[str, Any]]:
+    return list(Executor.objects.filter(runtime=runtime).values_list("config", flat=True))

@@ -8,6 +8,7 @@ import { keepLive } from "./live.js";
 import { partsOf } from "./parts.js";
 import { listen } from "./socket.js";
 import { showLocalTimes } from "./times.js";
+import { showKey } from "./waits.js";
 
 const PARTS = ["strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity"];
 const EVERY = 1000;
@@ -105,7 +106,8 @@ async function send(action, body) {
   body.set("csrfmiddlewaretoken", composer.elements.csrfmiddlewaretoken.value);
   const response = await fetch(action, { method: "POST", body, headers: { Accept: "application/json" }, redirect: "manual" });
   if (response.status === 403) return { message: "This is not for you to do, or you have logged in anew: reload the page." };
-  if (!response.ok && response.status !== 409) throw new Error(String(response.status));
+  const isTold = response.status === 409 || response.headers.has("Retry-After"); // the server says itself what is wrong
+  if (!response.ok && !isTold) throw new Error(String(response.status));
   return response.json();
 }
 
@@ -124,7 +126,7 @@ function startOnce() {
 // The form of the buttons that stand alone, and those of the agent's questions, which come and go.
 document.addEventListener("submit", async (event) => {
   const form = event.target;
-  if (form.id !== "actions" && !form.classList.contains("asks")) return;
+  if (!form.matches("#actions, #wait-form, .asks")) return;
   event.preventDefault();
   const button = event.submitter;
   const body = new FormData(form, button);
@@ -132,6 +134,7 @@ document.addEventListener("submit", async (event) => {
   try {
     const answer = await send(button.hasAttribute("formaction") ? button.formAction : form.action, body);
     tell(answer.message ?? "");
+    if (answer.key_html) showKey(answer.key_html);
   } catch {
     tell("The server did not answer. What you asked may or may not be on its way; the page will show it.");
   }

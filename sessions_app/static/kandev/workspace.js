@@ -16,7 +16,7 @@ export async function look(url) {
   try {
     return await ask(url);
   } catch (error) {
-    if (error.code !== "agentctl_unreachable") throw error;
+    if (!["agentctl_unreachable", "worktree_missing"].includes(error.code)) throw error;
     return ask(`${url}${url.includes("?") ? "&" : "?"}kept=true`).catch(() => {
       throw error;
     });

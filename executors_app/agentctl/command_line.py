@@ -1,0 +1,46 @@
+"""What the commands of agentctl have in common: addresses, exit codes, last words."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from executors_app.agentctl.durable_files import replace_file
+from executors_app.agentctl.instance_lock import Held
+
+COULD_NOT_START: Final = 2
+HELD_BY_ANOTHER: Final = 3
+
+
+def log_to_stderr() -> None:
+    """The log of a process that nobody else set one up for."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def address(text: str) -> tuple[str, int]:
+    """``HOST:PORT`` as a pair; ValueError for anything else."""
+    host, found, port = text.rpartition(":")
+    if not found or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"--listen: {text!r} is not HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def report_the_first(held: Held, ready_file: Path | None) -> int:
+    """Tell where the one is that has the directory already; the exit code."""
+    if held.ready is None:
+        return give_up(TimeoutError("another agentctl has the state directory and does not get ready"))
+    ready = orjson.dumps(held.ready)
+    if ready_file is not None and not ready_file.exists():
+        replace_file(ready_file, ready)  # its starter died, or deleted it in good faith
+    sys.stdout.write(ready.decode() + "\n")
+    return HELD_BY_ANOTHER
+
+
+def give_up(error: Exception) -> int:
+    """Say why nothing could be started; the exit code."""
+    sys.stderr.write(f"agentctl: {error}\n")
+    return COULD_NOT_START

@@ -1,0 +1,46 @@
+"""The driver for ``amp --execute``: a process per turn, its prompt on stdin, ``stream-json`` on stdout.
+
+A thread is continued with ``amp threads continue ID``. ``amp threads fork ID`` copies one; the Amp of today has
+given that command up, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from executors_app.agentctl.drivers import Driver, Host, StartRequest
+from executors_app.agentctl.drivers.cli.message_lines import MessageLines
+from executors_app.agentctl.drivers.cli.per_turn import PerTurnDriver
+from executors_app.agentctl.drivers.cli.told import Reader
+
+
+def create(host: Host, marker: Mapping[str, str]) -> Driver:
+    """A driver that starts the agent for each turn; ``marker`` goes into its environment."""
+    return PerTurnDriver(host, marker, Amp())
+
+
+class Amp:
+    """See ``Dialect``."""
+
+    name: Final = "amp"
+    protocol: Final = "amp stream-json"
+    forks: Final = True
+
+    def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
+        """``amp --execute --stream-json``, or ``amp threads continue ID`` with the same."""
+        command = list(request.argv)
+        if conversation_id is not None:
+            command += ["threads", "continue", conversation_id]
+        command += ["--execute", "--stream-json"]
+        if request.model:
+            command += ["--mode", request.model]
+        return [*command, "--dangerously-allow-all"] if request.permission_mode == "auto_approve" else command
+
+    def copy(self, request: StartRequest) -> list[str]:
+        """``amp threads fork ID`` prints the name of the copy."""
+        return [*request.argv, "threads", "fork", str(request.resume_token)]
+
+    def reader(self) -> Reader:
+        """A reader for one turn."""
+        return MessageLines(echoes=True)

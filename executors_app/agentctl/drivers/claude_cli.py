@@ -1,0 +1,253 @@
+"""The driver for Claude Code's own command line: one ``claude -p`` process, many turns, ``stream-json`` both ways.
+
+The conversation's id is what the agent itself tells at the beginning and the end of a turn, never the one
+that it was started with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from executors_app.agentctl.agent_process import SpawnFailed
+from executors_app.agentctl.drivers import Driver, Host, Started, StartFailed, StartRequest, TurnFailed
+from executors_app.agentctl.drivers.acp_wire import AgentGone, encode
+from executors_app.agentctl.drivers.cli.control import Control, ControlError, servers_by_name
+from executors_app.agentctl.drivers.cli.hearing import Hearing
+from executors_app.agentctl.drivers.cli.message_lines import MessageLines
+from executors_app.agentctl.drivers.cli.process import CliProcess, either
+from executors_app.agentctl.drivers.cli.told import failure_code, prompt_text, says_gone
+from executors_app.agentctl.pipes import PipeStuck
+from executors_app.agentctl.protocol import Code, Kind
+
+_FAILED_GRACE: Final = 0.5
+_HEARS_WITHIN: Final = 4.0
+"""Seconds until an interrupt is answered."""
+_SPEAKS: Final = ("--input-format", "stream-json", "--output-format", "stream-json", "--verbose")
+_ASKS: Final = ("--permission-prompt-tool", "stdio")
+
+
+def create(host: Host, marker: Mapping[str, str]) -> Driver:
+    """A driver for one agent process after the other; ``marker`` goes into their environment."""
+    return ClaudeDriver(host, marker)
+
+
+def command_of(request: StartRequest) -> list[str]:
+    """The command that begins a conversation, or takes the one of the token up again."""
+    command = [*request.argv, "-p", *_SPEAKS, *_ASKS]
+    if request.model:
+        command.append(f"--model={request.model}")
+    if request.strategy != "native":
+        return [*command, f"--session-id={uuid.uuid4()}"]
+    command.append(f"--resume={request.resume_token}")  # one word: a token can never be taken for a flag
+    if request.last_message_uuid:
+        command.append(f"--resume-session-at={request.last_message_uuid}")
+    return [*command, "--fork-session"] if request.fork else command
+
+
+class ClaudeDriver:
+    """See ``Driver``."""
+
+    def __init__(self, host: Host, marker: Mapping[str, str]):
+        self._host, self._marker = host, marker
+        self._process: CliProcess | None = None
+        self._up: CliProcess | None = None
+        """The process that has come up: of one that has not, the failed start tells."""
+        self._control = Control(self._write, host)
+        self._hearing = Hearing(host, None)
+        self._buried = asyncio.Event()
+        self._in_turn = self._cancelled = False
+
+    @property
+    def pid(self) -> int | None:
+        """The agent's pid while its process lives."""
+        return self._process.pid if self._process else None
+
+    # -- start
+
+    async def start(self, request: StartRequest) -> Started:
+        """Spawn, shake hands, open or restore the conversation; StartFailed leaves no process."""
+        if self.pid is not None:
+            raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
+        try:
+            async with asyncio.timeout(request.timeout):
+                return await self._start(request)
+        except TimeoutError as error:
+            await self.stop(_FAILED_GRACE)
+            told = f"its answer to initialize did not come within {request.timeout:g} s"
+            raise StartFailed(Code.START_TIMEOUT, told) from error
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    async def _start(self, request: StartRequest) -> Started:
+        try:
+            return await self._open(request)
+        except StartFailed as failed:
+            at = request.last_message_uuid
+            if not at or at not in failed.message:
+                raise
+            await self.stop(0)
+            text = "the agent does not know the message at which its conversation stood; it resumes at the end"
+            self._host.record(Kind.LOG, level="warning", text=text, data={"told": failed.message})
+            return await self._open(replace(request, last_message_uuid=None))
+
+    async def _open(self, request: StartRequest) -> Started:
+        begin = time.monotonic()
+        native = request.strategy == "native"
+        token = request.resume_token if native else None
+        reader = MessageLines()
+        control = self._control = Control(self._write, self._host)
+        hearing = self._hearing = Hearing(self._host, token, forks=request.fork)
+
+        async def heard(message: Mapping[str, Any]) -> None:
+            if not control.takes(message):
+                await hearing.take(reader(message))
+
+        try:
+            process = await CliProcess.spawn(command_of(request), request, self._marker, self._host, heard)
+        except SpawnFailed as error:
+            raise StartFailed(Code.SPAWN_FAILED, str(error), permanent=error.permanent) from error
+        self._process, self._buried = process, asyncio.Event()
+        self._burial = asyncio.create_task(self._bury(process, control, self._buried), name="agent's end")
+        spawned = time.monotonic()
+        await self._initialize(request, process, control)
+        self._up = process
+        if self._buried.is_set():  # between its answer and now
+            self._host.agent_gone(process.exit_code)
+        return Started(
+            outcome="resumed" if native else "created",
+            resume_token=hearing.named or token,
+            agent={"name": "claude-code", "version": ""},
+            capabilities={
+                "load_session": False,
+                "resume_session": True,
+                "history": True,
+                "protocol": "claude stream-json",
+            },
+            timings={"spawn": _ms(begin, spawned), "initialize": _ms(spawned, time.monotonic())},
+        )
+
+    async def _initialize(self, request: StartRequest, process: CliProcess, control: Control) -> None:
+        """Shake hands: the agent answers once it has its conversation, or says why it has not."""
+        hello = asyncio.create_task(control.ask({"subtype": "initialize", "hooks": None}))
+        over = asyncio.create_task(self._hearing.over.wait())
+        try:
+            await asyncio.wait([hello, over], return_when=asyncio.FIRST_COMPLETED)
+            if self._hearing.mismatch:
+                raise StartFailed(Code.CONTEXT_MISMATCH, self._hearing.mismatch, permanent=True)
+            if self._hearing.failed is not None:
+                raise AgentGone
+            await hello
+            if request.mcp_servers:
+                await control.ask({"subtype": "mcp_set_servers", "servers": servers_by_name(request.mcp_servers)})
+        except ControlError as error:
+            raise self._refused(str(error), request) from error
+        except (AgentGone, PipeStuck) as error:
+            await process.stop(_FAILED_GRACE)
+            raise self._ended_early(process, request) from error
+        finally:
+            hello.cancel()
+            over.cancel()
+            await asyncio.gather(hello, over, return_exceptions=True)
+
+    def _ended_early(self, process: CliProcess, request: StartRequest) -> StartFailed:
+        told = self._hearing.failed.message if self._hearing.failed else ""
+        words = "; ".join(filter(None, [told, process.last_words()]))
+        if told or (request.strategy == "native" and says_gone(words, request.gone_patterns)):
+            return self._refused(words, request)
+        return StartFailed(Code.AGENT_EXITED, f"the agent ended {process.ending()} before its conversation was there")
+
+    def _refused(self, words: str, request: StartRequest) -> StartFailed:
+        if request.strategy == "native" and says_gone(words, request.gone_patterns):
+            return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {words}", token_valid=False)
+        if failure_code(words) == Code.AUTH_REQUIRED:
+            return StartFailed(Code.AUTH_REQUIRED, f"the agent wants a login: {words}", permanent=True)
+        return StartFailed(Code.HANDSHAKE_FAILED, f"the agent refused: {words}")
+
+    # -- turns
+
+    async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
+        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); TurnFailed."""
+        process, hearing = self._process, self._hearing
+        if process is None or self._buried.is_set():
+            raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
+        if hearing.mismatch:
+            raise TurnFailed(Code.CONTEXT_MISMATCH, hearing.mismatch)
+        content = [{"type": "text", "text": prompt_text(text, attachments)}]
+        message = {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None}
+        self._in_turn, self._cancelled = True, False
+        hearing.begin()
+        if hearing.named is not None:
+            # Until this turn is over no message is the last one: a resume at an older one would forget the turn.
+            await self._host.keep_token(hearing.named)
+        try:
+            await self._write(encode({**message, "session_id": hearing.named or ""}) + b"\n")
+            if inspect.isawaitable(told := delivered()):
+                await told
+            await either(process.ended, hearing.over)
+        except PipeStuck as error:
+            # The prompt was cut off. It must never be completed, and this agent takes no other.
+            await process.stop(0)
+            raise TurnFailed("agent_stuck", str(error)) from error
+        except OSError:
+            await process.ended.wait()
+        finally:
+            self._in_turn = False
+        return await self._outcome(process, hearing)
+
+    async def _outcome(self, process: CliProcess, hearing: Hearing) -> str:
+        if hearing.mismatch:
+            await self._interrupt()  # it is stopped once this is told
+            raise TurnFailed(Code.CONTEXT_MISMATCH, hearing.mismatch)
+        if not hearing.over.is_set():
+            await self._buried.wait()
+            raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.ending()} in the middle of a turn")
+        if self._cancelled:
+            return "cancelled"
+        if hearing.failed is not None:
+            raise TurnFailed(failure_code(hearing.failed.message), hearing.failed.message)
+        return hearing.ended.stop_reason if hearing.ended else "end_turn"
+
+    async def cancel(self) -> None:
+        """Interrupt the active turn; whatever error it ends with then is a cancel."""
+        if self._in_turn:
+            self._cancelled = True
+            await self._interrupt()
+
+    async def _interrupt(self) -> None:
+        with contextlib.suppress(AgentGone, ControlError, PipeStuck, TimeoutError):
+            async with asyncio.timeout(_HEARS_WITHIN):
+                await self._control.ask({"subtype": "interrupt"})
+
+    # -- the end
+
+    async def stop(self, grace: float) -> int | None:
+        """End the whole process tree (TERM, after ``grace`` seconds KILL); returns the exit code."""
+        if self._process is None:
+            return None
+        exit_code = await self._process.stop(grace)
+        await self._buried.wait()
+        return exit_code
+
+    async def _bury(self, process: CliProcess, control: Control, buried: asyncio.Event) -> None:
+        await process.ended.wait()
+        await control.close()
+        buried.set()
+        if self._up is process:
+            self._host.agent_gone(process.exit_code)
+
+    async def _write(self, data: bytes) -> None:
+        if self._process is None:
+            raise BrokenPipeError("the agent's input is closed")
+        await self._process.write(data)
+
+
+def _ms(begin: float, end: float) -> float:
+    return round((end - begin) * 1000, 1)

@@ -1,0 +1,243 @@
+"""The driver of agents with a process per turn: between two turns there is none, and the agent is idle and well."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from executors_app.agentctl.agent_process import SpawnFailed
+from executors_app.agentctl.drivers import Host, Started, StartFailed, StartRequest, TurnFailed
+from executors_app.agentctl.drivers.cli.hearing import Hearing
+from executors_app.agentctl.drivers.cli.process import CliProcess, Output, either, output_of
+from executors_app.agentctl.drivers.cli.told import Reader, failure_code, prompt_text, says_gone
+from executors_app.agentctl.pipes import PipeStuck
+from executors_app.agentctl.protocol import Code, Kind
+
+_CANCEL_GRACE: Final = 2.0
+_AFTER_RESULT: Final = 10.0
+"""Seconds a process may live on after it has told the end of its turn."""
+_VERSION: Final = re.compile(r"\d+\.\d+[\w.+-]*")
+
+
+class Dialect(Protocol):
+    """What one command line agent does in its own way."""
+
+    @property
+    def name(self) -> str:
+        """Of the agent, until it tells another."""
+        ...
+
+    @property
+    def protocol(self) -> str:
+        """For ``Started.capabilities``."""
+        ...
+
+    @property
+    def forks(self) -> bool:
+        """Whether it can go on in a copy of a conversation."""
+        ...
+
+    def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
+        """The command of one turn, which reads its prompt from stdin."""
+        ...
+
+    def copy(self, request: StartRequest) -> list[str]:
+        """The command that copies the conversation of the token and prints the copy's name; empty where a turn does."""
+        ...
+
+    def reader(self) -> Reader:
+        """A reader for the lines of one turn."""
+        ...
+
+
+class PerTurnDriver:
+    """See ``Driver``. A prompt starts the agent, hands it the text, and reads it to its end."""
+
+    def __init__(self, host: Host, marker: Mapping[str, str], dialect: Dialect):
+        self._host, self._marker, self._dialect = host, marker, dialect
+        self._request: StartRequest | None = None
+        """None while the agent is not started, or gone."""
+        self._conversation_id: str | None = None
+        self._fork_due = False
+        self._process: CliProcess | None = None
+        self._hearing: Hearing | None = None
+        self._cancelled = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process of the open turn."""
+        return self._process.pid if self._process else None
+
+    # -- start
+
+    async def start(self, request: StartRequest) -> Started:
+        """See that the agent is there; what it remembers its first turn will show. StartFailed leaves no process."""
+        if self._request is not None:
+            raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
+        begin = time.monotonic()
+        native = request.strategy == "native"
+        if native and not request.resume_token:
+            raise StartFailed(Code.VALIDATION_ERROR, "a native resume wants a token", permanent=True)
+        if request.fork and not (native and self._dialect.forks):
+            raise StartFailed(Code.HANDSHAKE_FAILED, "the agent cannot copy a conversation", permanent=True)
+        try:
+            async with asyncio.timeout(request.timeout):
+                version = await self._version(request)
+                token = await self._first_conversation(request)
+        except TimeoutError as error:
+            told = f"the agent did not say its version within {request.timeout:g} s"
+            raise StartFailed(Code.START_TIMEOUT, told) from error
+        except SpawnFailed as error:
+            raise StartFailed(Code.SPAWN_FAILED, str(error), permanent=error.permanent) from error
+        self._say_what_is_not_passed_on(request)
+        self._request, self._conversation_id = request, token
+        self._fork_due = request.fork and token == request.resume_token
+        return Started(
+            outcome="resumed" if native else "created",
+            resume_token=token,
+            agent={"name": self._dialect.name, "version": version},
+            capabilities={
+                "load_session": False,
+                "resume_session": True,
+                "history": True,
+                "protocol": self._dialect.protocol,
+            },
+            timings={"spawn": round((time.monotonic() - begin) * 1000, 1)},
+        )
+
+    async def _version(self, request: StartRequest) -> str:
+        told = await self._output([*request.argv, "--version"], request, Code.AGENT_EXITED)
+        found = _VERSION.search(told.text)
+        return found[0] if found else told.text[:40]
+
+    async def _first_conversation(self, request: StartRequest) -> str | None:
+        """The conversation to go on in; a copy that a command of its own makes is made here."""
+        if request.strategy != "native":
+            return None
+        command = self._dialect.copy(request) if request.fork else []
+        if not command:
+            return request.resume_token
+        copied = (await self._output(command, request, Code.HANDSHAKE_FAILED)).text.split()
+        if not copied or copied[-1] == request.resume_token:
+            raise StartFailed(Code.HANDSHAKE_FAILED, "the agent gave the copy of its conversation no name")
+        await self._host.keep_token(copied[-1])
+        return copied[-1]
+
+    async def _output(self, command: Sequence[str], request: StartRequest, failure: Code) -> Output:
+        told = await output_of(command, request, self._marker, self._host)
+        if told.exit_code == 0:
+            return told
+        words = told.words or told.text[-1000:] or f"it ended with code {told.exit_code}"
+        if request.resume_token and says_gone(words, request.gone_patterns):
+            raise StartFailed(Code.TOKEN_REJECTED, f"the agent says: {words}", token_valid=False)
+        raise StartFailed(failure, f"the agent says: {words}", permanent=failure == Code.HANDSHAKE_FAILED)
+
+    def _say_what_is_not_passed_on(self, request: StartRequest) -> None:
+        if request.mcp_servers:
+            text = "this agent takes MCP servers from its own configuration alone; those of the profile are not used"
+            self._host.record(Kind.LOG, level="warning", text=text, data={"servers": len(request.mcp_servers)})
+
+    # -- turns
+
+    async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
+        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); TurnFailed."""
+        request = self._request
+        if request is None:
+            raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
+        told = prompt_text(text, attachments).encode("utf-8", "replace")
+        self._cancelled, self._process = False, None
+        hearing = self._hearing = Hearing(self._host, self._conversation_id, forks=self._fork_due)
+        try:
+            process = await self._spawn(request, hearing)
+            await self._converse(process, hearing, told, delivered)
+            return self._outcome(process, hearing, request)
+        finally:
+            self._remember(hearing)
+            self._hearing = None
+
+    async def _spawn(self, request: StartRequest, hearing: Hearing) -> CliProcess:
+        reader = self._dialect.reader()
+
+        async def heard(message: Mapping[str, Any]) -> None:
+            await hearing.take(reader(message))
+
+        command = self._dialect.turn(request, self._conversation_id, fork=self._fork_due)
+        try:
+            process = await CliProcess.spawn(command, request, self._marker, self._host, heard)
+        except SpawnFailed as error:
+            raise TurnFailed(Code.SPAWN_FAILED, str(error)) from error
+        self._process = process
+        return process
+
+    async def _converse(self, process: CliProcess, hearing: Hearing, text: bytes, delivered: Any) -> None:
+        """Hand over the prompt and read to the end of the process; it is gone when this returns or raises."""
+        try:
+            if not self._cancelled and self._request is not None:
+                await self._hand_over(process, text, delivered)
+                await either(process.ended, hearing.over)
+                if not hearing.mismatch:
+                    await self._let_it_end(process)
+        finally:
+            await process.stop(0 if hearing.mismatch else _CANCEL_GRACE)
+
+    async def _hand_over(self, process: CliProcess, text: bytes, delivered: Any) -> None:
+        try:
+            await process.write(text)
+        except PipeStuck as error:
+            await process.stop(0)
+            raise TurnFailed("agent_stuck", str(error)) from error
+        except OSError:
+            return  # it has ended before it read: its last words say why
+        process.end_input()
+        if inspect.isawaitable(told := delivered()):
+            await told
+
+    async def _let_it_end(self, process: CliProcess) -> None:
+        try:
+            async with asyncio.timeout(_AFTER_RESULT):
+                await process.ended.wait()
+        except TimeoutError:
+            text = "the agent had told the end of its turn and did not end; it is ended"
+            self._host.record(Kind.LOG, level="warning", text=text, data={})
+
+    def _outcome(self, process: CliProcess, hearing: Hearing, request: StartRequest) -> str:
+        if hearing.mismatch:
+            raise TurnFailed(Code.CONTEXT_MISMATCH, hearing.mismatch)
+        if self._cancelled:
+            return "cancelled"
+        if hearing.ended is not None:
+            return hearing.ended.stop_reason
+        if hearing.failed is None and self._died(process, hearing):
+            self._request = None
+            self._host.agent_gone(process.exit_code)
+            raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.ending()} in the middle of a turn")
+        words = hearing.failed.message if hearing.failed else process.last_words()
+        if hearing.named is None and self._conversation_id and says_gone(words, request.gone_patterns):
+            raise TurnFailed(Code.TOKEN_REJECTED, f"the agent says: {words}")
+        raise TurnFailed(failure_code(words), words or f"the agent ended {process.ending()} without an answer")
+
+    def _died(self, process: CliProcess, hearing: Hearing) -> bool:
+        """Whether it went in the middle of its work; one that refuses to begin has an exit code and no name yet."""
+        killed = process.exit_code is None or process.exit_code < 0
+        return killed or hearing.named is not None or self._request is None
+
+    def _remember(self, hearing: Hearing) -> None:
+        if hearing.named is not None and not hearing.mismatch:
+            self._conversation_id, self._fork_due = hearing.named, False
+
+    async def cancel(self) -> None:
+        """End the process of the open turn: what it said so far is its conversation's."""
+        if self._hearing is None:
+            return
+        self._cancelled = True
+        if self._process is not None:
+            await self._process.stop(_CANCEL_GRACE)
+
+    async def stop(self, grace: float) -> int | None:
+        """End the process of the open turn, if there is one; the exit code. No other turn begins."""
+        self._request = None
+        return await self._process.stop(grace) if self._process else None

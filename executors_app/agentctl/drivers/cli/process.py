@@ -1,0 +1,163 @@
+"""One process of a command line agent: its JSON lines one after the other, and no process left at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from executors_app.agentctl.agent_process import AgentProcess
+from executors_app.agentctl.drivers import Host, StartRequest
+from executors_app.agentctl.drivers.acp_wire import decode
+from executors_app.agentctl.log_valve import LogValve
+from executors_app.agentctl.pipes import LINE_LIMIT, LineSplitter
+from executors_app.agentctl.protocol import Kind
+
+_SILENT_AGENT: Final = 1.0
+"""Seconds it may live on after the end of its output."""
+_STOP_GRACE: Final = 2.0
+_LAST_LINES: Final = 5.0
+"""Seconds that a stop waits for the journal to take in the last lines."""
+_OUTPUT_LIMIT: Final = 64 * 1024
+_WORDS: Final = 1000
+
+Handle = Callable[[Mapping[str, Any]], Awaitable[None]]
+
+
+class CliProcess:
+    """A process and the reading of its stdout; ``ended`` is set when nothing of it is left."""
+
+    def __init__(self, process: AgentProcess, handle: Handle, host: Host):
+        self.ended = asyncio.Event()
+        self.exit_code: int | None = None
+        self._process, self._handle, self._host = process, handle, host
+        self._odd = LogValve(host.record, "stdout", level="warning")
+        self._read_all = asyncio.Event()
+        self._reading = asyncio.create_task(self._read(), name="agent's lines")
+        self._burial = asyncio.create_task(self._bury(), name="agent's burial")
+
+    @classmethod
+    async def spawn(
+        cls, argv: Sequence[str], request: StartRequest, marker: Mapping[str, str], host: Host, handle: Handle
+    ) -> CliProcess:
+        """Start ``argv`` in the place of ``request``; each JSON object it prints goes to ``handle``. SpawnFailed."""
+        return cls(await AgentProcess.spawn(argv, request.env, request.cwd, marker, host.record), handle, host)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the agent itself, while it lives."""
+        return self._process.pid if self._process.running else None
+
+    async def write(self, data: bytes) -> None:
+        """Write to its stdin; PipeStuck, OSError."""
+        await self._process.write(data)
+
+    def end_input(self) -> None:
+        """Let it read the end of its stdin."""
+        self._process.end_input()
+
+    def ending(self) -> str:
+        """How it ended, for a sentence, with its last words."""
+        words = self.last_words()
+        return f"{self._process.ending()}: {words}" if words else self._process.ending()
+
+    def last_words(self) -> str:
+        """The last lines of its stderr."""
+        return self._process.last_words()[-_WORDS:]
+
+    async def stop(self, grace: float) -> int | None:
+        """End the whole tree and wait until its last lines are heard; the exit code. May be called again."""
+        await self._process.stop(grace)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_LINES):
+                await self.ended.wait()
+        self._reading.cancel()
+        await self.ended.wait()
+        return self.exit_code
+
+    async def _read(self) -> None:
+        splitter = LineSplitter()
+        try:
+            while data := await self._next_bytes():
+                skipped = splitter.skipped
+                for line in splitter.feed(data):
+                    await self._receive(line)
+                if splitter.skipped > skipped:
+                    self._odd.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
+                await asyncio.sleep(0)
+            await self._receive(splitter.torn())
+            self._odd.flush()
+        finally:
+            self._read_all.set()
+
+    async def _next_bytes(self) -> bytes:
+        await self._host.room()
+        return await self._process.read()
+
+    async def _receive(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        message = decode(line)
+        if not isinstance(message, dict):
+            self._puzzle(line, "no JSON object")
+            return
+        try:
+            await self._handle(message)
+        except Exception as error:  # noqa: BLE001  (one odd line must not end the conversation)
+            self._puzzle(line, f"not understood: {error!r}")
+
+    def _puzzle(self, line: bytes, reason: str) -> None:
+        self._odd.put(line[:200], reason=reason, bytes=len(line))
+
+    async def _bury(self) -> None:
+        await self._read_all.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SILENT_AGENT):
+                await self._process.wait()
+        self.exit_code = await self._process.stop(_STOP_GRACE)
+        await self._process.close()
+        if left := self._process.left:
+            text = "some of the agent's processes could not be ended"
+            self._host.record(Kind.LOG, level="error", text=text, data={"pids": left})
+        self.ended.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a command printed that was run for its answer."""
+
+    text: str
+    exit_code: int | None
+    words: str
+    """The last lines of its stderr."""
+
+
+async def output_of(argv: Sequence[str], request: StartRequest, marker: Mapping[str, str], host: Host) -> Output:
+    """Run a command to its end, with nothing to read; SpawnFailed. It is gone when this returns or raises."""
+    process = await AgentProcess.spawn(argv, request.env, request.cwd, marker, host.record)
+    try:
+        process.end_input()
+        printed = b""
+        while data := await process.read():
+            printed = (printed + data)[:_OUTPUT_LIMIT]
+        exit_code = await process.wait()
+    finally:
+        await asyncio.shield(_end(process))
+    return Output(printed.decode("utf-8", "replace").strip(), exit_code, process.last_words()[-_WORDS:])
+
+
+async def _end(process: AgentProcess) -> None:
+    await process.stop(0)
+    await process.close()
+
+
+async def either(*events: asyncio.Event) -> None:
+    """Until one of the events is set."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

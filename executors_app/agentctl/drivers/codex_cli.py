@@ -1,0 +1,149 @@
+"""The driver for ``codex exec``: a process per turn, its prompt on stdin, ``--json`` lines on stdout.
+
+``thread.started`` names the conversation, ``item.*`` tell what is done, ``turn.completed`` and ``turn.failed``
+end the turn. Nobody can be asked anything in between: what may be done, the agent's own sandbox decides.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from executors_app.agentctl.drivers import Driver, Host, StartRequest
+from executors_app.agentctl.drivers.cli import told
+from executors_app.agentctl.drivers.cli.per_turn import PerTurnDriver
+from executors_app.agentctl.drivers.cli.told import Ended, Failed, Line, Named, Reader, Told, log
+from executors_app.agentctl.protocol import Kind
+
+_SKIP_CHECK: Final = ("--skip-git-repo-check", "--json")
+_UNFINISHED: Final = ("in_progress", "pending")
+Item = Mapping[str, Any]
+
+
+def create(host: Host, marker: Mapping[str, str]) -> Driver:
+    """A driver that starts the agent for each turn; ``marker`` goes into its environment."""
+    return PerTurnDriver(host, marker, Codex())
+
+
+class Codex:
+    """See ``Dialect``."""
+
+    name: Final = "codex"
+    protocol: Final = "codex exec"
+    forks: Final = True
+
+    def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
+        """``codex exec -``, ``codex exec resume ID -`` or ``codex exec fork ID -``."""
+        command = [*request.argv, "exec"]
+        if conversation_id is not None:
+            command.append("fork" if fork else "resume")
+        command += _SKIP_CHECK
+        if request.model:
+            command.append(f"--model={request.model}")
+        if request.permission_mode == "auto_approve":
+            command.append("--dangerously-bypass-approvals-and-sandbox")
+        return [*command, "--", *([conversation_id] if conversation_id is not None else []), "-"]
+
+    def copy(self, request: StartRequest) -> list[str]:
+        """A turn makes the copy."""
+        return []
+
+    def reader(self) -> Reader:
+        """A reader for one turn."""
+        return ItemLines()
+
+
+class ItemLines:
+    """Reads one turn. Its items are numbered from 0 in each process: the names we give them are our own."""
+
+    def __init__(self) -> None:
+        self._turn = uuid.uuid4().hex[:12]
+        self._begun: set[str] = set()
+        self._said = False
+
+    def __call__(self, message: Mapping[str, Any]) -> Iterator[Told]:
+        """What ``message`` comes to."""
+        match message.get("type"):
+            case "thread.started":
+                yield Named(str(message.get("thread_id") or ""))
+            case "item.started" | "item.updated" | "item.completed":
+                yield from self._item(message["item"], done=message["type"] == "item.completed")
+            case "turn.completed":
+                if isinstance(message.get("usage"), dict):
+                    yield Line(Kind.USAGE, {"usage": message["usage"]})
+                yield Ended()
+            case "turn.failed":
+                yield Failed(str(message["error"].get("message") or "the turn failed"))
+            case "error":
+                yield log(str(message.get("message")), {}, level="warning")
+            case "turn.started":
+                pass
+            case kind:
+                yield log(f"the agent sent {kind}", dict(message))
+
+    def _item(self, item: Item, *, done: bool) -> Iterator[Told]:
+        kind = item.get("type")
+        if kind == "agent_message":
+            if done:
+                yield self._text(str(item.get("text") or ""))
+            return
+        self._said = False
+        match kind:
+            case "reasoning":
+                if done:
+                    yield Line(Kind.MESSAGE_THOUGHT, {"text": str(item.get("text") or "")})
+            case "todo_list":
+                steps = item.get("items") or ()
+                yield told.plan((str(step.get("text")), _state_of(step)) for step in steps)
+            case "error":
+                yield log(str(item.get("message")), {}, level="warning")
+            case "command_execution" | "file_change" | "mcp_tool_call" | "web_search":
+                yield from self._tool(item, done=done)
+            case other:
+                yield log(f"the agent sent an item {other}", dict(item))
+
+    def _text(self, text: str) -> Line:
+        text, self._said = f"\n\n{text}" if self._said else text, True
+        return Line(Kind.MESSAGE_AGENT, {"text": text})
+
+    def _tool(self, item: Item, *, done: bool) -> Iterator[Line]:
+        call_id = f"{self._turn}-{item.get('id')}"
+        if call_id not in self._begun:
+            self._begun.add(call_id)
+            title, tool_kind, arguments = _call_of(item)
+            yield told.tool_call(call_id, title, tool_kind, arguments)
+        if done:
+            failed = item.get("status", "completed") not in ("completed", *_UNFINISHED)
+            yield told.tool_result(call_id, _result_of(item), failed=failed, **_outcome_of(item))
+
+
+def _state_of(step: Any) -> str:
+    return "completed" if step.get("completed") is True else "pending"
+
+
+def _call_of(item: Item) -> tuple[str, str, Any]:
+    """Title, kind and arguments of a tool call."""
+    match item["type"]:
+        case "command_execution":
+            command = str(item.get("command") or "")
+            return (command.splitlines() or [""])[0][:200], "execute", {"command": command}
+        case "file_change":
+            changes = item.get("changes") or []
+            paths = [str(change.get("path")) for change in changes]
+            return f"Edit {', '.join(paths)}"[:200], "edit", {"changes": changes}
+        case "web_search":
+            return f"Search the web: {item.get('query') or ''}"[:200], "fetch", {"query": item.get("query")}
+    return f"{item.get('server')}: {item.get('tool')}"[:200], "other", item.get("arguments")
+
+
+def _result_of(item: Item) -> str:
+    if isinstance(item.get("error"), dict):
+        return str(item["error"].get("message"))
+    result = item.get("result")
+    content = result.get("content") if isinstance(result, dict) else None
+    return str(item.get("aggregated_output") or "") or told.text_in(content or "")
+
+
+def _outcome_of(item: Item) -> dict[str, Any]:
+    return {"raw_output": {"exit_code": item["exit_code"]}} if isinstance(item.get("exit_code"), int) else {}

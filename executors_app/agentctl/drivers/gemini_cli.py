@@ -1,0 +1,110 @@
+"""The driver for Gemini CLI without its ACP: a process per turn, its prompt on stdin, ``stream-json`` on stdout.
+
+``init`` names the conversation, ``result`` ends the turn. Nobody can be asked anything in between: tools that
+would want a permission are not offered to the model, unless all of them are approved.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from executors_app.agentctl.drivers import Driver, Host, StartRequest
+from executors_app.agentctl.drivers.cli import told
+from executors_app.agentctl.drivers.cli.message_lines import tool_title
+from executors_app.agentctl.drivers.cli.per_turn import PerTurnDriver
+from executors_app.agentctl.drivers.cli.told import Ended, Failed, Line, Named, Reader, Told, log
+from executors_app.agentctl.protocol import Kind
+
+_TOOL_KINDS: Final = {
+    "run_shell_command": "execute",
+    "read_file": "read",
+    "read_many_files": "read",
+    "list_directory": "read",
+    "write_file": "edit",
+    "replace": "edit",
+    "glob": "search",
+    "grep_search": "search",
+    "search_file_content": "search",
+    "google_web_search": "search",
+    "web_fetch": "fetch",
+}
+
+
+def create(host: Host, marker: Mapping[str, str]) -> Driver:
+    """A driver that starts the agent for each turn; ``marker`` goes into its environment."""
+    return PerTurnDriver(host, marker, Gemini())
+
+
+class Gemini:
+    """See ``Dialect``."""
+
+    name: Final = "gemini-cli"
+    protocol: Final = "gemini stream-json"
+    forks: Final = False
+
+    def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
+        """``gemini --output-format=stream-json``, with ``--resume=ID`` from the second turn on."""
+        command = [*request.argv, "--output-format=stream-json"]
+        if request.model:
+            command.append(f"--model={request.model}")
+        if request.permission_mode == "auto_approve":
+            command.append("--approval-mode=yolo")
+        return [*command, f"--resume={conversation_id}"] if conversation_id is not None else command
+
+    def copy(self, request: StartRequest) -> list[str]:
+        """It has no copies."""
+        return []
+
+    def reader(self) -> Reader:
+        """A reader for one turn."""
+        return EventLines()
+
+
+class EventLines:
+    """Reads one turn. Its tool calls are numbered in each process: the names we give them are our own."""
+
+    def __init__(self) -> None:
+        self._turn = uuid.uuid4().hex[:12]
+
+    def __call__(self, message: Mapping[str, Any]) -> Iterator[Told]:
+        """What ``message`` comes to."""
+        match message.get("type"):
+            case "init":
+                yield Named(str(message.get("session_id") or ""))
+            case "message" if message.get("role") == "assistant":
+                yield Line(Kind.MESSAGE_AGENT, {"text": str(message.get("content") or "")})
+            case "message":
+                pass  # the prompt, as it was read
+            case "tool_use":
+                name, arguments = str(message.get("tool_name")), message.get("parameters")
+                kind = _TOOL_KINDS.get(name, "other")
+                yield told.tool_call(self._call_id(message), tool_title(name, arguments), kind, arguments)
+            case "tool_result":
+                failed = message.get("status") != "success"
+                yield told.tool_result(self._call_id(message), _output_of(message), failed=failed)
+            case "error":
+                yield log(str(message.get("message")), {}, level="warning")
+            case "result":
+                yield from self._result(message)
+            case kind:
+                yield log(f"the agent sent {kind}", dict(message))
+
+    def _call_id(self, message: Mapping[str, Any]) -> str:
+        return f"{self._turn}-{message['tool_id']}"
+
+    def _result(self, message: Mapping[str, Any]) -> Iterator[Told]:
+        if isinstance(message.get("stats"), dict):
+            yield Line(Kind.USAGE, {"usage": message["stats"]})
+        error = message.get("error")
+        if message.get("status") == "success":
+            yield Ended()
+        else:
+            yield Failed(str(error.get("message") if isinstance(error, dict) else error or "the turn failed"))
+
+
+def _output_of(message: Mapping[str, Any]) -> str:
+    error = message.get("error")
+    told_error = error.get("message") if isinstance(error, dict) else None
+    return str(told_error or message.get("output") or "")

@@ -1,0 +1,294 @@
+"""The driver for chat completions, the API that OpenAI began and many serve: the agent is a model behind a URL.
+
+There is no process. The far end forgets every answer, so what was said is kept by agentctl
+(``Host.conversations``): the user's text before it goes out, the answer before its turn ends. What a turn
+that is told as completed has said is therefore never lost, and a kill in its middle leaves the prompt alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import inspect
+import io
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+
+from executors_app.agentctl.conversations import AGENT, USER, WITHDRAWN, Conversation, ConversationGone, Entry
+from executors_app.agentctl.drivers import Driver, Host, Started, StartFailed, StartRequest, TurnFailed
+from executors_app.agentctl.drivers import openai_chat_stream as stream
+from executors_app.agentctl.drivers.acp_updates import USER_TEXT_BYTES, USER_TEXTS
+from executors_app.agentctl.drivers.acp_wire import encode
+from executors_app.agentctl.drivers.openai_chat_provider import Provider, messages_of, request_body
+from executors_app.agentctl.log_valve import LogValve
+from executors_app.agentctl.protocol import Code, Kind
+
+CONNECT_LIMIT: Final = 30.0
+"""Seconds until the provider must have taken the connection."""
+SILENCE_LIMIT: Final = 300.0
+"""Seconds that a provider may think without a word."""
+ANSWER_LIMIT: Final = 4 * 1024 * 1024
+"""Bytes of one answer; it is broken off there."""
+_REFUSAL_LIMIT: Final = 64 * 1024
+_STREAMED: Final = "text/event-stream"
+
+
+def create(host: Host, marker: Mapping[str, str]) -> Driver:
+    """A driver for one conversation after the other; ``marker`` marks processes, and there is none."""
+    return ChatDriver(host)
+
+
+@dataclass(slots=True)
+class _Turn:
+    said: list[str] = field(default_factory=list)
+    size: int = 0
+    answered: bool = False
+    stop_reason: str = ""
+    cancelled: bool = False
+    task: asyncio.Task[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    provider: Provider
+    conversation: Conversation
+
+
+class ChatDriver:
+    """See ``Driver``."""
+
+    def __init__(self, host: Host):
+        self._host = host
+        self._chat: _Chat | None = None
+        self._turn: _Turn | None = None
+        self._odd = LogValve(host.record, "provider", level="warning")
+
+    @property
+    def pid(self) -> int | None:
+        """There is no process."""
+        return None
+
+    # -- start
+
+    async def start(self, request: StartRequest) -> Started:
+        """Take the conversation of the token up, or begin one; the provider is not asked before a prompt."""
+        if self._chat is not None:
+            raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
+        begin = time.monotonic()
+        try:
+            provider = Provider.of(request.env, request.model)
+        except ValueError as error:
+            raise StartFailed(Code.HANDSHAKE_FAILED, str(error), permanent=True) from error
+        conversation = self._open(request)
+        try:
+            await self._host.keep_token(conversation.id)
+        except BaseException:
+            conversation.close()
+            raise
+        self._chat = _Chat(provider, conversation)
+        return _started(request, provider, conversation, round((time.monotonic() - begin) * 1000, 1))
+
+    def _open(self, request: StartRequest) -> Conversation:
+        try:
+            if request.strategy != "native":
+                return self._host.conversations.create()
+            conversation = self._host.conversations.open(request.resume_token or "")
+        except ConversationGone:
+            told = "the conversation is gone: it is not among those that are kept for this session"
+            raise StartFailed(Code.TOKEN_REJECTED, told, token_valid=False) from None
+        except OSError as error:
+            told = f"the kept conversation cannot be used: {error.strerror}"
+            raise StartFailed(_disk_code(error), told) from error
+        if conversation.lost:
+            text = "a part of the kept conversation could not be read, and was left out"
+            self._host.record(Kind.LOG, level="warning", text=text, data={"bytes": conversation.lost})
+        return conversation
+
+    # -- turns
+
+    async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
+        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); TurnFailed."""
+        chat = self._chat
+        if chat is None:
+            raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
+        if attachments:
+            raise TurnFailed("attachment_unsupported", "the agent takes nothing but text in a prompt")
+        _keep(chat, Entry(message_id, USER, text))
+        if inspect.isawaitable(told := delivered()):
+            await told
+        turn = self._turn = _Turn()
+        turn.task = asyncio.create_task(self._run(chat, message_id, turn), name="chat completion")
+        try:
+            return await turn.task
+        except asyncio.CancelledError:
+            if turn.cancelled:
+                return "cancelled"
+            if self._chat is None and not _is_cancelled():
+                raise TurnFailed(Code.AGENT_EXITED, "the agent was stopped in the middle of a turn") from None
+            raise
+        finally:
+            self._turn = None
+
+    async def _run(self, chat: _Chat, message_id: str, turn: _Turn) -> str:
+        """The answer, kept before this returns; of one that ended early, what there is of it."""
+        try:
+            reason = await self._answer(chat, turn)
+        except asyncio.CancelledError:
+            self._keep_half(chat, message_id, turn)
+            raise
+        except TurnFailed as error:
+            self._keep_half(chat, message_id, turn, withdraw=True)
+            message = chat.provider.without_key(error.message)
+            raise TurnFailed(error.code, message, retry_after=error.retry_after) from error
+        if turn.said:
+            _keep(chat, Entry(message_id, AGENT, "".join(turn.said)))
+        return reason
+
+    async def cancel(self) -> None:
+        """Break the answer off; what was said of it stays in the conversation."""
+        if self._turn is not None and self._turn.task is not None:
+            self._turn.cancelled = True
+            self._turn.task.cancel()
+
+    async def stop(self, grace: float) -> int | None:
+        """Break an answer off and let go of the conversation; there is no process to end."""
+        chat, self._chat = self._chat, None
+        if chat is None:
+            return None
+        task = self._turn.task if self._turn else None
+        self._host.agent_gone(0)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        chat.conversation.close()
+        return 0
+
+    def _keep_half(self, chat: _Chat, message_id: str, turn: _Turn, *, withdraw: bool = False) -> None:
+        """Keep the half of an answer; a prompt that got not a word is taken back with ``withdraw``."""
+        half = Entry(message_id, AGENT, "".join(turn.said), cut=True)
+        try:
+            if turn.said or withdraw:
+                _keep(chat, half if turn.said else Entry(message_id, WITHDRAWN, ""))
+        except TurnFailed as error:
+            self._host.record(Kind.LOG, level="error", text=error.message, data={"code": error.code})
+
+    # -- the answer
+
+    async def _answer(self, chat: _Chat, turn: _Turn) -> str:
+        messages, left_out = messages_of(chat.conversation.entries)
+        if left_out:
+            text = f"the {left_out} oldest messages of the conversation were left out: it is too long"
+            self._host.record(Kind.LOG, level="warning", text=text, data={})
+        provider = chat.provider
+        limits = aiohttp.ClientTimeout(total=None, connect=CONNECT_LIMIT, sock_read=SILENCE_LIMIT)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=limits, cookie_jar=aiohttp.DummyCookieJar()) as http,
+                http.post(
+                    provider.url,
+                    data=io.BytesIO(encode(request_body(provider.model, messages))),
+                    headers=provider.headers,
+                    proxy=provider.proxy,
+                    allow_redirects=False,  # the key is for this address
+                ) as response,
+            ):
+                return await self._read(response, turn)
+        except aiohttp.ClientSSLError as error:
+            raise TurnFailed("agent_error", f"the provider's certificate is not good: {error}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            words = str(error) or type(error).__name__
+            if turn.answered:
+                raise TurnFailed(stream.CONNECTION_LOST, f"the provider's answer broke off: {words}") from error
+            raise TurnFailed(stream.UNREACHABLE, f"the provider cannot be reached: {words}") from error
+
+    async def _read(self, response: aiohttp.ClientResponse, turn: _Turn) -> str:
+        turn.answered = True
+        if response.status != 200:
+            raise stream.refusal(response.status, response.headers, await _bounded(response, _REFUSAL_LIMIT))
+        if response.content_type != _STREAMED:
+            self._take_in(await _bounded(response, ANSWER_LIMIT), turn)
+            return _end_of(turn)
+        events = stream.ServerSentEvents()
+        while True:
+            await self._host.room()
+            received = await response.content.readany()
+            for event in events.feed(received) if received else events.end():
+                if event == stream.DONE:
+                    return turn.stop_reason or "end_turn"
+                self._take_in(event, turn)
+                if turn.size > ANSWER_LIMIT:
+                    text = "the answer was broken off: it is too long"
+                    self._host.record(Kind.LOG, level="warning", text=text, data={"bytes": turn.size})
+                    return "max_tokens"
+            if not received:
+                return _end_of(turn)
+
+    def _take_in(self, data: bytes, turn: _Turn) -> None:
+        piece = stream.piece_of(data)
+        if piece is None:
+            self._odd.put(b"an event that is no chat completion was left out", bytes=len(data))
+            return
+        if piece.thought:
+            self._host.record(Kind.MESSAGE_THOUGHT, text=piece.thought)
+        if piece.text:
+            turn.said.append(piece.text)
+            self._host.record(Kind.MESSAGE_AGENT, text=piece.text)
+        if piece.usage:
+            self._host.record(Kind.USAGE, usage=dict(piece.usage))
+        turn.size += len(piece.text.encode()) + len(piece.thought.encode())
+        turn.stop_reason = turn.stop_reason or piece.stop_reason
+        if piece.error is not None:
+            raise stream.refusal_in_stream(piece.error)
+
+
+def _started(request: StartRequest, provider: Provider, conversation: Conversation, milliseconds: float) -> Started:
+    entries = conversation.entries
+    users = [entry.text for entry in entries if entry.role == USER][-USER_TEXTS:]
+    native = request.strategy == "native"
+    return Started(
+        outcome="loaded" if native else "created",
+        resume_token=conversation.id,
+        agent={"name": provider.model, "version": ""},
+        capabilities={"load_session": True, "resume_session": False, "history": True, "protocol": "chat-completions"},
+        replayed=len(entries),
+        replayed_user_texts=[text.encode()[:USER_TEXT_BYTES].decode("utf-8", "ignore") for text in users],
+        timings={"session": milliseconds},
+    )
+
+
+def _keep(chat: _Chat, entry: Entry) -> None:
+    """Bring an entry to the disk; TurnFailed."""
+    try:
+        chat.conversation.append(entry)
+    except OSError as error:
+        told = f"what was said could not be kept: {error.strerror}"
+        raise TurnFailed(_disk_code(error), told) from error
+
+
+def _disk_code(error: OSError) -> Code:
+    return Code.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Code.DISK_FAILING
+
+
+def _end_of(turn: _Turn) -> str:
+    if not turn.stop_reason:
+        raise TurnFailed(stream.CONNECTION_LOST, "the provider's answer broke off before its end")
+    return turn.stop_reason
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody wants the end of the task that asks."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body, or its beginning."""
+    parts, size = [], 0
+    while size < limit and (part := await response.content.read(64 * 1024)):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)[:limit]

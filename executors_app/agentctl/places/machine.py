@@ -1,0 +1,168 @@
+"""Executions as processes of one machine: a worktree, and a detached agentctl that survives whoever started it.
+
+Everything is found again by the execution id: the state directory, its ready file, and the marker in
+each process. The control plane uses it for its own machine, ``agentctl host`` for another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.places import local_launch, local_processes
+from executors_app.agentctl.places.bulk_status import StatusTarget, observe_statuses
+from executors_app.agentctl.places.disk import Disk
+from executors_app.agentctl.places.local_processes import Processes
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
+from executors_app.errors import AgentctlForeign, ExecutorError, LaunchFailed
+
+GRACE: Final = 10.0
+"""Seconds between TERM and KILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """This machine, with one data directory; keeps nothing in memory."""
+
+    disk: Disk
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Joins the environment of each new agentctl."""
+
+    async def launch(self, spec: LaunchSpec) -> Launched:
+        """Make the worktree and start agentctl, or find both; the state names agentctl's process."""
+        worktree = await asyncio.to_thread(self.disk.make_worktree, spec)
+        places = self.disk.places_of(spec.execution_id)
+        try:
+            agentctl = await local_launch.find_or_start(places, spec, worktree.path, self.extra)
+        except OSError as error:
+            raise LaunchFailed(f"agentctl could not be started: {error}") from error
+        return Launched(
+            url=agentctl.url,
+            pid=agentctl.process.pid,
+            boot_id=agentctl.boot_id,
+            workspace_path=str(worktree.path),
+            worktree_id=spec.session_id,
+            worktree_path=str(worktree.path),
+            worktree_branch=worktree.branch,
+            found=agentctl.found,
+            state={"process": agentctl.process.to_json()},
+        )
+
+    def is_here(self, execution: ExecutionFacts) -> bool:
+        """This machine, kernel boot and pid namespace (rule 2), or a row of before the machine's last boot."""
+        return self._is_here(execution, identity.host_id())
+
+    async def observe(
+        self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
+    ) -> dict[str, Observation]:
+        """Ask all at once; only about those that gave no good answer the machine is asked too."""
+        here = identity.host_id()
+        seen = {one.id: _unknown("other_host") for one in executions if not self._is_here(one, here)}
+        ours = [one for one in executions if one.id not in seen]
+        targets = [StatusTarget(one.id, one.agentctl_url, one.auth_token) for one in ours]
+        answers = await observe_statuses(targets, timeout, concurrency)
+        silent: list[ExecutionFacts] = []
+        now = datetime.now(UTC)
+        for one in ours:
+            answer = answers[one.id]
+            if isinstance(answer, ExecutorError):
+                silent.append(one)
+            else:
+                seen[one.id] = Observation(
+                    Observed.ALIVE, report=answer, url=one.agentctl_url, pid=one.pid, seen_at=now
+                )
+        if silent:
+            found = await asyncio.to_thread(local_processes.look_around)
+            bound = asyncio.Semaphore(concurrency)
+
+            async def look(one: ExecutionFacts) -> None:
+                async with bound:
+                    seen[one.id] = await self._look_closer(one, found.get(one.id), answers[one.id], timeout)
+
+            await asyncio.gather(*map(look, silent))
+        return seen
+
+    async def end(self, execution: ExecutionFacts) -> bool:
+        """TERM, then KILL agentctl, then whatever it has left; only processes proven to be its own."""
+        if not self.is_here(execution):
+            return False
+        return await asyncio.to_thread(_end, execution)
+
+    async def end_leftovers(self, execution: ExecutionFacts) -> int:
+        """KILL what outlived agentctl; nothing while an agentctl of this execution lives."""
+        if not self.is_here(execution) or _process_lives(execution):
+            return 0
+        return await asyncio.to_thread(local_processes.end_others, execution.id)
+
+    def _is_here(self, execution: ExecutionFacts, here: str) -> bool:
+        if execution.host_id in {"", here}:
+            return True
+        return local_launch.has_ended_with_its_host(self.disk.places_of(execution.id), execution)
+
+    async def _look_closer(
+        self, one: ExecutionFacts, found: Processes | None, answer: Any, timeout: float
+    ) -> Observation:
+        """One that gave no good answer at the row's address: elsewhere, silent, or dead?"""
+        processes = found or Processes()
+        ready = local_launch.read_ready(self.disk.places_of(one.id))
+        if ready is not None and ready.url != one.agentctl_url:
+            target = StatusTarget(one.id, ready.url, one.auth_token)
+            second = (await observe_statuses([target], timeout, 1))[one.id]
+            if not isinstance(second, ExecutorError):
+                return _alive_elsewhere(ready, second)
+            answer = second if processes.agentctl else answer
+        if processes.agentctl or not _is_proven_dead(one, answer):
+            return _unknown(_why(answer))
+        state, reason = await asyncio.to_thread(self.disk.workspace_of, one)
+        return Observation(
+            Observed.DEAD,
+            "process_gone",
+            workspace=state,
+            workspace_reason=reason,
+            leftovers=len(processes.others),
+            seen_at=datetime.now(UTC),
+        )
+
+
+def _process_lives(execution: ExecutionFacts) -> bool:
+    who = local_processes.recorded(execution.state)
+    return who is not None and identity.is_alive(who) and local_processes.is_agentctl(who.pid, execution.id)
+
+
+def _is_proven_dead(execution: ExecutionFacts, answer: Any) -> bool:
+    """The recorded process is gone; without a record: nothing listens there (a timeout proves nothing)."""
+    if local_processes.recorded(execution.state) is not None:
+        return not _process_lives(execution)
+    return isinstance(answer, ExecutorError) and answer.details.get("reason") in {"refused", "bad_url"}
+
+
+def _unknown(reason: str) -> Observation:
+    return Observation(Observed.UNKNOWN, reason, seen_at=datetime.now(UTC))
+
+
+def _why(answer: Any) -> str:
+    """The reason of a bad answer, for an agentctl whose process lives."""
+    if isinstance(answer, AgentctlForeign):
+        return "foreign"
+    return str(answer.details.get("reason", answer.code)) if isinstance(answer, ExecutorError) else "no_answer"
+
+
+def _alive_elsewhere(ready: local_launch.Ready, report: Mapping[str, Any]) -> Observation:
+    """A half-done launch: the row does not yet know where it is."""
+    who = identity.of(ready.pid)
+    state = {"process": who.to_json()} if who else None
+    alive = Observation(Observed.ALIVE, report=report, url=ready.url, pid=ready.pid, seen_at=datetime.now(UTC))
+    return replace(alive, state=state)
+
+
+def _end(execution: ExecutionFacts) -> bool:
+    processes = local_processes.look_at(execution.id)
+    for who in processes.agentctl:
+        local_processes.end_gently(who, GRACE)
+    local_processes.end_others(execution.id)
+    left = local_processes.look_at(execution.id)
+    return not left.agentctl and not left.others

@@ -1,0 +1,223 @@
+"""Worktrees: one for each session, on a branch of its own, both found by the session's id (rule 4).
+
+Every call may come again after a crash anywhere. Nothing is deleted but what ``git worktree add``
+itself left half-made: git marks that as locked with the reason *initializing* until it is complete,
+and no agent was ever started in it. ``git worktree prune`` is never used: it would also forget
+worktrees of people whose disk is not mounted at the moment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from executors_app.agentctl.places import uncommitted_work
+from executors_app.agentctl.places.git import GitFailed, commit_of, common_directory, git
+from executors_app.domain import WorkspaceState
+from executors_app.errors import RepositoryUnusable, WorkspaceGone
+
+_HALF_MADE: Final = "initializing"
+_LOCK_SECONDS: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Worktree:
+    """A place and a branch."""
+
+    path: Path
+    branch: str
+
+
+def place_of(data_directory: Path, session_id: str) -> Worktree:
+    """Where the worktree of a session belongs, and on which branch."""
+    return Worktree(data_directory / "worktrees" / session_id, f"kandev/{session_id.replace('-', '')[:12]}")
+
+
+def make(repository: Path, base: str, worktree: Worktree, *, existed: bool) -> None:
+    """Make the worktree, rebuild it, or find it already there.
+
+    ``existed``: it was complete once, so a new branch from ``base`` (empty: HEAD) would be a silent
+    loss. Raises WorkspaceGone (with the reason), RepositoryUnusable, GitFailed.
+    """
+    if _present(worktree.path):
+        return
+    worktree.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    common = common_directory(repository)
+    with _lock(worktree.path) as held:
+        if _present(worktree.path):
+            return
+        record = _record(common, worktree.path)
+        if record and _half_made(record):
+            shutil.rmtree(worktree.path, ignore_errors=True)
+            shutil.rmtree(record)
+            record = None
+        if record and _checked_out(repository, record):
+            _restore(repository, record, worktree.path, held)
+        else:
+            _add(repository, base, worktree, held, existed=existed)
+
+
+def state(repository: Path, worktree: Worktree) -> tuple[WorkspaceState, str]:
+    """Whether the worktree can be had, and the precise reason if it cannot; changes nothing.
+
+    Raises GitFailed where git gave no answer in time.
+    """
+    if _present(worktree.path):
+        return WorkspaceState.PRESENT, ""
+    try:
+        common = common_directory(repository)
+    except GitFailed:
+        raise
+    except RepositoryUnusable as error:
+        return WorkspaceState.GONE, f"The worktree {worktree.path} was deleted, and {_lower(error.message)}"
+    record = _record(common, worktree.path)
+    if record and (_half_made(record) or _checked_out(repository, record)):
+        return WorkspaceState.REBUILDABLE, ""
+    if _occupied(worktree.path):
+        return WorkspaceState.GONE, f"The directory {worktree.path} is no longer a worktree of {repository}."
+    if commit_of(repository, f"refs/heads/{worktree.branch}"):
+        return WorkspaceState.REBUILDABLE, ""
+    return WorkspaceState.GONE, f"The worktree {worktree.path} and its branch {worktree.branch} were deleted."
+
+
+def _add(repository: Path, base: str, worktree: Worktree, held: int, *, existed: bool) -> None:
+    """Let git make it. ``--force`` covers a stale record of this very path, which has no usable HEAD."""
+    if _occupied(worktree.path):
+        raise WorkspaceGone(f"The directory {worktree.path} is no longer a worktree of {repository}.")
+    force = ("--force", "--force") if _record(common_directory(repository), worktree.path) else ()
+    head = commit_of(repository, f"refs/heads/{worktree.branch}")
+    if head is None and existed:
+        raise WorkspaceGone(f"The worktree {worktree.path} and its branch {worktree.branch} were deleted.")
+    if head is None:
+        target = ["--no-track", "-b", worktree.branch, str(worktree.path), start_of(repository, base)]
+        git(repository, "worktree", "add", *force, *target, timeout=600, hold=(held,))
+        return
+    kept = uncommitted_work.find(repository, worktree.path.name, head)
+    # Half-made, as git itself marks it, until the uncommitted work is back too.
+    unfinished = ("--lock", "--reason", _HALF_MADE) if kept else ()
+    target = [str(worktree.path), worktree.branch]
+    git(repository, "worktree", "add", *force, *unfinished, *target, timeout=600, hold=(held,))
+    if kept:
+        uncommitted_work.bring_back(worktree.path, kept, held)
+        git(repository, "worktree", "unlock", str(worktree.path), hold=(held,))
+
+
+def start_of(repository: Path, base: str) -> str:
+    """The commit that a new branch starts from."""
+    for revision in (base, f"origin/{base}") if base else ("HEAD",):
+        if commit := commit_of(repository, revision):
+            return commit
+    raise RepositoryUnusable(f"The repository {repository} has no commit at {base or 'HEAD'!r} to start from.")
+
+
+def _restore(repository: Path, record: Path, path: Path, held: int) -> None:
+    """Bring back a deleted directory whose record git still has: its HEAD and index, staged work included.
+
+    What was not staged comes from the last snapshot.
+
+    Where only the pointer to the record is gone, nothing else is touched.
+    """
+    if _occupied(path):
+        pointer = path.with_name(f".{path.name}.pointer")
+        pointer.write_text(f"gitdir: {record}\n")
+        pointer.rename(path / ".git")
+        return
+    draft = path.with_name(f".{path.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(mode=0o700)
+    bare = ("--git-dir", str(record), "--work-tree", str(draft))
+    if not (record / "index").exists():
+        git(draft, *bare, "read-tree", "HEAD", hold=(held,))
+    git(draft, *bare, "checkout-index", "--all", "--quiet", timeout=600, hold=(held,))
+    if kept := uncommitted_work.find(repository, path.name, git(draft, *bare, "rev-parse", "HEAD")):
+        uncommitted_work.lay_over(draft, bare, kept, held)
+    (draft / ".git").write_text(f"gitdir: {record}\n")
+    draft.rename(path)
+
+
+def _present(path: Path) -> bool:
+    """A complete worktree stands there; reads two small files and asks no git."""
+    try:
+        pointer = (path / ".git").read_text()
+    except OSError:
+        return False
+    record = Path(pointer.removeprefix("gitdir:").strip())
+    return (record / "HEAD").is_file() and not _half_made(record)
+
+
+def _half_made(record: Path) -> bool:
+    try:
+        return (record / "locked").read_text().strip() == _HALF_MADE
+    except OSError:
+        return False
+
+
+def _checked_out(repository: Path, record: Path) -> bool:
+    """The record's HEAD still names a commit that the repository has."""
+    try:
+        head = (record / "HEAD").read_text().strip()
+    except OSError:
+        return False
+    return commit_of(repository, head.removeprefix("ref:").strip()) is not None
+
+
+def _record(common: Path, path: Path) -> Path | None:
+    """What the repository remembers of the worktree at ``path``; git names it after the directory."""
+    records = common / "worktrees"
+    wanted = (path.parent.resolve() / path.name) / ".git"
+    try:
+        names = sorted(os.listdir(records), key=lambda name: name != path.name)  # noqa: PTH208  (names, not paths)
+    except OSError:
+        return None
+    for name in names:
+        try:
+            pointer = (records / name / "gitdir").read_text().strip()
+        except OSError:
+            continue
+        if Path(pointer) in (wanted, path / ".git"):
+            return records / name
+    return None
+
+
+def _occupied(path: Path) -> bool:
+    """Something that is not ours to delete lies at the worktree's place."""
+    try:
+        return any(path.iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[int]:
+    """One maker of a worktree at a time; git holds the lock too, so it outlasts a maker that is killed."""
+    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not _locked(lock):
+            if time.monotonic() > deadline:
+                raise GitFailed(f"Another process has been making the worktree {path} for too long.")
+            time.sleep(0.02)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]

@@ -1,0 +1,119 @@
+"""Files of a container, running or not, and of its volumes: sent and fetched as archives, with owner and mode."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from executors_app.containers.engine import Engine, EngineRefused
+from executors_app.errors import LaunchFailed
+
+_MOST: Final = 4 << 30
+"""Bytes of one archive that is fetched."""
+_IN_MEMORY: Final = 8 << 20
+_SMALL: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose the files are, over there."""
+
+    uid: int
+    gid: int
+
+    @classmethod
+    def of(cls, user: str) -> Owner:
+        """From ``UID:GID``."""
+        uid, _, gid = user.partition(":")
+        return cls(int(uid), int(gid))
+
+
+def send(
+    engine: Engine,
+    container: str,
+    directory: str,
+    owner: Owner,
+    files: Mapping[str, bytes | Path],
+    *,
+    owned: Collection[str] = (),
+) -> None:
+    """Put files into a directory that is there. Blocks; EngineRefused, RuntimeUnavailable, OSError.
+
+    ``owned`` are directories below it, which become the owner's alone. Paths are relative.
+    """
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as packed:
+        with tarfile.open(fileobj=packed, mode="w") as tar:
+            for name in owned:
+                tar.addfile(_entry(name, owner, 0o700, tarfile.DIRTYPE))
+            for name, content in files.items():
+                _add(tar, _entry(name, owner, 0o600, tarfile.REGTYPE), content)
+        packed.seek(0)
+        engine.ask(lambda client: client.put_archive(container, directory, packed))
+
+
+def _add(tar: tarfile.TarFile, entry: tarfile.TarInfo, content: bytes | Path) -> None:
+    if isinstance(content, bytes):
+        entry.size = len(content)
+        tar.addfile(entry, io.BytesIO(content))
+        return
+    entry.size = content.stat().st_size
+    with content.open("rb") as file:
+        tar.addfile(entry, file)
+
+
+def _entry(name: str, owner: Owner, mode: int, kind: bytes) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.uid, entry.gid, entry.mode, entry.type = owner.uid, owner.gid, mode, kind
+    return entry
+
+
+def read(engine: Engine, container: str, path: str) -> bytes | None:
+    """A small file; None where there is none. Blocks; EngineRefused, RuntimeUnavailable."""
+    with _fetched(engine, container, path) as packed:
+        if packed is None:
+            return None
+        with tarfile.open(fileobj=packed, mode="r:") as tar:
+            first = tar.next()
+            file = tar.extractfile(first) if first is not None and first.isreg() else None
+            return file.read(_SMALL) if file is not None else None
+
+
+def fetch(engine: Engine, container: str, path: str, into: Path) -> bool:
+    """Unpack a file or a directory into ``into``: plain files alone; False where there is none. Blocks."""
+    with _fetched(engine, container, path) as packed:
+        if packed is None:
+            return False
+        with tarfile.open(fileobj=packed, mode="r:") as tar:
+            plain = [one for one in tar if one.isreg() or one.isdir()]
+            tar.extractall(into, plain, filter="data")
+        return True
+
+
+@contextmanager
+def _fetched(engine: Engine, container: str, path: str) -> Iterator[IO[bytes] | None]:
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as packed:
+        try:
+            parts, _ = engine.ask(lambda client: client.get_archive(container, path))
+        except EngineRefused as error:
+            if error.status != 404:
+                raise
+            yield None
+            return
+        engine.ask(lambda client: _copy(parts, packed))
+        packed.seek(0)
+        yield packed
+
+
+def _copy(parts: Iterator[bytes], into: Any) -> None:
+    size = 0
+    for part in parts:
+        size += len(part)
+        if size > _MOST:
+            raise LaunchFailed("What the container keeps is too large to be fetched.")
+        into.write(part)

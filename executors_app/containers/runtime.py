@@ -1,0 +1,223 @@
+"""What all runtimes on Docker have in common: one container for each session, found by its labels.
+
+That an engine does not answer proves nothing of its containers: *unknown*, and nothing is stopped, made or
+removed. Engines are looked at side by side, so one that is silent holds up its own sessions and no others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from executors_app.agentctl.places.bulk_status import StatusTarget, ask_status, observe_statuses
+from executors_app.containers import ending, launch
+from executors_app.containers import names as docker_names
+from executors_app.containers.address import EngineAddress
+from executors_app.containers.deaths import deaths
+from executors_app.containers.engine import Engine, connected
+from executors_app.containers.launch import Up, image_of, url_of
+from executors_app.containers.look import ENDED, look
+from executors_app.containers.site import Site
+from executors_app.containers.verdict import judge, unknown
+from executors_app.domain import Death, ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
+from executors_app.errors import AgentctlUnreachable, ExecutorError, LaunchFailed, RuntimeUnavailable
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+READY_WITHIN: Final = 60.0
+_POLL: Final = 0.05
+_ASK_WITHIN: Final = 5.0
+
+
+class DockerRuntime(ABC):
+    """Keeps nothing in memory."""
+
+    name: str
+    isolated = True
+
+    @abstractmethod
+    def read(self, config: Mapping[str, Any]) -> Site:
+        """The site of an executor's settings; ValueError with one clear sentence."""
+
+    @abstractmethod
+    def is_here(self, execution: ExecutionFacts) -> bool:
+        """Whether this process can look after it."""
+
+    @abstractmethod
+    def resume_token(self, execution: ExecutionFacts) -> str | None:
+        """The conversation id that a dead agentctl has left."""
+
+    @abstractmethod
+    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """What a dead agentctl's journal holds behind a cursor."""
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        """Refuse bad settings; ValueError."""
+        self.read(config)
+
+    def site(self, config: Mapping[str, Any]) -> Site:
+        """The site; RuntimeUnavailable."""
+        try:
+            return self.read(config)
+        except (ValueError, TypeError) as error:
+            raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
+
+    def addresses(self, configs: Iterable[Mapping[str, Any]]) -> set[EngineAddress]:
+        """The engines of some executors; RuntimeUnavailable."""
+        return {self.site(config).address for config in configs}
+
+    async def check_place(self, config: Mapping[str, Any]) -> None:
+        """The engine answers, and has the image."""
+        site = self.site(config)
+        await asked(site.address, lambda engine: engine.image_id(image_of(site.config)), _ASK_WITHIN)
+
+    async def launch(self, spec: LaunchSpec) -> Launched:
+        """Make the workspace and bring the container up, or find both."""
+        site = self.site(spec.config)
+        try:
+            up = await asked(site.address, lambda engine: launch.bring_up(engine, site, spec))
+        except OSError as error:
+            raise LaunchFailed(f"The container could not be prepared: {error}") from error
+        url, boot_id = await _wait_until_ready(site, spec, up)
+        engine_id = await asked(site.address, Engine.identity)
+        path, branch = str(up.ground.worktree.path), up.ground.worktree.branch
+        state = {"container": up.container.id, "image": up.container.image, "engine": engine_id}
+        return Launched(
+            url=url,
+            pid=None,
+            boot_id=boot_id,
+            workspace_path=path,
+            worktree_id=spec.session_id,
+            worktree_path=path,
+            worktree_branch=branch,
+            found=up.found,
+            container_id=up.container.id,
+            state=state | ({"rebuilt": up.ground.rebuilt} if up.ground.rebuilt else {}),
+        )
+
+    async def observe(
+        self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
+    ) -> dict[str, Observation]:
+        """One list of each engine's containers, then every running one's agentctl."""
+        seen = {one.id: unknown("runtime_unavailable") for one in executions}
+        places: dict[Site, list[ExecutionFacts]] = defaultdict(list)
+        for one in executions:
+            try:
+                places[self.site(one.config)].append(one)
+            except RuntimeUnavailable as error:
+                log.warning("session %s: %s", one.session_id, error.message)
+        looks = [_observe(site, some, timeout, concurrency) for site, some in places.items()]
+        for found in await asyncio.gather(*looks):
+            seen |= found
+        return seen
+
+    async def end(self, execution: ExecutionFacts) -> bool:
+        """TERM, then KILL, on the proof of name and labels; the container is kept, its addresses are given back."""
+        try:
+            address = self.site(execution.config).address
+            return await asked(address, lambda engine: ending.end(engine, execution))
+        except ExecutorError as error:
+            log.warning("session %s: its container cannot be ended: %s", execution.session_id, error.message)
+            return False
+
+    async def end_leftovers(self, execution: ExecutionFacts) -> int:
+        """Nothing outlives a container: its processes end with it."""
+        return 0
+
+    def source_of_deaths(self, execution: ExecutionFacts) -> EngineAddress:
+        """The execution's engine; RuntimeUnavailable."""
+        return self.site(execution.config).address
+
+    def deaths(self, source: Hashable) -> AsyncIterator[Death]:
+        """From the engine's event stream."""
+        assert isinstance(source, EngineAddress)  # noqa: S101  (our own word)
+        return deaths(source)
+
+    async def orphans(self, known: Collection[str], configs: Iterable[Mapping[str, Any]]) -> list[Orphan]:
+        """Containers of this deployment whose execution id is not among ``known``; raises RuntimeUnavailable."""
+        looks = [
+            asked(address, lambda engine: engine.containers(docker_names.ours())) for address in self.addresses(configs)
+        ]
+        found = await asyncio.gather(*looks)
+        return [
+            Orphan(id=one.name, execution_id=execution_id, status=one.status)
+            for some in found
+            for one in some
+            if (execution_id := docker_names.execution_of(one.labels)) not in known
+        ]
+
+    async def remove_orphan(self, orphan: Orphan, configs: Iterable[Mapping[str, Any]]) -> bool:
+        """Stop and remove one, if it still is what it was listed as; worktree and journal stay. RuntimeUnavailable."""
+        removed = [
+            await asked(address, lambda engine: ending.remove(engine, orphan)) for address in self.addresses(configs)
+        ]
+        return bool(removed) and all(removed)
+
+
+async def asked(address: EngineAddress, call: Callable[[Engine], T], timeout: float = READY_WITHIN) -> T:
+    """Do something with an engine, in a thread."""
+
+    def run() -> T:
+        with connected(address, timeout) as engine:
+            return call(engine)
+
+    return await asyncio.to_thread(run)
+
+
+async def _observe(
+    site: Site, executions: Sequence[ExecutionFacts], timeout: float, concurrency: int
+) -> dict[str, Observation]:
+    try:
+        async with asyncio.timeout(timeout):
+            known = await asked(site.address, lambda engine: look(engine, executions), timeout)
+    except (TimeoutError, ExecutorError) as error:
+        log.warning("no look at containers: %s", error or "the Docker engine does not answer in time")
+        return {one.id: unknown("runtime_unavailable") for one in executions}
+    targets = [
+        StatusTarget(one.id, url, one.auth_token)
+        for one in executions
+        if (url := url_of(known.containers.get(one.id), site.host))
+    ]
+    answers = await observe_statuses(targets, timeout, concurrency)
+    bound = asyncio.Semaphore(concurrency)
+
+    async def judged(one: ExecutionFacts) -> Observation:
+        async with bound:
+            return await judge(site, one, known, answers.get(one.id))
+
+    return dict(zip([one.id for one in executions], await asyncio.gather(*map(judged, executions)), strict=True))
+
+
+async def _wait_until_ready(site: Site, spec: LaunchSpec, up: Up) -> tuple[str, str]:
+    """Where agentctl answered as ours, and its boot id; the port is read anew until then."""
+    deadline, problem = time.monotonic() + READY_WITHIN, "no port is published"
+    url = url_of(up.container, site.host)
+    while time.monotonic() < deadline:
+        if url:
+            try:
+                status = await ask_status(StatusTarget(spec.execution_id, url, spec.auth_token), _ASK_WITHIN)
+                return url, str(status.get("boot_id", ""))
+            except AgentctlUnreachable as error:
+                problem = error.message
+            except ExecutorError as error:
+                raise LaunchFailed(f"The agentctl of this session does not accept us: {error.message}") from error
+        await asyncio.sleep(_POLL)
+        url = await asked(site.address, lambda engine: _still_running(engine, site, spec))
+    raise LaunchFailed(f"agentctl was not ready within {READY_WITHIN:g} s: {problem}")
+
+
+def _still_running(engine: Engine, site: Site, spec: LaunchSpec) -> str | None:
+    name = docker_names.name_of(spec.execution_id)
+    container = engine.find(name)
+    if container is None:
+        raise LaunchFailed(f"The container {name} was removed while it was starting.")
+    if container.status in ENDED:
+        why = "out of memory" if container.out_of_memory else f"exit code {container.exit_code}"
+        raise LaunchFailed(f"The container ended at its start ({why}): {engine.last_words(container.id)}")
+    return url_of(container, site.host)

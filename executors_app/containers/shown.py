@@ -1,0 +1,55 @@
+"""A container as the engine shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container as one look shows it; a list tells nothing of how it ended."""
+
+    id: str
+    name: str
+    status: str
+    """created, running, paused, restarting, removing, exited or dead."""
+    labels: Mapping[str, str]
+    ports: Mapping[int, int] = field(default_factory=dict)
+    """Published, by the port inside."""
+    image: str = ""
+    networks: Mapping[str, str] = field(default_factory=dict)
+    """Network id by name; empty text where it was never started."""
+    exit_code: int | None = None
+    out_of_memory: bool = False
+
+
+def listed(entry: Mapping[str, Any]) -> Container:
+    """One of a sparse list."""
+    ports = {
+        int(port["PrivatePort"]): int(port["PublicPort"]) for port in entry.get("Ports") or () if port.get("PublicPort")
+    }
+    name = next(iter(entry.get("Names") or ()), "").removeprefix("/")
+    return Container(entry["Id"], name, entry["State"], entry.get("Labels") or {}, ports)
+
+
+def inspected(entry: Mapping[str, Any]) -> Container:
+    """One that was looked at closely."""
+    state, networking = entry["State"], entry["NetworkSettings"]
+    ports = {
+        int(inside.partition("/")[0]): int(published[0]["HostPort"])
+        for inside, published in (networking.get("Ports") or {}).items()
+        if published
+    }
+    return Container(
+        id=entry["Id"],
+        name=entry["Name"].removeprefix("/"),
+        status=state["Status"],
+        labels=entry["Config"].get("Labels") or {},
+        ports=ports,
+        image=entry["Image"],
+        networks={name: one.get("NetworkID", "") for name, one in (networking.get("Networks") or {}).items()},
+        exit_code=state.get("ExitCode"),
+        out_of_memory=bool(state.get("OOMKilled")),
+    )

@@ -1,0 +1,253 @@
+"""Sessions on other machines: each has an ``agentctl host``, which starts them and is the one door to all of them.
+
+A host is asked once for all of its executions. That it does not answer proves nothing of them: *unknown*. It
+runs what it starts as ``local_standalone`` does here, so they share that machine: *trusted agents only*.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from django.conf import settings
+
+from executors_app.containers.names import DEPLOYMENT, ours
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
+from executors_app.errors import (
+    AgentctlForeign,
+    AgentctlRefused,
+    AgentctlUnreachable,
+    ExecutorError,
+    RuntimeUnavailable,
+)
+from executors_app.hosts import work
+from executors_app.hosts.client import HostClient
+from executors_app.hosts.config import HostConfig, read_config
+from executors_app.hosts.verdict import judged, unknown, why
+from executors_app.patience import Patience, pause
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+_ASK_WITHIN: Final = 5.0
+_AGAIN_WITHIN: Final = 10.0
+"""Seconds in which a launch is given again to a host that is not there: it may be starting."""
+_FIRST_PAUSE: Final = 0.2
+_SHARE: Final = 0.6
+"""Of a look's time is each instance's; the rest is the way."""
+_COMES_BACK: Final = frozenset({"refused", "closed"})
+
+
+class Remote:
+    """The runtime; all that it remembers is who did not answer."""
+
+    name = "remote"
+    isolated = False
+
+    def __init__(self) -> None:
+        self._patience = Patience()
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        """``HostConfig`` says what there is to set."""
+        read_config(config)
+
+    async def check_place(self, config: Mapping[str, Any]) -> None:
+        """The host answers, and takes our token."""
+        read = _config(config)
+        await self._ask_host(read, _client(read))
+
+    async def launch(self, spec: LaunchSpec) -> Launched:
+        """Let the host make the worktree and start agentctl, or find both."""
+        config = _config(spec.config)
+        client = _client(config)
+        order = {
+            "execution_id": spec.execution_id,
+            "session_id": spec.session_id,
+            "task_id": spec.task_id,
+            "repository": config.repositories.get(spec.repository_path, spec.repository_path),
+            "base_branch": spec.base_branch,
+            "token": spec.auth_token,
+            "worktree_path": spec.worktree_path,
+            "worktree_branch": spec.worktree_branch,
+        }
+        made = await self._give(config, client, order)
+        return Launched(
+            url=config.url_of(spec.execution_id),
+            pid=None,
+            boot_id=str(made["boot_id"]),
+            workspace_path=str(made["workspace_path"]),
+            worktree_id=str(made["worktree_id"]),
+            worktree_path=str(made["worktree_path"]),
+            worktree_branch=str(made["worktree_branch"]),
+            found=made["found"] is True,
+            state={"host": made["host_id"]},
+        )
+
+    def is_here(self, execution: ExecutionFacts) -> bool:
+        """Every control plane can look after it."""
+        return True
+
+    async def observe(
+        self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
+    ) -> dict[str, Observation]:
+        """One request for all executions of a host; all hosts at once, bounded."""
+        hosts: defaultdict[str, list[ExecutionFacts]] = defaultdict(list)
+        for one in executions:
+            hosts[repr(sorted(one.config.items(), key=repr))].append(one)
+        bound = asyncio.Semaphore(concurrency)
+        seen: dict[str, Observation] = {}
+
+        async def look(some: Sequence[ExecutionFacts]) -> None:
+            async with bound:
+                seen.update(await self._look_at_host(some, timeout))
+
+        await asyncio.gather(*map(look, hosts.values()))
+        return seen
+
+    async def end(self, execution: ExecutionFacts) -> bool:
+        """The host ends it, on proof."""
+        try:
+            return await _client(_config(execution.config)).end(execution.id, execution.session_id)
+        except ExecutorError as error:
+            log.warning("session %s: its host could not end it: %s", execution.session_id, error.message)
+            return False
+
+    async def end_leftovers(self, execution: ExecutionFacts) -> int:
+        """The host ends them, on proof; nothing while an agentctl lives."""
+        try:
+            return await _client(_config(execution.config)).end_leftovers(execution.id, execution.session_id)
+        except ExecutorError as error:
+            log.warning("session %s: its host could not look for leftovers: %s", execution.session_id, error.message)
+            return 0
+
+    def resume_token(self, execution: ExecutionFacts) -> str | None:
+        """As the host reads it from the disk there."""
+        try:
+            return _wait_for(_client(_config(execution.config)).resume_token(execution.id))
+        except AgentctlRefused:
+            return None  # the host never had it
+
+    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """As the host reads it from the disk there."""
+        try:
+            return _wait_for(_client(_config(execution.config)).left_journal(execution.id, after, epoch))
+        except AgentctlRefused:
+            return []
+
+    async def bring_home(self, execution: ExecutionFacts) -> bool:
+        """Fetch the session's branch and last snapshot into the team's repository, where that is on this machine."""
+        repository, branch = Path(execution.repository_path), execution.worktree_branch
+        if not (execution.repository_path and branch and repository.is_dir()):
+            return False
+        known = await asyncio.to_thread(work.commits_here, execution)
+        try:
+            refs, bundle = await _client(_config(execution.config)).work(execution.id, known)
+        except AgentctlUnreachable as error:
+            raise RuntimeUnavailable(error.message) from error
+        if set(refs.values()) <= set(known):
+            return False
+        await asyncio.to_thread(work.take_in, execution, refs, bundle)
+        return True
+
+    async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
+        """Instances of this deployment whose execution id is not among ``known``; raises RuntimeUnavailable."""
+        found: list[Orphan] = []
+        for config in map(_config, configs):
+            found += [
+                Orphan(_name_of(one, config), str(one["execution_id"]), str(one["observed"]))
+                for one in await self._ours_on(config)
+                if one["execution_id"] not in known
+            ]
+        return found
+
+    async def remove_orphan(self, orphan: Orphan, configs: Collection[Mapping[str, Any]]) -> bool:
+        """End one and let its host forget it; worktree and journal stay. RuntimeUnavailable."""
+        for config in map(_config, configs):
+            for one in await self._ours_on(config):
+                if _name_of(one, config) == orphan.id:
+                    return await _client(config).end(orphan.execution_id, one["session_id"], forget=True)
+        return False
+
+    async def _ours_on(self, config: HostConfig) -> list[dict[str, Any]]:
+        try:
+            answer = await _client(config).instances(_ASK_WITHIN, _ASK_WITHIN * _SHARE)
+        except ExecutorError as error:
+            raise RuntimeUnavailable(f"The host {config.url}: {error.message}") from error
+        return [one for one in answer["instances"] if one["deployment"] == ours()[DEPLOYMENT]]
+
+    async def _look_at_host(self, executions: Sequence[ExecutionFacts], timeout: float) -> dict[str, Observation]:
+        try:
+            config = _config(executions[0].config)
+            client = _client(config)
+        except RuntimeUnavailable as error:
+            log.warning("no look at a remote host: %s", error.message)
+            return {one.id: unknown("runtime_unavailable") for one in executions}
+        if reason := self._patience.reason_to_wait(config.url):
+            return {one.id: unknown(reason) for one in executions}
+        try:
+            answer = await client.instances(timeout, timeout * _SHARE)
+            listed = {str(one["execution_id"]): one for one in answer["instances"]}
+            host_id = str(answer["host_id"])
+            self._patience.answered(config.url)
+            return {one.id: judged(one, listed.get(one.id), host_id, config) for one in executions}
+        except (ExecutorError, KeyError, TypeError, ValueError) as error:
+            reason = why(error)
+            if isinstance(error, AgentctlUnreachable):
+                self._patience.failed(config.url, reason)
+            log.warning("the host %s could not be asked: %s", config.url, error)
+            return {one.id: unknown(reason) for one in executions}
+
+    async def _give(self, config: HostConfig, client: HostClient, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the order, again where the host is just not there: the same ids find what is half done."""
+        deadline, tries = time.monotonic() + _AGAIN_WITHIN, 0
+        while True:
+            tries += 1
+            try:
+                await self._ask_host(config, client)  # one that hangs must not keep a start waiting
+                return await client.create(order)
+            except (AgentctlUnreachable, RuntimeUnavailable) as error:
+                again = error.details.get("reason") in _COMES_BACK and time.monotonic() < deadline
+                if not again:
+                    raise RuntimeUnavailable(f"The host {config.url}: {error.message}") from error
+            except AgentctlForeign as error:
+                raise RuntimeUnavailable(f"The host {config.url}: {error.message}") from error
+            await asyncio.sleep(pause(tries, _FIRST_PAUSE, _ASK_WITHIN))
+
+    async def _ask_host(self, config: HostConfig, client: HostClient) -> None:
+        try:
+            await client.host(_ASK_WITHIN)
+        except ExecutorError as error:
+            raise RuntimeUnavailable(f"The host {config.url}: {error.message}", **error.details) from error
+        self._patience.answered(config.url)
+
+
+RUNTIME: Final = Remote()
+
+
+def _config(config: Mapping[str, Any]) -> HostConfig:
+    try:
+        return read_config(config)
+    except (ValueError, TypeError) as error:
+        raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
+
+
+def _client(config: HostConfig) -> HostClient:
+    token = config.token(Path(settings.KANDEV_DATA_DIR) / "hosts")
+    return HostClient(config, token, ours()[DEPLOYMENT])
+
+
+def _name_of(listed: Mapping[str, Any], config: HostConfig) -> str:
+    return f"{listed['execution_id']}@{urlsplit(config.url).netloc}"
+
+
+def _wait_for(asked: Coroutine[Any, Any, T]) -> T:
+    """In a thread of its own: the caller may have an event loop, and is of no thread that may not wait."""
+    with ThreadPoolExecutor(1) as alone:
+        return alone.submit(asyncio.run, asked).result()

@@ -1,0 +1,198 @@
+"""Sessions in Fly.io Sprites: one sprite each, a small machine of its own that sleeps when nobody needs it.
+
+Everything is found again by the execution id: the sprite's name, the service in it that is agentctl, and the port on
+the sprite's own loopback, which only a tunnel through the Sprites API reaches. The workspace is a clone of the team's
+repository on the sprite's disk, which outlives every pause; branch and snapshots come home after each turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
+
+from executors_app.agentctl.places.disk import Disk
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
+from executors_app.errors import ExecutorError, LaunchFailed, RepositoryUnusable, RuntimeUnavailable
+from executors_app.sprites import launch, left, look, names
+from executors_app.sprites.api import Organisation, connected
+from executors_app.sprites.config import SpritesConfig, read_config
+from executors_app.sprites.launch import Inside
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+_GRACE: Final = 10.0
+
+
+class Sprites:
+    """The runtime; keeps nothing in memory that carries anything."""
+
+    name = "sprites"
+    isolated = True
+
+    def __init__(self) -> None:
+        self._launching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        """``SpritesConfig`` says what there is to set."""
+        read_config(config)
+
+    async def check_place(self, config: Mapping[str, Any]) -> None:
+        """The API takes our token."""
+        _config(config)
+        async with connected(launch.ASK_WITHIN) as api:
+            await api.find(f"{names.PREFIX}probe")
+
+    async def launch(self, spec: LaunchSpec) -> Launched:
+        """Make the sprite, its workspace and its service, or find them; a paused one is woken."""
+        inside = Inside.of(spec, _config(spec.config))
+        # Two launches of one process need not do it twice; that there is one launch is the lease's affair.
+        async with self._launching.setdefault(spec.execution_id, asyncio.Lock()), connected() as api:
+            try:
+                return await _launch(api, inside, spec)
+            except TimeoutError as error:
+                raise RuntimeUnavailable("The sprite did not answer in time.") from error
+
+    def is_here(self, execution: ExecutionFacts) -> bool:
+        """Whoever has the organisation's token can look after it."""
+        return True
+
+    async def observe(
+        self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
+    ) -> dict[str, Observation]:
+        """One list of the organisation's sprites, then the agentctl of each that is awake."""
+        seen = {one.id: look.unknown("runtime_unavailable") for one in executions}
+        try:
+            async with connected(timeout) as api:
+                async with asyncio.timeout(timeout):
+                    known = await api.sprites()
+                bound = asyncio.Semaphore(concurrency)
+
+                async def judged(one: ExecutionFacts) -> None:
+                    async with bound:
+                        inside = Inside.of(one, _config(one.config))
+                        seen[one.id] = await look.judge(api, one, inside, known, timeout)
+
+                for outcome in await asyncio.gather(*map(judged, executions), return_exceptions=True):
+                    if isinstance(outcome, Exception):
+                        log.warning("a sprite could not be looked at: %s", outcome)
+        except (TimeoutError, ExecutorError) as error:
+            log.warning("no look at sprites: %s", error or "the Sprites API does not answer in time")
+        return seen
+
+    async def end(self, execution: ExecutionFacts) -> bool:
+        """Stop the service, on the proof of name and label; the sprite is kept, and pauses by itself."""
+        name = names.name_of(execution.id)
+        try:
+            async with connected() as api:
+                if not await _is_ours(api, name):
+                    return await api.find(name) is None
+                await api.stop_service(name, names.SERVICE, _GRACE)
+                return await api.service(name, names.SERVICE) in ("", "stopped", "failed")
+        except (TimeoutError, ExecutorError) as error:
+            log.warning("session %s: its sprite cannot be ended: %s", execution.session_id, error)
+            return False
+
+    async def end_leftovers(self, execution: ExecutionFacts) -> int:
+        """Agentctl's successor in the sprite ends them itself before it serves (rule 25)."""
+        return 0
+
+    def resume_token(self, execution: ExecutionFacts) -> str | None:
+        """From agentctl's files in the sprite, which is woken for it; blocks."""
+        return self._left(execution, lambda disk: disk.resume_token(execution.id))
+
+    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """From agentctl's files in the sprite, which is woken for it; blocks."""
+        return self._left(execution, lambda disk: disk.left_journal(execution.id, after, epoch)) or []
+
+    async def bring_home(self, execution: ExecutionFacts) -> bool:
+        """Fetch the session's branch and last snapshot into the team's repository."""
+        if not execution.repository_path or not execution.worktree_path:
+            return False
+        inside = Inside.of(execution, _config(execution.config))
+        async with connected() as api:
+            return await launch.bring_home(api, inside, execution)
+
+    async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
+        """Sprites of this deployment whose execution id is not among ``known``; raises RuntimeUnavailable."""
+        async with connected() as api:
+            found = await api.sprites()
+        return [
+            Orphan(id=one.name, execution_id=execution_id, status=one.status)
+            for one in found.values()
+            if names.label() in one.labels and (execution_id := names.execution_of(one.name)) not in known
+        ]
+
+    async def remove_orphan(self, orphan: Orphan, configs: Collection[Mapping[str, Any]]) -> bool:
+        """Remove one with its disk, if it still is what it was listed as."""
+        async with connected() as api:
+            one = await api.find(orphan.id)
+            if one is None:
+                return True
+            if names.label() not in one.labels or names.execution_of(one.name) != orphan.execution_id:
+                return False
+            await api.destroy(orphan.id)
+            return True
+
+    def _left(self, execution: ExecutionFacts, read: Callable[[Disk], T]) -> T | None:
+        """Fetch agentctl's state, and read it as if it were on this disk."""
+        with tempfile.TemporaryDirectory(prefix="kandev-left-") as directory:
+            disk = Disk(Path(directory))
+            into = disk.places_of(execution.id).path
+            return read(disk) if _blocking(left.fetch(execution.id, into)) else None
+
+
+RUNTIME: Final = Sprites()
+
+
+async def _launch(api: Organisation, inside: Inside, spec: LaunchSpec) -> Launched:
+    if not spec.repository_path:
+        raise RepositoryUnusable("The task names no repository.")
+    sprite = await api.find(inside.name)
+    if sprite is None:
+        await api.create(inside.name)
+    elif not names.is_ours(sprite.labels):
+        raise LaunchFailed(f"The sprite {inside.name} belongs to another deployment.")
+    await launch.install(api, inside)  # and wakes it: its services come up again by themselves
+    found = await api.service(inside.name, names.SERVICE) in ("starting", "running")
+    rebuilt = ""
+    if not found:
+        rebuilt = await launch.make_workspace(api, inside, spec)
+        await launch.start(api, inside, spec)
+    boot_id = await launch.wait_until_ready(api, inside, spec)
+    worktree = inside.worktree
+    return Launched(
+        url=names.url_of(spec.execution_id),
+        pid=None,
+        boot_id=boot_id,
+        workspace_path=str(worktree.path),
+        worktree_id=spec.session_id,
+        worktree_path=str(worktree.path),
+        worktree_branch=worktree.branch,
+        found=found,
+        state={"sprite": inside.name} | ({"rebuilt": rebuilt} if rebuilt else {}),
+    )
+
+
+async def _is_ours(api: Organisation, name: str) -> bool:
+    sprite = await api.find(name)
+    return sprite is not None and names.is_ours(sprite.labels)
+
+
+def _config(config: Mapping[str, Any]) -> SpritesConfig:
+    try:
+        return read_config(config)
+    except (ValueError, TypeError) as error:
+        raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
+
+
+def _blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for it on a thread of its own: the caller may be inside a loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()

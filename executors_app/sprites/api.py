@@ -1,0 +1,176 @@
+"""The organisation's sprites, spoken to for a moment through ``sprites-py``: every call's errors are ours.
+
+*Nobody answers* is RuntimeUnavailable and proves nothing of any sprite; *no* is SpriteRefused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from django.conf import settings
+from sprites import AsyncSpritesClient, exceptions
+from sprites.types import ListOptions
+
+from executors_app.errors import LaunchFailed, RuntimeUnavailable
+from executors_app.sprites import names
+
+_PAGE: Final = 50
+_SAID: Final = 500
+
+
+class SpriteRefused(LaunchFailed):
+    """The Sprites API refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sprite:
+    """A sprite as one look shows it."""
+
+    name: str
+    status: str
+    """running; warm: paused with its processes frozen; cold: its processes are gone. Its disk is there in any case."""
+    labels: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What came of a command."""
+
+    exit_code: int
+    output: bytes
+    errors: str
+
+
+class Organisation:
+    """Calls about the sprites of the token's organisation; made by `connected`."""
+
+    def __init__(self, client: AsyncSpritesClient):
+        self._client = client
+
+    async def sprites(self) -> dict[str, Sprite]:
+        """All that have a name of ours, by name; nobody is woken."""
+        found: dict[str, Sprite] = {}
+        token: str | None = None
+        while True:
+            with _told():
+                options = ListOptions(prefix=names.PREFIX, max_results=_PAGE, continuation_token=token)
+                page = await self._client.list_sprites(options)
+            found |= {one.name: Sprite(one.name, one.status, one.labels) for one in page.sprites}
+            token = page.next_continuation_token
+            if not page.has_more or not token:
+                return found
+
+    async def find(self, name: str) -> Sprite | None:
+        """The sprite of that name; it is not woken."""
+        try:
+            with _told():
+                one = await self._client.get_sprite(name)
+        except _NotThere:
+            return None
+        return Sprite(name, one.status or "", one.labels)
+
+    async def create(self, name: str) -> None:
+        """Make it, private and with our label; one that is there already is found again."""
+        try:
+            with _told():
+                await self._client.create_sprite(name, labels=[names.label()])
+        except SpriteRefused:
+            if await self.find(name) is None:
+                raise
+
+    async def destroy(self, name: str) -> None:
+        """Remove it with its disk."""
+        with _told():
+            await self._client.destroy_sprite(name)
+
+    async def run(self, name: str, *argv: str, timeout: float = 60.0) -> Ran:
+        """Run a command in it, and wake it for that."""
+        with _told():
+            done = await self._client.sprite(name).run(*argv, capture_output=True, timeout=timeout)
+        errors = (done.stderr or b"").decode(errors="replace")
+        return Ran(done.returncode, done.stdout or b"", errors[-_SAID:])
+
+    async def write(self, name: str, path: str, data: bytes, mode: int = 0o600) -> None:
+        """Write a file, and the directories above it."""
+        with _told():
+            await self._client.sprite(name).filesystem().path(path).write_bytes(data, mode)
+
+    async def read(self, name: str, path: str) -> bytes:
+        """A file's content."""
+        with _told():
+            content: bytes = await self._client.sprite(name).filesystem().path(path).read_bytes()
+            return content
+
+    async def service(self, name: str, service: str) -> str:
+        """stopped, starting, running, stopping or failed; empty where it is not defined."""
+        try:
+            with _told():
+                found = await self._client.sprite(name).get_service(service)
+        except _NotThere:
+            return ""
+        return found.state.status if found.state else "stopped"
+
+    async def define_service(
+        self, name: str, service: str, argv: Sequence[str], env: Mapping[str, str], directory: str
+    ) -> None:
+        """Define a service, or define it anew, and let it run."""
+        sprite, (command, *arguments) = self._client.sprite(name), argv
+        with _told():
+            await sprite.create_service(service, command, arguments, duration=1, env=dict(env), dir=directory)
+        if await self.service(name, service) in ("stopped", "failed"):
+            with _told():
+                await sprite.start_service(service, duration=1)
+
+    async def stop_service(self, name: str, service: str, grace: float) -> None:
+        """Stop it; it stays stopped over every pause. One that is not running is left as it is."""
+        try:
+            with _told():
+                await self._client.sprite(name).stop_service(service, timeout=grace)
+        except _NotRunning:
+            return
+
+
+@asynccontextmanager
+async def connected(timeout: float = 30.0) -> AsyncIterator[Organisation]:
+    """A connection to ``KANDEV_SPRITES_URL``; RuntimeUnavailable without a token."""
+    if not settings.KANDEV_SPRITES_TOKEN:
+        raise RuntimeUnavailable("KANDEV_SPRITES_TOKEN is not set: sprites need a token of their organisation.")
+    async with AsyncSpritesClient(settings.KANDEV_SPRITES_TOKEN, settings.KANDEV_SPRITES_URL, timeout) as client:
+        yield Organisation(client)
+
+
+class _NotThere(SpriteRefused):
+    """There is no such thing."""
+
+
+class _NotRunning(SpriteRefused):
+    """It does not run."""
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except (exceptions.AuthenticationError, exceptions.NetworkError, exceptions.TimeoutError) as error:
+        raise RuntimeUnavailable(f"The Sprites API cannot be used: {str(error)[:_SAID]}") from error
+    except exceptions.NotFoundError as error:
+        raise _NotThere(str(error)[:_SAID]) from error
+    except exceptions.APIError as error:
+        raise _judged(error) from error
+    except (exceptions.SpriteError, ValueError, KeyError, TypeError) as error:
+        raise SpriteRefused(f"The Sprites API refused: {str(error)[:_SAID]}") from error
+
+
+def _judged(error: exceptions.APIError) -> Exception:
+    message = f"{error} {error.response or ''}".strip()[:_SAID]
+    match error.status_code:
+        case 404:
+            return _NotThere(message)
+        case 409:
+            return _NotRunning(message)
+        case None | 0 | 401 | 429 | 500 | 502 | 503 | 504:
+            return RuntimeUnavailable(f"The Sprites API cannot be used: {message}")
+    return SpriteRefused(f"The Sprites API refused: {message}")

@@ -1,0 +1,227 @@
+"""Bringing a session's sprite up, or finding it: every step may be done again after a crash (rule 4)."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import orjson
+
+from executors_app import home_repository
+from executors_app.agentctl.places import volume
+from executors_app.agentctl.places.worktrees import Worktree
+from executors_app.client import AgentctlClient
+from executors_app.domain import ExecutionFacts, LaunchSpec
+from executors_app.errors import AgentctlUnreachable, ExecutorError, LaunchFailed, RepositoryUnusable, WorkspaceGone
+from executors_app.sprites import names, program
+from executors_app.sprites.api import Organisation
+from executors_app.sprites.config import SpritesConfig
+
+READY_WITHIN: Final = 60.0
+ASK_WITHIN: Final = 5.0
+_POLL: Final = 0.1
+_LONG: Final = 600.0
+_ERRORS: Final = {error.code: error for error in (WorkspaceGone, RepositoryUnusable)}
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """One session's sprite, and where things are in it."""
+
+    execution_id: str
+    session_id: str
+    branch: str
+    python: str
+
+    @classmethod
+    def of(cls, one: LaunchSpec | ExecutionFacts, config: SpritesConfig) -> Inside:
+        """Of a launch, or of a row."""
+        execution_id = one.execution_id if isinstance(one, LaunchSpec) else one.id
+        return cls(execution_id, one.session_id, one.worktree_branch, config.python)
+
+    @property
+    def name(self) -> str:
+        """The sprite's."""
+        return names.name_of(self.execution_id)
+
+    @property
+    def root(self) -> PurePosixPath:
+        """Of all the rest."""
+        return names.root_of(self.execution_id)
+
+    @property
+    def work(self) -> PurePosixPath:
+        """Of the session's repository and its worktree."""
+        return self.root / "work"
+
+    @property
+    def worktree(self) -> Worktree:
+        """The session's; an empty branch follows from the id."""
+        return volume.worktree_in(Path(self.work), self.session_id, self.branch)
+
+    @property
+    def state(self) -> PurePosixPath:
+        """Agentctl's own."""
+        return self.root / "state"
+
+    @property
+    def code(self) -> PurePosixPath:
+        """The program, of this version."""
+        return self.root / f"program-{program.version()}"
+
+    @property
+    def interpreter(self) -> str:
+        """The Python that runs it."""
+        return self.python or str(self.root / "python" / "bin" / "python")
+
+    def command(self, module: str, *arguments: str) -> list[str]:
+        """Argv of a module of the program."""
+        return ["env", f"PYTHONPATH={self.code}", self.interpreter, "-P", "-m", module, *arguments]
+
+
+async def install(api: Organisation, inside: Inside) -> None:
+    """Put the program and its Python there, if they are not."""
+    done = inside.code / "complete"
+    if (await api.run(inside.name, "test", "-e", str(done))).exit_code == 0:
+        return
+    await api.write(inside.name, f"{inside.code}.tar", program.archive())
+    steps = [f"mkdir -p {inside.code}", f"tar -C {inside.code} -xf {inside.code}.tar", f"rm {inside.code}.tar"]
+    if not inside.python:
+        await api.write(inside.name, str(inside.root / "requirements.txt"), program.requirements())
+        python = inside.root / "python"
+        steps.append(f"python3 -m venv {python}")
+        steps.append(f"{python}/bin/pip install --quiet --require-hashes -r {inside.root}/requirements.txt")
+    await shell(api, inside, " && ".join([*steps, f"touch {done}"]), "agentctl could not be installed")
+
+
+async def make_workspace(api: Organisation, inside: Inside, spec: LaunchSpec) -> str:
+    """The clone and its worktree, made, found or rebuilt; what it was rebuilt from, if it was lost.
+
+    Raises WorkspaceGone, RepositoryUnusable.
+    """
+    try:
+        await _volume(api, inside, "make")
+        return ""
+    except WorkspaceGone as error:
+        rebuilt = await asyncio.to_thread(_home_has, spec, inside.worktree, error.message)
+    await api.write(inside.name, str(inside.work / volume.INCOMING), await asyncio.to_thread(_pack, spec, inside))
+    await _volume(api, inside, "make")
+    return rebuilt
+
+
+def _home_has(spec: LaunchSpec, worktree: Worktree, lost: str) -> str:
+    """What a lost workspace can be made again from, as a sentence; empty at the first launch. WorkspaceGone."""
+    if not spec.worktree_path:
+        return ""
+    at = home_repository.came_home(Path(spec.repository_path), spec.session_id, worktree.branch)
+    if not at:
+        raise WorkspaceGone(never_home(lost, worktree.branch))
+    return f"{lost} It was made again from the snapshot of {at}, the last that had come home."
+
+
+def never_home(lost: str, branch: str) -> str:
+    """The reason of a workspace that is gone for good."""
+    return f"{lost} Nothing of it that it could be made again from had come home to the branch {branch}."
+
+
+def _pack(spec: LaunchSpec, inside: Inside) -> bytes:
+    repository, branch = Path(spec.repository_path), inside.worktree.branch
+    if not spec.worktree_path:
+        home_repository.make_branch(repository, spec.base_branch, branch)
+    with tempfile.TemporaryDirectory(prefix="kandev-bundle-") as directory:
+        bundle = Path(directory) / volume.INCOMING
+        home_repository.pack(repository, spec.base_branch, branch, spec.session_id, bundle)
+        return bundle.read_bytes()
+
+
+async def bring_home(api: Organisation, inside: Inside, one: ExecutionFacts) -> bool:
+    """Let the team's repository have the session's branch and last snapshot; False where nothing was new."""
+    repository, branch = Path(one.repository_path), inside.worktree.branch
+    known = await asyncio.to_thread(home_repository.known, repository, one.session_id, branch)
+    into = str(inside.root / "home.bundle")
+    marks = [word for commit in known for word in ("--known", commit)]
+    answer = await _volume(api, inside, "bundle", "--into", into, *marks)
+    with tempfile.TemporaryDirectory(prefix="kandev-home-") as directory:
+        bundle = Path(directory) / "home.bundle"
+        if answer["packed"]:
+            bundle.write_bytes(await api.read(inside.name, into))
+        taken = (repository, bundle, answer["refs"], one.session_id, branch)
+        await asyncio.to_thread(home_repository.take_in, *taken)
+    return bool(set(answer["refs"].values()) - set(known))
+
+
+async def _volume(api: Organisation, inside: Inside, what: str, *more: str) -> dict[str, Any]:
+    """What ``places.volume`` answers in there; its errors are raised here."""
+    arguments = ["--root", str(inside.work), "--session-id", inside.session_id, "--branch", inside.worktree.branch]
+    command = inside.command("executors_app.agentctl.places.volume", what, *arguments, *more)
+    await api.run(inside.name, "mkdir", "-p", str(inside.work))
+    ran = await api.run(inside.name, *command, timeout=_LONG)
+    try:
+        answer = orjson.loads(ran.output.splitlines()[-1])
+    except (orjson.JSONDecodeError, IndexError) as error:
+        raise LaunchFailed(f"The sprite could not make the workspace: {ran.errors}") from error
+    if "error" in answer:
+        raise _ERRORS.get(answer["error"], LaunchFailed)(str(answer["message"]))
+    return dict(answer)
+
+
+async def start(api: Organisation, inside: Inside, spec: LaunchSpec) -> None:
+    """Define the service, which starts it; the sprite's runtime starts it again after each pause."""
+    token = inside.root / "token"
+    await api.write(inside.name, str(token), spec.auth_token.encode())
+    port = names.port_of(spec.execution_id)
+    worktree = str(inside.worktree.path)
+    options = {
+        "--workspace": worktree,
+        "--state-dir": str(inside.state),
+        "--session-id": spec.session_id,
+        "--execution-id": spec.execution_id,
+        "--token-file": str(token),
+        "--listen": f"127.0.0.1:{port}",
+        "--hold-socket": str(names.HOLD_SOCKET),
+    }
+    words = [word for option in options.items() for word in option]
+    argv = [inside.interpreter, "-P", "-m", "executors_app.agentctl", "serve", *words]
+    environment = {"PYTHONPATH": str(inside.code), "PYTHONNOUSERSITE": "1", "LANG": "C.UTF-8"}
+    await api.define_service(inside.name, names.SERVICE, argv, environment, worktree)
+
+
+async def wait_until_ready(api: Organisation, inside: Inside, spec: LaunchSpec) -> str:
+    """The boot id of the agentctl that answered as ours."""
+    client = client_of(spec.execution_id, spec.auth_token)
+    deadline, problem = time.monotonic() + READY_WITHIN, ""
+    while time.monotonic() < deadline:
+        try:
+            return str((await client.status(ASK_WITHIN)).get("boot_id", ""))
+        except AgentctlUnreachable as error:
+            problem = error.message
+        except ExecutorError as error:
+            raise LaunchFailed(f"The agentctl of this session does not accept us: {error.message}") from error
+        if (await api.service(inside.name, names.SERVICE)) == "failed":
+            raise LaunchFailed("agentctl ended at its start; the log of the sprite's service agentctl says why.")
+        await asyncio.sleep(_POLL)
+    raise LaunchFailed(f"agentctl was not ready within {READY_WITHIN:g} s: {problem}")
+
+
+def client_of(execution_id: str, token: str) -> AgentctlClient:
+    """Whoever asks for the status alone."""
+    return AgentctlClient(names.url_of(execution_id), token, execution_id)
+
+
+async def shell(api: Organisation, inside: Inside, script: str, problem: str) -> bytes:
+    """The output of a shell script; LaunchFailed."""
+    ran = await api.run(inside.name, "sh", "-c", script, timeout=_LONG)
+    if ran.exit_code:
+        raise LaunchFailed(f"{problem}: {ran.errors}")
+    return ran.output
+
+
+def quoted(words: Sequence[object]) -> str:
+    """Words for a shell."""
+    return shlex.join(map(str, words))

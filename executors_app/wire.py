@@ -1,0 +1,189 @@
+"""HTTP and WebSockets to an agentctl, or to the host daemon in front of many: one call, one good answer or one error.
+
+Never redirected, never through a proxy, no cookies, and no answer above 64 MiB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from io import BytesIO
+from typing import Any, Final, NoReturn
+
+import aiohttp
+import orjson
+from aiohttp.connector import NEEDS_CLEANUP_CLOSED
+
+from executors_app.agentctl.places.answers import MAX_ANSWER, error_of, read_json, too_large
+from executors_app.agentctl.protocol import Code
+from executors_app.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
+from executors_app.tunnel import Connector, host_header
+
+TIMEOUT: Final = 30.0
+_HEARTBEAT: Final = 20.0
+_FINGERPRINT_BYTES: Final = 32
+
+
+def open_http() -> aiohttp.ClientSession:
+    """One pool of connections for many clients of one event loop; the caller closes it."""
+    tracing = aiohttp.TraceConfig()
+    tracing.on_request_redirect.append(_refuse_redirect)
+    return aiohttp.ClientSession(
+        # Else a TLS connection that was ended without its other end's goodbye would outlive the pool.
+        connector=Connector(limit=0, enable_cleanup_closed=NEEDS_CLEANUP_CLOSED),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+        trace_configs=[tracing],
+        trust_env=False,
+    )
+
+
+async def _refuse_redirect(*_: Any) -> NoReturn:
+    raise AgentctlForeign("What answered is not agentctl: it redirects.", reason="redirect")
+
+
+def trust_of(config: Mapping[str, Any]) -> aiohttp.Fingerprint | bool:
+    """Which certificate an https address of an executor must show: the pinned one, or one that this machine trusts.
+
+    A pin that is none fits no certificate.
+    """
+    pin = config.get("fingerprint")
+    if not pin:
+        return True
+    try:
+        return aiohttp.Fingerprint(bytes.fromhex(str(pin).lower().removeprefix("sha256:").replace(":", "")))
+    except ValueError:
+        return aiohttp.Fingerprint(bytes(_FINGERPRINT_BYTES))
+
+
+class Wire:
+    """Calls to one address with one set of headers.
+
+    Every call raises AgentctlUnreachable (no answer: it may or may not have happened; give it
+    again), AgentctlForeign (not ours), StaleGeneration, or AgentctlRefused with the other end's own
+    ``refusal``. Without ``http`` every call opens a connection of its own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        trust: aiohttp.Fingerprint | bool = True,
+        http: aiohttp.ClientSession | None = None,
+    ):
+        self._url = url.rstrip("/")
+        self._headers = {**headers, **host_header(url)}
+        self._trust = trust
+        self._http = http
+
+    @asynccontextmanager
+    async def socket(self, path: str, params: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """An open WebSocket."""
+        async with self._pool() as http:
+            try:
+                async with asyncio.timeout(TIMEOUT):
+                    socket = await http.ws_connect(
+                        self._url + path,
+                        params=params,
+                        headers=self._headers,
+                        ssl=self._trust,
+                        heartbeat=_HEARTBEAT,
+                        max_msg_size=0,
+                        compress=0,
+                    )
+            except aiohttp.WSServerHandshakeError as error:
+                raise _refused_upgrade(path, error.status) from error
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                raise _unreachable(error) from error
+            async with socket:
+                yield socket
+
+    async def get(
+        self, path: str, params: Mapping[str, str] | None = None, *, timeout: float = TIMEOUT
+    ) -> dict[str, Any]:
+        """The JSON object of a good answer."""
+        return read_json(200, await self.call("GET", path, params=params, timeout=timeout))
+
+    async def post(
+        self, path: str, body: Mapping[str, Any], *, timeout: float = TIMEOUT, method: str = "POST"
+    ) -> dict[str, Any]:
+        """The JSON object of a good answer to a JSON object."""
+        headers = {"Content-Type": "application/json"}
+        data = orjson.dumps(dict(body))
+        return read_json(200, await self.call(method, path, data=data, headers=headers, timeout=timeout))
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = TIMEOUT,
+    ) -> bytes:
+        """The body of a good answer."""
+        headers = self._headers | dict(headers or {})
+        try:
+            async with asyncio.timeout(timeout), self._pool() as http:
+                # As a file: aiohttp warns of long bytes.
+                sent = None if data is None else BytesIO(data)
+                call = http.request(
+                    method,
+                    self._url + path,
+                    params=params,
+                    data=sent,
+                    headers=headers,
+                    allow_redirects=False,
+                    ssl=self._trust,
+                )
+                async with call as response:
+                    body = await _read_capped(response)
+                    status = response.status
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _unreachable(error) from error
+        if not 200 <= status < 300:
+            raise error_of(status, body)
+        return body
+
+    def _pool(self) -> Any:
+        return open_http() if self._http is None else nullcontext(self._http)
+
+
+async def _read_capped(response: aiohttp.ClientResponse) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > MAX_ANSWER:
+            raise too_large()
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _unreachable(error: Exception) -> ExecutorError:
+    """The error of a call without an answer, with the reason a sweep would give (``observe_statuses``)."""
+    if isinstance(error, (aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch)):
+        return AgentctlForeign("The certificate that was shown is not the one that is trusted.", reason="certificate")
+    cause = getattr(error, "os_error", None) or error
+    if isinstance(cause, TimeoutError):
+        return AgentctlUnreachable("agentctl did not answer in time.", reason="timeout")
+    if isinstance(cause, ConnectionRefusedError):
+        return AgentctlUnreachable("Nothing listens where agentctl was.", reason="refused")
+    if isinstance(cause, aiohttp.InvalidURL):
+        return AgentctlUnreachable("The address of agentctl is no URL.", reason="bad_url")
+    if isinstance(cause, (aiohttp.ServerDisconnectedError, ConnectionError)):
+        return AgentctlUnreachable("agentctl closed the connection without an answer.", reason="closed")
+    return AgentctlUnreachable(f"agentctl cannot be reached: {type(cause).__name__}", reason="unreachable")
+
+
+def _refused_upgrade(path: str, status: int) -> Exception:
+    """The error of a socket that was not opened; the answer's body is out of reach here."""
+    if status == 409 and path == "/events":
+        return StaleGeneration(status=status, refusal=Code.STALE_GENERATION.value)
+    refusals = {400: Code.VALIDATION_ERROR, 404: Code.NOT_FOUND, 409: Code.CONFLICT, 500: Code.INTERNAL_ERROR}
+    if status in refusals:
+        return AgentctlRefused(f"agentctl refused to open {path}.", status=status, refusal=refusals[status].value)
+    return error_of(status, b"")

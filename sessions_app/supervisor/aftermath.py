@@ -1,0 +1,49 @@
+"""What only the workspace knows of a turn that was cut short: looked for before the next agent changes anything."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Final
+
+from executors_app.errors import ExecutorError
+from sessions_app.models import Lease, TaskSession, writing
+from sessions_app.services import unfinished
+from sessions_app.supervisor.attachment import Attachment
+from sessions_app.supervisor.core import Core
+
+log = logging.getLogger(__name__)
+PATIENCE: Final = 20.0
+"""Seconds: no start waits longer for it."""
+MOST: Final = 200
+"""Changed files and ended processes that are kept of each; a prompt names fewer."""
+
+
+async def look(core: Core, attachment: Attachment) -> None:
+    """Add the files that changed and the processes that ended; what cannot be learned in time is left out."""
+    since = await core.database(_wanted, attachment.session_id)
+    if since is None:
+        return
+    client = attachment.client
+    changed: list[str] = []
+    processes: list[str] = []
+    try:
+        async with asyncio.timeout(PATIENCE):
+            processes = await client.ended_with_agent()
+            changed = list((await client.git("changes", {"since": since})).get("files", ())) if since else []
+    except (ExecutorError, TimeoutError) as error:
+        log.info("session %s: what its last turn left is not wholly known: %s", attachment.session_id, error)
+    await core.database(_add, attachment.session_id, attachment.lease, changed[:MOST], processes[:MOST])
+
+
+def _wanted(session_id: uuid.UUID) -> str | None:
+    """The snapshot to compare with; None where nothing is unfinished, or somebody has looked already."""
+    session = TaskSession.objects.only("metadata").get(id=session_id)
+    known = unfinished.of(session)
+    return None if known is None or "changed" in known else str(known.get("since", ""))
+
+
+def _add(session_id: uuid.UUID, lease: Lease, changed: list[str], processes: list[str]) -> None:
+    with writing(session_id, lease) as draft:
+        unfinished.add(draft, changed, processes)

@@ -1,0 +1,95 @@
+"""What becomes of a receipt after its start: what it carried is told, and its agent's first turn proves it or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sessions_app.domain import verification
+from sessions_app.domain.belonging import TOKEN_OF
+from sessions_app.domain.verification import ReceiptKind, Verdict, Verified, fingerprint
+from sessions_app.models import ContinuityReceipt, Draft
+from sessions_app.services import unfinished
+
+
+def delivered(draft: Draft, message_id: str) -> None:
+    """The agent has a prompt: a history that it carried is injected now, and not before."""
+    injected = draft.session.inject_history
+    if unfinished.delivered(draft, message_id) and injected:
+        receipt = _present(draft)
+        if receipt is not None and receipt.kind == ReceiptKind.INJECTED:
+            receipt.evidence = {**receipt.evidence, "injected_with": message_id, "injected_at": draft.at.isoformat()}
+            receipt.save(update_fields=["evidence"])
+
+
+def settle(draft: Draft, *, failed: bool) -> None:
+    """The first turn after a resume proves or refutes what was pending (rules, section 9)."""
+    receipt = _present(draft)
+    if receipt is None or receipt.verified != Verified.PENDING or draft.execution is None:
+        return
+    token = draft.execution.resume_token
+    verified = verification.after_first_turn(
+        Verdict(ReceiptKind(receipt.kind), Verified.PENDING),
+        str(receipt.evidence.get("fingerprint_after") or ""),
+        fingerprint(token) if token else "",
+        failed=failed,
+    )
+    _say(draft, receipt, verified)
+
+
+def rebuilt(draft: Draft) -> dict[str, str]:
+    """The evidence that the launch found the workspace lost, and from what it was made again; empty for none."""
+    said = draft.execution.state.get("rebuilt") if draft.execution else ""
+    return {"workspace_rebuilt": str(said)} if said else {}
+
+
+def refuted(draft: Draft, reason: str, message: str) -> None:
+    """A turn has shown that the agent is not in the conversation that it was to go on in; once proven stays proven."""
+    receipt = _present(draft)
+    if receipt is None or receipt.verified not in (Verified.PENDING, Verified.NONE):
+        return
+    receipt.kind, receipt.reason = ReceiptKind.FAILED, reason
+    receipt.evidence = {**receipt.evidence, "message": message}
+    receipt.save(update_fields=["kind", "reason", "evidence"])
+    _say(draft, receipt, Verified.NONE)
+
+
+def unproven(draft: Draft, but: str = "") -> None:
+    """The agent left before any turn of its could prove what was pending: nothing will. ``but``: of this launch."""
+    for receipt in draft.session.receipts.filter(verified=Verified.PENDING).exclude(launch_id=but):
+        _say(draft, receipt, Verified.NONE)
+
+
+def process_of(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Which process it is, by the answer to a start or by ``agent`` of a status."""
+    return {"agent_pid": answer.get("pid"), "agent_started_at": answer.get("started_at")}
+
+
+def conversation_of(draft: Draft, token_before: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Which conversation it is: fingerprints of its id before and after, and what was replayed beside what we know."""
+    token = str(answer.get("resume_token") or "")
+    return {
+        "fingerprint_before": fingerprint(token_before) if token_before else None,
+        "fingerprint_after": fingerprint(token) if token else None,
+        "replayed_messages": int(answer.get("replayed", 0)),
+        "log_messages": draft.session.messages.filter(role__in=("user", "agent")).count(),
+    }
+
+
+def same_directory(draft: Draft, directory: str) -> bool | None:
+    """Whether the conversation was opened where the agent is now; None where nobody knows."""
+    kept = draft.session.metadata.get(TOKEN_OF)
+    return kept.get("directory") == directory if isinstance(kept, dict) else None
+
+
+def _present(draft: Draft) -> ContinuityReceipt | None:
+    """Of the start that brought up the agent which is here; another's is not for its turns to prove."""
+    if not draft.session.launch_id:
+        return None
+    return draft.session.receipts.filter(launch_id=draft.session.launch_id).first()
+
+
+def _say(draft: Draft, receipt: ContinuityReceipt, verified: Verified) -> None:
+    receipt.verified = verified
+    receipt.save(update_fields=["verified"])
+    draft.say("session.receipt", receipt_id=str(receipt.id), kind=receipt.kind, verified=receipt.verified)

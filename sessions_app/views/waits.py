@@ -1,0 +1,150 @@
+"""Waits for the outside on a session's page: opened by a form, whose answer alone shows the key, and listed."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from sessions_app.domain.tokens import TokenState, WaitKind, best
+from sessions_app.models import Run, TaskSession
+from sessions_app.services import waits
+from sessions_app.services.errors import SessionsError
+from sessions_app.services.waits import OpenWait
+from sessions_app.views.found import find_session
+from sessions_app.views.wording import spelled
+
+PAST_SHOWN: Final = 5
+RESUME_PATH: Final = "/api/v1/runs/resume/"
+PAYLOADS: Final[Mapping[str, dict[str, Any]]] = {
+    "build": {"result": "passed"},
+    "approval": {"approved": True},
+    "other": {"note": "Go on."},
+}
+"""What the example of a call says, by the kind of what is waited for."""
+STATES: Final = {
+    TokenState.CONSUMED: ("Answered", "good"),
+    TokenState.EXPIRED: ("Ran out", "off"),
+    TokenState.REVOKED: ("Taken back", "off"),
+}
+
+
+class NewWait(forms.Form):
+    """What is waited for, and how long."""
+
+    reason = forms.CharField(
+        label="What is waited for",
+        max_length=2000,
+        widget=forms.TextInput(attrs={"placeholder": "The build of main", "autocomplete": "off"}),
+    )
+    kind = forms.ChoiceField(
+        label="Kind", choices=(("build", "A build or a deployment"), ("approval", "An approval"), ("other", "Other"))
+    )
+    expires = forms.TypedChoiceField(
+        label="Until",
+        coerce=int,
+        empty_value=None,
+        required=False,
+        choices=(
+            ("", "Somebody calls; no deadline"),
+            (3600, "In an hour"),
+            (8 * 3600, "In 8 hours"),
+            (86400, "In a day"),
+            (7 * 86400, "In a week"),
+            (30 * 86400, "In 30 days"),
+        ),
+    )
+
+
+@never_cache
+@require_POST
+def open_wait(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Let the session wait, and show the key."""
+    row, form = find_session(request, task_id, session_id), NewWait(request.POST)
+    if not form.is_valid():
+        name, said = next(iter(form.errors.items()))
+        return _refused(request, row, "validation_error", f"{form.fields[name].label}: {said[0]}")
+    asked = form.cleaned_data
+    deadline = timezone.now() + timedelta(seconds=asked["expires"]) if asked["expires"] else None
+    return _shown(request, row, asked["kind"], lambda: waits.open_wait(row.id, asked["reason"], deadline, request.user))
+
+
+@never_cache
+@require_POST
+def rotate(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Give the open wait another key, and show that one."""
+    row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
+    return _shown(request, row, "other", lambda: waits.rotate(row.id, wait_id, request.user))
+
+
+def _shown(request: HttpRequest, row: TaskSession, kind: str, act: Callable[[], OpenWait]) -> HttpResponse:
+    """The key: for a script as a piece of its page, else as a page of its own, for a redirect would lose it."""
+    try:
+        opened = act()
+    except SessionsError as error:
+        return _refused(request, row, error.code, error.message)
+    context = {"task": row.task, "session": row, "wait": opened, "call": _call(request, opened, PAYLOADS[kind])}
+    if _is_script(request):
+        return JsonResponse({"key_html": render_to_string("session/wait_key.html", context)})
+    return render(request, "session/wait_page.html", context)
+
+
+def _refused(request: HttpRequest, row: TaskSession, code: str, message: str) -> HttpResponse:
+    if _is_script(request):
+        return JsonResponse({"code": code, "message": message}, status=409)
+    messages.error(request, message)
+    return redirect("session", row.task_id, row.id)
+
+
+def _is_script(request: HttpRequest) -> bool:
+    return request.headers.get("Accept", "").startswith("application/json")
+
+
+def _call(request: HttpRequest, opened: OpenWait, payload: dict[str, Any]) -> str:
+    """What a build runs; the same line once more, after a lost answer, does nothing twice."""
+    body = {"resume_token": opened.resume_token, "idempotency_key": opened.wait_id, "payload": payload}
+    return (
+        f"curl --fail-with-body --retry 5 -H 'Content-Type: application/json' \\\n"
+        f"  -d '{json.dumps(body)}' \\\n  {request.build_absolute_uri(RESUME_PATH)}"
+    )
+
+
+def waits_shown(session: TaskSession, wait: dict[str, Any] | None) -> dict[str, Any]:
+    """``wait``, the open one or None, and ``past_waits``, the newest that are over; ``wait`` is the status's."""
+    runs = session.runs.filter(wait_kind=WaitKind.EXTERNAL).order_by("-started_at")[: PAST_SHOWN + 1]
+    rows = list(runs.prefetch_related("tokens__by"))
+    is_open = wait is not None and wait["kind"] == WaitKind.EXTERNAL
+    current = rows.pop(0) if is_open and rows else None
+    return {"wait": _open(current) if current else None, "past_waits": [_past(run) for run in rows[:PAST_SHOWN]]}
+
+
+def _open(run: Run) -> dict[str, Any]:
+    key = max(run.tokens.all(), key=lambda token: token.created_at)
+    by = key.by.get_username() if key.by else ""
+    return {"id": run.wait_id, "reason": run.wait_reason, "deadline": key.expires_at, "by": by, "since": run.started_at}
+
+
+def _past(run: Run) -> dict[str, Any]:
+    """Of a wait that was given another key, the one that came furthest tells what became of it."""
+    now, keys = timezone.now(), list(run.tokens.all())
+    state = best(key.state(now) for key in keys) or TokenState.REVOKED
+    settled = next((key for key in reversed(keys) if key.state(now) is state), None)
+    word, colour = STATES.get(state, ("Open", "ask"))
+    return {
+        "reason": run.wait_reason,
+        "word": word,
+        "colour": colour,
+        "why": spelled(settled.reason) if settled else "",
+        "at": (settled and (settled.consumed_at or settled.revoked_at or settled.expired_at)) or run.ended_at,
+    }

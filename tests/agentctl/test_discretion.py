@@ -1,0 +1,84 @@
+"""The id of a conversation is a credential: it stands in nothing that agentctl writes down or tells."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.discretion import Discretion, fingerprint
+from executors_app.errors import AgentctlRefused
+from tests.agentctl.processes import REAL, ROOT, Place
+from tests.agents.scripts import Script, agent, error, result
+from tests.waiting import eventually_async
+
+TOKEN = "0195f3a2-conversation-secret"
+
+
+def test_an_id_is_named_instead_of_told_wherever_it_stands() -> None:
+    discretion = Discretion()
+    discretion.learn(TOKEN)
+    discretion.learn(f"{TOKEN}-longer")
+    name, longer = f"[conversation {fingerprint(TOKEN)}]", f"[conversation {fingerprint(TOKEN + '-longer')}]"
+    assert discretion.hide({"a": [f"x{TOKEN}y", 5, None], TOKEN: (f"{TOKEN}-longer",)}) == {
+        "a": [f"x{name}y", 5, None],
+        name: [longer],
+    }
+
+
+@pytest.mark.parametrize("token", ["", None, "abc"])
+def test_a_word_is_no_id(token: str | None) -> None:
+    discretion = Discretion()
+    discretion.learn(token)
+    assert discretion.hide("abc and nothing else") == "abc and nothing else"
+
+
+def _body(place: Place, script: Script, **more: Any) -> dict[str, Any]:
+    path = place.base / "script.json"
+    path.write_text(json.dumps(script))
+    argv = [sys.executable, str(ROOT / "tests/agents/scripted_agent.py"), str(path)]
+    return {"launch_id": "launch-1", "argv": argv, "cwd": str(place.workspace), "driver": "acp", **more}
+
+
+def _written(place: Place) -> str:
+    return "".join(path.read_text() for path in (place.state_dir / "journal").iterdir())
+
+
+STRANGE = json.dumps({"jsonrpc": "2.0", "method": "_vendor/thing", "params": {"sessionId": TOKEN, "about": TOKEN}})
+NEWS = json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "another-id", "update": {}}})
+
+
+async def test_what_an_agent_says_of_its_new_conversation_is_not_written_down(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    script = agent(session_new=[STRANGE, result({"sessionId": TOKEN})])
+    script["session/prompt"] = [[STRANGE, NEWS, error(-32603, f"session {TOKEN} is full")]]
+    with place.agentctl(REAL):
+        client = place.client()
+        assert (await client.start_agent(_body(place, script), 30))["resume_token"] == TOKEN
+        await client.prompt("m1", "go on")
+        await eventually_async(lambda: "turn.failed" in place.kinds())
+        failed = next(line for line in place.lines() if line["kind"] == "turn.failed")
+    assert failed["message"] == f"session [conversation {fingerprint(TOKEN)}] is full"
+    assert "_vendor/thing" in _written(place)
+    assert TOKEN not in _written(place)
+    assert "another-id" not in _written(place)
+
+
+@pytest.mark.parametrize("patterns", [["is gone"], []])
+async def test_a_refusal_that_quotes_the_id_is_told_without_it(tmp_path: Path, patterns: list[str]) -> None:
+    place = Place(tmp_path)
+    script = agent(load=True, session_load=[error(-32002, f"conversation {TOKEN} is gone", {"sessionId": TOKEN})])
+    native = {"strategy": "native", "resume_token": TOKEN, "gone_patterns": patterns}
+    with place.agentctl(REAL):
+        client = place.client()
+        for _ in range(2):  # the second time it is remembered
+            with pytest.raises(AgentctlRefused) as refused:
+                await client.start_agent(_body(place, script, **native), 30)
+            told = f"{refused.value} {refused.value.details}"
+            assert f"[conversation {fingerprint(TOKEN)}]" in told
+            assert TOKEN not in told
+        assert (await client.agent_session())["resume_token"] is None
+    assert TOKEN not in _written(place)

@@ -1,0 +1,108 @@
+"""A provider of chat completions for tests: a loopback server that answers what a test has told it to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiohttp import web
+
+KEY: Final = "sk-a-key-that-nobody-may-see"
+Handler = Callable[[web.Request, "ChatServer"], Any]
+
+
+def event(**said: Any) -> bytes:
+    """One event of a stream; ``text``, ``thought``, ``finish``, or the fields of a chunk."""
+    delta = {"content": said.pop("text", None), "reasoning_content": said.pop("thought", None)}
+    choice = {"index": 0, "delta": {key: value for key, value in delta.items() if value is not None}}
+    choice["finish_reason"] = said.pop("finish", None)
+    return b"data: " + json.dumps({"choices": [choice], **said}).encode() + b"\n\n"
+
+
+DONE: Final = b"data: [DONE]\n\n"
+
+
+@dataclass
+class ChatServer:
+    """What it was asked, and what it answers: an answer a request, the last one again and again."""
+
+    url: str = ""
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+    answers: list[Handler] = field(default_factory=list)
+    hung_up: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the client has gone away from an answer that stood still."""
+
+    def texts(self, request: int = -1) -> list[tuple[str, str]]:
+        """Role and text of what a request brought."""
+        return [(message["role"], message["content"]) for message in self.asked[request]["messages"]]
+
+    def env(self, **more: str) -> dict[str, str]:
+        """The environment of a profile that names this provider."""
+        return {"OPENAI_BASE_URL": self.url, "OPENAI_API_KEY": KEY, **more}
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request."""
+        self.asked.append(await request.json())
+        self.headers.append(dict(request.headers))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        response: web.StreamResponse = await answer(request, self)
+        return response
+
+
+def says(*pieces: bytes, hangs: bool = False, breaks: bool = False) -> Handler:
+    """A streamed answer; one that ``hangs`` stands still after its pieces, one that ``breaks`` is cut off."""
+
+    async def answer(request: web.Request, server: ChatServer) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+        if hangs:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                server.hung_up.set()
+        if breaks and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    return answer
+
+
+def answer_of(text: str) -> Handler:
+    """A whole streamed answer."""
+    return says(event(text=text), event(finish="stop"), DONE)
+
+
+def refuses(status: int, body: Any = None, **headers: str) -> Handler:
+    """An answer without a completion."""
+
+    async def answer(request: web.Request, server: ChatServer) -> web.StreamResponse:
+        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        text = body if isinstance(body, str) else json.dumps(body)
+        return web.Response(status=status, text=text, content_type="application/json", headers=told)
+
+    return answer
+
+
+@asynccontextmanager
+async def chat_server(*answers: Handler) -> AsyncIterator[ChatServer]:
+    """A running provider."""
+    server = ChatServer(answers=list(answers) or [answer_of("ok")])
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_post("/v1/chat/completions", server.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    server.url = f"http://127.0.0.1:{port}/v1"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()

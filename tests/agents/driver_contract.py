@@ -1,0 +1,144 @@
+"""The contract that every driver keeps, whatever its agent speaks: which agents, and how a test talks with one.
+
+``AGENTS`` are stand-ins, real processes that speak the real wire format (``standins``). A new driver is one
+more line of it; `test_driver_contract` asks the same of all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.drivers import (
+    Driver,
+    Started,
+    StartRequest,
+    acp,
+    amp_cli,
+    claude_cli,
+    codex_cli,
+    gemini_cli,
+)
+from executors_app.agentctl.protocol import MARKER
+from tests.agents.hosts import RecordingHost
+
+ROOT = Path(__file__).resolve().parents[2]
+EXECUTION: Final = "execution-of-a-contract"
+UNKNOWN: Final = "019a0000-0000-7000-8000-000000000000"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """One stand-in and what may be asked of it beyond the contract."""
+
+    name: str
+    driver: ModuleType
+    gone: str
+    """The pattern of its type for a conversation that it does not have."""
+    process_per_turn: bool = False
+    resumed: str = "resumed"
+    """The outcome of a start that goes on in a conversation."""
+    names_itself: bool = True
+    """It tells which conversation it is in, so another one is noticed."""
+    forks: bool = False
+    asks: Mapping[str, str] | None = None
+    """It asks for permission: what it says for each option chosen."""
+
+
+AGENTS: Final = (
+    Agent(
+        "acp",
+        acp,
+        gone="no conversation",
+        resumed="loaded",
+        names_itself=False,
+        asks={"allow": "The answer was allow.", "reject": "The answer was reject."},
+    ),
+    Agent(
+        "claude",
+        claude_cli,
+        gone="No conversation found with session ID",
+        forks=True,
+        asks={
+            "allow": "The answer was allow.",
+            "always": "The answer was allow for ever.",
+            "reject": "The answer was deny.",
+        },
+    ),
+    Agent("codex", codex_cli, gone="no rollout found", process_per_turn=True, forks=True),
+    Agent("gemini", gemini_cli, gone="Invalid session identifier", process_per_turn=True),
+    Agent("amp", amp_cli, gone=r"Thread \S+ not found", process_per_turn=True, forks=True),
+)
+
+
+class ContractHost(RecordingHost):
+    """Remembers the names of last messages too."""
+
+    def __init__(self, directory: Path):
+        super().__init__(directory)
+        self.last_message_uuid: str | None = None
+
+    async def keep_token(self, token: str, last_message_uuid: str | None = None) -> None:
+        await super().keep_token(token, last_message_uuid)
+        self.last_message_uuid = last_message_uuid
+
+
+class Talk:
+    """A test's talk with one agent through its driver."""
+
+    def __init__(self, agent: Agent, directory: Path):
+        self.agent, self.home = agent, directory / "home"
+        self._directory = directory
+        self.host = ContractHost(directory)
+        self.driver: Driver = agent.driver.create(self.host, {MARKER: EXECUTION})
+        self._messages = 0
+
+    def request(self, **changes: Any) -> StartRequest:
+        """A start request for the stand-in; ``lies=True`` makes it name another conversation on a resume."""
+        env = {"PYTHONPATH": str(ROOT), "STANDIN_HOME": str(self.home)}
+        if changes.pop("lies", False):
+            env["STANDIN_LIES"] = "1"
+        told = {"launch_id": "launch-1", "strategy": "fresh", "timeout": 15.0, "gone_patterns": [self.agent.gone]}
+        argv = [sys.executable, "-S", "-m", f"tests.agents.standins.{self.agent.name}"]
+        return StartRequest(argv=argv, env=env, cwd=str(self._directory), **{**told, **changes})
+
+    async def start(self, **changes: Any) -> Started:
+        return await self.driver.start(self.request(**changes))
+
+    async def resume(self, token: str | None = None, **changes: Any) -> Started:
+        return await self.start(strategy="native", resume_token=token or self.host.tokens[-1], **changes)
+
+    async def say(self, text: str) -> str:
+        """A turn from its beginning to its end: the stop reason."""
+        self._messages += 1
+        return await self.driver.prompt(f"message-{self._messages}", text, (), self._delivered)
+
+    def _delivered(self) -> None:
+        self.host.record("prompt.delivered")
+
+    async def begin_again(self) -> None:
+        """Stop the agent and forget what it said; the driver is another one, as after a restart of agentctl."""
+        await self.driver.stop(0)
+        self.host.lines.clear()
+        self.host.exits.clear()
+        self.driver = self.agent.driver.create(self.host, {MARKER: EXECUTION})
+
+    def processes_left(self) -> list[int]:
+        """Whatever still runs with this test's stand-in home in its environment."""
+        mark = f"STANDIN_HOME={self.home}".encode()
+        ours = identity.marked(EXECUTION, MARKER)
+        return [each.pid for each in ours if mark in identity.environment(each.pid)]
+
+    def has_process(self) -> bool:
+        return self.driver.pid is not None
+
+    def commands(self) -> list[list[str]]:
+        """The arguments of every process that took a turn, oldest first."""
+        path = self.home / "commands"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,0 +1,71 @@
+"""A stand-in for ``codex exec --json``, in the words of 0.169.0 (``tests/real_agents`` holds the two together)."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.agents.standins.mind import Memory, answer, complain, say_plainly, tell
+
+USAGE = {
+    "input_tokens": 10,
+    "cached_input_tokens": 0,
+    "cache_write_input_tokens": 0,
+    "output_tokens": 2,
+    "reasoning_output_tokens": 0,
+}
+
+
+class Mouth:
+    def __init__(self) -> None:
+        self._items = 0
+
+    def item(self, event: str, item_id: str, **item: object) -> None:
+        tell(type=f"item.{event}", item={"id": item_id, **item})
+
+    def next_id(self) -> str:
+        self._items += 1
+        return f"item_{self._items - 1}"
+
+    def say(self, text: str) -> None:
+        self.item("completed", self.next_id(), type="agent_message", text=text)
+
+    def use_tool(self, command: str, output: str) -> None:
+        item_id, shell = self.next_id(), f"/bin/bash -lc '{command}'"
+        what = {"type": "command_execution", "command": shell}
+        self.item("started", item_id, **what, aggregated_output="", exit_code=None, status="in_progress")
+        self.item("completed", item_id, **what, aggregated_output=output, exit_code=0, status="completed")
+
+    def ask(self, command: str) -> str:
+        return "never asked"
+
+    def fail(self, message: str) -> None:
+        tell(type="error", message=message)
+        tell(type="turn.failed", error={"message": message})
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    if "--version" in arguments:
+        say_plainly("codex-cli 0.169.0")
+        return 0
+    command = next((word for word in arguments if word in ("resume", "fork")), None)
+    prompt = sys.stdin.read()
+    if not prompt.strip():
+        complain("No prompt provided via stdin.")
+        return 1
+    memory = Memory.taken_up(arguments[-2]) if command else Memory.fresh()
+    if memory is None:
+        told = f"thread/resume failed: no rollout found for thread id {arguments[-2]} (code -32600)"
+        complain(f"Error: thread/resume: {told}")
+        return 1
+    memory = memory.copy() if command == "fork" else memory
+    tell(type="thread.started", thread_id=memory.id)
+    tell(type="turn.started")
+    if not answer(memory, prompt, Mouth()):
+        return 1
+    tell(type="turn.completed", usage=USAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""What an agent claims is put to the test at a start, and what became of it is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.drivers import Driver, StartFailed
+from tests.agents.conftest import MakeRequest
+from tests.agents.scripts import SESSION, Script, agent, error, result
+
+NOT_FOUND = error(-32601, "Method not found")
+WENT_WRONG = error(-32603, "the database is locked")
+
+
+def hows(unkept: Any) -> dict[str, str]:
+    return {name: told["how"] for name, told in unkept.items()}
+
+
+async def test_a_claim_that_only_one_way_keeps_is_told_with_the_success(
+    driver: Driver, request_for: MakeRequest
+) -> None:
+    script = agent(load=True, resume=True, session_load=[NOT_FOUND], session_resume=[result({})])
+    started = await driver.start(request_for(script, strategy="native", resume_token=SESSION))
+    assert started.outcome == "resumed"
+    assert started.unkept == {"load_session": {"how": "unimplemented", "said": "Method not found"}}
+
+
+@pytest.mark.parametrize(
+    ("script", "unkept"),
+    [
+        (agent(), {}),
+        (agent(load=True, session_load=[NOT_FOUND]), {"load_session": "unimplemented"}),
+        (
+            agent(load=True, resume=True, session_load=[NOT_FOUND], session_resume=[NOT_FOUND]),
+            {"load_session": "unimplemented", "resume_session": "unimplemented"},
+        ),
+        (agent(load=True, session_load=[WENT_WRONG]), {"load_session": "error"}),
+        (agent(resume=True, session_resume=[WENT_WRONG]), {"resume_session": "error"}),
+        (agent(load=True, session_load=[error(-32000, "Authentication required")]), {}),
+        (agent(load=True, session_load=[error(-32002, "conversation is gone")]), {}),
+        (agent(load=True, session_load=[3]), {"load_session": "ended"}),
+        (agent(load=True, session_load=[]), {"load_session": "no_answer"}),
+    ],
+    ids=[
+        *("not claimed", "no such method", "neither of two", "an error", "an error over resume"),
+        *("wants a login", "says gone", "ends", "is silent"),
+    ],
+)
+async def test_what_becomes_of_a_claim(
+    script: Script, unkept: dict[str, str], driver: Driver, request_for: MakeRequest
+) -> None:
+    request = request_for(script, strategy="native", resume_token=SESSION, gone_patterns=("is gone",), timeout=2.0)
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(request)
+    assert failed.value.told["agent"] == {"name": "scripted", "version": ""}
+    assert hows(failed.value.told["unkept"]) == unkept
+
+
+async def test_a_new_conversation_puts_no_claim_to_the_test(driver: Driver, request_for: MakeRequest) -> None:
+    script = agent(load=True, session_new=[WENT_WRONG])
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(request_for(script))
+    assert failed.value.told["capabilities"]["load_session"] is True
+    assert failed.value.told["unkept"] == {}
+
+
+async def test_who_fails_before_it_has_told_of_itself_is_not_taken_for_its_predecessor(
+    driver: Driver, request_for: MakeRequest
+) -> None:
+    await driver.start(request_for("demo"))
+    await driver.stop(0)
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(request_for(agent(initialize=[WENT_WRONG])))
+    assert failed.value.told == {}

@@ -1,0 +1,144 @@
+"""Never two agents in one conversation: whatever starts are asked for, and however an agent hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from executors_app.agentctl.drivers import Host, acp
+from executors_app.agentctl.drivers.acp import AcpDriver
+from tests.agentctl.running import Running, agentctl
+from tests.agents.conftest import ROOT
+from tests.waiting import eventually_async
+
+BORN = """
+for earlier in $(cat born 2>/dev/null); do kill -0 "$earlier" 2>/dev/null && echo "$earlier" >> beside; done
+echo $$ >> born
+"""
+"""Each agent writes its pid down, and every earlier one that it finds alive."""
+DEAF = """
+trap '' TERM HUP INT
+setsid sleep 1000 >/dev/null 2>&1 </dev/null &
+echo $! >> born
+"""
+"""It does not hear TERM, nor does the child that it leaves in a session of its own."""
+
+
+class Unending(AcpDriver):
+    """Breaks in its start, and breaks again when it is to be ended; its agent lives on."""
+
+    ends = False
+
+    async def stop(self, grace: float) -> int | None:
+        if not self.ends:
+            raise RuntimeError("the process could not be ended")
+        return await super().stop(grace)
+
+
+@pytest_asyncio.fixture
+async def unending() -> AsyncIterator[list[Unending]]:
+    made: list[Unending] = []
+    yield made
+    for driver in made:
+        driver.ends = True
+        await driver.stop(0)
+
+
+@pytest_asyncio.fixture
+async def running(tmp_path: Path, unending: list[Unending]) -> AsyncIterator[Running]:
+    def create(host: Host, marker: Mapping[str, str]) -> Unending:
+        unending.append(Unending(host, marker))
+        return unending[-1]
+
+    async with agentctl(tmp_path, drivers={"acp": acp.create, "unending": create}) as started:
+        yield started
+
+
+async def start(running: Running, launch_id: str, behaviour: str = "honest", *, deaf: bool = False, **more: Any) -> Any:
+    agent = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", behaviour, "--home", "home"]
+    argv = ["/bin/sh", "-c", f'{BORN}{DEAF if deaf else ""}exec "$@"', "sh", *agent]
+    told = {"argv": argv, "env": {"PYTHONPATH": str(ROOT)}, "driver": "acp", "timeout": 20, **more}
+    status, body = await running.start(launch_id, **told)
+    return status, body.get("code", "")
+
+
+def born(running: Running) -> list[int]:
+    path = running.workspace / "born"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def never_two(running: Running) -> bool:
+    return not (running.workspace / "beside").exists()
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def test_of_many_starts_at_once_one_agent_comes(running: Running) -> None:
+    launches = ["launch-1", "launch-2", "launch-1", "launch-3", "launch-1"]
+
+    answers = await asyncio.gather(*(start(running, launch_id) for launch_id in launches))
+
+    assert sorted(answers) == [(200, "")] * 3 + [(409, "already_running")] * 2
+    assert len(born(running)) == 1
+
+
+@pytest.mark.parametrize("behaviour", ["hangs_at_initialize", "hangs_at_load"])
+@pytest.mark.parametrize("deaf", [False, True], ids=["hears TERM", "ignores TERM"])
+async def test_beside_a_start_that_hangs_none_begins_and_after_it_nothing_of_it_is_left(
+    behaviour: str, deaf: bool, running: Running
+) -> None:
+    native = {"strategy": "native", "resume_token": "conversation-1"} if behaviour == "hangs_at_load" else {}
+    hanging = asyncio.create_task(start(running, "launch-1", behaviour, deaf=deaf, timeout=2, **native))
+    await eventually_async(lambda: len(born(running)) == 1 + deaf)
+    answers: list[tuple[int, str]] = []
+
+    async def another_start() -> bool:
+        answers.append(await start(running, f"launch-{len(answers) + 2}"))
+        return answers[-1][0] == 200
+
+    await eventually_async(another_start)
+
+    assert set(answers[:-1]) == {(409, "already_running")}
+    assert await hanging == (502, "start_timeout")
+    *old, new = born(running)
+    assert len(old) == 1 + deaf
+    assert not any(map(is_alive, old))
+    assert is_alive(new)
+    assert never_two(running)
+
+
+async def test_a_stop_of_a_hanging_start_leaves_nothing_that_the_next_could_meet(running: Running) -> None:
+    hanging = asyncio.create_task(start(running, "launch-1", "hangs_at_initialize", deaf=True))
+    await eventually_async(lambda: len(born(running)) == 2)
+
+    stop, after = await asyncio.gather(running.post("/agent/stop", grace=0), start(running, "launch-2"))
+
+    assert stop[0] == 200
+    assert await hanging == (502, "agent_exited")
+    assert after == (409, "already_running")
+    assert (await start(running, "launch-3"))[0] == 200
+    assert never_two(running)
+
+
+async def test_an_agent_that_could_not_be_ended_keeps_every_other_away(
+    running: Running, unending: list[Unending]
+) -> None:
+    status, _ = await start(running, "launch-1", "hangs_at_initialize", driver="unending", timeout=1)
+    assert status == 502
+
+    assert await start(running, "launch-2") == (409, "already_running")
+
+    assert len(born(running)) == 1
+    os.kill(born(running)[0], 9)
+    await eventually_async(lambda: unending[0].pid is None)
+    assert (await start(running, "launch-3"))[0] == 200
+    assert never_two(running)

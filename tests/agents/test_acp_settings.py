@@ -1,0 +1,234 @@
+"""Model, mode and place of a conversation: told anew at every start, whatever way the conversation was opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.drivers import Driver, StartFailed, acp_listing
+from tests.agents.conftest import MakeRequest
+from tests.agents.hosts import RecordingHost
+from tests.agents.scripts import SESSION, Script, agent, chunk, error, result
+
+ReadByAgent = Callable[[], list[dict[str, Any]]]
+
+MODES = {"modes": {"currentModeId": "build", "availableModes": [{"id": "plan-1", "name": "Plan"}]}}
+MODELS = {"models": {"currentModelId": "small", "availableModels": [{"modelId": "big-2", "name": "Big"}]}}
+MODE_OPTION = {"configOptions": [{"id": "mode", "type": "select", "options": [{"value": "plan-1", "name": "Plan"}]}]}
+OFFERS = {**MODES, **MODELS}
+SET: dict[str, Any] = {"session/set_mode": [[result({})]], "session/set_model": [[result({})]]}
+
+
+@pytest.mark.parametrize(
+    ("script", "changes"),
+    [
+        (agent(session_new=[result({"sessionId": SESSION, **OFFERS})]), {}),
+        (agent(load=True, session_load=[result(OFFERS)]), {"strategy": "native", "resume_token": SESSION}),
+        (agent(resume=True, session_resume=[result(OFFERS)]), {"strategy": "native", "resume_token": SESSION}),
+    ],
+    ids=["new", "load", "resume"],
+)
+async def test_model_and_mode_are_chosen_after_every_way_to_open_a_conversation(
+    script: Script,
+    changes: dict[str, Any],
+    driver: Driver,
+    host: RecordingHost,
+    request_for: MakeRequest,
+    read_by_agent: ReadByAgent,
+) -> None:
+    await driver.start(request_for({**script, **SET}, model="big", mode="plan", **changes))
+
+    assert [(message["method"], message["params"]) for message in read_by_agent()[-2:]] == [
+        ("session/set_model", {"sessionId": SESSION, "modelId": "big-2"}),
+        ("session/set_mode", {"sessionId": SESSION, "modeId": "plan-1"}),
+    ]
+    assert host.logs() == []
+
+
+async def test_a_mode_may_be_an_option_among_others(
+    driver: Driver, request_for: MakeRequest, read_by_agent: ReadByAgent
+) -> None:
+    script = agent(session_new=[result({"sessionId": SESSION, **MODE_OPTION})])
+
+    await driver.start(request_for({**script, "session/set_config_option": [[result({})]]}, mode="plan"))
+
+    assert read_by_agent()[-1]["params"] == {"sessionId": SESSION, "configId": "mode", "value": "plan-1"}
+
+
+@pytest.mark.parametrize(
+    ("offers", "answer", "reason"),
+    [
+        ({}, [], "the agent does not offer it"),
+        ({"modes": "none", "models": []}, [], "the agent does not offer it"),
+        (OFFERS, [error(-32603, "not now")], "not now"),
+        (OFFERS, [], "the agent did not answer within 0.5 s"),
+    ],
+    ids=["not offered", "offered in no way that makes sense", "refused", "no answer"],
+)
+async def test_a_wish_that_is_not_fulfilled_is_said_and_the_conversation_is_open(
+    offers: dict[str, Any],
+    answer: list[Any],
+    reason: str,
+    driver: Driver,
+    host: RecordingHost,
+    request_for: MakeRequest,
+) -> None:
+    script = agent(session_new=[result({"sessionId": SESSION, **offers})])
+    told = {**script, "session/set_mode": [answer], "session/set_model": [answer]}
+
+    started = await driver.start(request_for(told, model="big", mode="plan", timeout=3.0))
+
+    assert started.resume_token == SESSION
+    assert host.logs() == [f"model big was not selected: {reason}", f"mode plan was not selected: {reason}"]
+    assert await driver.prompt("m1", "hello", (), lambda: None) == "end_turn"
+
+
+@pytest.mark.parametrize("way", ["new", "load", "resume"])
+async def test_place_servers_and_directories_are_told_again_every_time(
+    way: str, driver: Driver, request_for: MakeRequest, read_by_agent: ReadByAgent, tmp_path: Path
+) -> None:
+    script = agent(load=way == "load", resume=way == "resume", also=["additionalDirectories"])
+    opened = {f"session/{way}": [[result({"sessionId": SESSION})]]}
+    changes = {} if way == "new" else {"strategy": "native", "resume_token": SESSION}
+    servers = [{"name": "files", "command": "/bin/files"}]
+
+    await driver.start(
+        request_for({**script, **opened}, mcp_servers=servers, additional_directories=["/srv/docs"], **changes)
+    )
+
+    told = read_by_agent()[-1]
+    assert told["method"] == f"session/{way}"
+    assert told["params"].pop("sessionId", SESSION) == SESSION
+    assert told["params"] == {
+        "cwd": str(tmp_path),
+        "mcpServers": [{"name": "files", "command": "/bin/files", "args": [], "env": []}],
+        "additionalDirectories": ["/srv/docs"],
+    }
+
+
+async def test_an_agent_that_takes_no_further_directories_is_told_of_none_and_that_is_said(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, read_by_agent: ReadByAgent
+) -> None:
+    await driver.start(request_for(agent(), additional_directories=["/srv/docs"]))
+
+    assert "additionalDirectories" not in read_by_agent()[-1]["params"]
+    assert host.logs() == ["the agent takes no directories beside its working directory, so it was told of none"]
+
+
+async def test_nothing_of_what_a_resume_replays_is_news(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    replay = [chunk("user", "fix it"), chunk("agent", "done")]
+    script = agent(resume=True, session_resume=[*replay, result({}), chunk("agent", "new")])
+
+    resumed = await driver.start(request_for(script, strategy="native", resume_token=SESSION))
+    await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert (resumed.outcome, resumed.replayed, resumed.replayed_user_texts) == ("resumed", 2, ["fix it"])
+    assert host.said() == "new"
+
+
+def listed(*ids: str, cursor: str | None = None) -> str:
+    sessions = [{"sessionId": each, "cwd": "/"} for each in ids]
+    return result({"sessions": sessions, **({"nextCursor": cursor} if cursor else {})})
+
+
+GONE = ("no such thread",)
+LOST, LOCKED = error(-32602, "no such thread"), error(-32603, "the database is locked")
+
+
+@pytest.mark.parametrize(
+    ("answer", "patterns", "pages", "is_gone"),
+    [
+        (LOST, GONE, [[listed("other")]], True),
+        (LOST, GONE, [[listed("other", cursor="2")], [listed(SESSION)]], False),
+        (LOST, GONE, [[LOCKED]], True),
+        (LOST, GONE, [[3]], True),
+        (LOCKED, GONE, [[listed("other")]], False),
+        (LOST, (), [[listed("other")]], True),
+        (LOST, (), [[listed("other", cursor="2")], [listed()]], True),
+        (LOST, (), [[listed()]], False),
+        (LOST, (), [[listed()], [listed("other")]], True),
+        (LOST, (), [[listed()], [listed("other", SESSION)]], False),
+        (LOST, (), [[listed(SESSION)]], False),
+        (LOST, (), [[LOCKED]], False),
+        (LOST, (), [[result({"sessions": "many"})]], False),
+        (LOST, (), [[listed(cursor="again")]], False),
+        (LOST, (), [[3]], False),
+        (error(-32000, "Authentication required"), (), [[listed()]], False),
+    ],
+    ids=[
+        *("says gone, not listed", "says gone, yet listed", "says gone, no list", "says gone, ends over the list"),
+        *("other words, not listed", "no words known, not listed", "no words known, on no page"),
+        *("an empty list", "others elsewhere", "listed elsewhere", "listed"),
+        *("no list", "a list that is none", "a list without end", "ends over the list", "wants a login"),
+    ],
+)
+async def test_the_list_tells_a_lost_conversation_from_one_that_could_not_be_opened(
+    answer: str,
+    patterns: tuple[str, ...],
+    pages: list[list[Any]],
+    is_gone: bool,
+    driver: Driver,
+    request_for: MakeRequest,
+) -> None:
+    script: Script = {**agent(load=True, also=["list"], session_load=[answer]), "session/list": pages}
+    request = request_for(script, strategy="native", resume_token=SESSION, gone_patterns=patterns)
+
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(request)
+
+    assert failed.value.token_valid is not is_gone
+    assert (failed.value.code == "token_rejected") is is_gone
+    assert driver.pid is None
+
+
+async def test_a_list_that_does_not_come_is_no_witness_and_is_not_waited_for_long(
+    driver: Driver, request_for: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acp_listing, "LIST_LIMIT", 0.3)
+    script: Script = {**agent(load=True, also=["list"], session_load=[LOST]), "session/list": [[]]}
+
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(request_for(script, strategy="native", resume_token=SESSION))
+
+    assert (failed.value.code, failed.value.token_valid) == ("handshake_failed", True)
+    assert "no such thread" in failed.value.message
+
+
+@pytest.mark.parametrize(
+    ("script", "changes", "step"),
+    [
+        (agent(initialize=[]), {}, "initialize did not come within 0.75 s"),
+        (agent(session_new=[]), {}, "its conversation did not come within 1 s"),
+        (
+            agent(load=True, session_load=[chunk("user", "old")]),
+            {"strategy": "native", "resume_token": SESSION},
+            "its conversation did not come within 1 s",
+        ),
+        (
+            agent(resume=True, session_resume=[]),
+            {"strategy": "native", "resume_token": SESSION},
+            "its conversation did not come within 1 s",
+        ),
+    ],
+    ids=["initialize", "new", "a load that stops in its replay", "resume"],
+)
+async def test_the_step_that_hangs_is_named_and_the_token_stays(
+    script: Script,
+    changes: dict[str, Any],
+    step: str,
+    driver: Driver,
+    host: RecordingHost,
+    request_for: MakeRequest,
+) -> None:
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(request_for(script, timeout=1.0, **changes))
+
+    assert (failed.value.code, failed.value.message) == ("start_timeout", step)
+    assert failed.value.token_valid
+    assert not failed.value.permanent
+    assert (driver.pid, len(host.exits), host.tokens, host.said()) == (None, 1, [], "")

@@ -1,0 +1,156 @@
+"""How the lines of Codex and Gemini read, beyond what their stand-ins say; what is no line of theirs does no harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.drivers import StartRequest
+from executors_app.agentctl.drivers.amp_cli import Amp
+from executors_app.agentctl.drivers.cli.told import Failed, Line, failure_code
+from executors_app.agentctl.drivers.codex_cli import Codex, ItemLines
+from executors_app.agentctl.drivers.gemini_cli import EventLines, Gemini
+
+
+def item(event: str, kind: str, **body: Any) -> dict[str, Any]:
+    return {"type": f"item.{event}", "item": {"id": "item_1", "type": kind, **body}}
+
+
+def lines_of(*messages: dict[str, Any]) -> list[Any]:
+    read = ItemLines()
+    return [told for message in messages for told in read(message)]
+
+
+ITEMS: list[tuple[str, dict[str, Any], list[tuple[str, dict[str, Any]]]]] = [
+    ("agent_message", {"text": "hello"}, [("message.agent", {"text": "hello"})]),
+    ("reasoning", {"text": "hm"}, [("message.thought", {"text": "hm"})]),
+    ("error", {"message": "careful"}, [("log", {"level": "warning", "text": "careful"})]),
+    ("from_the_future", {"x": 1}, [("log", {"level": "debug"})]),
+    (
+        "file_change",
+        {"changes": [{"path": "a.py", "kind": "update"}], "status": "completed"},
+        [("tool.call", {"title": "Edit a.py", "tool_kind": "edit"}), ("tool.update", {"status": "completed"})],
+    ),
+    (
+        "command_execution",
+        {"command": "ls", "aggregated_output": "no", "exit_code": 2, "status": "failed"},
+        [
+            ("tool.call", {"tool_kind": "execute"}),
+            ("tool.update", {"status": "failed", "raw_output": {"exit_code": 2}}),
+        ],
+    ),
+    (
+        "command_execution",
+        {"command": "rm", "aggregated_output": "", "exit_code": None, "status": "declined"},
+        [("tool.call", {"title": "rm"}), ("tool.update", {"status": "failed", "content": []})],
+    ),
+    (
+        "mcp_tool_call",
+        {"server": "s", "tool": "t", "arguments": {"a": 1}, "error": {"message": "no"}, "status": "failed"},
+        [("tool.call", {"title": "s: t", "raw_input": {"a": 1}}), ("tool.update", {"status": "failed"})],
+    ),
+    ("web_search", {"query": "herons"}, [("tool.call", {"tool_kind": "fetch"}), ("tool.update", {})]),
+    (
+        "todo_list",
+        {"items": [{"text": "one", "completed": True}, {"text": "two", "completed": False}]},
+        [("plan", {})],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "body", "expected"), ITEMS)
+def test_an_item_of_codex_is_told_in_our_words(
+    kind: str, body: dict[str, Any], expected: list[tuple[str, dict[str, Any]]]
+) -> None:
+    told = lines_of(item("completed", kind, **body))
+
+    assert [line.kind for line in told] == [kind for kind, _ in expected]
+    for line, (_, fields) in zip(told, expected, strict=True):
+        assert {name: line.body[name] for name in fields} == fields
+
+
+def test_a_call_that_was_told_at_its_beginning_is_not_told_again() -> None:
+    running = {"command": "ls", "aggregated_output": "", "exit_code": None, "status": "in_progress"}
+    told = lines_of(
+        item("started", "command_execution", **running),
+        item("completed", "command_execution", **{**running, "exit_code": 0, "status": "completed"}),
+    )
+
+    assert [line.kind for line in told] == ["tool.call", "tool.update"]
+
+
+def test_two_whole_messages_are_two_paragraphs_and_two_with_a_call_between_them_are_not() -> None:
+    said = item("completed", "agent_message", text="a")
+    call = item("completed", "web_search", query="b")
+
+    first, second, *_, last = lines_of(said, said, call, said)
+
+    assert [line.body["text"] for line in (first, second, last)] == ["a", "\n\na", "a"]
+
+
+def test_a_failed_turn_of_codex_has_its_own_words() -> None:
+    again = {"type": "error", "message": "Reconnecting... 1/1"}
+    log, failed = lines_of(again, {"type": "turn.failed", "error": {"message": "high demand"}})
+
+    assert isinstance(log, Line) and log.kind == "log"
+    assert failed == Failed("high demand")
+
+
+def test_a_failed_turn_of_gemini_has_its_own_words() -> None:
+    read = EventLines()
+    result = {"type": "result", "status": "error", "error": {"type": "FatalError", "message": "quota"}}
+
+    assert list(read(result)) == [Failed("quota")]
+    tool = {"type": "tool_result", "tool_id": "t", "status": "error", "error": {"message": "denied"}}
+    (told,) = read(tool)
+    assert isinstance(told, Line)
+    assert told.body["status"] == "failed"
+    assert told.body["content"][0]["content"]["text"] == "denied"
+
+
+def request(**changes: Any) -> StartRequest:
+    told: dict[str, Any] = {"launch_id": "l", "argv": ["agent"], "env": {}, "cwd": "/", "strategy": "fresh"}
+    return StartRequest(**{**told, **changes})
+
+
+COMMANDS: list[tuple[Any, dict[str, Any], str | None, bool, str]] = [
+    (Codex(), {}, None, False, "agent exec --skip-git-repo-check --json -- -"),
+    (Codex(), {}, "T", False, "agent exec resume --skip-git-repo-check --json -- T -"),
+    (Codex(), {}, "T", True, "agent exec fork --skip-git-repo-check --json -- T -"),
+    (Codex(), {"model": "m"}, None, False, "agent exec --skip-git-repo-check --json --model=m -- -"),
+    (Gemini(), {}, None, False, "agent --output-format=stream-json"),
+    (Gemini(), {}, "T", False, "agent --output-format=stream-json --resume=T"),
+    (
+        Gemini(),
+        {"permission_mode": "auto_approve"},
+        None,
+        False,
+        "agent --output-format=stream-json --approval-mode=yolo",
+    ),
+    (Amp(), {}, None, False, "agent --execute --stream-json"),
+    (Amp(), {"model": "rush"}, "T", False, "agent threads continue T --execute --stream-json --mode rush"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "changes", "conversation", "fork", "command"), COMMANDS)
+def test_the_command_of_a_turn(
+    dialect: Any, changes: dict[str, Any], conversation: str | None, fork: bool, command: str
+) -> None:
+    assert " ".join(dialect.turn(request(**changes), conversation, fork=fork)) == command
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("Please run /login", "auth_required"),
+        ("Not logged in. Sign in first.", "auth_required"),
+        ("No API key found", "auth_required"),
+        ("529 overloaded", "agent_error"),
+        ("the log is full", "agent_error"),
+        ("blogging is fun", "agent_error"),
+        ("401 from a tool", "agent_error"),
+    ],
+)
+def test_an_agent_that_nobody_has_logged_in_is_told_from_other_errors(words: str, code: str) -> None:
+    assert failure_code(words) == code

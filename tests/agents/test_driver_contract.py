@@ -1,0 +1,237 @@
+"""What every driver promises, asked of each with a stand-in for its agent (``driver_contract``)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from executors_app.agentctl.drivers import StartFailed, TurnFailed
+from tests.agents.driver_contract import UNKNOWN, Talk
+from tests.waiting import eventually_async
+
+
+async def test_a_turn_tells_its_text_its_tool_call_and_its_usage(talk: Talk) -> None:
+    started = await talk.start()
+
+    assert await talk.say("use a tool") == "end_turn"
+
+    assert started.outcome == "created"
+    assert started.agent["name"]
+    host = talk.host
+    assert host.said() == "It says hello."
+    (call,), (result,) = host.of("tool.call"), host.of("tool.update")
+    assert "echo hello" in call["title"]
+    assert call["tool_kind"] == "execute"
+    assert call["status"] == "in_progress"
+    assert "echo hello" in call["raw_input"]["command"]
+    assert (result["tool_call_id"], result["status"]) == (call["tool_call_id"], "completed")
+    assert result["content"] == [{"type": "content", "content": {"type": "text", "text": "hello"}}]
+    assert [line["usage"] != {} for line in host.of("usage")] == [True]
+    kinds = [line["kind"] for line in host.lines if line["kind"] != "log"]
+    assert kinds == ["prompt.delivered", "tool.call", "tool.update", "message.agent", "usage"]
+
+
+async def test_two_turns_never_give_two_tool_calls_one_name(talk: Talk) -> None:
+    await talk.start()
+
+    await talk.say("use a tool")
+    await talk.say("use a tool")
+
+    names = [line["tool_call_id"] for line in talk.host.of("tool.call")]
+    assert len(set(names)) == 2
+
+
+async def test_the_conversation_has_its_name_before_anything_is_said_in_it(talk: Talk) -> None:
+    started = await talk.start()
+    record, said_unnamed = talk.host.record, []
+
+    def watch(kind: str, **body: object) -> int:
+        if kind == "message.agent" and not talk.host.tokens:
+            said_unnamed.append(body)
+        return record(kind, **body)
+
+    talk.host.record = watch  # type: ignore[method-assign]
+    await talk.say("remember the word PELICAN")
+
+    assert said_unnamed == []
+    assert len(set(talk.host.tokens)) == 1
+    assert started.resume_token in (None, talk.host.tokens[0])
+
+
+async def test_turns_of_one_agent_are_one_conversation(talk: Talk) -> None:
+    await talk.start()
+
+    await talk.say("remember the word PELICAN")
+    await talk.say("what was the word?")
+
+    assert "The word was PELICAN." in talk.host.said()
+    assert len(set(talk.host.tokens)) == 1
+
+
+async def test_a_resumed_agent_knows_what_it_was_told(talk: Talk) -> None:
+    await talk.start()
+    await talk.say("remember the word PELICAN")
+    token = talk.host.tokens[-1]
+    await talk.begin_again()
+
+    resumed = await talk.resume()
+    await talk.say("what was the word?")
+
+    assert (resumed.outcome, resumed.resume_token) == (talk.agent.resumed, token)
+    assert talk.host.said() == "The word was PELICAN."
+    assert set(talk.host.tokens) == {token}
+
+
+async def test_an_agent_killed_in_a_turn_has_its_conversation_when_it_is_back(talk: Talk) -> None:
+    await talk.start()
+    await talk.say("remember the word PELICAN")
+    with pytest.raises(TurnFailed):
+        await talk.say("die")
+    await talk.begin_again()
+
+    await talk.resume()
+    await talk.say("what was the word?")
+
+    assert talk.host.said() == "The word was PELICAN."
+
+
+async def test_a_conversation_that_is_gone_is_told_from_other_failures_and_never_begun_anew(talk: Talk) -> None:
+    if talk.agent.process_per_turn:
+        await talk.resume(UNKNOWN)
+        with pytest.raises(TurnFailed) as in_turn:
+            await talk.say("what was the word?")
+        assert in_turn.value.code == "token_rejected"
+        assert talk.host.exits == [], "it is stopped by agentctl, after the turn"
+    else:
+        with pytest.raises(StartFailed) as at_start:
+            await talk.resume(UNKNOWN)
+        assert (at_start.value.code, at_start.value.token_valid) == ("token_rejected", False)
+    assert talk.driver.pid is None
+    assert talk.host.said() == ""
+    assert talk.host.tokens == []
+
+
+async def test_an_error_that_no_pattern_knows_keeps_the_token(talk: Talk) -> None:
+    patterns = {"gone_patterns": ["a word that it never says"]}
+    if talk.agent.process_per_turn:
+        await talk.resume(UNKNOWN, **patterns)
+        with pytest.raises(TurnFailed) as in_turn:
+            await talk.say("what was the word?")
+        assert in_turn.value.code == "agent_error"
+        assert UNKNOWN in in_turn.value.message, "the agent's own words are shown"
+    else:
+        with pytest.raises(StartFailed) as at_start:
+            await talk.resume(UNKNOWN, **patterns)
+        assert at_start.value.token_valid
+    assert talk.host.tokens == []
+
+
+async def test_an_agent_that_goes_on_in_another_conversation_is_found_out(talk: Talk) -> None:
+    if not talk.agent.names_itself:
+        pytest.skip("it does not say which conversation it is in; its replay is compared instead")
+    await talk.start()
+    await talk.say("remember the word PELICAN")
+    tokens = list(talk.host.tokens)
+    await talk.begin_again()
+
+    await talk.resume(lies=True)
+    with pytest.raises(TurnFailed) as failed:
+        await talk.say("remember the word HERON")
+
+    assert failed.value.code == "context_mismatch"
+    assert talk.host.said() == "", "nothing of another conversation enters this one"
+    assert set(talk.host.tokens) == set(tokens), "the token is kept"
+
+
+async def test_a_cancel_ends_the_turn_and_the_next_one_goes_on(talk: Talk) -> None:
+    await talk.start()
+    await talk.say("remember the word PELICAN")
+    turn = asyncio.create_task(talk.say("hang"))
+    await eventually_async(lambda: "waiting" in talk.host.said())
+
+    await talk.driver.cancel()
+
+    assert await asyncio.wait_for(turn, 10) == "cancelled"
+    assert talk.host.exits == []
+    if talk.agent.process_per_turn:
+        assert talk.driver.pid is None
+        assert talk.processes_left() == []
+    await talk.say("what was the word?")
+    assert talk.host.said().endswith("The word was PELICAN.")
+
+
+async def test_a_cancel_without_a_turn_does_nothing(talk: Talk) -> None:
+    await talk.driver.cancel()
+    await talk.start()
+    await talk.driver.cancel()
+
+    assert await talk.say("remember the word PELICAN") == "end_turn"
+
+
+async def test_a_stop_in_a_turn_leaves_no_process_and_is_told_once(talk: Talk) -> None:
+    await talk.start()
+    turn = asyncio.create_task(talk.say("hang"))
+    await eventually_async(lambda: "waiting" in talk.host.said())
+
+    await talk.driver.stop(0.2)
+
+    with pytest.raises(TurnFailed) as failed:
+        await turn
+    assert failed.value.code == "agent_exited"
+    assert len(talk.host.exits) == 1
+    assert talk.driver.pid is None
+    assert talk.processes_left() == []
+    with pytest.raises(TurnFailed) as late:
+        await talk.say("remember the word PELICAN")
+    assert late.value.code == "not_running"
+
+
+async def test_a_stop_between_turns_leaves_no_process(talk: Talk) -> None:
+    await talk.start()
+    await talk.say("remember the word PELICAN")
+
+    await talk.driver.stop(0.2)
+    await talk.driver.stop(0.2)
+
+    assert talk.processes_left() == []
+    assert len(talk.host.exits) == (0 if talk.agent.process_per_turn else 1)
+
+
+async def test_between_turns_an_agent_with_a_process_per_turn_has_none_and_is_well(talk: Talk) -> None:
+    await talk.start()
+    assert talk.has_process() != talk.agent.process_per_turn
+    turn = asyncio.create_task(talk.say("hang"))
+    await eventually_async(lambda: "waiting" in talk.host.said())
+    assert talk.has_process()
+
+    await talk.driver.cancel()
+    await turn
+
+    assert talk.has_process() != talk.agent.process_per_turn
+    assert talk.host.exits == []
+
+
+async def test_an_agent_is_not_started_twice(talk: Talk) -> None:
+    await talk.start()
+
+    with pytest.raises(StartFailed) as failed:
+        await talk.start()
+
+    assert failed.value.code == "already_running"
+
+
+async def test_a_line_of_a_megabyte_is_read(talk: Talk) -> None:
+    await talk.start()
+
+    await talk.say("shout 1048576")
+
+    assert len(talk.host.said()) == 1024 * 1024
+
+
+async def test_a_prompt_of_a_megabyte_arrives(talk: Talk) -> None:
+    await talk.start()
+
+    assert await talk.say("x" * 1024 * 1024 + "\nremember the word PELICAN") == "end_turn"
+
+    assert talk.host.said() == "I will remember PELICAN."

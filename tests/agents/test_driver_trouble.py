@@ -1,0 +1,158 @@
+"""What every driver promises when its agent fails, dies, asks, or says what it should not (``driver_contract``)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import replace
+
+import pytest
+
+from executors_app.agentctl.drivers import StartFailed, TurnFailed
+from tests.agents.driver_contract import UNKNOWN, Talk
+from tests.waiting import eventually_async
+
+
+async def test_a_copy_has_the_memory_and_a_name_of_its_own(talk: Talk) -> None:
+    if not talk.agent.forks:
+        pytest.skip("it cannot copy a conversation")
+    await talk.start()
+    await talk.say("remember the word PELICAN")
+    original = talk.host.tokens[-1]
+    await talk.begin_again()
+
+    await talk.resume(fork=True)
+    await talk.say("what was the word?")
+    await talk.say("remember the word HERON")
+
+    assert talk.host.said().startswith("The word was PELICAN.")
+    copy = talk.host.tokens[-1]
+    assert copy != original
+    await talk.begin_again()
+    await talk.resume(original)
+    await talk.say("what was the word?")
+    assert talk.host.said() == "The word was PELICAN.", "the original is as it was"
+
+
+async def test_a_copy_is_never_begun_where_there_is_none(talk: Talk) -> None:
+    if talk.agent.forks:
+        pytest.skip("it can")
+    with pytest.raises(StartFailed) as failed:
+        await talk.resume(UNKNOWN, fork=True)
+
+    assert (failed.value.code, failed.value.permanent) == ("handshake_failed", True)
+
+
+async def test_an_agent_that_dies_in_a_turn_is_told_gone_once_before_the_turn_fails(talk: Talk) -> None:
+    await talk.start()
+
+    with pytest.raises(TurnFailed) as failed:
+        await talk.say("die")
+
+    assert failed.value.code == "agent_exited"
+    assert talk.host.exits == [-signal.SIGKILL]
+    assert talk.host.said() == "I will just", "the last words were in the pipe"
+    assert talk.driver.pid is None
+    with pytest.raises(TurnFailed) as late:
+        await talk.say("what was the word?")
+    assert late.value.code == "not_running"
+
+
+async def test_an_agent_killed_from_outside_takes_its_tree_along(talk: Talk) -> None:
+    await talk.start()
+    turn = asyncio.create_task(talk.say("hang"))
+    await eventually_async(lambda: "waiting" in talk.host.said())
+
+    assert talk.driver.pid is not None
+    os.kill(talk.driver.pid, signal.SIGKILL)
+
+    with pytest.raises(TurnFailed):
+        await turn
+    assert talk.host.exits == [-signal.SIGKILL]
+    assert talk.processes_left() == []
+
+
+async def test_an_error_of_the_agent_fails_the_turn_and_the_agent_stays(talk: Talk) -> None:
+    await talk.start()
+
+    with pytest.raises(TurnFailed) as failed:
+        await talk.say("fail")
+
+    assert failed.value.code == "agent_error"
+    assert "529 overloaded" in failed.value.message
+    assert talk.host.exits == []
+    assert await talk.say("remember the word PELICAN") == "end_turn"
+
+
+async def test_a_program_that_is_not_there_is_said_and_permanent(talk: Talk) -> None:
+    absent = replace(talk.request(), argv=["/none/such"])
+
+    with pytest.raises(StartFailed) as failed:
+        await talk.driver.start(absent)
+
+    assert (failed.value.code, failed.value.permanent, failed.value.token_valid) == ("spawn_failed", True, True)
+
+
+async def test_an_agent_that_says_nothing_at_its_start_is_given_up_and_gone(talk: Talk) -> None:
+    silent = [sys.executable, "-S", "-c", "import time; time.sleep(3600)"]
+
+    with pytest.raises(StartFailed) as failed:
+        await talk.driver.start(replace(talk.request(), argv=silent, timeout=1.0))
+
+    assert (failed.value.code, failed.value.token_valid) == ("start_timeout", True)
+    assert talk.processes_left() == []
+
+
+async def test_a_permission_waits_until_it_is_answered(talk: Talk) -> None:
+    if talk.agent.asks is None:
+        pytest.skip("nobody can be asked in its turns")
+    await talk.start()
+    for option, words in talk.agent.asks.items():
+        turn = asyncio.create_task(talk.say("ask"))
+        asked, answer = (await eventually_async(lambda: talk.host.questions)).pop()
+        assert "rm -r build" in asked["tool_call"]["title"]
+        assert option in [each["option_id"] for each in asked["options"]]
+        answer.set_result(option)
+        await turn
+        assert talk.host.said().endswith(words)
+
+
+async def test_litter_between_good_lines_does_no_harm(talk: Talk) -> None:
+    await talk.start()
+
+    assert await talk.say("litter") == "end_turn"
+
+    assert [line["text"].strip() for line in talk.host.of("message.agent")] == ["before", "after"]
+    assert any("not json at all" in text for text in talk.host.logs())
+
+
+async def test_a_flood_on_stderr_holds_nobody_back_and_leaves_a_few_lines(talk: Talk) -> None:
+    await talk.start()
+
+    assert await talk.say("whisper") == "end_turn"
+    await talk.driver.stop(0)
+
+    assert talk.host.said() == "I whispered."
+    assert 1 <= len(talk.host.logs("stderr")) < 100
+
+
+async def test_an_agent_is_not_read_on_while_the_journal_has_no_room(talk: Talk) -> None:
+    await talk.start()
+    turn = asyncio.create_task(talk.say("flood 1000"))
+    await eventually_async(lambda: len(talk.host.said()) > 10_000)
+    talk.host.has_room.clear()
+    previous = [-1]
+
+    def stands_still() -> bool:
+        previous.append(int((talk.home / "said").read_text() or 0))
+        return 0 < previous[-1] == previous[-2] == previous[max(-8, -len(previous))]
+
+    await eventually_async(stands_still)
+    assert previous[-1] < 900, "most of the megabyte is yet to be said"
+    talk.host.has_room.set()
+
+    assert await turn == "end_turn"
+    said = talk.host.said().replace("\n\n", "")
+    assert [int(word) for word in said.split(".") if word.strip()] == list(range(1, 1001))

@@ -1,0 +1,79 @@
+"""What every driver promises, asked of the one without a process: all of it that needs neither process nor tools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from executors_app.agentctl.drivers import StartRequest, openai_chat
+from tests.agents import test_driver_contract as contract
+from tests.agents.chat_server import ChatServer, answer_of, chat_server, event, says
+from tests.agents.driver_contract import Agent, Talk
+
+test_a_cancel_ends_the_turn_and_the_next_one_goes_on = contract.test_a_cancel_ends_the_turn_and_the_next_one_goes_on
+test_a_cancel_without_a_turn_does_nothing = contract.test_a_cancel_without_a_turn_does_nothing
+test_a_conversation_that_is_gone_is_told_from_other_failures_and_never_begun_anew = (
+    contract.test_a_conversation_that_is_gone_is_told_from_other_failures_and_never_begun_anew
+)
+test_a_line_of_a_megabyte_is_read = contract.test_a_line_of_a_megabyte_is_read
+test_a_prompt_of_a_megabyte_arrives = contract.test_a_prompt_of_a_megabyte_arrives
+test_a_resumed_agent_knows_what_it_was_told = contract.test_a_resumed_agent_knows_what_it_was_told
+test_a_stop_between_turns_leaves_no_process = contract.test_a_stop_between_turns_leaves_no_process
+test_a_stop_in_a_turn_leaves_no_process_and_is_told_once = (
+    contract.test_a_stop_in_a_turn_leaves_no_process_and_is_told_once
+)
+test_an_agent_is_not_started_twice = contract.test_an_agent_is_not_started_twice
+test_the_conversation_has_its_name_before_anything_is_said_in_it = (
+    contract.test_the_conversation_has_its_name_before_anything_is_said_in_it
+)
+test_turns_of_one_agent_are_one_conversation = contract.test_turns_of_one_agent_are_one_conversation
+
+
+@pytest.fixture
+def agent() -> Agent:
+    return Agent("openai_chat", openai_chat, gone="", resumed="loaded", names_itself=False)
+
+
+class ChatTalk(Talk):
+    """The talk with a model, which knows what each request brings and nothing else."""
+
+    def __init__(self, agent: Agent, directory: Path, server: ChatServer):
+        super().__init__(agent, directory)
+        self._server = server
+
+    def request(self, **changes: Any) -> StartRequest:
+        return replace(super().request(**changes), env=self._server.env(), model="mind")
+
+
+@pytest_asyncio.fixture
+async def talk(agent: Agent, tmp_path: Path) -> AsyncIterator[Talk]:
+    async with chat_server(_mind) as server:
+        talk = ChatTalk(agent, tmp_path, server)
+        yield talk
+        await talk.driver.stop(0)
+
+
+async def _mind(request: web.Request, server: ChatServer) -> web.StreamResponse:
+    """Obey the last line of the prompt, with the memory that came along."""
+    told = [text for role, text in server.texts() if role == "user"]
+    words = [word for text in told for word in re.findall(r"remember the word (\w+)", text)]
+    match told[-1].strip().splitlines()[-1].split():
+        case ["what", *_]:
+            answer = answer_of(f"The word was {words[-1]}." if words else "I know no word.")
+        case ["remember", *_, word]:
+            answer = answer_of(f"I will remember {word}.")
+        case ["hang"]:
+            answer = says(event(text="waiting"), hangs=True)
+        case ["shout", amount]:
+            answer = answer_of("x" * int(amount))
+        case _:
+            answer = answer_of("What?")
+    response: web.StreamResponse = await answer(request, server)
+    return response

@@ -1,0 +1,203 @@
+"""The store of a chat: what was acknowledged is there after every kill, once; and what goes out of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl import conversations as module
+from executors_app.agentctl.conversations import AGENT, USER, WITHDRAWN, ConversationGone, Conversations, Entry
+from executors_app.agentctl.drivers.openai_chat_provider import Provider, messages_of
+from executors_app.agentctl.drivers.openai_chat_stream import ServerSentEvents
+from tests.agents.conftest import ROOT
+from tests.waiting import eventually
+
+HELLO = [Entry("m1", USER, "hello"), Entry("m1", AGENT, "hi \u2028 there\nfriend")]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Conversations:
+    return Conversations(tmp_path / "conversations")
+
+
+def kept(store: Conversations, entries: list[Entry]) -> str:
+    conversation = store.create()
+    for entry in entries:
+        conversation.append(entry)
+    conversation.close()
+    return conversation.id
+
+
+def read(store: Conversations, conversation_id: str) -> tuple[list[Entry], int]:
+    conversation = store.open(conversation_id)
+    conversation.close()
+    return list(conversation.entries), conversation.lost
+
+
+def test_what_was_appended_is_read_again_and_nobody_else_can(store: Conversations, tmp_path: Path) -> None:
+    conversation_id = kept(store, HELLO)
+
+    assert read(store, conversation_id) == (HELLO, 0)
+    file = tmp_path / "conversations" / f"{conversation_id}.jsonl"
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_the_same_entry_again_is_kept_once(store: Conversations) -> None:
+    assert read(store, kept(store, [*HELLO, *HELLO])) == (HELLO, 0)
+
+
+def test_a_prompt_that_was_taken_back_is_not_told_again(store: Conversations) -> None:
+    refused = [Entry("m2", USER, "again?"), Entry("m2", WITHDRAWN, "")]
+
+    assert read(store, kept(store, [*HELLO, *refused])) == (HELLO, 0)
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"key": "m2", "role": "us', b"\0" * 40, b'{"key": "m2", "role": "user", "text": "cut just before"}']
+)
+def test_a_torn_end_is_cut_and_told_and_the_next_entry_is_whole(
+    torn: bytes, store: Conversations, tmp_path: Path
+) -> None:
+    conversation_id = kept(store, HELLO)
+    with (tmp_path / "conversations" / f"{conversation_id}.jsonl").open("ab") as file:
+        file.write(torn)
+
+    conversation = store.open(conversation_id)
+    conversation.append(Entry("m3", USER, "go on"))
+    conversation.close()
+
+    assert (conversation.lost, conversation.entries) == (len(torn), [*HELLO, Entry("m3", USER, "go on")])
+    assert read(store, conversation_id) == ([*HELLO, Entry("m3", USER, "go on")], 0)
+
+
+def test_damage_in_the_middle_costs_the_damaged_lines_alone(store: Conversations, tmp_path: Path) -> None:
+    conversation_id = kept(store, HELLO)
+    file = tmp_path / "conversations" / f"{conversation_id}.jsonl"
+    damage = [b'{"key": 7}', b"[]", b"\xff\xfe"]
+    file.write_bytes(b"\n".join([*damage, file.read_bytes()]))
+
+    assert read(store, conversation_id) == (HELLO, sum(map(len, damage)))
+
+
+def test_an_entry_that_the_disk_does_not_take_leaves_nothing_behind(
+    store: Conversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = store.create()
+    conversation.append(HELLO[0])
+
+    def short_of_space(fd: int, data: bytes, offset: int) -> int:
+        os.pwrite(fd, data[:7], offset)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(module, "write_all", short_of_space)
+        with pytest.raises(OSError, match="No space"):
+            conversation.append(HELLO[1])
+    conversation.append(HELLO[1])
+    conversation.close()
+
+    assert read(store, conversation.id) == (HELLO, 0)
+
+
+def test_half_a_character_costs_one_character(store: Conversations) -> None:
+    assert read(store, kept(store, [Entry("m1", USER, "a\ud83d")]))[0] == [Entry("m1", USER, "a?")]
+
+
+def test_a_conversation_of_another_store_is_not_found(store: Conversations, tmp_path: Path) -> None:
+    conversation_id = kept(Conversations(tmp_path / "other"), HELLO)
+
+    with pytest.raises(ConversationGone):
+        store.open(conversation_id)
+    with pytest.raises(ConversationGone):
+        store.open(f"../other/{conversation_id}")
+
+
+APPENDS_FOR_EVER = """
+import itertools, sys
+from pathlib import Path
+from executors_app.agentctl.conversations import Conversations, Entry
+conversation = Conversations(Path(sys.argv[1])).create()
+print(conversation.id, flush=True)
+for number in itertools.count():
+    conversation.append(Entry(f"m{number}", "user", str(number) * 2000))
+    print(number, flush=True)
+"""
+
+
+def test_a_kill_loses_nothing_that_was_acknowledged_and_doubles_nothing(store: Conversations, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", APPENDS_FOR_EVER, str(tmp_path / "conversations")]
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        writer = subprocess.Popen(command, stdout=output, env={"PYTHONPATH": str(ROOT)})
+    try:
+        eventually(lambda: len(said.read_bytes().splitlines()) > 20, timeout=20)
+    finally:
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    conversation_id, *acknowledged = said.read_text().split()
+
+    entries, _ = read(store, conversation_id)
+
+    assert [entry.key for entry in entries] == [f"m{number}" for number in range(len(entries))]
+    assert len(entries) - len(acknowledged) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("entries", "limit", "messages", "left_out"),
+    [
+        ([("user", "a"), ("assistant", "b"), ("user", "c")], 99, [("user", "a"), ("assistant", "b"), ("user", "c")], 0),
+        ([("user", "a"), ("user", "b")], 99, [("user", "a\n\nb")], 0),
+        ([("user", "aaa"), ("assistant", "bbb"), ("user", "ccc")], 7, [("user", "ccc")], 2),
+        ([("user", "aaa"), ("assistant", "bbb"), ("user", "ä" * 50)], 7, [("user", "ä" * 50)], 2),
+    ],
+    ids=["as it was", "two prompts in a row", "the oldest is left out", "the newest goes out whatever its size"],
+)
+def test_what_goes_out_with_a_prompt(
+    entries: list[tuple[str, str]], limit: int, messages: list[tuple[str, str]], left_out: int
+) -> None:
+    told = [Entry(f"m{number}", role, text) for number, (role, text) in enumerate(entries)]
+
+    sent, missing = messages_of(told, limit)
+
+    assert ([(message["role"], message["content"]) for message in sent], missing) == (messages, left_out)
+
+
+@pytest.mark.parametrize(
+    ("env", "proxy"),
+    [
+        ({}, None),
+        ({"HTTPS_PROXY": "http://proxy:1", "no_proxy": "internal, .example.org"}, "http://proxy:1"),
+        ({"https_proxy": "http://proxy:1", "no_proxy": "api.example.com"}, None),
+        ({"all_proxy": "http://proxy:2", "NO_PROXY": "ple.com"}, "http://proxy:2"),
+        ({"https_proxy": "http://proxy:1", "no_proxy": ".example.com"}, None),
+        ({"http_proxy": "http://proxy:1"}, None),
+        ({"https_proxy": "http://proxy:1", "no_proxy": "*"}, None),
+    ],
+)
+def test_the_proxy_is_the_one_that_the_environment_names(
+    env: dict[str, str], proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+    provider = Provider.of({"OPENAI_BASE_URL": "https://api.example.com/v1/?v=2", "OPENAI_API_KEY": "k3y", **env}, "m")
+
+    assert (provider.url, provider.proxy) == ("https://api.example.com/v1/chat/completions?v=2", proxy)
+    assert "k3y" not in repr(provider)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_events_are_the_same_however_the_bytes_are_cut(size: int) -> None:
+    raw = "data: {ä\r\ndata:b}\r\n\r\n: nothing\n\nevent: x\ndata: two\n\ndata: [DONE]".encode()
+    events = ServerSentEvents()
+
+    seen = [data for start in range(0, len(raw), size) for data in events.feed(raw[start : start + size])]
+
+    assert [*seen, *events.end()] == ["{ä\nb}".encode(), b"two", b"[DONE]"]

@@ -1,0 +1,245 @@
+"""How long a killed codex-acp is away: beside its own start, and beside ``acpx``, another keeper of ACP sessions.
+
+The floor is what nobody can save: the agent's own spawn, ``initialize`` and ``session/load``, asked for
+over bare pipes. Everything is measured in turn, so that a busy moment hits all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import statistics
+import subprocess
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.protocol import MARKER
+from executors_app.models import AgentProfile, ExecutorRunning
+from sessions_app.domain.states import SessionState
+from sessions_app.models import ContinuityReceipt, Run, TaskSession, wakeups
+from sessions_app.services import intents, tasks
+from tests.bench.figures import Figure
+from tests.bench.latencies import drain, supervising
+from tests.bench.world import World
+from tests.real_agents.homes import RealAgent, codex_acp
+from tests.real_agents.model_server import running_model
+from tests.services import ACPX, CODEX_ACP, NODE, missing
+from tests.waiting import eventually
+
+RESUME_LIMIT: Final = 1.5
+"""Times the agent's own start."""
+ACPX_LIMIT: Final = 0.5
+PATIENCE: Final = 90.0
+LOOK_EVERY: Final = 0.05
+BENCH_MARK: Final = "bench-acpx"
+WORD: Final = "remember the word heron, answer ok"
+ASKED: Final = "what was the word?"
+
+
+@dataclass
+class Times:
+    """Seconds of every round."""
+
+    bare: list[float] = field(default_factory=list)
+    resumed: list[float] = field(default_factory=list)
+    prompted: list[float] = field(default_factory=list)
+    acpx: list[float] = field(default_factory=list)
+    cold: list[float] = field(default_factory=list)
+
+
+def of_a_killed_agent(world: World, rounds: int, *, limited: bool) -> list[Figure]:
+    """Medians of so many rounds; nothing where codex-acp or acpx is not installed."""
+    if missing("codex-acp") or missing("acpx"):
+        return []
+    with running_model() as model, supervising():
+        ours = Ours(world, codex_acp(world.home / "codex-home", model.url))
+        theirs = Theirs(world.home / "acpx", codex_acp(world.home / "acpx-home", model.url))
+        try:
+            times = _measure(ours, theirs, rounds)
+        finally:
+            theirs.kill()
+            ours.end()
+    bare, acpx = "its spawn + initialize + load", "acpx, owner and agent killed"
+    median = statistics.median
+    return [
+        _figure("codex-acp killed: resumed", times.resumed, bare, times.bare, RESUME_LIMIT if limited else None),
+        _figure("codex-acp killed: prompt answered", times.prompted, acpx, times.acpx, ACPX_LIMIT if limited else None),
+        Figure("codex-acp and agentctl killed: resumed", median(times.cold), bare, median(times.bare)),
+    ]
+
+
+def _figure(row: str, seconds: list[float], floor: str, beside: list[float], limit: float | None) -> Figure:
+    return Figure(row, statistics.median(seconds), floor, statistics.median(beside), limit=limit)
+
+
+def _measure(ours: Ours, theirs: Theirs, rounds: int) -> Times:
+    times = Times()
+    for _ in range(rounds):
+        ours.kill_agent()
+        times.bare.append(ours.bare_start())
+        times.resumed.append(ours.resume())
+        ours.kill_agent()
+        times.prompted.append(ours.prompt())
+        theirs.kill()
+        times.acpx.append(theirs.prompt())
+        ours.kill_all()
+        times.cold.append(ours.resume())
+    return times
+
+
+class Ours:
+    """One session of codex-acp under a real supervisor; nothing of it is resumed unless it is asked for."""
+
+    def __init__(self, world: World, agent: RealAgent):
+        world.empty()
+        profile = AgentProfile.objects.create(
+            name="codex", agent_type="codex", command=list(agent.argv), env=dict(agent.env)
+        )
+        task = world.task("Resumed")
+        task.save()
+        session = tasks.create_session(world.user, task, profile, world.executor, prompt=WORD, policy="manual")
+        self.agent, self.user, self.id = agent, world.user, session.id
+        eventually(self._turns_over, timeout=PATIENCE, describe="the first turn is over")
+
+    @property
+    def session(self) -> TaskSession:
+        """Its row as it is now."""
+        return TaskSession.objects.get(id=self.id)
+
+    @property
+    def execution(self) -> ExecutorRunning:
+        """Its execution as it is now."""
+        return ExecutorRunning.objects.get(session_id=self.id)
+
+    def _turns_over(self) -> bool:
+        runs = Run.objects.filter(session_id=self.id)
+        return runs.exists() and not runs.filter(ended_at=None).exists()
+
+    def kill_agent(self) -> None:
+        """SIGKILL for the agent alone, known by its program; its agentctl lives."""
+        agents = [one for one in self._processes() if _runs(one.pid, CODEX_ACP)]
+        assert agents, "no agent runs"
+        identity.end_all(agents, 10)
+        self._is_known_dead()
+
+    def kill_all(self) -> None:
+        """SIGKILL for agentctl, guard and agent."""
+        identity.end_all(self._processes(), 10)
+        eventually(lambda: self.execution.status == "stopped", timeout=PATIENCE, describe="its end is known")
+        self._is_known_dead()
+
+    def _processes(self) -> list[identity.ProcessIdentity]:
+        return identity.marked(str(self.execution.id))
+
+    def _is_known_dead(self) -> None:
+        eventually(lambda: not self.session.launch_id, timeout=PATIENCE, describe="its end is in the log")
+
+    def bare_start(self) -> float:
+        """Seconds of the agent's own spawn, ``initialize`` and ``session/load`` of this conversation."""
+        cwd, token = str(self.execution.workspace_path), self.execution.resume_token
+        began = time.perf_counter()
+        with subprocess.Popen(
+            self.agent.argv,
+            env=dict(self.agent.env),
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            try:
+                _call(process, 1, "initialize", {"protocolVersion": 1, "clientCapabilities": {}})
+                _call(process, 2, "session/load", {"sessionId": token, "cwd": cwd, "mcpServers": []})
+                return time.perf_counter() - began
+            finally:
+                process.kill()
+
+    def resume(self) -> float:
+        """Seconds from a user's *resume* until the agent has its conversation again."""
+        receipts = ContinuityReceipt.objects.filter(session_id=self.id, kind="loaded")
+        before = receipts.count()
+        began = time.perf_counter()
+        intents.resume(self.id, self.user)
+        _at_once(lambda: receipts.count() > before and self.session.state == SessionState.WAITING_FOR_INPUT)
+        return time.perf_counter() - began
+
+    def prompt(self) -> float:
+        """Seconds from a prompt to an agent that is not there until its answer is in the log."""
+        before = Run.objects.filter(session_id=self.id, state="completed").count()
+        began = time.perf_counter()
+        intents.prompt(self.id, uuid.uuid4().hex, ASKED, self.user)
+        _at_once(lambda: Run.objects.filter(session_id=self.id, state="completed").count() > before)
+        return time.perf_counter() - began
+
+    def end(self) -> None:
+        """Stop it, and whatever is left."""
+        intents.stop(self.id, self.user)
+        try:
+            eventually(lambda: self.execution.status == "stopped", timeout=30, describe="the session is stopped")
+        finally:
+            identity.end_all(self._processes(), 10)
+
+
+class Theirs:
+    """The same agent, kept by acpx."""
+
+    def __init__(self, workspace: Path, agent: RealAgent):
+        workspace.mkdir()
+        self.env = {**agent.env, MARKER: BENCH_MARK}
+        self.argv = [str(NODE), str(ACPX), "--agent", agent.argv[0], "--cwd", str(workspace), "--ttl", "0"]
+        self.workspace = workspace
+        self._run("sessions", "new")
+        self._run(WORD)
+
+    def kill(self) -> None:
+        """SIGKILL for the owner of its queue and the agent."""
+        identity.end_all(identity.marked(BENCH_MARK), 10)
+
+    def prompt(self) -> float:
+        """Seconds of a prompt, from the start of the command to its end."""
+        began = time.perf_counter()
+        assert "heron" in self._run(ASKED)
+        return time.perf_counter() - began
+
+    def _run(self, *words: str) -> str:
+        argv = [*self.argv, *words]
+        options: dict[str, Any] = {"env": self.env, "cwd": self.workspace, "stdin": subprocess.DEVNULL}
+        done = subprocess.run(argv, **options, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        return str(done.stdout)
+
+
+def _call(process: subprocess.Popen[bytes], number: int, method: str, params: dict[str, Any]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        told = json.loads(line)
+        if told.get("id") == number:
+            assert "result" in told, told
+            return
+    raise AssertionError(f"the agent ended before it answered {method}")
+
+
+def _runs(pid: int, program: Path) -> bool:
+    try:
+        return Path(f"/proc/{pid}/exe").resolve() == program.resolve()
+    except OSError:
+        return False
+
+
+def _at_once(is_there: Callable[[], bool]) -> None:
+    """Wait for it, and look after each commit, so that neither looking nor waiting shows in the figure."""
+    deadline, listener = time.monotonic() + PATIENCE, wakeups.listen()
+    try:
+        while not is_there():
+            assert time.monotonic() < deadline, "it was not resumed in time"
+            select.select([listener], [], [], LOOK_EVERY)
+            drain(listener)
+    finally:
+        wakeups.close(listener)

@@ -1,0 +1,103 @@
+"""Another engine, which is reached over TLS at another address, and the runtime on it under test."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app.containers.volumes import home_of, state_of, work_of
+from executors_app.domain import LaunchSpec
+from executors_app.runtimes.remote_docker import RUNTIME, RemoteDocker
+from tests.docker.certificates import CLIENT, SERVER, Authority
+from tests.docker.engine import Engine
+from tests.docker.place import DockerPlace
+from tests.executors.repositories import run_git
+
+ADDRESS: Final = "127.0.0.2"
+"""Of the machine that the other engine is taken to be on."""
+POOL: Final = "10.214.0.0/16"
+
+
+class FarEngine(Engine):
+    """Speaks TLS, and with nobody who has no certificate of its authority."""
+
+    def __init__(self) -> None:
+        super().__init__(POOL)
+        self.authority = Authority(self.home / "certificates")
+        server = self.authority.issue("engine", SERVER, ADDRESS)
+        self.client_pair = self.authority.issue("kandev", CLIENT)
+        self.port = free_port()
+        self.more_options = [
+            f"--host=tcp://{ADDRESS}:{self.port}",
+            "--tlsverify",
+            f"--tlscacert={self.authority.certificate}",
+            f"--tlscert={server.certificate}",
+            f"--tlskey={server.key}",
+        ]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """``Executor.config`` of an executor that uses it."""
+        return {
+            "docker_host": f"tcp://{ADDRESS}:{self.port}",
+            "tls_ca": str(self.authority.certificate),
+            "tls_cert": str(self.client_pair.certificate),
+            "tls_key": str(self.client_pair.key),
+            "publish": ADDRESS,
+        }
+
+    def volume(self, name: str) -> Path:
+        """Where its files are, on this machine."""
+        return self.home / "root" / "volumes" / name / "_data"
+
+
+class FarPlace(DockerPlace):
+    """Containers and volumes of the other engine."""
+
+    runtime: RemoteDocker = RUNTIME
+    engine: FarEngine
+
+    def __init__(self, repository: Path, engine: FarEngine):
+        super().__init__(repository, engine)
+        self.config = engine.config
+        self.user = "1000:1000"
+
+    def seen(self, path: str) -> Path:
+        """In the volume of the session that the path is of."""
+        return self.engine.volume(work_of(Path(path).name)) / Path(path).relative_to("/workspace")
+
+    def git(self, path: str, *arguments: str) -> str:
+        """In a container of the session, which runs."""
+        with self.client() as client:
+            (found,) = client.containers(filters={"label": f"kandev.session={Path(path).name}"})
+            made = client.exec_create(found["Id"], ["git", "-C", path, *arguments], user=self.user)
+            said: bytes = client.exec_start(made["Id"])
+            assert client.exec_inspect(made["Id"])["ExitCode"] == 0, said
+        return said.decode().strip()
+
+    def forget(self, branch: str, session_id: str) -> None:
+        """In the volume's own repository."""
+        repository = self.engine.volume(work_of(session_id)) / "repository.git"
+        ours = ("-c", "safe.directory=*")
+        run_git(repository, *ours, "worktree", "prune")
+        if branch:
+            run_git(repository, *ours, "branch", "-D", branch)
+
+    def volumes_of(self, spec: LaunchSpec) -> set[str]:
+        """Those that a launch makes."""
+        return {state_of(spec.execution_id), home_of(spec.session_id), work_of(spec.session_id)}
+
+    def close(self) -> None:
+        """The volumes too."""
+        super().close()
+        with self.client() as client:
+            for found in client.volumes(filters={"label": "kandev.managed=true"})["Volumes"] or ():
+                client.remove_volume(found["Name"])
+
+
+def free_port() -> int:
+    """A port that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind((ADDRESS, 0))
+        return int(probe.getsockname()[1])

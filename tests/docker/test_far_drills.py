@@ -1,0 +1,87 @@
+"""The restart drills, with sessions on another machine's engine over TLS."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docker.far import FarEngine, FarPlace
+from tests.docker.far_deployment import FarDeployment
+from tests.drills.test_restart_drills import (
+    finish_turn,
+    test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane,
+    test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows,
+    test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open,
+)
+from tests.executors.repositories import run_git
+from tests.waiting import eventually
+
+__all__ = [
+    "test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane",
+    "test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows",
+    "test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open",
+]
+
+
+@pytest.fixture
+def deployment(far_engine: FarEngine, tmp_path: Path) -> Iterator[FarDeployment]:
+    """A Kandev of its own, prepared and not yet served."""
+    made = FarDeployment(tmp_path, far_engine)
+    made.prepare()
+    yield made
+    made.close()
+
+
+def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deployment: FarDeployment) -> None:
+    deployment.serve()
+    gone = deployment.start_session("remember one")
+    other = deployment.start_session("remember two")
+    for session in (gone, other):
+        finish_turn(session)
+    deployment.kill_server()
+    for session in (gone, other):
+        session.kill_everything()
+    lost = gone.row
+    shutil.rmtree(gone.seen(lost["worktree_path"]))
+    FarPlace(deployment.repository, deployment.engine).forget(lost["worktree_branch"], gone.id)
+    run_git(deployment.repository, "branch", "-D", lost["worktree_branch"])
+
+    deployment.recover()
+
+    assert gone.execution["status"] == "error"
+    assert (gone.row["state"], gone.row["error_code"]) == ("ERROR", "worktree_missing")
+    assert lost["worktree_branch"] in gone.row["error_message"]
+    assert gone.execution["resume_token"]
+    assert other.row["state"] == "WAITING_FOR_INPUT"
+    assert other.receipts()[-1]["kind"] == "loaded"
+
+
+def test_a_workspace_that_was_lost_with_its_volume_comes_back_from_what_came_home_and_says_so(
+    deployment: FarDeployment,
+) -> None:
+    deployment.serve()
+    session = deployment.start_session("write kept.txt hello")
+    finish_turn(session)
+    session.wait_for("WAITING_FOR_INPUT")
+    row = session.row
+    eventually(lambda: "kept.txt" in came_home(deployment.repository, session.id), timeout=30, describe="it is home")
+    deployment.kill_server()
+    session.kill_everything()
+    FarPlace(deployment.repository, deployment.engine).close()
+
+    deployment.recover()
+
+    receipt = session.receipts()[-1]
+    assert receipt["kind"] == "failed", "its home went with the volumes"
+    assert "was removed. It was made again from the snapshot of" in receipt["evidence"]["workspace_rebuilt"]
+    assert session.seen(row["worktree_path"]).joinpath("kept.txt").read_text() == "hello\n"
+
+
+def came_home(repository: Path, session_id: str) -> list[str]:
+    """The files of the last snapshot that the team's repository has."""
+    ref = f"refs/kandev/recovery/{session_id}"
+    there = run_git(repository, "for-each-ref", ref)
+    return run_git(repository, "ls-tree", "--name-only", ref).splitlines() if there else []

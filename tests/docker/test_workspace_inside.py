@@ -1,0 +1,102 @@
+"""The workspace of a session in a container: shells, snapshots, and what a new container finds again."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import pytest
+
+from executors_app.containers.names import name_of
+from executors_app.containers.site import HOME
+from executors_app.domain import LaunchSpec
+from executors_app.shell_stream import ShellStream
+from tests.docker.far import FarPlace
+from tests.docker.place import DockerPlace
+from tests.executors.places import client_of, forget, git_in, known, seen, spec_for
+
+
+@pytest.fixture(params=["local_docker", "remote_docker"])
+def place(request: pytest.FixtureRequest) -> DockerPlace:
+    """Both runtimes on Docker."""
+    found: DockerPlace | FarPlace = request.getfixturevalue(
+        "far_place" if request.param == "remote_docker" else "near_place"
+    )
+    return found
+
+
+@pytest.fixture
+def spec(place: DockerPlace) -> LaunchSpec:
+    """A launch that nobody has made yet."""
+    return spec_for(place)
+
+
+async def until(shell: ShellStream, words: bytes) -> bytes:
+    """What the shell says, until these words are among it."""
+    said = b""
+    async with asyncio.timeout(30):
+        async for part in shell:
+            said += part if isinstance(part, bytes) else b""
+            if words in said:
+                break
+    return said
+
+
+async def test_a_shell_in_a_container_works_in_the_worktree_as_the_agents_user_and_outlives_its_reader(
+    place: DockerPlace, spec: LaunchSpec
+) -> None:
+    launched = await place.runtime.launch(spec)
+    client = client_of(spec, launched)
+    async with client.shell("main", 80, 24) as shell:
+        await shell.type(b"echo at=$(pwd) user=$(id -u) tty=$(test -t 0 && echo yes)\n")
+        said = await until(shell, b"tty=yes\r")
+        assert f"at={launched.worktree_path} user={place.user.partition(':')[0]} tty=yes".encode() in said
+        await shell.resize(132, 43)
+        await shell.type(b"stty size; word=walrus\n")
+        await until(shell, b"43 132")
+    async with client.shell("main", 132, 43) as again:
+        await until(again, b"43 132")
+        await again.type(b"echo it-was-$word; exit 7\n")
+        said = await until(again, b"it-was-walrus")
+
+
+async def test_a_snapshot_in_a_container_brings_modified_untracked_and_staged_files_back(
+    place: DockerPlace, spec: LaunchSpec
+) -> None:
+    launched = await place.runtime.launch(spec)
+    client, worktree = client_of(spec, launched), seen(place, launched)
+    for name in ("one", "two"):
+        await client.write_file(name, b"first\n")
+    await client.commit({"message": "Two files", "author_name": "In", "author_email": "in@example.org"})
+    for name in ("README", "one", "two", "new", "newer", "staged"):
+        await client.write_file(name, f"work in {name}\n".encode(), "*" if name in ("README", "one", "two") else None)
+    git_in(place, launched, "add", "staged")
+    before = git_in(place, launched, "status", "--porcelain")
+    assert len(before.splitlines()) == 6
+    await client.snapshot()
+    place.kill(spec)
+    shutil.rmtree(worktree)
+    forget(place, launched, branch=False)
+
+    again = await place.runtime.launch(known(spec, launched))
+
+    assert git_in(place, again, "status", "--porcelain") == before
+    for name in ("README", "one", "two", "new", "newer", "staged"):
+        assert (worktree / name).read_text() == f"work in {name}\n"
+
+
+async def test_a_container_that_was_removed_and_made_again_has_the_agents_home_and_the_worktree(
+    place: DockerPlace, spec: LaunchSpec
+) -> None:
+    launched = await place.runtime.launch(spec)
+    (seen(place, launched) / "mine").write_text("uncommitted\n")
+    assert place.run(spec, "sh", "-c", f"echo kept > {HOME}/login && echo lost > /tmp/scratch")[0] == 0
+    with place.client() as client:
+        client.remove_container(name_of(spec.execution_id), force=True, v=True)
+
+    again = await place.runtime.launch(known(spec, launched))
+
+    assert again.container_id != launched.container_id
+    assert place.run(spec, "cat", f"{HOME}/login") == (0, "kept\n")
+    assert place.run(spec, "cat", "/tmp/scratch")[0] != 0, "what was scratch is gone"
+    assert git_in(place, again, "status", "--porcelain") == "?? mine"

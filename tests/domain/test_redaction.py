@@ -1,0 +1,69 @@
+"""What is taken out of a text before another agent is told it, and what is left."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from sessions_app.domain.redaction import MARK, redact
+
+SECRETS = [
+    ("export AWS_ACCESS_KEY_ID={}", "AKIAIOSFODNN7EXAMPLE"),
+    ("aws_secret_access_key = {}", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
+    ("git clone with {} now", "ghp_1234567890abcdefghij1234567890abcdef"),
+    ("slack: {}", "xoxb-123456789012-123456789012-abcdefghijklmnopqrstuvwx"),
+    ("https://ada:{}@example.com/x.git", "hunter2pass"),
+    (
+        "Authorization: Bearer {}",
+        "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
+    ),
+    ("-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----", "MIIEpAIBAAKCAQEA7bqabcdefghijklmnop"),
+    ('password = "{}"', "correct-horse-battery"),
+    ("DB_PASSWORD={}", "s3cr3t-hunter-22"),
+    ('{{"api_key": "{}"}}', "abcdef-123456-xyz"),
+    ("OPENAI_API_KEY={}", "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"),
+    ("ANTHROPIC_API_KEY={}", "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789-abcdefghij"),
+    ("stripe {}", "sk_live_abcdefghijklmnopqrstuvwx"),
+    ("SG {}", "SG.abcdefghijklmnopqrstuv.abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG"),
+]
+
+
+@pytest.mark.parametrize(("frame", "secret"), SECRETS, ids=[secret[:8] for _, secret in SECRETS])
+def test_a_secret_is_taken_out(frame: str, secret: str) -> None:
+    text, count = redact(f"first line\n{frame.format(secret)}\nlast line")
+    assert secret not in text
+    assert MARK in text
+    assert count >= 1
+    assert text.startswith("first line\n")
+    assert text.endswith("\nlast line")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Fix the parser, please. The password field must be masked.",
+        'commit "3f5a2b1c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a"',
+        '{"path": "/srv/projects/kandev/sessions_app/domain/history"}',
+        "def token(self):\n    return self.secret\n",
+        "127.0.0.1:8000 answered 200",
+        "",
+        "\n\n",
+    ],
+)
+def test_plain_words_stay_as_they_are(text: str) -> None:
+    assert redact(text) == (text, 0)
+
+
+def test_a_known_value_is_taken_out_wherever_it_stands_unless_it_is_a_word() -> None:
+    assert redact("say abcdefgh-ijkl twice: abcdefgh-ijkl", ["abcdefgh-ijkl", "say"]) == (
+        f"say {MARK} twice: {MARK}",
+        2,
+    )
+
+
+@pytest.mark.parametrize("piece", ["a", "password", "secret=", "://a:", "aws", "eyJ", 'x="', "artif\n", "= ' \""])
+def test_no_text_takes_long_however_it_is_made(piece: str) -> None:
+    begin = time.process_time()
+    redact((piece * 8000)[:8000])
+    assert time.process_time() - begin < 1

@@ -1,0 +1,40 @@
+"""Drill B with a model behind an API, which keeps nothing: agentctl does, and the receipt proves it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.drills.deployment import Deployment
+from tests.real_agents.model_server import running_model
+from tests.waiting import eventually
+
+KEY: Final = "sk-this-is-nobodys-business"
+
+
+def test_drill_b_a_chat_that_was_killed_in_mid_answer_still_knows(deployment: Deployment) -> None:
+    deployment.env["KANDEV_CONTINUE"] = "off"
+    with running_model() as model:
+        deployment.serve()
+        env = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": KEY}
+        profile = {"agent_type": "openai_chat", "model": "mock", "env": env}
+        session = deployment.start_session("remember the word walrus, answer ok", profile)
+        eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
+        session.prompt("HOLD on")
+        eventually(lambda: model.holding, timeout=30, describe="the model is in mid-answer")
+        eventually(lambda: session.prompts()[-1]["state"] == "delivered", describe="the ledger says so")
+        deployment.kill_server()
+        session.kill_everything()
+        model.release()
+
+        document = deployment.recover()
+
+        assert document["sessions"][0]["receipt_kind"] == "loaded", document
+        assert [one["state"] for one in session.prompts()] == ["done", "interrupted"]
+        assert session.receipts()[-1]["verified"] == "replay"
+        deployment.serve()
+        before = session.agent_text()
+        session.prompt("what was the word?")
+        eventually(lambda: "walrus" in session.agent_text()[len(before) :], timeout=60, describe="it remembers")
+        assert sum("HOLD" in text for text in model.user_texts) == 2, "once as a prompt, and once as what was said"
+    written = [path for path in deployment.home.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    assert not written, "the key stands somewhere in clear"

@@ -1,0 +1,98 @@
+"""A PostgreSQL that is down: whoever asks is told so and when to come back, and all goes on once it is up."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests import postgresql
+from tests.drills import parts
+from tests.drills.deployment import ApiError, Deployment
+from tests.environment import DATABASE_URL
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.postgresql
+KNOWN = {"Cookie": "kandev_session=0123456789abcdef0123456789abcdef"}
+"""A browser whose login has to be looked up."""
+
+
+@pytest.fixture
+def server() -> Iterator[postgresql.Server]:
+    """A PostgreSQL that a drill may stop."""
+    made = postgresql.Server()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def web(server: postgresql.Server, tmp_path: Path) -> Iterator[Deployment]:
+    """A web process on that database."""
+    made = Deployment(tmp_path)
+    made.env[DATABASE_URL] = server.new_database()
+    made.prepare()
+    made.url, process = parts.web(made)
+    try:
+        eventually(lambda: status_of(made, "healthz") == 200, timeout=60, describe="the web answers")
+        yield made
+    finally:
+        parts.end(process)
+
+
+def status_of(web: Deployment, path: str) -> int:
+    """The status of a page for somebody unknown; 0 for no answer."""
+    try:
+        return page(web, path, {})[0]
+    except OSError:
+        return 0
+
+
+def page(web: Deployment, path: str, headers: dict[str, str]) -> tuple[int, str, str]:
+    """Status, ``Retry-After`` and text of a page."""
+    request = urllib.request.Request(f"{web.url}/{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, "", answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers.get("Retry-After", ""), error.read().decode()
+
+
+async def close_code(web: Deployment, headers: dict[str, str]) -> int | None:
+    """Why a socket is closed."""
+    url = f"{web.url}/ws/sessions/00000000-0000-4000-8000-000000000000/"
+    async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers) as socket:
+        await socket.receive(20)
+        return socket.close_code
+
+
+async def test_while_it_is_down_everybody_is_told_to_come_back(server: postgresql.Server, web: Deployment) -> None:
+    token = {"Authorization": f"Token {web.seeded['token']}"}
+    origin = {**KNOWN, "Origin": web.url}
+    assert [await close_code(web, headers) for headers in (token, origin)] == [4404, 4401]
+
+    server.stop()
+
+    for method, body in (("GET", None), ("POST", {"title": "Drill", "team": web.seeded["team"]})):
+        with pytest.raises(ApiError) as refused:
+            web.api(method, "tasks/", body)
+        assert refused.value.status == 503
+        assert '"database_unavailable"' in refused.value.body
+    status, retry_after, text = page(web, "", KNOWN)
+    assert (status, retry_after) == (503, "5")
+    assert "<h1>The database cannot be reached</h1>" in text
+    assert "Try again in a few seconds" in text
+    assert (status_of(web, "healthz"), status_of(web, "readyz")) == (200, 503)
+    assert [await close_code(web, headers) for headers in (token, origin)] == [4503, 4503]
+
+    server.start()
+
+    assert web.api("GET", "tasks/")["count"] == 0
+    assert [await close_code(web, headers) for headers in (token, origin)] == [4404, 4401]
+    assert page(web, "", KNOWN)[0] == 200  # the form to log in

@@ -1,0 +1,96 @@
+"""Work that was cut short is told to the agent on its next prompt: by the log, by git, by what ended with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills.deployment import ROOT, Deployment, Session
+from tests.waiting import eventually
+
+
+def _forking() -> dict[str, Any]:
+    """A demo agent that leaves processes running in the background."""
+    command = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", "forks"]
+    return {"command": command, "env": {"PYTHONPATH": str(ROOT)}}
+
+
+def _writes_for_ever(session: Session) -> None:
+    """The agent is in the middle of a tool call: nobody reads what it writes into the pipe."""
+    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
+    os.mkfifo(Path(session.row["worktree_path"]) / "pipe")
+    session.prompt("write pipe hello")
+    eventually(lambda: '"tool.call"' in session.journal(), timeout=30, describe="the agent is in its tool call")
+
+
+def _change_files(session: Session) -> None:
+    worktree = Path(session.row["worktree_path"])
+    (worktree / "README.md").write_text("# Half done\n")
+    (worktree / "new.py").write_text("half = True\n")
+
+
+def _told(session: Session, count: int) -> str:
+    """What the agent was given with its ``count``-th prompt, by the journal."""
+
+    def given() -> list[str]:
+        lines = [json.loads(line) for line in session.journal().splitlines() if '"prompt.accepted"' in line]
+        return [line["text"] for line in lines]
+
+    eventually(lambda: len(given()) >= count, timeout=60, describe=f"prompt {count}")
+    return given()[count - 1]
+
+
+def _check(text: str) -> None:
+    for told in ("> write pipe hello", "- Write pipe", "- modified README.md", "- added new.py", "- sleep 3600"):
+        assert told in text
+
+
+@pytest.mark.parametrize("killed", ["agent", "everything"])
+def test_the_next_prompt_tells_what_was_left_undone_and_only_that_one(deployment: Deployment, killed: str) -> None:
+    deployment.env["KANDEV_CONTINUE"] = "off"
+    deployment.serve()
+    session = deployment.start_session("remember heron", _forking())
+    _writes_for_ever(session)
+    _change_files(session)
+    if killed == "everything":
+        os.kill(session.execution["pid"], signal.SIGKILL)  # agentctl, whose guard ends the agent
+    else:
+        os.kill(_agent_pid(session), signal.SIGKILL)
+    eventually(lambda: len(session.receipts()) >= 2, timeout=60, describe="the agent is back")
+    session.prompt("and now?")
+    text = _told(session, 3)
+    _check(text)
+    assert "Verify what is there before you repeat" in text
+    assert text.endswith("\n\nand now?")
+    session.wait_for("WAITING_FOR_INPUT")
+    session.prompt("once more")
+    assert _told(session, 4) == "once more"
+    assert [row["text"] for row in session.prompts()][-2:] == ["and now?", "once more"]
+
+
+def test_the_continue_prompt_tells_it_too(deployment: Deployment) -> None:
+    deployment.env["KANDEV_CONTINUE"] = "on"
+    deployment.serve()
+    session = deployment.start_session("remember heron", _forking())
+    _writes_for_ever(session)
+    _change_files(session)
+    os.kill(_agent_pid(session), signal.SIGKILL)
+    text = _told(session, 3)
+    _check(text)
+    assert "verify before repeating" in text
+    row = session.prompts()[-1]
+    assert (row["kind"], row["text"]) == ("continue", text)
+    session.wait_for("WAITING_FOR_INPUT")
+    session.prompt("and now?")
+    assert _told(session, 4) == "and now?"
+
+
+def _agent_pid(session: Session) -> int:
+    started = [line for line in session.journal().splitlines() if '"agent.started"' in line]
+    return int(json.loads(started[-1])["pid"])

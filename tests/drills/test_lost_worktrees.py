@@ -1,0 +1,62 @@
+"""A worktree that is removed comes back with what was not committed, through real agentctls and a real supervisor."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.drills.deployment import Deployment, Session
+from tests.waiting import eventually
+from tests.workspace.trees import make_six, state_of
+
+Lose = Callable[[Deployment, Session, Path], None]
+
+
+def worked(session: Session, turns: int) -> None:
+    """So many turns have ended, and the agent rests."""
+    eventually(lambda: session.names().count("session.run.completed") == turns, timeout=60, describe=f"{turns} turns")
+    session.wait_for("WAITING_FOR_INPUT")
+
+
+def stopped_and_removed_by_git(deployment: Deployment, session: Session, root: Path) -> None:
+    """In good order: the snapshot is that of agentctl's end."""
+    deployment.api("POST", f"{session.path}/stop/")
+    eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is stopped")
+    subprocess.run(["git", "-C", str(deployment.repository), "worktree", "remove", "--force", str(root)], check=True)
+    deployment.api("POST", f"{session.path}/resume/", {"mode": "auto"})
+
+
+def killed_and_removed_by_hand(deployment: Deployment, session: Session, root: Path) -> None:
+    """Everything dies: the snapshot is that of the last turn's end."""
+    session.prompt("work 1")
+    worked(session, 2)
+    deployment.kill_server()
+    session.kill_everything()
+    shutil.rmtree(root)
+    deployment.serve()
+
+
+@pytest.mark.parametrize("lose", [stopped_and_removed_by_git, killed_and_removed_by_hand])
+def test_a_removed_worktree_comes_back_with_all_six(deployment: Deployment, lose: Lose) -> None:
+    deployment.serve()
+    session = deployment.start_session("work 1")
+    worked(session, 1)
+    root = Path(session.row["worktree_path"])
+    make_six(root)
+    before = state_of(root)
+    assert len(before[0].splitlines()) == 6
+
+    lose(deployment, session, root)
+
+    eventually(root.is_dir, timeout=60, describe="the worktree is there")
+    eventually(lambda: session.execution["status"] == "ready", timeout=60, describe="its agentctl is up")
+    assert state_of(root) == before
+    status = deployment.api("GET", f"{session.path}/git/status/")
+    assert [len(status[part]) for part in ("staged", "unstaged", "untracked")] == [1, 3, 2]
+    session.prompt("work 1")
+    eventually(lambda: session.prompts()[-1]["state"] == "done", timeout=60, describe="the agent works there")
+    assert state_of(root) == before

@@ -1,0 +1,42 @@
+"""A published agent whose provider is overloaded: its turn is tried again, over a restart, until it gets through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.drills.deployment import Deployment
+from tests.real_agents.homes import real_agent
+from tests.real_agents.model_server import running_model
+from tests.waiting import eventually
+
+PROMPT = "BUSY day, answer ok"
+
+
+@pytest.mark.real_agent
+def test_a_turn_that_an_overloaded_provider_fails_is_tried_again_whatever_is_restarted(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    with running_model() as model:
+        agent = real_agent("codex-acp", tmp_path / "home", model.url)
+        deployment.serve()
+        profile = {"agent_type": "codex", "command": list(agent.argv), "env": dict(agent.env)}
+        session = deployment.start_session(PROMPT, profile)
+        eventually(lambda: "session.run.retrying" in session.names(), timeout=90, describe="it is to be tried again")
+        told = next(event for event in session.events() if event["name"] == "session.run.retrying")["payload"]
+        assert (told["attempt"], told["of"], told["error_code"]) == (1, 5, "provider_overloaded"), told
+        deployment.kill_server()
+        model.release()
+        deployment.serve()
+        eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="it got through")
+
+        rows = session.prompts()
+        assert [row["state"] for row in rows] == ["done"] * len(rows)
+        assert [row["resent_as_id"] for row in rows] == [row["id"] for row in rows[1:]] + [None], (
+            "each is tried again once"
+        )
+        assert {(row["kind"], row["text"]) for row in rows[1:]} == {("retry", PROMPT)}
+        assert session.names().count("session.run.failed") == len(rows) - 1
+        assert session.status()["retry"] is None
+        assert session.agent_text().endswith("ok")

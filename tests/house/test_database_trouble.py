@@ -1,0 +1,139 @@
+"""A database that takes nothing now is 503 with a code and a time to come back, wherever it is missed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.sessions.middleware import SessionMiddleware
+from django.db import IntegrityError, OperationalError, ProgrammingError, connection
+from django.db.utils import ConnectionHandler
+from django.http import HttpRequest
+from django.test import Client
+
+from kandev.databases import database_settings
+from sessions_app.models.storage import BUSY, FULL, UNAVAILABLE, trouble_of
+from tests import postgresql
+from tests.api.world import World, client_of, make_world
+
+
+@pytest.fixture
+def world(transactional_db: None) -> World:
+    return make_world()
+
+
+def missed(self: SessionMiddleware, request: HttpRequest) -> None:
+    """As early as the login is looked for."""
+    raise OperationalError("database or disk is full")
+
+
+@pytest.mark.parametrize(
+    ("path", "accept", "said"),
+    [
+        ("/api/v1/tasks/", "*/*", b'"code": "database_full"'),
+        ("/live/", "application/json", b'"code": "database_full"'),
+        ("/?archived=1", "text/html", b"<h1>No room left</h1>"),
+        ("/admin/", "text/html", b"<h1>No room left</h1>"),
+    ],
+)
+def test_the_answer_says_what_happened_and_when_to_come_back(
+    path: str, accept: str, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SessionMiddleware, "process_request", missed)
+    answer = Client(raise_request_exception=False).get(path, headers={"accept": accept})
+    assert (answer.status_code, answer["Retry-After"], answer["Cache-Control"]) == (503, "30", "no-store")
+    assert said in answer.content
+    assert b"Make room on that disk" in answer.content
+
+
+def test_a_page_leads_back_to_itself_and_a_form_to_the_board(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SessionMiddleware, "process_request", missed)
+    client = Client(raise_request_exception=False)
+    assert b'<a href="/sweeps/?page=2">Try again</a>' in client.get("/sweeps/?page=2").content
+    assert b'<a href="/">To the board</a>' in client.post("/tasks/").content
+
+
+@contextmanager
+def kept_by_another() -> Iterator[None]:
+    """Another process writes to the database, and does not come to an end."""
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA busy_timeout=50")
+    with closing(sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+@pytest.mark.embedded
+def test_a_database_that_is_locked_beyond_its_time_is_busy(world: World) -> None:
+    api = client_of(world.member)
+    with kept_by_another():
+        refused = api.post("/api/v1/tasks/", {"title": "x"}, format="json")
+        assert (refused.status_code, refused.json()["code"]) == (503, "database_busy")
+        assert refused["Retry-After"] == "2"
+    assert api.post("/api/v1/tasks/", {"title": "x"}, format="json").status_code == 201
+
+
+def sqlite_error(statement: str, path: Path, *before: str) -> Any:
+    """What Django raises for a statement that fails on a database of its own."""
+    own = ConnectionHandler({"default": database_settings(f"sqlite://{path}", path.parent, 0.3)})["default"]
+    try:
+        with pytest.raises(OperationalError) as failed, own.cursor() as cursor:
+            for one in (*before, statement):
+                cursor.execute(one)
+    finally:
+        own.close()
+    return failed.value
+
+
+@pytest.mark.django_db
+def test_troubles_of_sqlite_are_told_from_mistakes(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere" / "db.sqlite3"
+    assert trouble_of(sqlite_error("SELECT 1", nowhere)) is UNAVAILABLE
+    here = tmp_path / "db.sqlite3"
+    small = ("CREATE TABLE t (x)", "PRAGMA max_page_count=2")
+    assert trouble_of(sqlite_error("INSERT INTO t VALUES (zeroblob(100000))", here, *small)) is FULL
+    with closing(sqlite3.connect(here, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert trouble_of(sqlite_error("INSERT INTO t VALUES (1)", here)) is BUSY
+    assert trouble_of(sqlite_error("INSERT INTO t VALUES (1)", here, "PRAGMA query_only=1")) is UNAVAILABLE
+    assert trouble_of(sqlite_error("SELECT * FROM nothing", here)) is None
+    assert trouble_of(IntegrityError("UNIQUE constraint failed")) is None
+    assert trouble_of(ValueError("database is locked")) is None
+
+
+def postgresql_error(url: str, *statements: str) -> Any:
+    """What Django raises where a connection of its own fails, or the last of some statements."""
+    own = ConnectionHandler({"default": database_settings(url, Path(), 15)})["default"]
+    try:
+        with pytest.raises((OperationalError, ProgrammingError)) as failed, own.cursor() as cursor:
+            for one in statements:
+                cursor.execute(one)
+    finally:
+        own.close()
+    return failed.value
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db
+def test_troubles_of_postgresql_are_told_from_mistakes() -> None:
+    url = postgresql.server().new_database()
+    nowhere = url.replace(f":{postgresql.server().port}/", ":1/")
+    assert trouble_of(postgresql_error(nowhere)) is UNAVAILABLE
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute("CREATE ROLE many LOGIN PASSWORD 'many' CONNECTION LIMIT 0")
+        owner.execute("CREATE TABLE t (x int)")
+        too_many = url.replace(f"{postgresql.OWNER}:{postgresql.server().password}@", "many:many@")
+        assert trouble_of(postgresql_error(too_many)) is UNAVAILABLE
+        end = "SELECT pg_terminate_backend(pg_backend_pid())"
+        assert trouble_of(postgresql_error(url, end)) is UNAVAILABLE
+        with owner.transaction():
+            owner.execute("LOCK TABLE t")
+            assert trouble_of(postgresql_error(url, "SET lock_timeout=50", "SELECT * FROM t")) is BUSY
+        owner.execute("DROP ROLE many")
+    assert trouble_of(postgresql_error(url, "SELECT * FROM nothing")) is None

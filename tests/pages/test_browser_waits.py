@@ -1,0 +1,125 @@
+"""A wait in a real browser: opened with the keyboard, its key shown once, on a telephone too; a busy database."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.db import OperationalError
+from playwright.sync_api import Browser, Page, expect
+
+from sessions_app.services import intents
+from tests.api.world import client_of
+from tests.pages.browsers import NO_SOCKET
+from tests.pages.world import World, make_world, path_of, supervise
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+TELEPHONE = {"viewport": {"width": 360, "height": 740}}
+
+
+@pytest.fixture
+def world(browser: Browser) -> World:
+    supervise()
+    return make_world()
+
+
+def key_of(page: Page) -> str:
+    return str(page.get_by_label("Key", exact=True).input_value())
+
+
+def flaws(page: Page) -> list[str]:
+    """What keeps somebody from using the page."""
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"]]
+
+
+def fits(page: Page) -> bool:
+    """Whether nothing is wider than the screen."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def test_a_wait_is_opened_rotated_and_ended_with_the_keyboard_alone(visit: Any, world: World) -> None:
+    session, ada = world.resting_session(resume_token="t"), visit()
+    page = ada.open(path_of(session))
+    page.evaluate("window.stayed = true")
+    page.locator("#new-wait summary").focus()
+    for key in ("Enter", "Tab"):
+        page.keyboard.press(key)
+    page.keyboard.type("The build of main")
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("heading", name="The key of the wait")).to_be_focused()
+    first = key_of(page)
+    expect(page.locator("#part-waits")).to_contain_text("The build of main")
+    expect(page.locator("#new-wait")).to_be_hidden()
+    assert flaws(page) == []
+
+    page.get_by_role("button", name="New key").press("Enter")
+    expect(page.get_by_label("Key", exact=True)).not_to_have_value(first)
+    page.get_by_role("button", name="I have it").press("Enter")
+    expect(page.locator("#wait-key")).to_be_hidden()
+    expect(page.locator("#part-waits button").first).to_be_focused()
+
+    page.get_by_role("button", name="Wait no longer").press("Enter")
+    expect(page.get_by_text("Nothing from outside is waited for.")).to_be_visible()
+    expect(page.locator("#new-wait")).to_be_visible()
+    page.locator("#part-waits summary").press("Enter")
+    expect(page.locator(".past-waits")).to_contain_text("Taken back The build of main")
+    assert page.evaluate("window.stayed")
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_on_a_telephone_the_key_is_copied_and_the_call_that_is_shown_ends_the_wait(visit: Any, world: World) -> None:
+    session, ada = (
+        world.resting_session(resume_token="t"),
+        visit(**TELEPHONE, permissions=["clipboard-read", "clipboard-write"]),
+    )
+    page = ada.open(path_of(session))
+    page.locator("#new-wait summary").click()
+    page.get_by_label("What is waited for").fill("The release")
+    page.get_by_label("Kind").select_option("An approval")
+    page.get_by_label("Until").select_option("In a day")
+    page.get_by_role("button", name="Wait for it").click()
+    page.get_by_role("button", name="Copy the key").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == key_of(page)
+    assert fits(page)
+
+    call = page.locator("#key-call").inner_text()
+    body = json.loads(call[call.index("{") : call.rindex("}") + 1])
+    assert client_of(None).post("/api/v1/runs/resume/", body, format="json").status_code == 200
+    expect(page.get_by_text("Nothing from outside is waited for.")).to_be_visible()
+    assert json.loads(session.prompts.get(kind="wait").text) == {"approved": True}
+
+
+def test_without_a_script_the_key_has_a_page_of_its_own(visit: Any, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    page = visit(java_script_enabled=False, **TELEPHONE).open(path_of(session))
+    page.locator("#new-wait summary").click()
+    page.get_by_label("What is waited for").fill("The release")
+    page.get_by_role("button", name="Wait for it").click()
+    expect(page.get_by_label("Key", exact=True)).to_have_value(session.tokens.get().secret() or "")
+    expect(page.get_by_role("button", name="Copy the key")).to_be_hidden()
+    page.get_by_role("link", name="Back to the session").click()
+    expect(page.locator("#part-waits")).to_contain_text("The release")
+
+
+def test_a_database_that_is_busy_is_said_and_the_text_stays(
+    visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*args: Any) -> None:
+        raise OperationalError("database is locked")
+
+    session = world.running_session()
+    page = visit().open(path_of(session))
+    page.get_by_label("Your prompt").fill("Deploy it.")
+    with monkeypatch.context() as patch:
+        patch.setattr(intents, "prompt", busy)
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("#refused")).to_contain_text("Try again in a moment.", timeout=20_000)
+    expect(page.get_by_label("Your prompt")).to_have_value("Deploy it.")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_label("Your prompt")).to_have_value("", timeout=20_000)
+    assert session.prompts.filter(text="Deploy it.").count() == 1

@@ -1,0 +1,56 @@
+"""A turn that is tried again, and one in which nothing is heard: what the page says and offers."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from sessions_app.models import Prompt, TaskSession
+from tests.pages.world import World, first_prompt, hear, path_of
+
+pytestmark = pytest.mark.django_db
+OVERLOADED = "API Error: 529 Overloaded"
+
+
+def failed(world: World, message: str = OVERLOADED) -> TaskSession:
+    """A session whose turn has just failed."""
+    session = world.running_session()
+    message_id = first_prompt(session).message_id
+    hear(session, {"kind": "turn.failed", "message_id": message_id, "code": "agent_error", "message": message})
+    session.refresh_from_db()
+    return session
+
+
+def test_the_page_says_what_happened_and_when_the_turn_is_tried_again(world: World, ada: Client) -> None:
+    session = failed(world)
+    html = ada.get(path_of(session)).text
+    at = f"{Prompt.objects.get(kind='retry').not_before:%H:%M:%S} UTC"
+    assert f"The model’s provider is overloaded. The turn is tried again at {at} (1 of 5)." in html
+    assert OVERLOADED in html
+    assert "Tries again" in html
+    assert "tried again after an error of the model’s provider, try 1" in html
+
+
+def test_cancel_turn_takes_it_back(world: World, ada: Client) -> None:
+    session = failed(world)
+    ada.post(f"{path_of(session)}cancel/")
+    assert Prompt.objects.get(kind="retry").state == "withdrawn"
+    html = ada.get(path_of(session)).text
+    assert 'aria-label="What to know"' not in html
+    assert "Cancel turn" not in html
+
+
+def test_a_permanent_error_is_shown_at_once(world: World, ada: Client) -> None:
+    html = ada.get(path_of(failed(world, "API Error: 401 invalid x-api-key"))).text
+    assert "API Error: 401 invalid x-api-key" in html
+    assert "tried again" not in html
+
+
+def test_a_silent_turn_is_shown_and_can_be_cancelled(world: World, ada: Client) -> None:
+    session = world.running_session()
+    since = timezone.now()
+    TaskSession.objects.filter(id=session.id).update(stalled_since=since)
+    html = ada.get(path_of(session)).text
+    assert f"Nothing has been heard of the agent since {since:%H:%M:%S} UTC." in html
+    assert "Cancel turn" in html

@@ -1,0 +1,142 @@
+"""Waits for the outside on a session's page: opened by a form that shows the key once, listed, rotated, ended."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from sessions_app.models import Prompt, TaskSession
+from sessions_app.services import waits
+from tests.api.world import client_of
+from tests.pages.world import World, path_of
+
+SCRIPT = {"Accept": "application/json"}
+FORM = {"reason": "The build of main", "kind": "build", "expires": "3600"}
+
+
+def page(client: Client, session: TaskSession) -> str:
+    return str(client.get(path_of(session)).text)
+
+
+def call_of(text: str) -> dict[str, Any]:
+    """The body that the shown call sends."""
+    found = re.search(r"-d '(\{.*\})' \\", html.unescape(text))
+    assert found
+    told: dict[str, Any] = json.loads(found[1])
+    return told
+
+
+def test_the_key_is_shown_once_with_a_call_that_ends_the_wait(ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    shown = ada.post(f"{path_of(session)}waits/", FORM)
+    assert (shown.status_code, "no-store" in shown["Cache-Control"]) == (200, True)
+    body = call_of(shown.text)
+    assert f'value="{body["resume_token"]}"' in shown.text
+    assert "http://testserver/api/v1/runs/resume/" in shown.text
+    deadline = session.tokens.get().expires_at
+    assert deadline is not None
+    assert 3500 < (deadline - timezone.now()).total_seconds() <= 3600
+    listed = page(ada, session)
+    assert "The build of main" in listed
+    assert body["resume_token"] not in listed
+
+    for _ in range(2):  # an answer that was lost
+        assert client_of(None).post("/api/v1/runs/resume/", body, format="json").status_code == 200
+
+    assert json.loads(Prompt.objects.get(kind="wait").text) == {"result": "passed"}
+    listed = page(ada, session)
+    assert "Nothing from outside is waited for." in listed
+    assert re.search(r"Answered</span> <span>The build of main<", listed)
+
+
+def test_a_script_gets_the_key_as_a_piece_of_its_page(ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    shown = ada.post(f"{path_of(session)}waits/", {**FORM, "kind": "approval", "expires": ""}, headers=SCRIPT).json()
+    assert call_of(shown["key_html"])["payload"] == {"approved": True}
+    assert session.tokens.get().expires_at is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"reason": " "}, "What is waited for: This field is required."),
+        ({"reason": "x" * 2001}, "What is waited for: Ensure this value has at most 2000 characters"),
+        ({"kind": "permission"}, "Kind: Select a valid choice."),
+        ({"expires": "1"}, "Until: Select a valid choice."),
+        ({"expires": "soon"}, "Until: Select a valid choice."),
+    ],
+)
+def test_a_form_that_is_not_valid_opens_nothing(ada: Client, world: World, change: dict[str, str], said: str) -> None:
+    session = world.resting_session(resume_token="t")
+    refused = ada.post(f"{path_of(session)}waits/", FORM | change, headers=SCRIPT)
+    assert refused.status_code == 409
+    assert said in refused.json()["message"]
+    assert not session.tokens.exists()
+    assert said in html.unescape(ada.post(f"{path_of(session)}waits/", FORM | change, follow=True).text)
+
+
+def test_while_the_agent_is_at_work_no_wait_begins_and_the_page_says_when(ada: Client, world: World) -> None:
+    session = world.running_session()
+    listed = page(ada, session)
+    assert "A wait can begin when the agent’s turn has ended." in listed
+    assert "data-may-wait" not in listed
+    refused = ada.post(f"{path_of(session)}waits/", FORM, headers=SCRIPT)
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    assert "data-may-wait" in page(ada, world.resting_session(resume_token="t"))
+
+
+def test_a_new_key_takes_the_earlier_one_back_and_the_wait_stays(ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    first = call_of(ada.post(f"{path_of(session)}waits/", FORM).text)
+    deadline = session.tokens.get().expires_at
+    shown = ada.post(f"{path_of(session)}waits/rotate/", {"wait_id": first["idempotency_key"]})
+    second = call_of(shown.text)
+    assert second["resume_token"] != first["resume_token"]
+    assert session.tokens.latest("created_at").expires_at == deadline
+    refused = client_of(None).post("/api/v1/runs/resume/", first, format="json").json()
+    assert (refused["code"], refused["details"]["reason"]) == ("token_revoked", "rotated")
+    assert "The build of main" in page(ada, session)
+    assert client_of(None).post("/api/v1/runs/resume/", second, format="json").status_code == 200
+
+
+def test_a_button_of_a_page_that_is_behind_ends_no_turn(ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    key = call_of(ada.post(f"{path_of(session)}waits/", FORM).text)
+    client_of(None).post("/api/v1/runs/resume/", key, format="json")
+    for tail in ("end-wait/", "waits/rotate/"):
+        refused = ada.post(f"{path_of(session)}{tail}", {"wait_id": key["idempotency_key"]}, headers=SCRIPT)
+        assert (refused.status_code, refused.json()["message"]) == (409, "This wait is over.")
+    assert not session.intents.filter(kind="cancel").exists()
+
+
+def test_each_wait_that_is_over_says_what_became_of_it(ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    for number in range(6):
+        opened = waits.open_wait(session.id, f"Build {number}", None, world.ada)
+        ada.post(f"{path_of(session)}end-wait/", {"wait_id": opened.wait_id})
+    session.tokens.filter(run__wait_reason="Build 4").update(revoked_at=None, reason="", expired_at=timezone.now())
+    listed = page(ada, session)
+    line = r'<span class="pill \w+">([\w ]+)</span> <span>(Build \d)</span> <small>.*?( · \w+)?</small>'
+    past = re.findall(line, listed, re.DOTALL)
+    assert past == [
+        ("Taken back", "Build 5", " · cancelled"),
+        ("Ran out", "Build 4", ""),
+        *(("Taken back", f"Build {number}", " · cancelled") for number in (3, 2, 1)),
+    ]
+
+
+def test_who_only_reads_sees_waits_and_no_way_to_them(ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    waits.open_wait(session.id, "The build of main", None, world.ada)
+    world.ada.team_roles.create(team=world.team, role="viewer")
+    listed = page(ada, session)
+    assert "The build of main" in listed
+    for way in ("end-wait", "waits/rotate", "wait-form", "data-may-wait"):
+        assert way not in listed
+    assert ada.post(f"{path_of(session)}waits/", FORM).status_code == 403

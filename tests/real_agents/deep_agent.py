@@ -1,0 +1,16 @@
+"""The deepagents that speak ACP, on the loopback model; run by the agents' own Python."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from acp import run_agent
+from deepagents import create_deep_agent
+from deepagents.backends import LocalShellBackend
+from deepagents_acp.server import AgentServerACP
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import MemorySaver
+
+model = ChatOpenAI(model="mock", base_url=os.environ["OPENAI_BASE_URL"], api_key="dummy")
+agent = create_deep_agent(model=model, checkpointer=MemorySaver(), backend=LocalShellBackend(root_dir=Path.cwd()))
+asyncio.run(run_agent(AgentServerACP(agent)))

@@ -1,0 +1,44 @@
+"""Calls to a host daemon as anybody may make them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any
+
+from yarl import URL
+
+from executors_app.wire import open_http, trust_of
+from tests.executors.launches import TOKEN as INSTANCE_TOKEN
+from tests.remote.machines import TOKEN, Machine
+
+DEPLOYMENT = "a-deployment"
+
+
+async def ask(
+    machine: Machine,
+    method: str,
+    path: str,
+    body: Any = None,
+    *,
+    token: str = TOKEN,
+    raw: bytes | None = None,
+    chunked: bool | None = None,
+    headers: Mapping[str, str] = {},
+) -> tuple[int, Any]:
+    """Status and JSON of one answer."""
+    sent = {"Authorization": f"Bearer {token}", **headers}
+    trust = trust_of({"fingerprint": machine.ready["fingerprint"]})
+    data = {"data": BytesIO(raw)} if raw is not None else {"json": body} if body is not None else {}
+    async with open_http() as http:
+        url = URL(machine.url + path, encoded="%" in path)
+        call = http.request(method, url, headers=sent, ssl=trust, allow_redirects=False, chunked=chunked, **data)
+        async with call as answer:
+            return answer.status, await answer.json()
+
+
+def order(where: str, /, **changes: Any) -> dict[str, Any]:
+    """A good order, or one that is spoiled by ``changes``."""
+    ids = {name: str(uuid.uuid4()) for name in ("execution_id", "session_id", "task_id")}
+    return {**ids, "deployment": DEPLOYMENT, "repository": where, "token": INSTANCE_TOKEN, **changes}

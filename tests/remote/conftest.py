@@ -1,0 +1,61 @@
+"""A machine beside this one, and a control plane that knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.domain import Launched, LaunchSpec
+from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
+from tests.executors.places import spec_for
+from tests.executors.repositories import make_repository
+from tests.remote.deployment import RemoteDeployment
+from tests.remote.machines import Machine
+from tests.remote.place import RemotePlace
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, repository: Path) -> Iterator[Machine]:
+    """A host that opens the repository, started."""
+    made = Machine(tmp_path / "machine", [str(repository)])
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def place(machine: Machine, repository: Path, tmp_path: Path, settings: Any) -> RemotePlace:
+    """Executions on that machine."""
+    settings.KANDEV_DATA_DIR = tmp_path / "data"
+    return RemotePlace(machine, repository, tmp_path)
+
+
+@pytest.fixture
+def spec(place: RemotePlace) -> LaunchSpec:
+    """A launch that nobody has made yet."""
+    return spec_for(place)
+
+
+@pytest.fixture
+async def launched(place: RemotePlace, spec: LaunchSpec) -> Launched:
+    """That launch, made."""
+    return await place.runtime.launch(spec)
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[RemoteDeployment]:
+    """A Kandev of its own whose sessions run on another machine, prepared and not yet served."""
+    made = RemoteDeployment(tmp_path)
+    try:
+        made.prepare()
+        yield made
+    finally:
+        made.close()

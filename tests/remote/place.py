@@ -1,0 +1,41 @@
+"""The runtime on another machine under test, and the rude things that can be done to what it starts there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.places import local_processes
+from executors_app.domain import LaunchSpec
+from executors_app.runtimes.remote import Remote
+from tests.remote.machines import Machine
+from tests.services import ROOT
+
+
+class RemotePlace:
+    """One machine; it is on this one, so that its files can be seen and its processes killed."""
+
+    def __init__(self, machine: Machine, repository: Path, home: Path):
+        self.machine, self.repository = machine, repository
+        self.runtime = Remote()
+        self.config = machine.config_in(home / "data")
+        script = str(ROOT / "executors_app" / "demo_agent.py")
+        self.demo_agent = ["env", f"KANDEV_DEMO_AGENT_HOME={home / 'agent'}", sys.executable, "-I", script]
+
+    def kill(self, spec: LaunchSpec) -> None:
+        """Everything of it at once."""
+        identity.end_all(self.machine.processes(spec.execution_id), 10)
+        assert self.machine.processes(spec.execution_id) == []
+
+    @contextmanager
+    def silence(self, spec: LaunchSpec) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT afterwards."""
+        (agentctl,) = local_processes.look_at(spec.execution_id).agentctl
+        identity.signal(agentctl, 19)
+        try:
+            yield
+        finally:
+            identity.signal(agentctl, 18)

@@ -1,0 +1,103 @@
+"""What a host refuses to be started as, and that it needs neither Django nor the token itself."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.remote.calls import ask
+from tests.remote.machines import TOKEN, Machine
+from tests.services import ROOT
+
+OPEN = "0.0.0.0:0"
+
+
+def run(home: Path, *more: str, listen: str = "127.0.0.2:0", mode: int = 0o600, token: str = TOKEN) -> tuple[int, str]:
+    """Start a host that ends at once; exit code and standard error."""
+    file = home / "token"
+    file.write_text(token)
+    file.chmod(mode)
+    argv = ["--listen", listen, "--token-file", str(file), "--root", str(home / "root"), *more]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "executors_app.agentctl", "host", *argv],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "listen", "says"),
+    [
+        ((), OPEN, "--self-signed"),
+        ((), "[::]:0", "--self-signed"),
+        ((), "build1.example:0", "--self-signed"),
+        ((), "8443", "HOST:PORT"),
+        (("--tls-cert", "x.pem"), OPEN, "belong together"),
+        (("--tls-cert", "/none.pem", "--tls-key", "/none.key"), OPEN, "none.pem"),
+        (("--self-signed", "--tls-cert", "x.pem"), OPEN, "a certificate was given"),
+        (("--repositories", "relative/folder"), "127.0.0.2:0", "neither an absolute folder nor a URL"),
+    ],
+)
+def test_what_would_be_unsafe_or_senseless_is_refused_in_one_line(
+    tmp_path: Path, more: tuple[str, ...], listen: str, says: str
+) -> None:
+    code, said = run(tmp_path, *more, listen=listen)
+    assert code == 2
+    assert says in said.strip().splitlines()[-1]
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("mode", "token", "says"), [(0o644, TOKEN, "chmod 600"), (0o600, "short", "fewer than 16")])
+def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, mode: int, token: str, says: str) -> None:
+    code, said = run(tmp_path, mode=mode, token=token)
+    assert (code, says in said) == (2, True)
+
+
+async def test_a_host_may_know_the_digest_of_its_token_alone(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "machine", [])
+    machine.token_file.write_text(f"sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}\n")
+    try:
+        machine.start()
+        assert (await ask(machine, "GET", "/host"))[0] == 200
+        assert (await ask(machine, "GET", "/host", token=hashlib.sha256(TOKEN.encode()).hexdigest()))[0] == 401
+    finally:
+        machine.close()
+
+
+async def test_a_host_keeps_its_identity_and_certificate_and_its_root_closed(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "machine", [], extra=["--name", "build1.example"])
+    try:
+        machine.start()
+        before = (machine.ready["fingerprint"], (await ask(machine, "GET", "/host"))[1]["host_id"])
+        assert (await ask(machine, "GET", "/host", headers={"Host": "build1.example"}))[0] == 200
+        assert (await ask(machine, "GET", "/host", headers={"Host": "build2.example"}))[0] == 403
+        machine.stop()
+        machine.start()
+        assert before == (machine.ready["fingerprint"], (await ask(machine, "GET", "/host"))[1]["host_id"])
+        open_to_others = [path for path in (machine.root, *machine.root.iterdir()) if path.stat().st_mode & 0o077]
+        assert open_to_others == []
+    finally:
+        machine.close()
+
+
+def test_neither_a_sidecar_nor_a_host_needs_django() -> None:
+    look = "import sys, executors_app.agentctl.{0}; print('django' in sys.modules, 'cryptography' in sys.modules)"
+    for module in ("__main__", "host.command"):
+        said = subprocess.run(
+            [sys.executable, "-c", look.format(module)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=True,
+            timeout=30,
+        )
+        assert said.stdout.strip() == "False False", module

@@ -1,0 +1,105 @@
+"""A host daemon may die at any moment: what it has started goes on, and is found again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+
+import pytest
+
+from executors_app.agentctl.places import local_processes
+from executors_app.domain import Launched, LaunchSpec, Observed
+from executors_app.errors import AgentctlUnreachable
+from executors_app.runtimes.remote import Remote
+from tests.drills.test_restart_drills import finish_turn, talking
+from tests.executors.places import client_of, known, look, row_of, start_agent
+from tests.remote.deployment import RemoteDeployment
+from tests.remote.place import RemotePlace
+from tests.waiting import eventually, eventually_async
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill -9", "a stop"])
+async def test_instances_outlive_the_daemon_and_are_found_again(
+    place: RemotePlace, spec: LaunchSpec, launched: Launched, number: int
+) -> None:
+    await start_agent(place, spec, launched, "first")
+    before = await client_of(spec, launched).status()
+    place.machine.stop(number)
+
+    gone = await look(place, row_of(place, spec, launched))
+    assert (gone.observed, gone.reason) == (Observed.UNKNOWN, "refused")
+    assert len(local_processes.look_at(spec.execution_id).agentctl) == 1
+
+    place.machine.start()
+    place.runtime = Remote()
+    found = await look(place, row_of(place, spec, launched))
+    assert (found.observed, found.url) == (Observed.ALIVE, launched.url)
+    assert await client_of(spec, launched).status() == before
+    again = await place.runtime.launch(known(spec, launched))
+    assert (again.found, again.boot_id) == (True, launched.boot_id)
+
+
+async def test_a_stream_through_a_dying_host_breaks_off_and_goes_on_behind_its_last_line(
+    place: RemotePlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    await start_agent(place, spec, launched, "first")
+    client = client_of(spec, launched)
+    last = (await client.status())["journal"]["last_seq"]
+    with pytest.raises(AgentctlUnreachable):
+        async with client.events(0, "") as stream:
+            lines = await anext(aiter(stream))
+            place.machine.stop()
+            async for batch in stream:
+                lines += batch
+    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+
+    place.machine.start()
+    async with client.events(lines[0]["seq"], lines[0]["epoch"]) as stream:
+        rest = await anext(aiter(stream))
+    assert [line["seq"] for line in rest][:1] == [2]
+    assert last >= 2
+
+
+async def test_a_launch_whose_host_dies_in_the_middle_is_finished_and_not_repeated(
+    place: RemotePlace, spec: LaunchSpec
+) -> None:
+    launching = asyncio.create_task(place.runtime.launch(spec))
+    state = place.machine.root / "agentctl" / spec.execution_id / "instance.json"
+    await eventually_async(state.exists, describe="the host has noted the order")
+    place.machine.stop()
+    await asyncio.to_thread(place.machine.start)
+    made = await launching
+    assert (await look(place, row_of(place, spec, made))).observed is Observed.ALIVE
+    assert len(local_processes.look_at(spec.execution_id).agentctl) == 1
+
+
+def test_a_second_daemon_on_the_same_root_tells_of_the_first_and_ends(place: RemotePlace) -> None:
+    there = place.machine
+    second = subprocess.run(
+        there.arguments(), capture_output=True, timeout=30, check=False, env=there.environment, stdin=subprocess.DEVNULL
+    )
+    assert second.returncode == 3
+    assert json.loads(second.stdout)["url"] == there.url
+
+
+def test_nothing_is_lost_when_the_host_is_killed_while_a_session_works(deployment: RemoteDeployment) -> None:
+    deployment.serve()
+    session = deployment.start_session("work 6")
+    talking(session)
+    before = {one.pid for one in session.processes()}
+
+    deployment.machine.stop()
+    heard = session.said()
+    eventually(lambda: len(session.said()) > len(heard), describe="the agent goes on talking")
+    deployment.machine.start()
+
+    session.wait_for("WAITING_FOR_INPUT", timeout=90)
+    finish_turn(session)
+    eventually(lambda: session.agent_text() == session.said(), timeout=30, describe="the log has all that was said")
+    assert {one.pid for one in session.processes()} == before
+    assert session.names().count("session.run.started") == 1
+    assert session.names().count("session.run.completed") == 1
+    assert "session.run.interrupted" not in session.names()
+    assert [row["state"] for row in session.prompts()] == ["done"]

@@ -1,0 +1,148 @@
+"""Which repositories a host works on: what was opened, by path or by URL, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app import kept_work
+from executors_app.agentctl.host.sources import Sources
+from executors_app.domain import Observed, WorkspaceState
+from executors_app.errors import LaunchFailed, RepositoryUnusable, RuntimeUnavailable, WorkspaceGone
+from tests.executors.places import client_of, known, look, row_of, spec_for
+from tests.executors.repositories import commit, make_repository, run_git
+from tests.remote.machines import Machine
+from tests.remote.place import RemotePlace
+
+FORBIDDEN = [
+    "",
+    "relative/path",
+    "/etc",
+    "/",
+    "{inside}/../..",
+    "{inside}\0",
+    "~",
+    "-c",
+    "--upload-pack=touch /tmp/x",
+    "https://elsewhere.example/x.git",
+    "file:///etc",
+    "file://{outside}",
+    "file://{inside}-beside/x",
+    "file://{inside}/../outside",
+    "file://{inside}/%2e%2e/outside",
+    "file://user:password@{inside}",
+    "ext::sh -c id",
+    "git@host.example:x.git",
+    "http://169.254.169.254/latest",
+]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, repository: Path) -> Iterator[Machine]:
+    """A host that opens the repository by its URL, and a folder."""
+    folder = tmp_path / "open"
+    folder.mkdir()
+    make_repository(tmp_path / "outside")
+    (folder / "link").symlink_to(tmp_path / "outside")
+    made = Machine(tmp_path / "machine", [f"file://{repository}", str(folder)])
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def place(machine: Machine, repository: Path, tmp_path: Path, settings: Any) -> RemotePlace:
+    """Here the repository has a path, there a URL."""
+    settings.KANDEV_DATA_DIR = tmp_path / "data"
+    made = RemotePlace(machine, repository, tmp_path)
+    made.config["repositories"] = {str(repository): f"file://{repository}"}
+    return made
+
+
+@pytest.mark.parametrize("asked", FORBIDDEN)
+def test_nothing_but_what_was_opened_is_worked_on(repository: Path, tmp_path: Path, asked: str) -> None:
+    outside = make_repository(tmp_path / "outside")
+    sources = Sources([f"file://{repository}", str(repository)], tmp_path / "root")
+    asked = asked.replace("{inside}", str(repository)).replace("{outside}", str(outside))
+    with pytest.raises(RepositoryUnusable, match=r".+\."):
+        sources.find(asked, "", existed=False)
+    assert not (tmp_path / "root").exists()
+
+
+async def test_a_host_says_what_it_does_not_open(place: RemotePlace, tmp_path: Path) -> None:
+    with pytest.raises(RepositoryUnusable, match="--repositories"):
+        await place.runtime.launch(replace(spec_for(place), repository_path=str(tmp_path / "outside")))
+    assert not (place.machine.root / "worktrees").exists()
+
+
+async def test_a_link_out_of_an_opened_folder_leads_nowhere(place: RemotePlace, tmp_path: Path) -> None:
+    with pytest.raises(RepositoryUnusable, match="opens no repository"):
+        await place.runtime.launch(replace(spec_for(place), repository_path=str(tmp_path / "open" / "link")))
+
+
+async def test_a_url_is_cloned_once_and_brought_up_to_date_for_each_new_session(place: RemotePlace) -> None:
+    first = await place.runtime.launch(spec_for(place))
+    newest = commit(place.repository, "LATER", "later\n")
+    run_git(place.repository, "branch", "topic")
+    second = await place.runtime.launch(replace(spec_for(place), base_branch="topic"))
+    assert not Path(first.worktree_path, "LATER").exists()
+    assert run_git(Path(second.worktree_path), "rev-parse", "HEAD") == newest
+    assert len(list((place.machine.root / "repositories").iterdir())) == 1
+    assert "kandev/" not in run_git(place.repository, "branch", "--list"), "the team's repository has no part in it"
+
+
+async def test_uncommitted_work_in_a_clone_survives_its_worktree(place: RemotePlace) -> None:
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    Path(launched.worktree_path, "mine").write_text("uncommitted\n")
+    await client_of(spec, launched).snapshot()
+    place.kill(spec)
+    shutil.rmtree(launched.worktree_path)
+    seen = await look(place, row_of(place, spec, launched))
+    assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
+    shutil.move(place.repository, place.repository.with_name("away"))
+    again = await place.runtime.launch(known(spec, launched))
+    assert Path(again.worktree_path, "mine").read_text() == "uncommitted\n"
+
+
+async def test_the_work_in_a_clone_comes_home_once(place: RemotePlace) -> None:
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    worktree = Path(launched.worktree_path)
+    newest = commit(worktree, "DONE", "done\n")
+    (worktree / "mine").write_text("uncommitted\n")
+    await client_of(spec, launched).snapshot()
+    facts = row_of(place, spec, launched)
+    assert await place.runtime.bring_home(facts) is True
+    assert await place.runtime.bring_home(facts) is False
+    place.machine.close()
+
+    kept = kept_work.find(place.repository, spec.session_id, launched.worktree_branch)
+    assert kept.head == newest
+    assert kept_work.read_content(kept, "mine")["content"] == "uncommitted\n"
+    with pytest.raises(RuntimeUnavailable):
+        await place.runtime.bring_home(facts)
+
+
+async def test_a_lost_clone_is_said_and_never_replaced_by_a_fresh_one(place: RemotePlace) -> None:
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    place.kill(spec)
+    shutil.rmtree(place.machine.root / "repositories")
+    shutil.rmtree(launched.worktree_path)
+    assert (await look(place, row_of(place, spec, launched))).workspace is WorkspaceState.GONE
+    with pytest.raises(WorkspaceGone, match="lost its clone"):
+        await place.runtime.launch(known(spec, launched))
+
+
+async def test_a_repository_that_cannot_be_fetched_now_may_be_tried_again(place: RemotePlace) -> None:
+    shutil.move(place.repository, place.repository.with_name("away"))
+    with pytest.raises(LaunchFailed, match="fetch"):
+        await place.runtime.launch(spec_for(place))
+    shutil.move(place.repository.with_name("away"), place.repository)
+    assert (await place.runtime.launch(spec_for(place))).url

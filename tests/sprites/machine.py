@@ -1,0 +1,168 @@
+"""One sprite of the stand-in: a directory's worth of real processes, which run, are frozen, or are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.places import local_processes
+
+RESTART_AFTER = 0.2
+
+
+@dataclass
+class Service:
+    """A definition, and its process while it has one."""
+
+    name: str
+    cmd: str
+    args: Sequence[str]
+    env: Mapping[str, str]
+    dir: str | None
+    status: str = "stopped"
+    process: asyncio.subprocess.Process | None = None
+    keeper: asyncio.Task[None] | None = None
+
+    def json(self) -> dict[str, Any]:
+        """As the documentation shows it."""
+        state = {"name": self.name, "status": self.status}
+        if self.process is not None and self.status == "running":
+            state["pid"] = self.process.pid  # type: ignore[assignment]
+        return {"name": self.name, "cmd": self.cmd, "args": list(self.args), "needs": [], "state": state}
+
+
+@dataclass
+class Machine:
+    """A sprite."""
+
+    name: str
+    labels: Sequence[str]
+    status: str = "cold"
+    services: dict[str, Service] = field(default_factory=dict)
+    tasks: set[str] = field(default_factory=set)
+    tunnels: set[Any] = field(default_factory=set)
+    wakes: int = 0
+
+    @property
+    def execution_id(self) -> str:
+        """The marker of its processes."""
+        return self.name.removeprefix("kandev-")
+
+    def json(self) -> dict[str, Any]:
+        """As the documentation shows it."""
+        return {
+            "id": self.name,
+            "name": self.name,
+            "organization": "tests",
+            "url": f"https://{self.name}-tests.sprites.app",
+            "url_settings": {"auth": "sprite"},
+            "status": self.status,
+            "labels": list(self.labels),
+        }
+
+    async def wake(self) -> None:
+        """A warm one goes on where it was; a cold one boots, and starts its services afresh."""
+        before, self.status = self.status, "running"
+        if before == "running":
+            return
+        self.wakes += 1
+        if before == "warm":
+            self._signal(signal.SIGCONT)
+            return
+        for service in self.services.values():
+            if service.status != "stopped":
+                await self.start(service)
+
+    async def pause(self) -> bool:
+        """Warm, unless a task holds it: processes are frozen, connections drop."""
+        if self.tasks:
+            return False
+        await self._drop_tunnels()
+        self._signal(signal.SIGSTOP)
+        self.status = "warm"
+        return True
+
+    async def chill(self) -> None:
+        """Cold: whatever ran is gone."""
+        await self._drop_tunnels()
+        self.tasks.clear()
+        for service in self.services.values():
+            await self._end(service)
+            service.status = "starting" if service.status != "stopped" else "stopped"
+        await asyncio.to_thread(self._kill)
+        self.status = "cold"
+
+    async def break_service(self) -> None:
+        """A service that the runtime has given up: its processes are gone, the sprite is awake."""
+        for service in self.services.values():
+            await self._end(service)
+            service.status = "failed"
+        await asyncio.to_thread(self._kill)
+
+    async def start(self, service: Service) -> None:
+        """Let it run, and start it again whenever it ends by itself."""
+        if service.status == "running":
+            return
+        await self._end(service)
+        service.status = "running"
+        await self._spawn(service)
+        service.keeper = asyncio.create_task(self._keep(service))
+
+    async def stop(self, service: Service, grace: float) -> None:
+        """TERM, then KILL; it stays stopped."""
+        service.status = "stopped"
+        process = service.process
+        if process is not None and process.returncode is None:
+            process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), grace)
+        await self._end(service)
+
+    async def _spawn(self, service: Service) -> None:
+        env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **service.env}
+        service.process = await asyncio.create_subprocess_exec(
+            service.cmd,
+            *service.args,
+            env=env,
+            cwd=service.dir,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    async def _keep(self, service: Service) -> None:
+        while service.process is not None:
+            await service.process.wait()
+            await asyncio.sleep(RESTART_AFTER)
+            await self._spawn(service)
+
+    async def _end(self, service: Service) -> None:
+        if service.keeper is not None:
+            service.keeper.cancel()
+            await asyncio.gather(service.keeper, return_exceptions=True)
+        if service.process is not None and service.process.returncode is None:
+            service.process.kill()
+            await service.process.wait()
+        service.keeper = service.process = None
+
+    async def _drop_tunnels(self) -> None:
+        for tunnel in list(self.tunnels):
+            await tunnel.close()
+
+    def _processes(self) -> list[identity.ProcessIdentity]:
+        found = local_processes.look_at(self.execution_id)
+        return [*found.agentctl, *found.others]
+
+    def _signal(self, number: int) -> None:
+        for who in self._processes():
+            identity.signal(who, number)
+
+    def _kill(self) -> None:
+        identity.end_all(self._processes(), 10)

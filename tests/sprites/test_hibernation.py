@@ -1,0 +1,104 @@
+"""Sprites that fall asleep and wake again: what is frozen goes on, what is gone comes up again by itself."""
+
+from __future__ import annotations
+
+import signal
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.places import local_processes
+from executors_app.domain import Observed, WorkspaceState
+from tests.executors.places import client_of, known, look, row_of, spec_for, start_agent
+from tests.sprites.place import SpritesPlace
+from tests.waiting import eventually_async
+
+
+async def test_a_sprite_stays_awake_while_its_agent_lives_and_pauses_afterwards(place: SpritesPlace) -> None:
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    machine = place.machine(spec)
+    await start_agent(place, spec, launched, "first")
+    await eventually_async(lambda: bool(machine.tasks), describe="the sprite is held")
+    assert place.stand_in.do(machine.pause()) is False
+
+    await client_of(spec, launched).stop_agent(5, "stop")
+    await eventually_async(lambda: not machine.tasks, describe="the hold is given back")
+    assert place.stand_in.do(machine.pause()) is True
+    assert machine.status == "warm"
+
+
+async def test_a_frozen_one_is_thawed_by_the_question_and_goes_on_where_it_was(place: SpritesPlace) -> None:
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    machine = place.machine(spec)
+    assert place.stand_in.do(machine.pause()) is True
+    found = await look(place, row_of(place, spec, launched))
+    assert (found.observed, machine.status) == (Observed.ALIVE, "running")
+    assert found.report is not None
+    assert found.report["boot_id"] == launched.boot_id
+
+
+async def test_drill_a_cold_one_is_dead_unwoken_and_its_service_and_conversation_come_back_with_the_launch(
+    place: SpritesPlace,
+) -> None:
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    started = await start_agent(place, spec, launched, "first")
+    journal = (await client_of(spec, launched).status())["journal"]
+    machine = place.machine(spec)
+    place.stand_in.do(machine.chill())
+    wakes = machine.wakes
+
+    found = await look(place, row_of(place, spec, launched))
+    assert (found.observed, found.reason, found.workspace) == (
+        *(Observed.DEAD, "sprite_cold"),
+        WorkspaceState.PRESENT,
+    )
+    assert (machine.status, machine.wakes) == ("cold", wakes), "to look wakes nobody"
+
+    place.stand_in.calls.clear()
+    again = await place.runtime.launch(known(spec, launched))
+    assert again.found, "the sprite's own runtime has started the service"
+    assert not [call for call in place.stand_in.calls if call.startswith("PUT")]
+    assert (again.boot_id != launched.boot_id, again.url) == (True, launched.url)
+    outcome = await start_agent(place, spec, again, "second", started["resume_token"])
+    assert outcome["outcome"] == "loaded"
+    assert (await client_of(spec, again).status())["journal"]["epoch"] == journal["epoch"]
+
+
+async def test_an_agentctl_that_dies_alone_is_started_again_by_its_sprite(place: SpritesPlace) -> None:
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    (agentctl,) = local_processes.look_at(spec.execution_id).agentctl
+    identity.signal(agentctl, signal.SIGKILL)
+
+    async def is_back() -> bool:
+        found = await look(place, row_of(place, spec, launched))
+        return found.report is not None and found.report["boot_id"] != launched.boot_id
+
+    await eventually_async(is_back, describe="the next agentctl answers")
+
+
+async def test_what_the_user_stopped_stays_stopped_over_a_cold_boot(place: SpritesPlace) -> None:
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    facts = row_of(place, spec, launched)
+    assert await place.runtime.end(facts) is True
+    machine = place.machine(spec)
+    place.stand_in.do(machine.chill())
+    place.stand_in.do(machine.wake())
+    found = await look(place, facts)
+    assert (found.observed, found.reason) == (Observed.DEAD, "service_stopped")
+
+
+async def test_a_connection_through_the_tunnel_ends_with_the_pause_and_the_next_one_wakes_the_sprite(
+    place: SpritesPlace,
+) -> None:
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    client, machine = client_of(spec, launched), place.machine(spec)
+    epoch = (await client.status())["journal"]["epoch"]
+    async with client.events(0, epoch):
+        await eventually_async(lambda: bool(machine.tunnels), describe="the stream is open")
+        place.stand_in.do(machine.pause())
+        await eventually_async(lambda: not machine.tunnels, describe="the stream has dropped")
+    assert (await client.status())["boot_id"] == launched.boot_id

@@ -1,0 +1,144 @@
+"""Many sprites of one organisation: whose they are, what is said where nobody answers, and what comes home."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.domain import Observed, WorkspaceState
+from executors_app.errors import LaunchFailed, RuntimeUnavailable, WorkspaceGone
+from executors_app.runtimes import BringsHome, FindsOrphans
+from executors_app.sprites import names
+from executors_app.sprites.config import read_config
+from executors_app.tunnel import host_header
+from tests.executors.places import client_of, known, look, row_of, seen, spec_for
+from tests.executors.repositories import commit, run_git
+from tests.sprites.machine import Machine
+from tests.sprites.place import SpritesPlace
+
+
+async def test_an_api_that_is_away_proves_nothing_and_is_asked_for_nothing(place: SpritesPlace) -> None:
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    place.stand_in.away = True
+    place.stand_in.calls.clear()
+    facts = row_of(place, spec, launched)
+    found = await look(place, facts)
+    assert (found.observed, found.reason) == (Observed.UNKNOWN, "runtime_unavailable")
+    assert place.stand_in.calls == ["GET /v1/sprites"]
+    assert await place.runtime.end(facts) is False
+    with pytest.raises((RuntimeUnavailable, LaunchFailed)):
+        await place.runtime.launch(known(spec, launched))
+    place.stand_in.away = False
+    assert (await look(place, facts)).observed is Observed.ALIVE
+
+
+@pytest.mark.parametrize("token", ["", "a token of yesterday"])
+async def test_a_token_that_is_none_is_said_in_one_sentence(token: str, place: SpritesPlace, settings: Any) -> None:
+    settings.KANDEV_SPRITES_TOKEN = token
+    with pytest.raises(RuntimeUnavailable, match=r"KANDEV_SPRITES_TOKEN|Authentication failed"):
+        await place.runtime.check_place(place.config)
+    found = await look(place, row_of(place, spec_for(place)))
+    assert (found.observed, found.reason) == (Observed.UNKNOWN, "runtime_unavailable")
+
+
+async def test_many_are_looked_at_with_one_list_and_none_is_woken(place: SpritesPlace) -> None:
+    specs = [spec_for(place) for _ in range(120)]
+    for spec in specs:
+        name = names.name_of(spec.execution_id)
+        place.stand_in.machines[name] = Machine(name, [names.label()])
+    rows = [row_of(place, spec, worktree_path="/somewhere", worktree_branch="b") for spec in specs]
+    found = await place.runtime.observe(rows, timeout=20, concurrency=10)
+    assert {(one.observed, one.reason) for one in found.values()} == {(Observed.DEAD, "sprite_cold")}
+    assert place.stand_in.calls == ["GET /v1/sprites"] * 3
+
+
+async def test_another_deployments_sprite_is_neither_used_nor_ended(place: SpritesPlace) -> None:
+    spec = spec_for(place)
+    name = names.name_of(spec.execution_id)
+    place.stand_in.machines[name] = Machine(name, ["kandev-of-somebody-else"], status="running")
+    found = await look(place, row_of(place, spec))
+    assert (found.observed, found.reason) == (Observed.UNKNOWN, "foreign")
+    with pytest.raises(LaunchFailed, match="another deployment"):
+        await place.runtime.launch(spec)
+    assert await place.runtime.end(row_of(place, spec)) is False
+
+
+async def test_orphans_are_listed_and_removed_on_the_proof_of_their_label_alone(place: SpritesPlace) -> None:
+    assert isinstance(place.runtime, FindsOrphans)
+    ours, theirs, unnamed = (names.name_of(spec_for(place).execution_id) for _ in range(3))
+    for name, labels in ((ours, [names.label()]), (theirs, ["kandev-x"]), (unnamed, [])):
+        place.stand_in.machines[name] = Machine(name, labels)
+    (orphan,) = await place.runtime.orphans(set(), [{}])
+    assert (orphan.id, await place.runtime.orphans({orphan.execution_id}, [{}])) == (ours, [])
+    place.stand_in.machines[ours].labels = ["kandev-x"]
+    assert await place.runtime.remove_orphan(orphan, [{}]) is False
+    place.stand_in.machines[ours].labels = [names.label()]
+    assert await place.runtime.remove_orphan(orphan, [{}]) is True
+    assert set(place.stand_in.machines) == {theirs, unnamed}
+
+
+async def test_work_comes_home_and_a_removed_sprite_is_made_again_from_it_and_says_so(place: SpritesPlace) -> None:
+    assert isinstance(place.runtime, BringsHome)
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    facts, worktree = row_of(place, spec, launched), seen(place, launched)
+    head = commit(worktree, "done", "committed\n")
+    (worktree / "half").write_text("not committed\n")
+    await client_of(spec, launched).snapshot()
+
+    assert await place.runtime.bring_home(facts) is True
+    assert await place.runtime.bring_home(facts) is False
+    assert run_git(place.repository, "rev-parse", launched.worktree_branch) == head
+
+    _remove(place, spec.execution_id)
+    found = await look(place, facts)
+    assert (found.observed, found.reason, found.workspace) == (
+        *(Observed.DEAD, "sprite_gone"),
+        WorkspaceState.REBUILDABLE,
+    )
+    again = await place.runtime.launch(known(spec, launched))
+    assert "had come home" in again.state["rebuilt"]
+    assert (seen(place, again) / "half").read_text() == "not committed\n"
+
+
+async def test_a_removed_sprite_whose_work_never_came_home_is_never_replaced_by_an_empty_one(
+    place: SpritesPlace,
+) -> None:
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    _remove(place, spec.execution_id)
+    found = await look(place, row_of(place, spec, launched))
+    assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.GONE)
+    assert names.name_of(spec.execution_id) in found.workspace_reason
+    with pytest.raises(WorkspaceGone):
+        await place.runtime.launch(known(spec, launched))
+
+
+def _remove(place: SpritesPlace, execution_id: str) -> None:
+    machine = place.stand_in.machines.pop(names.name_of(execution_id))
+    place.stand_in.do(machine.chill())
+    shutil.rmtree(Path(names.root_of(execution_id)))
+
+
+@pytest.mark.parametrize("python", ["python3", 3, None])
+def test_a_python_without_an_absolute_path_is_refused(python: Any) -> None:
+    with pytest.raises(ValueError, match=r"^python wants .+\.$"):
+        read_config({"python": python})
+
+
+@pytest.mark.parametrize(
+    ("url", "header"),
+    [
+        ("http://kandev-1.sprite.invalid:20001", {"Host": "localhost:20001"}),
+        ("http://127.0.0.1:20001", {}),
+        ("http://sprite.invalid.example:1", {}),
+        ("http://kandev-1.sprite.invalid:x", {}),
+        ("\0", {}),
+    ],
+)
+def test_only_the_address_of_a_sprite_leads_into_a_tunnel(url: str, header: dict[str, str]) -> None:
+    assert host_header(url) == header

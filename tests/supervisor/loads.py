@@ -1,0 +1,109 @@
+"""One native resume for real: a session's rows, agentctl with its driver behind a socket, a scripted agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from executors_app.agentctl.event_stream import EventStreams
+from executors_app.agentctl.server import build_app
+from executors_app.agentctl.serving import known_drivers, listen
+from executors_app.agentctl.sidecar import Execution, Sidecar
+from executors_app.client import AgentctlClient
+from executors_app.domain import Launched
+from executors_app.errors import AgentctlRefused
+from sessions_app.models import Intent, Prompt, TaskSession
+from sessions_app.supervisor import start_agent, start_plan
+from sessions_app.supervisor.outcomes import failure_of, write_failure
+from tests.agents.scripts import SESSION, Script
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
+
+ASKED = "write the parser"
+TOKEN = SESSION
+_BEARER = "a-token-of-some-length"
+_AGENT = Path(__file__).parents[1] / "agents" / "scripted_agent.py"
+
+
+class Resume:
+    """A session with one completed turn whose agent is gone; ``run`` takes it up again with another agent."""
+
+    def __init__(self, home: Path, agent_type: str):
+        session, journal = running_session(execution={"resume_token": TOKEN, "workspace_path": str(home)}), Journal()
+        Prompt.objects.create(session=session, message_id="p1", text=ASKED, state="sending")
+        hear(session, [*journal.turn_begins("p1"), *journal.says("Done."), journal.completes("p1"), journal.exits()])
+        self.home, self.session = home, fresh(session)
+        change(session.agent_profile, agent_type=agent_type)
+
+    def run(self, script: Script | None, timeout: float = 20.0, mode: str = "auto") -> TaskSession:
+        """The session afterwards; without a script its program is not there."""
+        path = self.home / "script.json"
+        path.write_text(json.dumps(script or {}))
+        command = [sys.executable, str(_AGENT), str(path)] if script is not None else ["/no/such/agent"]
+        change(self.session.agent_profile, command=command)
+        intent = Intent.objects.create(session=self.session, kind="start", payload={"mode": mode})
+        plan = start_plan.claim(self.session.id, intent.id, MINE.owner, lives=None)
+        assert plan is not None
+        start_plan.write_launched(plan, _launched(self.home))
+        order = start_agent.prepare(plan, plan.lease, found="")
+        assert order is not None
+        try:
+            answer = asyncio.run(_ask(self.home, {**order.body, "timeout": timeout}))
+        except AgentctlRefused as error:
+            failure = failure_of(error, executor_failed=False)
+            write_failure(self.session.id, plan.intent_id, plan.lease, failure)
+        else:
+            start_agent.write_started(plan, plan.lease, order, answer)
+        self.session = fresh(self.session)
+        return self.session
+
+    def methods(self) -> list[str]:
+        """What the agent was asked, in order."""
+        read = self.home / "script.json.read"
+        lines = read.read_bytes().splitlines() if read.exists() else []
+        return [str(json.loads(line).get("method")) for line in lines]
+
+    def fate(self) -> str:
+        """What became of the token: *kept*, set *aside*, or *lost*."""
+        row = execution_of(self.session)
+        if row.resume_token == TOKEN:
+            return "kept"
+        return "aside" if row.rejected_resume_token == TOKEN and not row.resume_token else "lost"
+
+
+def _launched(home: Path) -> Launched:
+    return Launched(
+        url="http://127.0.0.1:9",
+        pid=1,
+        boot_id="boot",
+        workspace_path=str(home),
+        worktree_id="",
+        worktree_path=str(home),
+        worktree_branch="",
+    )
+
+
+async def _ask(home: Path, body: Mapping[str, Any]) -> dict[str, Any]:
+    """``POST /agent/start`` to an agentctl of its own, which ends afterwards."""
+    state = home / "state"
+    state.mkdir(exist_ok=True)
+    sidecar = Sidecar(Execution("execution", "session", home, state), known_drivers())
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    app = build_app(sidecar, EventStreams(sidecar.journal, sidecar.fence), _BEARER, "127.0.0.1", port)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    try:
+        client = AgentctlClient(f"http://127.0.0.1:{port}", _BEARER, "execution", generation=1)
+        return await client.start_agent(body, timeout=60)
+    finally:
+        await sidecar.stop_for_good()
+        await runner.cleanup()
+        await sidecar.close()

@@ -1,0 +1,66 @@
+"""What only the workspace knows of a cut turn is asked for once, before the next agent starts; it holds up no start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessions_app.models import TaskSession
+from sessions_app.services import unfinished
+from sessions_app.supervisor import aftermath
+from sessions_app.supervisor.core import Core
+from tests.supervisor.agentctls import talking
+from tests.supervisor.places import with_core
+from tests.supervisor.rows import change, fresh, running_session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CUT = {"message_id": "p1", "run_id": "r1", "tools": ["make test"], "since": "a" * 40}
+LEFT = {"files": ["modified a.py"], "processes": ["npm run dev"]}
+
+
+def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int = 1) -> TaskSession:
+    """The session after so many looks at an agentctl that tells ``left``."""
+    session = running_session(execution={"owner": "", "lease_expires_at": None})
+    change(session, metadata={unfinished.INTERRUPTION: known})
+
+    async def look(core: Core) -> None:
+        attachment = await core.attach(session.id)
+        assert attachment is not None
+        for _ in range(times):
+            await aftermath.look(core, attachment)
+
+    with talking(session) as agentctl:
+        agentctl.left = left
+        with_core(look)
+    return fresh(session)
+
+
+@pytest.mark.parametrize(
+    ("left", "changed", "processes"),
+    [
+        (LEFT, ["modified a.py"], ["npm run dev"]),
+        (None, [], []),
+        ({}, [], []),
+        ({"files": [f"added {number}" for number in range(500)]}, 200, []),
+    ],
+)
+def test_what_is_left_is_kept_as_far_as_it_is_told(left: Any, changed: Any, processes: list[str]) -> None:
+    known = unfinished.of(looked(left, CUT))
+    assert known is not None
+    kept = known["changed"]
+    assert (len(kept) if isinstance(changed, int) else kept) == changed
+    assert known["processes"] == processes
+    assert known["tools"] == ["make test"]
+
+
+@pytest.mark.parametrize("known", [{}, {**CUT, "changed": ["added b.py"], "processes": []}])
+def test_nobody_is_asked_twice_or_for_nothing(known: dict[str, Any]) -> None:
+    assert (unfinished.of(looked(LEFT, known)) or {}) == known
+
+
+def test_without_a_snapshot_the_processes_are_told_alone() -> None:
+    known = unfinished.of(looked(LEFT, {**CUT, "since": ""}, times=2))
+    assert known is not None
+    assert (known["changed"], known["processes"]) == ([], ["npm run dev"])

@@ -1,0 +1,122 @@
+"""The supervisor listens to whoever tells of deaths, as long as it has sessions there."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Hashable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, Self, cast
+
+import pytest
+
+from executors_app import plugins
+from executors_app.domain import Death
+from executors_app.errors import RuntimeUnavailable
+from sessions_app.supervisor.deaths import DeathWatch
+from tests.waiting import eventually_async
+
+
+@dataclass
+class TellingRuntime:
+    """Tells what it is told to tell."""
+
+    told: asyncio.Queue[Death] = field(default_factory=asyncio.Queue)
+    listeners: list[Hashable] = field(default_factory=list)
+
+    def source_of_deaths(self, execution: Any) -> Hashable:
+        """The engine that the execution names."""
+        if execution.engine == "broken":
+            raise RuntimeUnavailable
+        return cast("Hashable", execution.engine)
+
+    async def deaths(self, source: Hashable) -> AsyncIterator[Death]:
+        """What is in the queue."""
+        self.listeners.append(source)
+        try:
+            while True:
+                yield await self.told.get()
+        finally:
+            self.listeners.remove(source)
+
+
+class Attached:
+    """An attachment that only can be stopped."""
+
+    def __init__(self, engine: str):
+        self.facts = SimpleNamespace(runtime="telling", engine=engine, state={"container": "box"})
+        self.stopped = False
+
+    async def stop(self) -> None:
+        """Its end is looked after."""
+        self.stopped = True
+
+
+@pytest.fixture
+def telling(monkeypatch: pytest.MonkeyPatch) -> TellingRuntime:
+    """The only runtime."""
+    made = TellingRuntime()
+    monkeypatch.setattr(plugins, "runtimes", lambda: {"telling": made})
+    return made
+
+
+class Watched:
+    """A watch, its attachments, and the sessions that it wants to be looked for."""
+
+    def __init__(self, *engines: str):
+        self.attached = {uuid.uuid4(): Attached(engine) for engine in engines}
+        self.looks: list[uuid.UUID] = []
+        core: Any = SimpleNamespace(attachments=self.attached, attached=self.attached.get)
+        self.watch = DeathWatch(core, self.looks.append)
+
+    async def __aenter__(self) -> Self:
+        await self.watch.keep()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.watch.close()
+
+
+async def test_each_engine_is_listened_to_once_and_no_longer_than_needed(telling: TellingRuntime) -> None:
+    async with Watched("one", "one", "two", "broken") as watched:
+        assert sorted(map(str, telling.listeners)) == ["one", "two"]
+        for key in [key for key, one in watched.attached.items() if one.facts.engine == "one"]:
+            del watched.attached[key]
+        await watched.watch.keep()
+        assert telling.listeners == ["two"]
+    assert telling.listeners == []
+
+
+async def test_a_death_ends_the_stream_that_seems_to_live(telling: TellingRuntime) -> None:
+    async with Watched("one", "one") as watched:
+        first, second = watched.attached
+        telling.told.put_nowait(Death(str(first), "box"))
+        await eventually_async(lambda: watched.attached[first].stopped, describe="its stream is ended")
+        assert not watched.attached[second].stopped
+        assert watched.looks == []
+
+
+@pytest.mark.parametrize("late", [Death("", "an earlier box"), Death("", "box", ended=False)])
+async def test_neither_what_it_left_nor_a_part_of_it_ends_a_stream(telling: TellingRuntime, late: Death) -> None:
+    async with Watched("one", "one") as watched:
+        first, second = watched.attached
+        telling.told.put_nowait(replace(late, session_id=str(first)))
+        telling.told.put_nowait(Death(str(second), "box"))
+        await eventually_async(lambda: watched.attached[second].stopped, describe="both were heard")
+        assert not watched.attached[first].stopped
+
+
+async def test_a_death_of_a_session_without_a_stream_is_looked_after(telling: TellingRuntime) -> None:
+    async with Watched("one") as watched:
+        lost = uuid.uuid4()
+        telling.told.put_nowait(Death("no session", "box"))
+        telling.told.put_nowait(Death(str(lost), "box"))
+        await eventually_async(lambda: watched.looks == [lost], describe="it is looked for")
+
+
+async def test_where_something_may_have_been_missed_all_of_that_engine_are_looked_at(telling: TellingRuntime) -> None:
+    async with Watched("one", "one") as watched:
+        telling.told.put_nowait(Death(""))
+        await eventually_async(lambda: set(watched.looks) == set(watched.attached), describe="all are looked for")
+        assert not any(one.stopped for one in watched.attached.values())

@@ -1,0 +1,268 @@
+"""Every way in which taking a conversation up again can fail, and what comes of it; never a new one in silence.
+
+A row is one resume for real, with a scripted agent behind agentctl's own driver: agent type, what the agent does,
+then what the session, its receipt, its token and its page say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+
+from sessions_app.models import TaskSession
+from sessions_app.services.assessment import assess_session, execution_of
+from sessions_app.services.status import session_status
+from sessions_app.supervisor.outcomes import SAID_GONE
+from sessions_app.views.banners import banner_of, buttons_of
+from tests.agents.scripts import Action, Script, agent, chunk, error, result
+from tests.supervisor.loads import ASKED, TOKEN, Resume
+from tests.supervisor.rows import change, names
+
+pytestmark = pytest.mark.django_db
+
+NOT_FOUND = error(-32601, "Method not found")
+OFTEN_ERRS = timedelta(seconds=91)
+
+
+def load(*actions: Action) -> Script:
+    return agent(load=True, session_load=list(actions))
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What comes of it; ``page`` is a part of the banner."""
+
+    state: str
+    token: str
+    next_strategy: str | None
+    page: str
+    buttons: tuple[str, ...]
+    comes_again: bool
+
+
+GONE = Fate(
+    "WAITING_FOR_INPUT",
+    "aside",
+    "fresh",
+    "With your next prompt it starts a new conversation",
+    ("Try the old conversation again", "Start fresh"),
+    comes_again=False,
+)
+GONE_BUT_TOLD = Fate(
+    "WAITING_FOR_INPUT",
+    "aside",
+    "history",
+    "With your next prompt it is told what was said so far",
+    ("Try the old conversation again", "Start fresh"),
+    comes_again=False,
+)
+AGAIN = Fate("ERROR", "kept", "native", "The last start failed. The next one is at", ("Try again",), comes_again=True)
+USER_DECIDES = Fate(
+    "ERROR",
+    "kept",
+    None,
+    "The agent loaded a conversation that is not the one shown here",
+    ("Go on with the loaded conversation", "Start fresh"),
+    comes_again=False,
+)
+
+SESSION_GONE = f"conversation {TOKEN} is gone"
+FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
+    # what the agent says of the conversation: its type's own words decide, whatever the code is
+    "codex -32002": ("codex", load(error(-32002, f"Resource not found: {TOKEN}")), "token_rejected", GONE),
+    "codex -32603": ("codex", load(error(-32603, "no rollout found for thread id")), "token_rejected", GONE),
+    "codex in data": ("codex", load(error(-32603, "x", {"d": "Resource not found"})), "token_rejected", GONE),
+    "claude -32002": ("claude_code", load(error(-32002, "Resource not found")), "token_rejected", GONE),
+    "claude -32603": (
+        "claude_code",
+        load(error(-32603, f"No conversation found with session ID: {TOKEN}")),
+        "token_rejected",
+        GONE,
+    ),
+    "opencode session": (
+        "opencode",
+        load(error(-32603, "OpenCode service failure", {"service": "session"})),
+        "token_rejected",
+        GONE,
+    ),
+    "codex -32000": ("codex", load(error(-32000, "Resource not found")), "token_rejected", GONE),
+    "demo": ("demo", load(error(-32002, SESSION_GONE)), "token_rejected", GONE),
+    "after half a replay": ("demo", load(chunk("user", ASKED), error(-32002, SESSION_GONE)), "token_rejected", GONE),
+    "gemini twice": ("gemini", load(error(-32603, "No previous sessions found")), "token_rejected", GONE_BUT_TOLD),
+    # what says nothing of the conversation keeps the token, and is tried again
+    "codex internal": ("codex", load(error(-32603, "Internal error")), "handshake_failed", AGAIN),
+    "codex busy": ("codex", load(error(-32603, "the database is locked")), "handshake_failed", AGAIN),
+    "claude in use": ("claude_code", load(error(-32603, "Session is already in use.")), "handshake_failed", AGAIN),
+    "opencode provider": (
+        "opencode",
+        load(error(-32603, "OpenCode service failure", {"service": "provider"})),
+        "handshake_failed",
+        AGAIN,
+    ),
+    "copilot": ("copilot", load(error(-32602, "Unknown sessionId")), "handshake_failed", AGAIN),
+    "amp": ("amp", load(error(-32602, "Invalid params")), "handshake_failed", AGAIN),
+    "auggie": ("auggie", load(error(-32603, "Request was aborted.")), "handshake_failed", AGAIN),
+    "any agent -32002": ("custom_acp", load(error(-32002, "Resource not found")), "handshake_failed", AGAIN),
+    "any agent -32600": ("custom_acp", load(error(-32600, "No sessions directory found")), "handshake_failed", AGAIN),
+    "no error object": ("codex", load('{"jsonrpc": "2.0", "id": $ID, "error": "no"}'), "handshake_failed", AGAIN),
+    "wants a login": ("codex", load(error(-32000, "Authentication required")), "auth_required", AGAIN),
+    # what is claimed and what is there
+    "offers nothing": ("codex", agent(), "resume_unsupported", GONE),
+    "load only claimed": ("codex", load(NOT_FOUND), "resume_unsupported", GONE),
+    "both only claimed": (
+        "codex",
+        agent(load=True, resume=True, session_load=[NOT_FOUND], session_resume=[NOT_FOUND]),
+        "resume_unsupported",
+        GONE,
+    ),
+    "resume refused": (
+        "codex",
+        agent(resume=True, session_resume=[error(-32603, "no rollout found")]),
+        "token_rejected",
+        GONE,
+    ),
+    "resume fails": ("codex", agent(resume=True, session_resume=[error(-32603, "Oops")]), "handshake_failed", AGAIN),
+    # when it fails
+    "no program": ("codex", None, "spawn_failed", AGAIN),
+    "ends at once": ("codex", agent(load=True, initialize=[4]), "agent_exited", AGAIN),
+    "closes its output": ("codex", agent(load=True, initialize=["$CLOSE"]), "agent_exited", AGAIN),
+    "another protocol": ("codex", agent(initialize=[result({"protocolVersion": 2})]), "handshake_failed", AGAIN),
+    "no protocol": ("codex", agent(initialize=[result("hello")]), "handshake_failed", AGAIN),
+    "refuses to begin": ("codex", agent(initialize=[error(-32603, "Resource not found")]), "handshake_failed", AGAIN),
+    "ends in the load": ("codex", load(chunk("user", ASKED), 3), "agent_exited", AGAIN),
+    "closes in the load": ("codex", load("$CLOSE"), "agent_exited", AGAIN),
+    "silent from the start": ("codex", agent(load=True, initialize=[]), "start_timeout", AGAIN),
+    "silent in the load": ("codex", load(), "start_timeout", AGAIN),
+    "silent after a replay": ("codex", load(chunk("user", ASKED)), "start_timeout", AGAIN),
+    # success that is none
+    "another conversation": ("codex", load(chunk("user", "paint it"), result({})), "context_mismatch", USER_DECIDES),
+    "an empty one": ("codex", load(result({})), "context_mismatch", USER_DECIDES),
+    "without its user": ("codex", load(chunk("agent", "Hello!"), result(None)), "context_mismatch", USER_DECIDES),
+}
+SILENT = {name for name in FAILURES if name.startswith("silent")}
+
+
+def _page(session: TaskSession) -> tuple[str, tuple[str, ...]]:
+    """What the banner says, and its buttons, once the supervisor has looked."""
+    status = {**session_status(session), "recovering": False}
+    assessment = assess_session(session)
+    said = banner_of(session, status, execution_of(session), assessment)
+    assert said is not None
+    return said.text, tuple(button.text for button in buttons_of(said, assessment))
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_comes_of_a_load_that_fails(name: str, tmp_path: Path) -> None:
+    kind, script, code, fate = FAILURES[name]
+    resume = Resume(tmp_path, kind)
+    if name == "gemini twice":
+        said_at = timezone.now() - OFTEN_ERRS
+        change(resume.session, metadata={**resume.session.metadata, SAID_GONE: said_at.isoformat()})
+    session = resume.run(script, timeout=1.5 if name in SILENT else 20)
+
+    receipt = session.receipts.get()
+    assert (receipt.kind, receipt.verified, receipt.reason) == ("failed", "none", code)
+    assert (session.state, session.error_code, resume.fate()) == (fate.state, code, fate.token)
+    assert assess_session(session).cause.strategy == fate.next_strategy
+    assert (session.next_restart_at is not None) is fate.comes_again
+    text, buttons = _page(session)
+    assert fate.page in text
+    assert buttons[: len(fate.buttons)] == fate.buttons
+    assert session.error_message
+    assert receipt.evidence["message"] in session.error_message
+    assert TOKEN not in f"{session.error_message} {receipt.evidence}"
+    assert "session/new" not in resume.methods(), "a new conversation in silence"
+    assert (session.launch_id, session.inject_history) == ("", False)
+    assert names(session).count("session.receipt") == 1
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(FAILURES) >= 30
+
+
+@pytest.mark.parametrize("ago", [None, timedelta(seconds=30)])
+def test_an_agent_that_often_errs_is_asked_once_more_before_it_is_believed(
+    ago: timedelta | None, tmp_path: Path
+) -> None:
+    resume = Resume(tmp_path, "gemini")
+    if ago is not None:
+        change(resume.session, metadata={SAID_GONE: (timezone.now() - ago).isoformat()})
+    session = resume.run(load(error(-32603, "Invalid session identifier")))
+    assert (session.state, session.error_code, resume.fate()) == ("ERROR", "token_rejected", "kept")
+    assert session.error_message.endswith("Asking once more.")
+    assert session.next_restart_at is not None
+    assert session.receipts.get().kind == "failed"
+
+
+SUCCESSES = {
+    "loaded and proven": ("codex", load(chunk("user", ASKED), chunk("agent", "Done."), result({})), "loaded", "replay"),
+    "never replays": ("claude_code", load(result({})), "loaded", "pending"),
+    "resumed": ("codex", agent(resume=True, session_resume=[result({})]), "resumed", "pending"),
+    "resumed after all": (
+        "codex",
+        agent(load=True, resume=True, session_load=[NOT_FOUND], session_resume=[result({})]),
+        "resumed",
+        "pending",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUCCESSES)
+def test_a_load_that_works_is_told_by_its_kind_with_evidence(name: str, tmp_path: Path) -> None:
+    kind, script, receipt_kind, verified = SUCCESSES[name]
+    resume = Resume(tmp_path, kind)
+    session = resume.run(script)
+    receipt = session.receipts.get()
+    assert (receipt.kind, receipt.verified, resume.fate()) == (receipt_kind, verified, "kept")
+    evidence = receipt.evidence
+    assert evidence["fingerprint_before"] == evidence["fingerprint_after"]
+    assert evidence["agent_pid"] > 0
+    assert evidence["agent_started_at"]
+    assert evidence["log_messages"] == 2
+    assert set(evidence["timings_ms"]) == {"spawn", "initialize", "session"}
+    assert evidence["injection"] is None
+    assert (session.state, bool(session.launch_id)) == ("WAITING_FOR_INPUT", True)
+
+
+OTHER = load(chunk("user", "paint the shed"), result({}))
+
+
+def test_what_a_user_accepts_is_gone_on_with_and_proven_by_nobody(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "codex")
+    assert resume.run(OTHER).context_mismatch
+    session = resume.run(OTHER, mode="accept_mismatch")
+    receipt = session.receipts.first()
+    assert receipt is not None
+    assert (receipt.kind, receipt.verified, receipt.reason) == ("loaded", "none", "accept_mismatch")
+    assert "last completed request" in receipt.evidence["accepted_by_user"]
+    assert (session.state, session.context_mismatch, resume.fate()) == ("WAITING_FOR_INPUT", False, "kept")
+
+
+def test_a_user_who_starts_fresh_loses_nothing_before_the_new_conversation_works(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "codex")
+    resume.run(OTHER)
+    failed = resume.run(agent(session_new=[error(-32603, "Oops")]), mode="fresh_start")
+    assert (failed.receipts.first().kind, resume.fate()) == ("failed", "kept")  # type: ignore[union-attr]
+    session = resume.run(agent(session_new=[result({"sessionId": "a-new-conversation"})]), mode="fresh_start")
+    execution = execution_of(session)
+    assert execution is not None
+    assert (execution.resume_token, execution.rejected_resume_token) == ("a-new-conversation", TOKEN)
+    assert session.receipts.first().kind == "fresh"  # type: ignore[union-attr]
+    assert not session.context_mismatch
+
+
+def test_the_old_conversation_is_tried_again_and_comes_back_when_it_is_there(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "codex")
+    resume.run(load(error(-32002, "Resource not found")))
+    assert resume.fate() == "aside"
+    resume.run(load(error(-32002, "Resource not found")), mode="resume")
+    assert resume.fate() == "aside"
+    session = resume.run(load(chunk("user", ASKED), result({})), mode="resume")
+    execution = execution_of(session)
+    assert execution is not None
+    assert (execution.resume_token, execution.rejected_resume_token) == (TOKEN, "")
+    assert [row.kind for row in session.receipts.all()] == ["loaded", "failed", "failed"]

@@ -1,0 +1,78 @@
+"""A turn that shows that its agent is not in the session's conversation: the same comes of it as of such a start."""
+
+from __future__ import annotations
+
+import pytest
+
+from executors_app.agentctl.protocol import Kind
+from executors_app.models import AgentProfile
+from sessions_app.models import TaskSession
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import change, execution_of, fresh, running_session, runs
+
+pytestmark = pytest.mark.django_db
+
+
+def resumed_session() -> TaskSession:
+    """Its agent was resumed, which only its first turn can prove."""
+    session = running_session()
+    session.receipts.create(kind="resumed", verified="pending", launch_id=session.launch_id, strategy="native")
+    return session
+
+
+def fail_first_turn(session: TaskSession, code: str) -> TaskSession:
+    journal = Journal()
+    begun = journal.turn_begins("p1")
+    failed = journal.line(Kind.TURN_FAILED, message_id="p1", code=code, message="In its own words.")
+    hear(session, [*begun, failed, journal.exits(expected=True)])
+    return fresh(session)
+
+
+def test_a_conversation_that_is_gone_sets_its_token_aside_and_leaves_the_rest_to_the_user() -> None:
+    session = fail_first_turn(resumed_session(), "token_rejected")
+
+    row, receipt = execution_of(session), session.receipts.get()
+    assert (row.resume_token, row.rejected_resume_token) == ("", "conversation-1")
+    assert (session.state, session.error_code, session.launch_id) == ("WAITING_FOR_INPUT", "token_rejected", "")
+    assert (receipt.kind, receipt.verified, receipt.reason) == ("failed", "none", "token_rejected")
+    assert receipt.evidence["message"] == "In its own words."
+    assert [state for _, state in runs(session)] == ["failed"]
+    assert session.next_restart_at is None
+
+
+def test_another_conversation_is_quarantined_with_its_token_kept() -> None:
+    session = fail_first_turn(resumed_session(), "context_mismatch")
+
+    row, receipt = execution_of(session), session.receipts.get()
+    assert (row.resume_token, row.rejected_resume_token) == ("conversation-1", "")
+    assert (session.state, session.error_code, session.context_mismatch) == ("ERROR", "context_mismatch", True)
+    assert (receipt.kind, receipt.verified, receipt.reason) == ("failed", "none", "context_mismatch")
+
+
+def test_an_agent_that_is_known_to_err_is_not_believed_at_once() -> None:
+    session = resumed_session()
+    gemini = AgentProfile.objects.create(name="Gemini", agent_type="gemini")
+    session = fail_first_turn(change(session, agent_profile=gemini), "token_rejected")
+
+    assert execution_of(session).resume_token == "conversation-1"
+    assert session.next_restart_at is not None
+
+
+@pytest.mark.parametrize("code", ["agent_error", "auth_required", "agent_stuck"])
+def test_any_other_error_is_no_news_of_the_conversation(code: str) -> None:
+    session = fail_first_turn(resumed_session(), code)
+
+    assert execution_of(session).resume_token == "conversation-1"
+    assert (session.state, session.context_mismatch) == ("WAITING_FOR_INPUT", False)
+    assert session.receipts.get().kind == "resumed"
+
+
+def test_a_conversation_that_was_proven_and_is_lost_later_keeps_its_receipt() -> None:
+    session = resumed_session()
+    session.receipts.update(verified="agent_echo")
+
+    session = fail_first_turn(session, "context_mismatch")
+
+    receipt = session.receipts.get()
+    assert (receipt.kind, receipt.verified) == ("resumed", "agent_echo")
+    assert session.context_mismatch

@@ -1,0 +1,78 @@
+"""A receipt that is pending is proven by the first turn of its own agent, or by nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executors_app.models import ExecutorRunning
+from sessions_app.domain.verification import fingerprint
+from sessions_app.models import ContinuityReceipt, Prompt, TaskSession
+from sessions_app.supervisor import start_agent
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import change, fresh, last_payload, running_session
+from tests.supervisor.test_starts import claimed
+
+pytestmark = pytest.mark.django_db
+
+
+def resumed(**fields: Any) -> tuple[TaskSession, ContinuityReceipt]:
+    """A session whose agent was resumed, and has not had a turn since."""
+    session = running_session()
+    evidence = {"fingerprint_after": fingerprint("conversation-1")}
+    values = {"kind": "resumed", "verified": "pending", "launch_id": session.launch_id, "evidence": evidence}
+    return session, session.receipts.create(**{**values, **fields})
+
+
+def turn(session: TaskSession) -> None:
+    Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
+    journal = Journal()
+    hear(session, [*journal.turn_begins("p1"), journal.completes("p1")])
+
+
+@pytest.mark.parametrize(("kind", "verified"), [("resumed", "agent_echo"), ("injected", "agent_echo")])
+def test_a_turn_that_ends_well_proves_it(kind: str, verified: str) -> None:
+    session, receipt = resumed(kind=kind)
+    turn(session)
+    assert fresh(receipt).verified == verified
+    assert last_payload(session, "session.receipt")["verified"] == verified
+
+
+def test_a_turn_under_another_name_is_no_proof() -> None:
+    session, receipt = resumed(evidence={"fingerprint_after": fingerprint("another")})
+    turn(session)
+    assert fresh(receipt).verified == "none"
+
+
+def test_an_agent_that_leaves_before_its_first_turn_has_proven_nothing() -> None:
+    session, receipt = resumed()
+    hear(session, [Journal().exits()])
+    assert fresh(receipt).verified == "none"
+    assert last_payload(session, "session.receipt")["kind"] == "resumed"
+
+
+def test_the_turn_of_a_later_agent_proves_nothing_of_an_earlier_one() -> None:
+    session, receipt = resumed(launch_id="an earlier launch")
+    turn(session)
+    assert fresh(receipt).verified == "pending"
+
+
+def test_a_later_start_settles_what_an_earlier_one_has_left_open() -> None:
+    session, receipt = resumed()
+    ExecutorRunning.objects.update(status="stopped")
+    plan = claimed(change(session, launch_id=""))
+    order = start_agent.prepare(plan, plan.lease, found="")
+    assert order is not None
+    answer = {"outcome": "resumed", "resume_token": "conversation-1"}
+    assert start_agent.write_started(plan, plan.lease, order, answer)
+    assert fresh(receipt).verified == "none"
+    newest = session.receipts.first()
+    assert newest is not None
+    assert newest.verified != "none"
+
+
+def test_what_is_proven_stays_proven() -> None:
+    session, receipt = resumed(kind="loaded", verified="replay")
+    hear(session, [Journal().exits()])
+    assert fresh(receipt).verified == "replay"

@@ -1,0 +1,121 @@
+"""The three ways to start again: natively, with the history told on the first prompt, idle; never the task again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executors_app.models import ExecutorRunning
+from sessions_app.models import Prompt, TaskSession
+from sessions_app.services.assessment import assess_session, execution_of
+from sessions_app.services.status import session_status
+from sessions_app.supervisor import start_agent
+from sessions_app.supervisor.prompts import claim_next
+from sessions_app.views.banners import banner_of
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import MINE, change, fresh, prompt_states, running_session
+from tests.supervisor.test_starts import claimed
+
+pytestmark = pytest.mark.django_db
+
+DESCRIPTION = "Make the parser twice as fast."
+
+
+def at_rest(**execution: Any) -> TaskSession:
+    """A session that has worked on its task; its agent is gone."""
+    session, journal = running_session(execution=execution), Journal()
+    change(session.task, description=DESCRIPTION)
+    Prompt.objects.create(session=session, message_id="p1", text=DESCRIPTION, state="sending")
+    begins = journal.turn_begins("p1")
+    tool = journal.tool("t1", title="edit parser.py", raw_input={"path": "parser.py"}, status="completed")
+    done = journal.line("tool.update", tool_call_id="t1", status="completed", raw_output="3 lines changed")
+    hear(session, [*begins, tool, done, *journal.says("Faster."), journal.completes("p1")])
+    hear(session, [journal.exits()])
+    return fresh(session)
+
+
+def started(session: TaskSession, mode: str = "auto", **answer: Any) -> tuple[TaskSession, start_agent.AgentOrder]:
+    plan = claimed(session, mode)
+    order = start_agent.prepare(plan, plan.lease, found="")
+    assert order is not None
+    assert start_agent.write_started(plan, plan.lease, order, {"resume_token": "c2", **answer})
+    ExecutorRunning.objects.filter(session=session).update(status="ready")
+    return fresh(session), order
+
+
+def told(session: TaskSession, *prompts: str) -> list[str]:
+    """What the agent is told when the user says these, one turn each."""
+    journal, texts = Journal("epoch-2"), []
+    for text in prompts:
+        Prompt.objects.create(session=session, message_id=text, text=text, state="queued")
+        sending = claim_next(session.id, MINE, journal.epoch, frozenset())
+        assert sending is not None
+        texts.append(sending.text)
+        hear(session, [*journal.turn_begins(text), journal.completes(text)])
+    return texts
+
+
+def test_native_gets_its_conversation_and_nothing_is_said() -> None:
+    session, order = started(at_rest(), outcome="loaded", replayed=2, replayed_user_texts=[DESCRIPTION])
+    assert (order.strategy, order.body["resume_token"]) == ("native", "conversation-1")
+    assert prompt_states(session) == {"p1": "done"}
+    assert told(session, "Go on.") == ["Go on."]
+
+
+def test_a_history_is_told_with_the_first_prompt_and_with_no_other() -> None:
+    session = at_rest(resume_token="")
+    change(session.agent_profile, history_context_injection=True)
+    before = session_status(fresh(session))
+    assert before["resume_strategy"] == "history"
+    assert before["history"]["estimated_tokens"] > 0
+    assert (before["history"]["entries_told"], before["history"]["entries_cut"]) == (3, 0)
+    session, order = started(session, outcome="created")
+    assert (order.strategy, order.body["resume_token"]) == ("history", None)
+    assert prompt_states(session) == {"p1": "done"}, "nothing is said of itself"
+    receipt = session.receipts.get()
+    assert (receipt.kind, receipt.verified) == ("injected", "pending")
+    assert receipt.evidence["injection"] == before["history"] == session_status(session)["history"]
+    assert "about" in _banner(session)
+
+    first, second = told(session, "Go on.", "And now?")
+    lines = first.splitlines()
+    assert lines[0] == "RESUME CONTEXT FOR CONTINUING TASK"
+    assert f"[USER]: {DESCRIPTION}" in lines
+    assert '[TOOL CALL: edit parser.py] {"path": "parser.py"}' in lines
+    assert "[TOOL RESULT: edit parser.py] 3 lines changed" in lines
+    assert "[ASSISTANT]: Faster." in lines
+    assert lines[lines.index("=== CURRENT REQUEST ===") + 1] == "Go on."
+    assert second == "And now?"
+    assert session_status(fresh(session))["history"] is None
+
+
+def _banner(session: TaskSession) -> str:
+    status = {**session_status(session), "recovering": False}
+    said = banner_of(session, status, execution_of(session), assess_session(session))
+    return said.text if said else ""
+
+
+@pytest.mark.parametrize("mode", ["fresh_start", "auto"])
+def test_an_idle_agent_is_told_nothing_before_somebody_asks(mode: str) -> None:
+    session = at_rest()
+    if mode == "auto":  # the agent has said that the conversation is gone, and no history is allowed
+        change(execution_of(session) or session, resume_token="", rejected_resume_token="conversation-1")
+    session, order = started(session, mode, outcome="created")
+    assert (order.strategy, session.receipts.get().kind) == ("fresh", "fresh")
+    assert prompt_states(session) == {"p1": "done"}
+    assert session_status(session)["history"] is None
+    assert told(session, "Go on.") == ["Go on."]
+
+
+@pytest.mark.parametrize("strategy", ["native", "history", "fresh"])
+def test_no_start_carries_the_description_of_the_task(strategy: str) -> None:
+    session = at_rest(**({} if strategy == "native" else {"resume_token": ""}))
+    if strategy == "history":
+        change(session.agent_profile, history_context_injection=True)
+    plan = claimed(session, "fresh_start" if strategy == "fresh" else "auto")
+    order = start_agent.prepare(plan, plan.lease, found="")
+    assert order is not None
+    assert order.strategy == strategy
+    assert DESCRIPTION not in str(dict(order.body))
+    assert session.prompts.count() == 1

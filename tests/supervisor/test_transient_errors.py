@@ -1,0 +1,88 @@
+"""Which errors of a model's provider pass by themselves, and how long is waited before the turn is tried again."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessions_app.domain.transient import NOT_THE_PROVIDER, PAUSES, WORDS, Trouble, pause, trouble_of
+
+LIMITED, OVERLOADED = Trouble.RATE_LIMITED, Trouble.OVERLOADED
+UNREACHABLE, LOST, FINAL = Trouble.UNREACHABLE, Trouble.CONNECTION_LOST, None
+
+SAID = [
+    ("exceeded retry limit, last status: 429 Too Many Requests", LIMITED),
+    ('API Error: 429 {"type":"error","error":{"type":"rate_limit_error","message":"Slow down"}}', LIMITED),
+    ("Rate limit reached for requests. Please try again in 1.2s.", LIMITED),
+    ('got status: RESOURCE_EXHAUSTED. {"code":429}', LIMITED),
+    ("You exceeded your current quota, please check your plan. Please retry in 23.5s.", LIMITED),
+    ("Request was throttled", LIMITED),
+    ('API Error: 529 {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}', OVERLOADED),
+    ("API Error: 500 Internal server error", OVERLOADED),
+    ("unexpected status 503 Service Unavailable: mock", OVERLOADED),
+    ('Internal error ({"code":503,"status":"UNAVAILABLE"})', OVERLOADED),
+    ("The model is overloaded. Please try again later.", OVERLOADED),
+    ("502 Bad Gateway", OVERLOADED),
+    ("Internal error ({'details': 'HTTP 504'})", OVERLOADED),
+    ("The server had an error while processing your request", OVERLOADED),
+    ("We are experiencing high demand right now", OVERLOADED),
+    ("stream disconnected before completion: error decoding response body", LOST),
+    ("read ECONNRESET", LOST),
+    ("socket hang up", LOST),
+    ("Connection reset by peer", LOST),
+    ("API Error (Connection error.)", LOST),
+    ("httpx.RemoteProtocolError: incomplete chunked read", LOST),
+    ("connect ECONNREFUSED 127.0.0.1:443", UNREACHABLE),
+    ("getaddrinfo EAI_AGAIN api.example", UNREACHABLE),
+    ("TypeError: fetch failed", UNREACHABLE),
+    ("error sending request for url", UNREACHABLE),
+    ("Request timed out.", UNREACHABLE),
+    ("status code: 408", UNREACHABLE),
+    ("Internal error", FINAL),
+    ("", FINAL),
+    ("HTTP 400: messages: roles must alternate", FINAL),
+    ("API Error: 401 invalid x-api-key", FINAL),
+    ("status 403 Forbidden", FINAL),
+    ("HTTP 404: model_not_found", FINAL),
+    ("prompt is too long: 210000 tokens > 200000 maximum, error: 500", FINAL),
+    ("429 insufficient_quota: You exceeded your current quota, please check your plan and billing details.", FINAL),
+    ("Claude AI usage limit reached|1755806400", FINAL),
+    ("Rate limit reached: daily limit. Please try again in 6h", FINAL),
+    ("Your credit balance is too low", FINAL),
+    ("line 503 of parser.py is wrong, exit code 1", FINAL),
+]
+
+
+@pytest.mark.parametrize(("message", "trouble"), SAID, ids=[message[:40] or "nothing" for message, _ in SAID])
+def test_what_a_provider_says_is_known_to_pass_or_is_final(message: str, trouble: Trouble | None) -> None:
+    assert trouble_of("agent_error", message) == trouble
+
+
+@pytest.mark.parametrize("code", sorted(NOT_THE_PROVIDER))
+def test_an_error_that_is_not_the_providers_is_final_whatever_it_says(code: str) -> None:
+    assert trouble_of(code, "503 Service Unavailable") is None
+
+
+def test_a_driver_that_knows_the_trouble_says_it_by_its_code() -> None:
+    assert trouble_of("provider_rate_limited", "please wait") is LIMITED
+    assert set(WORDS) == set(Trouble)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message", "seconds"),
+    [
+        *((number, "overloaded", seconds) for number, seconds in enumerate((5, 10, 20, 40, 60), 1)),
+        (9, "overloaded", 60),
+        (1, "retry-after: 20", 20),
+        (1, 'retryDelay: "39s"', 39),
+        (1, "Please try again in 500ms", 5),
+        (1, "try again in 1m", 60),
+        (1, "try again in 6m0s", 5),
+        (4, "retry after 2 seconds", 40),
+        (1, "try again in 61s", 5),
+    ],
+)
+def test_the_pauses_grow_and_a_providers_wish_of_a_minute_at_most_is_kept(
+    attempt: int, message: str, seconds: float
+) -> None:
+    assert pause(attempt, message).total_seconds() == seconds
+    assert len(PAUSES) == 5

@@ -1,0 +1,241 @@
+"""A turn that a passing error of the provider has failed: tried again after a pause, once each time, or taken back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from executors_app.agentctl.protocol import Kind
+from sessions_app.domain.recovery import FUTURE
+from sessions_app.models import Intent, Prompt, TaskSession
+from sessions_app.services import intents, prompts
+from sessions_app.services.status import session_status
+from sessions_app.supervisor.prompts import send_next
+from sessions_app.supervisor.retries import due_retries
+from tests.supervisor.agentctls import talking
+from tests.supervisor.journals import Journal, Line, hear
+from tests.supervisor.places import with_core
+from tests.supervisor.rows import (
+    change,
+    fresh,
+    last_payload,
+    make_user,
+    names,
+    prompt_states,
+    running_session,
+    runs,
+    talk,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OVERLOADED = "API Error: 529 Overloaded"
+
+
+def fails(journal: Journal, message_id: str, message: str = OVERLOADED, code: str = "agent_error") -> Line:
+    return journal.line(Kind.TURN_FAILED, message_id=message_id, code=code, message=message)
+
+
+def failed_turn(
+    *between: Line, journal: Journal, message: str = OVERLOADED, code: str = "agent_error", **fields: Any
+) -> TaskSession:
+    """A session whose turn ``p1`` has just failed."""
+    session = running_session(**fields)
+    Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
+    hear(session, [*journal.turn_begins("p1"), *between, fails(journal, "p1", message, code)])
+    return fresh(session)
+
+
+def waiting(session: TaskSession) -> Prompt:
+    return Prompt.objects.get(session=session, kind="retry", state="queued")
+
+
+def test_the_next_try_is_a_row_of_the_ledger_that_waits_for_its_time() -> None:
+    session = failed_turn(journal=Journal())
+    row = waiting(session)
+    assert (row.text, row.attempt, row.trouble, row.trouble_message) == (
+        "write it",
+        1,
+        "provider_overloaded",
+        OVERLOADED,
+    )
+    assert row.not_before is not None
+    assert timedelta(seconds=3) < row.not_before - timezone.now() <= timedelta(seconds=5)
+    assert Prompt.objects.get(message_id="p1").resent_as == row
+    assert prompt_states(session) == {"p1": "done", row.message_id: "queued"}
+    assert runs(session) == [("p1", "failed")]
+    assert (session.state, session.work_state) == ("WAITING_FOR_INPUT", "working")
+
+
+def test_it_is_told_in_log_conversation_and_status() -> None:
+    session = failed_turn(journal=Journal())
+    said = last_payload(session, "session.run.retrying")
+    assert (said["attempt"], said["of"], said["error_code"]) == (1, 5, "provider_overloaded")
+    role, text, payload, _ = talk(session)[-1]
+    assert (role, payload["level"]) == ("status", "warning")
+    assert OVERLOADED in text
+    assert "(1 of 5)" in text
+    told = session_status(session)["retry"]
+    assert told == {
+        "message_id": waiting(session).message_id,
+        "attempt": 1,
+        "of": 5,
+        "at": said["at"],
+        "error_code": "provider_overloaded",
+        "error_message": OVERLOADED,
+        "text": "The model’s provider is overloaded.",
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [("API Error: 401 invalid x-api-key", "agent_error"), ("Internal error", "agent_error"), (OVERLOADED, "disk_full")],
+)
+def test_a_permanent_error_is_said_at_once_and_not_tried_again(message: str, code: str) -> None:
+    session = failed_turn(journal=Journal(), message=message, code=code)
+    assert prompt_states(session) == {"p1": "done"}
+    assert talk(session)[-1][1:3] == (message, {"level": "error"})
+    assert (session.work_state, session_status(session)["retry"]) == ("idle", None)
+
+
+def test_after_the_last_try_the_error_is_final(settings: Any) -> None:
+    settings.KANDEV_TURN_RETRIES = 2
+    journal = Journal()
+    session, pauses = failed_turn(journal=journal), []
+    for number in (1, 2):
+        row = waiting(session)
+        assert row.not_before is not None
+        pauses.append(round((row.not_before - row.created_at).total_seconds()))
+        assert (row.attempt, row.text) == (number, "write it")
+        change(row, state="sending")
+        hear(session, [*journal.turn_begins(row.message_id), fails(journal, row.message_id)])
+    assert pauses == [5, 10]
+    assert not Prompt.objects.filter(state="queued").exists()
+    assert talk(session)[-1][1:3] == (OVERLOADED, {"level": "error"})
+    assert fresh(session).work_state == "idle"
+
+
+def test_a_success_ends_it_and_the_next_failure_counts_anew() -> None:
+    journal = Journal()
+    session = failed_turn(journal=journal)
+    row = waiting(session)
+    change(row, state="sending")
+    hear(session, [*journal.turn_begins(row.message_id), journal.completes(row.message_id)])
+    Prompt.objects.create(session=session, message_id="p2", text="and then", state="sending")
+    hear(session, [*journal.turn_begins("p2"), fails(journal, "p2")])
+    assert waiting(session).attempt == 1
+
+
+@pytest.mark.parametrize("in_one_batch", [True, False])
+def test_an_agent_that_has_begun_to_act_is_asked_to_look_first(in_one_batch: bool) -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
+    lines = [
+        *journal.turn_begins("p1"),
+        journal.tool("t0", title="ls", status="completed"),
+        journal.tool("t1", title="rm -r build"),
+        fails(journal, "p1"),
+    ]
+    for batch in [lines] if in_one_batch else [[line] for line in lines]:
+        hear(session, batch)
+    text = waiting(session).text
+    assert "> write it" in text
+    assert "rm -r build" in text
+    assert "do not repeat" in text
+
+
+def test_the_tools_of_an_earlier_turn_do_not_count() -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p0", text="look", state="sending")
+    tool = journal.tool("t1", title="ls", status="completed")
+    hear(session, [*journal.turn_begins("p0"), tool, journal.completes("p0")])
+    Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
+    hear(session, [*journal.turn_begins("p1"), fails(journal, "p1")])
+    assert waiting(session).text == "write it"
+
+
+def test_a_failure_that_is_heard_twice_is_tried_again_once() -> None:
+    journal = Journal()
+    session = failed_turn(journal=journal)
+    hear(session, [fails(journal, "p1")])
+    assert Prompt.objects.filter(kind="retry").count() == 1
+
+
+@pytest.mark.parametrize("fields", [{"desired_state": "stopped"}, {"state": "CANCELLED"}])
+def test_nothing_is_tried_again_in_a_session_that_shall_not_run(fields: dict[str, Any]) -> None:
+    session = failed_turn(journal=Journal(), **fields)
+    assert not Prompt.objects.filter(session=session, kind="retry").exists()
+
+
+def test_a_turn_that_its_user_wanted_to_end_is_not_tried_again() -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
+    hear(session, journal.turn_begins("p1"))
+    Intent.objects.create(session=session, kind="cancel", payload={"message_id": "p1"})
+    hear(session, [fails(journal, "p1")])
+    assert prompt_states(session) == {"p1": "done"}
+
+
+def stop(session: TaskSession) -> None:
+    intents.stop(session.id, make_user())
+
+
+def withdraw(session: TaskSession) -> None:
+    prompts.withdraw(session.id, waiting(session).message_id)
+
+
+def cancel(session: TaskSession) -> None:
+    assert intents.cancel(session.id, make_user())
+
+
+@pytest.mark.parametrize("end", [cancel, stop, withdraw])
+def test_a_user_takes_it_back(end: Any) -> None:
+    session = failed_turn(journal=Journal())
+    end(session)
+    row = Prompt.objects.get(kind="retry")
+    assert (row.state, fresh(session).work_state) == ("withdrawn", "idle")
+    assert session_status(fresh(session))["retry"] is None
+    assert not intents.cancel(session.id, make_user())
+
+
+FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
+
+
+@pytest.mark.parametrize(
+    ("away", "sent"),
+    [(timedelta(seconds=30), []), (timedelta(seconds=-1), ["retry:1"]), (FUTURE * 2, ["retry:1"])],
+    ids=["not yet", "due", "a wrong clock"],
+)
+def test_it_goes_out_when_it_is_due_and_the_others_wait_behind_it(away: timedelta, sent: list[str]) -> None:
+    session = running_session(execution=FREE)
+    Prompt.objects.create(session=session, message_id="p2", text="and then")
+    Prompt.objects.create(
+        session=session, message_id="retry:1", kind="retry", text="write it", not_before=timezone.now() + away
+    )
+
+    async def look(core: Any) -> None:
+        assert await core.attach(session.id) is not None
+        for _ in range(2):
+            await send_next(core, session.id)
+
+    with talking(session) as agentctl:
+        with_core(look)
+    assert [body["message_id"] for body in agentctl.prompts] == sent
+    assert prompt_states(session)["p2"] == "queued"
+
+
+def test_a_supervisor_is_told_of_it_when_its_time_has_come() -> None:
+    session = failed_turn(journal=Journal())
+    assert due_retries() == frozenset()
+    change(waiting(session), not_before=timezone.now() - timedelta(seconds=1))
+    assert due_retries() == {session.id}
+
+
+def test_the_agents_end_leaves_it_in_the_queue() -> None:
+    journal = Journal()
+    session = failed_turn(journal=journal)
+    hear(session, [journal.exits()])
+    assert waiting(session).attempt == 1
+    assert "session.run.interrupted" not in names(session)

@@ -1,0 +1,118 @@
+"""The attacks on agentctl's workspace once more, through the control plane's API: the same clear errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from django.contrib.auth.models import Permission
+from rest_framework.test import APIClient
+
+from executors_app.agentctl.workspace.snapshots import Limits, take
+from tests.agentctl.test_workspace_attacks import ATTACKS, Attack, everything, fortify
+from tests.api.world import World, client_of, make_world
+from tests.executors.repositories import run_git
+from tests.workspace.served import REAL, Place, make_repository_in, point_at
+from tests.workspace.trees import git_of
+
+PLACES: Final = {
+    "/files/content": "files/content/",
+    "/git/diff": "git/diff/",
+    "/git/log": "git/log/",
+    "/git/commit": "git/commit/",
+}
+CODES: Final = {"git_failed": "conflict"}
+"""agentctl's codes that the API says in another way."""
+OVER_THE_API: Final = [one for one in ATTACKS if "author_name" not in one.body]
+"""The author of a commit is whoever is logged in."""
+OF_WHAT_IS_KEPT: Final = [one for one in OVER_THE_API if one.method == "GET" and "path" in one.query]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """One agentctl for all attacks: none of them changes anything."""
+    made = Place(tmp_path_factory.mktemp("attacked"))
+    make_repository_in(made.workspace)
+    fortify(made.workspace)
+    with made.agentctl(REAL):
+        yield made
+
+
+@pytest.fixture
+def world(db: None, place: Place) -> World:
+    """A team that may write in the session's workspace."""
+    made = make_world()
+    point_at(made, place)
+    made.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
+    return made
+
+
+@pytest.fixture
+def api(world: World) -> APIClient:
+    return client_of(world.member)
+
+
+def ask(api: APIClient, world: World, attack: Attack, **more: str) -> Any:
+    url = world.url(PLACES[attack.endpoint])
+    match attack.method:
+        case "GET":
+            return api.get(url, {**attack.query, **more})
+        case "PUT":
+            return api.put(url, {"content": "stolen"}, format="json", query_params=attack.query)
+    return api.post(url, attack.body, format="json")
+
+
+def is_clear(answer: Any) -> None:
+    body = answer.json()
+    assert body.keys() == {"code", "message", "details"}
+    assert len(body["message"]) > 10
+    assert "classified" not in answer.text
+
+
+def test_there_are_at_least_forty() -> None:
+    assert len(OVER_THE_API) >= 40
+
+
+@pytest.mark.parametrize("attack", OVER_THE_API, ids=[attack.name for attack in OVER_THE_API])
+def test_an_attack_gets_a_clear_error_and_changes_nothing(
+    api: APIClient, world: World, place: Place, attack: Attack
+) -> None:
+    before, head = everything(place.workspace), run_git(place.workspace, "rev-parse", "HEAD")
+
+    answer = ask(api, world, attack)
+
+    status, code = attack.expected
+    assert (answer.status_code, answer.json()["code"]) == (status, CODES.get(code, code)), answer.text
+    is_clear(answer)
+    assert everything(place.workspace) == before
+    assert run_git(place.workspace, "rev-parse", "HEAD") == head
+
+
+@pytest.fixture
+def kept(world: World, place: Place) -> Path:
+    """The workspace, all of which is kept in a repository of the team's."""
+    root = place.workspace
+    take(git_of(root), str(world.session.id), root.parent / "copy", "turn_end", Limits())
+    world.repository.path = str(root)
+    world.repository.save()
+    world.session.worktree_branch = run_git(root, "branch", "--show-current")
+    world.session.save(update_fields=["worktree_branch"])
+    return root
+
+
+@pytest.mark.parametrize("attack", OF_WHAT_IS_KEPT, ids=[attack.name for attack in OF_WHAT_IS_KEPT])
+def test_what_is_kept_gives_nothing_else_away(api: APIClient, world: World, kept: Path, attack: Attack) -> None:
+    answer = ask(api, world, attack, kept="true")
+
+    if answer.status_code != 200:
+        assert (answer.status_code, answer.json()["code"]) in {(404, "not_found"), (400, "validation_error")}
+        is_clear(answer)
+        return
+    told = answer.json()
+    assert told["kept"]["commit"]
+    if "content" in told:  # a link is where it leads to, and not what is there
+        assert told["content"] == str((kept / told["path"]).readlink())
+    else:  # nothing of that name has changed
+        assert (told["staged"], told["unstaged"]) == ("", "")
