@@ -108,6 +108,8 @@ class AgentProfileAdmin(StaffOnly):
         "command",
         "args",
         "model",
+        "mode",
+        "additional_directories",
         "permission_mode",
         "supports_session_resume",
         "history_context_injection",

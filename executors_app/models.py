@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
@@ -57,6 +58,10 @@ class AgentProfile(models.Model):
     """Appended to the command."""
     env = EncryptedJSONField(default=dict, blank=True)
     model = models.CharField(max_length=200, blank=True)
+    mode = models.CharField(max_length=200, blank=True)
+    """Id or name of a mode that the agent itself has, ``plan`` for instance; chosen anew at every start."""
+    additional_directories = ListField(default=list, blank=True)
+    """Absolute paths that the agent may use beside its workspace, as its own machine knows them."""
     mcp_servers = EncryptedJSONField(default=list, blank=True)
     permission_mode = models.CharField(max_length=16, choices=PermissionMode.choices, default=PermissionMode.ASK)
     supports_session_resume = models.BooleanField(null=True, blank=True, default=None)
@@ -77,15 +82,17 @@ class AgentProfile(models.Model):
         return [*(self.command or plugins.agent_type(self.agent_type).argv), *self.args]
 
     def clean(self) -> None:
-        """Refuse unknown agent types and arguments that are no list of strings."""
+        """Refuse unknown agent types, arguments that are no list of strings, and relative directories."""
         try:
             plugins.agent_type(self.agent_type)
         except plugins.UnknownPlugin as error:
             raise ValidationError({"agent_type": error.message}) from error
-        for name in ("command", "args"):
+        for name in ("command", "args", "additional_directories"):
             value = getattr(self, name)
             if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
                 raise ValidationError({name: "A list of strings is wanted."})
+        if not all(PurePosixPath(path).is_absolute() and "\0" not in path for path in self.additional_directories):
+            raise ValidationError({"additional_directories": "Absolute paths are wanted."})
 
 
 class Executor(models.Model):

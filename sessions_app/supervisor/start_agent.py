@@ -124,6 +124,8 @@ def _order(session: TaskSession, execution: ExecutorRunning, plan: Plan, strateg
         if strategy == Strategy.NATIVE and not retried
         else None,
         "model": profile.model or None,
+        "mode": profile.mode or None,
+        "additional_directories": list(profile.additional_directories),
         "mcp_servers": list(profile.mcp_servers),
         "permission_mode": profile.permission_mode,
         "launch_id": str(plan.intent_id),

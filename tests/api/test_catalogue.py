@@ -61,6 +61,11 @@ def test_a_stranger_sees_the_shared_profiles_only(world: World) -> None:
         (PROFILES, {"name": "x"}, "agent_type"),
         (PROFILES, {"name": "x", "agent_type": "demo", "command": "rm -rf"}, "command"),
         (PROFILES, {"name": "x", "agent_type": "demo", "args": [1]}, "args"),
+        (
+            PROFILES,
+            {"name": "x", "agent_type": "demo", "additional_directories": ["../up"]},
+            "additional_directories",
+        ),
         (PROFILES, {"name": "x", "agent_type": "demo", "env": {"A=B": "c"}}, "env"),
         (PROFILES, {"name": "x", "agent_type": "demo", "env": {"A": {}}}, "env"),
         (PROFILES, {"name": "x", "agent_type": "demo", "mcp_servers": [{}]}, "mcp_servers"),

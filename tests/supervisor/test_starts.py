@@ -237,13 +237,14 @@ def test_the_agents_last_message_is_told_with_the_conversation_that_it_is_of(
 
 def test_the_agent_is_told_what_its_type_and_its_profile_say() -> None:
     session = at_rest()
-    change(session.agent_profile, model="small", args=["--fast"])
+    change(session.agent_profile, model="small", mode="plan", additional_directories=["/srv/docs"], args=["--fast"])
     plan = claimed(session)
     order = start_agent.prepare(plan, plan.lease, found="")
     assert order is not None
     kind = agent_type("demo")
     assert order.body["argv"] == [*kind.argv, "--fast"]
     assert (order.body["model"], order.body["launch_id"]) == ("small", str(plan.intent_id))
+    assert (order.body["mode"], order.body["additional_directories"]) == ("plan", ["/srv/docs"])
     assert order.body["gone_patterns"] == list(kind.gone_patterns)
 
 

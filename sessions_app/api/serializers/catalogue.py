@@ -48,6 +48,7 @@ class ProfileSerializer(RowSerializer):
     team = serializers.IntegerField(source="team_id", read_only=True, allow_null=True)
     command = Argv(read_only=True)
     args = Argv(read_only=True)
+    additional_directories = Argv(read_only=True)
     env = serializers.SerializerMethodField()
     mcp_servers = serializers.SerializerMethodField()
 
@@ -62,6 +63,8 @@ class ProfileSerializer(RowSerializer):
             "args",
             "env",
             "model",
+            "mode",
+            "additional_directories",
             "mcp_servers",
             "permission_mode",
             "supports_session_resume",
@@ -91,6 +94,7 @@ class NewProfile(RowSerializer):
     team = TeamField(required=False, allow_null=True)
     command = Argv(required=False)
     args = Argv(required=False)
+    additional_directories = Argv(required=False)
     env = serializers.DictField(
         required=False, child=Text(allow_blank=True, trim_whitespace=False, max_length=ENV_LIMIT)
     )
