@@ -18,12 +18,12 @@ from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError
 from sessions_app.models import Lease, LeaseLost
-from sessions_app.supervisor.batching import gathered
-from sessions_app.supervisor.ingest import Ingested
+from sessions_app.supervisor.ingest.batches import Ingested
+from sessions_app.supervisor.ingest.gathering import gathered
+from sessions_app.supervisor.ingest.trouble import tell_trouble
+from sessions_app.supervisor.ingest.writer import Writer
 from sessions_app.supervisor.pace import Pace
 from sessions_app.supervisor.threads import DatabaseThread
-from sessions_app.supervisor.trouble import tell_trouble
-from sessions_app.supervisor.writer import Writer
 
 log = logging.getLogger(__name__)
 RECONNECT_PAUSE = 0.01

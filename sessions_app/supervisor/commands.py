@@ -15,8 +15,8 @@ from executors_app.plugins import runtime
 from sessions_app.models import Intent, IntentKind, Lease, LeaseLost
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.outcomes import settle, write_stopped
 from sessions_app.supervisor.rows import execution_facts
+from sessions_app.supervisor.start.outcomes import settle, write_stopped
 
 log = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ from executors_app.models import ExecutorRunning
 from sessions_app.models import Lease
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.attachment import Attachment
+from sessions_app.supervisor.ingest.trouble import TROUBLES
+from sessions_app.supervisor.ingest.writer import Writer
 from sessions_app.supervisor.rows import facts_of, present_execution, session_of
 from sessions_app.supervisor.threads import DatabaseThread
-from sessions_app.supervisor.trouble import TROUBLES
-from sessions_app.supervisor.writer import Writer
 
 log = logging.getLogger(__name__)
 ATTACH_TIMEOUT = 10.0

@@ -13,7 +13,7 @@ from django.conf import settings
 from executors_app import crash_points
 from sessions_app.models import wakeups
 from sessions_app.services import restored
-from sessions_app.supervisor import beat, deadlines, leases, lock, overdue, sweep_report, sweep_requests
+from sessions_app.supervisor import beat, deadlines, leases, lock
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.deaths import DeathWatch
@@ -21,9 +21,11 @@ from sessions_app.supervisor.export import Export
 from sessions_app.supervisor.homecoming import Homecoming
 from sessions_app.supervisor.orders import Orders
 from sessions_app.supervisor.pace import Pace
-from sessions_app.supervisor.retries import due_retries
-from sessions_app.supervisor.stalls import notice_stalls
-from sessions_app.supervisor.sweep import Scope, Sweep, sweep
+from sessions_app.supervisor.sweep import reporting, requested
+from sessions_app.supervisor.sweep.one_pass import Scope, Sweep, sweep
+from sessions_app.supervisor.turns import overdue
+from sessions_app.supervisor.turns.retries import due_retries
+from sessions_app.supervisor.turns.stalls import notice_stalls
 
 log = logging.getLogger(__name__)
 LOOK_EVERY = 0.25
@@ -69,8 +71,8 @@ class Supervisor:
         """One pass over what claims to run; stored, and followed by the orders it wrote."""
         result = await sweep(self.core, scope, self.unknown, **kwargs)  # type: ignore[arg-type]
         if not scope.dry_run:
-            document = await self.core.database(sweep_report.report, result, self.core.boot_id)
-            await self.core.database(sweep_report.store, document, result)
+            document = await self.core.database(reporting.report, result, self.core.boot_id)
+            await self.core.database(reporting.store, document, result)
         return result
 
     async def run(self, stop: asyncio.Event, *, first_sweep: bool = True) -> None:
@@ -175,13 +177,13 @@ class Supervisor:
 
     async def _sweep_on_request(self) -> None:
         """One sweep that somebody asked for, or else the wait for a change of the database."""
-        asked = await self.core.database(sweep_requests.next_request)
+        asked = await self.core.database(requested.next_request)
         if asked is None:
             await self._asked.wait()
             self._asked.clear()
             return
-        result = await sweep(self.core, sweep_requests.scope_of(asked), self.unknown)
-        await self.core.database(sweep_requests.settle, asked, result, self.core.boot_id)
+        result = await sweep(self.core, requested.scope_of(asked), self.unknown)
+        await self.core.database(requested.settle, asked, result, self.core.boot_id)
         self._bell.set()
 
     def _changed(self, session_id: uuid.UUID) -> None:

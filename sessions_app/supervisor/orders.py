@@ -14,10 +14,11 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.recovery import FUTURE
 from sessions_app.domain.states import PromptState
 from sessions_app.models import OVERTAKING, Intent, IntentKind, Prompt
-from sessions_app.supervisor import commands, leases, start
+from sessions_app.supervisor import commands, leases
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.pace import Pace
-from sessions_app.supervisor.prompts import send_next
+from sessions_app.supervisor.start import starting
+from sessions_app.supervisor.turns.prompts import send_next
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class Orders:
         intent_id = await self.core.database(next_start, session_id)
         if intent_id is None:
             return await send_next(self.core, session_id)
-        await start.carry_out(self.core, session_id, intent_id)
+        await starting.carry_out(self.core, session_id, intent_id)
         return await self.core.database(_is_done, intent_id)
 
     async def _overtaking(self, session_id: uuid.UUID) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from executors_app.agentctl.protocol import Kind
 from executors_app.stand_in import plan
 from sessions_app.models import TaskSession
-from sessions_app.supervisor.fold import Line
-from sessions_app.supervisor.ingest import ingest
+from sessions_app.supervisor.ingest.batches import ingest
+from sessions_app.supervisor.ingest.fold import Line
 from sessions_app.supervisor.threads import DatabaseThread
 from tests.bench.bare import BareTable
 from tests.bench.figures import Figure, in_turn

@@ -12,7 +12,7 @@ from executors_app.stand_in import StandIn, plan
 from sessions_app.domain.states import SessionState
 from sessions_app.models import TaskSession
 from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.sweep import Scope, Sweep, sweep
+from sessions_app.supervisor.sweep.one_pass import Scope, Sweep, sweep
 from tests.bench.bare import BareGets, BareTable
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World, fleet_of

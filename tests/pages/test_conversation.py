@@ -125,9 +125,9 @@ def test_a_plan_shows_what_is_done_and_what_is_now(world: World) -> None:
 def test_a_failed_turn_says_why(world: World) -> None:
     session = world.running_session()
     failed = {"kind": "turn.failed", "message_id": first_prompt(session).message_id, "code": "boom"}
-    hear(session, {**failed, "message": "The model is overloaded."})
+    hear(session, {**failed, "message": "The prompt is too long."})
     assert 'class="message error"' in shown(session)[-1]
-    assert "The model is overloaded." in shown(session)[-1]
+    assert "The prompt is too long." in shown(session)[-1]
 
 
 def test_the_systems_words_are_not_the_users(world: World) -> None:

@@ -328,13 +328,13 @@ def test_a_place_that_failed_can_be_tried_again(
 def test_the_page_shows_the_newest_receipt_and_its_evidence(ada: Client, world: World) -> None:
     session = world.running_session()
     session.receipts.create(kind="fresh")
-    session.receipts.create(kind="loaded", verified="replay", evidence={"replayed_messages": 4, "unseen": None})
+    session.receipts.create(kind="loaded", verified="replay", evidence={"replayed_messages": 4, "left_out": None})
     html = page(ada, session)
     strip = html[html.index('<dl class="strip"') : html.index("</dl>")]
     assert "Loaded" in strip
     assert "New conversation" not in strip
     assert "replayed messages" in html
-    assert "unseen" not in html
+    assert "left out" not in html
 
 
 def test_every_state_has_words(ada: Client, world: World) -> None:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from sessions_app.models import Draft, Prompt, RecoverySweep, Repository, Supervisor, Task, TaskSession, writing
 from sessions_app.services.tasks import create_session, create_task
-from sessions_app.supervisor.fold import Fold
+from sessions_app.supervisor.ingest.fold import Fold
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 

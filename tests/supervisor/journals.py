@@ -7,7 +7,7 @@ from typing import Any
 
 from executors_app.agentctl.protocol import Kind
 from sessions_app.models import Lease, TaskSession
-from sessions_app.supervisor.ingest import Ingested, ingest
+from sessions_app.supervisor.ingest.batches import Ingested, ingest
 from tests.supervisor.rows import MINE
 
 Line = dict[str, Any]

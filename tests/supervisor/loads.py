@@ -19,8 +19,8 @@ from executors_app.client import AgentctlClient
 from executors_app.domain import Launched
 from executors_app.errors import AgentctlRefused
 from sessions_app.models import Intent, Prompt, TaskSession
-from sessions_app.supervisor import start_agent, start_plan
-from sessions_app.supervisor.outcomes import failure_of, write_failure
+from sessions_app.supervisor.start import agent_order, planning
+from sessions_app.supervisor.start.outcomes import failure_of, write_failure
 from tests.agents.scripts import SESSION, Script
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
@@ -48,10 +48,10 @@ class Resume:
         command = [sys.executable, str(_AGENT), str(path)] if script is not None else ["/no/such/agent"]
         change(self.session.agent_profile, command=command)
         intent = Intent.objects.create(session=self.session, kind="start", payload={"mode": mode})
-        plan = start_plan.claim(self.session.id, intent.id, MINE.owner, lives=None)
+        plan = planning.claim(self.session.id, intent.id, MINE.owner, lives=None)
         assert plan is not None
-        start_plan.write_launched(plan, _launched(self.home))
-        order = start_agent.prepare(plan, plan.lease, found="")
+        planning.write_launched(plan, _launched(self.home))
+        order = agent_order.prepare(plan, plan.lease, found="")
         assert order is not None
         try:
             answer = asyncio.run(_ask(self.home, {**order.body, "timeout": timeout}))
@@ -59,7 +59,7 @@ class Resume:
             failure = failure_of(error, executor_failed=False)
             write_failure(self.session.id, plan.intent_id, plan.lease, failure)
         else:
-            start_agent.write_started(plan, plan.lease, order, answer)
+            agent_order.write_started(plan, plan.lease, order, answer)
         self.session = fresh(self.session)
         return self.session
 

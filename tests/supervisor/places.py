@@ -10,7 +10,7 @@ from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observati
 from executors_app.errors import LaunchFailed
 from sessions_app.models import TaskSession
 from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.sweep import Scope, Sweep, sweep
+from sessions_app.supervisor.sweep.one_pass import Scope, Sweep, sweep
 from tests.supervisor.journals import Line
 
 T = TypeVar("T")

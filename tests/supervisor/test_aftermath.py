@@ -8,8 +8,8 @@ import pytest
 
 from sessions_app.models import TaskSession
 from sessions_app.services import unfinished
-from sessions_app.supervisor import aftermath
 from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.start import aftermath
 from tests.supervisor.agentctls import talking
 from tests.supervisor.places import with_core
 from tests.supervisor.rows import change, fresh, running_session

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sessions_app.supervisor.batching import MOST_WAITING, gathered
+from sessions_app.supervisor.ingest.gathering import MOST_WAITING, gathered
 from tests.waiting import eventually_async
 
 Lines = list[dict[str, Any]]

@@ -14,8 +14,8 @@ from sessions_app.domain.resumability import Strategy
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
-from sessions_app.supervisor import start_agent, start_plan
-from sessions_app.supervisor.outcomes import Failure, write_failure
+from sessions_app.supervisor.start import agent_order, planning
+from sessions_app.supervisor.start.outcomes import Failure, write_failure
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
 
@@ -40,11 +40,11 @@ def at_rest(**fields: Any) -> TaskSession:
     return change(session, **fields)
 
 
-def starts(session: TaskSession, mode: str = "auto") -> tuple[start_plan.Plan, start_agent.AgentOrder]:
+def starts(session: TaskSession, mode: str = "auto") -> tuple[planning.Plan, agent_order.AgentOrder]:
     intent = session.intents.create(kind="start", payload={"mode": mode})
-    plan = start_plan.claim(session.id, intent.id, MINE.owner, lives=None)
+    plan = planning.claim(session.id, intent.id, MINE.owner, lives=None)
     assert plan is not None
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     return plan, order
 
@@ -52,7 +52,7 @@ def starts(session: TaskSession, mode: str = "auto") -> tuple[start_plan.Plan, s
 def answers(session: TaskSession, answer: dict[str, Any], mode: str = "auto") -> bool:
     """The agent answers a start."""
     plan, order = starts(session, mode)
-    return start_agent.write_started(plan, plan.lease, order, {"resume_token": order.token_before, **answer})
+    return agent_order.write_started(plan, plan.lease, order, {"resume_token": order.token_before, **answer})
 
 
 def fails(session: TaskSession, code: str, what: dict[str, Any], **more: Any) -> TaskSession:

@@ -10,12 +10,12 @@ import pytest
 from django.db import connection
 
 from sessions_app.models import Intent, Prompt, SweepOutcome, TaskSession
-from sessions_app.supervisor import sweep_report
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.orders import Orders
-from sessions_app.supervisor.prompts import send_next
-from sessions_app.supervisor.start import carry_out
-from sessions_app.supervisor.sweep import Scope, Sweep, sweep
+from sessions_app.supervisor.start.starting import carry_out
+from sessions_app.supervisor.sweep import reporting
+from sessions_app.supervisor.sweep.one_pass import Scope, Sweep, sweep
+from sessions_app.supervisor.turns.prompts import send_next
 from tests.supervisor.agentctls import talking
 from tests.supervisor.damages import DAMAGES, FAR, FREE, TABLE, Damage, of_execution, of_session, pair, raw
 from tests.supervisor.places import AsTold, swept, with_core
@@ -29,7 +29,7 @@ def start_ordered(session: TaskSession) -> bool:
 
 
 def reported(result: Sweep) -> dict[str, dict[str, Any]]:
-    document = with_core(lambda core: core.database(sweep_report.report, result, "boot"))
+    document = with_core(lambda core: core.database(reporting.report, result, "boot"))
     return {row["session_id"]: row for row in document["sessions"]}
 
 
@@ -38,7 +38,7 @@ def test_a_sweep_says_it_passes_it_over_and_recovers_the_neighbour(
     damage: Damage, place: AsTold, caplog: pytest.LogCaptureFixture
 ) -> None:
     ill, healthy = pair(place, damage)
-    with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep"):
+    with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep.one_pass"):
         result = swept()
     assert [one.session_id for one in result.damaged] == [ill.id]
     assert damage.told in result.damaged[0].said
@@ -145,10 +145,10 @@ def test_what_is_wrong_is_kept_by_a_sweep_at_boot_and_told_once_a_process(
     async def twice(core: Core) -> None:
         for _ in range(2):
             result = await sweep(core, Scope("boot"), set())
-            document = await core.database(sweep_report.report, result, "boot")
-            await core.database(sweep_report.store, document, result)
+            document = await core.database(reporting.report, result, "boot")
+            await core.database(reporting.store, document, result)
 
-    with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep"):
+    with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep.one_pass"):
         with_core(twice)
     assert SweepOutcome.objects.filter(session=ill, rule="damaged_row").count() == 2
     assert len([record for record in caplog.records if str(ill.id) in record.getMessage()]) == 1

@@ -12,7 +12,7 @@ from django.utils import timezone
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.services import continuation, intents, prompts
 from sessions_app.supervisor.orders import next_start
-from sessions_app.supervisor.outcomes import Failure, write_failure, write_stopped
+from sessions_app.supervisor.start.outcomes import Failure, write_failure, write_stopped
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
     answer,

@@ -8,7 +8,7 @@ import pytest
 
 from sessions_app.models import Prompt, TaskSession, writing
 from sessions_app.services import intents, unfinished
-from sessions_app.supervisor.interruptions import interrupt
+from sessions_app.supervisor.ingest.interruptions import interrupt
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
     fresh,

@@ -16,7 +16,7 @@ from django.utils import timezone
 from sessions_app.models import TaskSession
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.outcomes import SAID_GONE
+from sessions_app.supervisor.start.outcomes import SAID_GONE
 from sessions_app.views.banners import banner_of, buttons_of
 from tests.agents.scripts import Action, Script, agent, chunk, error, result
 from tests.supervisor.loads import ASKED, TOKEN, Resume

@@ -8,8 +8,8 @@ import pytest
 
 from executors_app.errors import AgentctlRefused
 from sessions_app.models import Intent
-from sessions_app.supervisor import start, start_plan
 from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.start import planning, starting
 from tests.supervisor.agentctls import talking
 from tests.supervisor.places import with_core
 from tests.supervisor.rows import fresh, running_session
@@ -31,9 +31,9 @@ def test_an_agent_of_an_earlier_start_counts_once_it_is_up(agent: str, state: st
     async def refused(core: Core) -> None:
         attachment = await core.attach(session.id)
         assert attachment is not None
-        plan = await core.database(start_plan.claim, session.id, intent.id, core.boot_id, lives=None)
+        plan = await core.database(planning.claim, session.id, intent.id, core.boot_id, lives=None)
         error = AgentctlRefused("another launch is running", status=409, refusal="already_running")
-        await start._refused(core, attachment, cast(start_plan.Plan, plan), error)
+        await starting._refused(core, attachment, cast(planning.Plan, plan), error)
 
     with talking(session, agent=agent):
         with_core(refused)

@@ -12,7 +12,7 @@ from executors_app.errors import AgentctlRefused, AgentctlUnreachable, Workspace
 from executors_app.models import AgentProfile
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.services import intents
-from sessions_app.supervisor.outcomes import Failure, failure_of, settle, write_failure, write_stopped
+from sessions_app.supervisor.start.outcomes import Failure, failure_of, settle, write_failure, write_stopped
 from tests.supervisor import tables
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (

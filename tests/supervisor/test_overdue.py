@@ -13,7 +13,7 @@ from django.utils import timezone
 from sessions_app.models import Intent, Prompt, Supervisor, TaskSession
 from sessions_app.services import intents, prompts
 from sessions_app.services.status import session_status
-from sessions_app.supervisor import overdue
+from sessions_app.supervisor.turns import overdue
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, fresh, make_session, make_user, names, prompt_states, running_session
 

@@ -11,7 +11,7 @@ from sessions_app.models import Prompt, TaskSession
 from sessions_app.services import intents, unfinished
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.prompts import send_next
+from sessions_app.supervisor.turns.prompts import send_next
 from tests.supervisor.agentctls import TalkingAgentctl, talking
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.places import with_core

@@ -9,7 +9,7 @@ import pytest
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.verification import fingerprint
 from sessions_app.models import ContinuityReceipt, Prompt, TaskSession
-from sessions_app.supervisor import start_agent
+from sessions_app.supervisor.start import agent_order
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, fresh, last_payload, running_session
 from tests.supervisor.test_starts import claimed
@@ -62,10 +62,10 @@ def test_a_later_start_settles_what_an_earlier_one_has_left_open() -> None:
     session, receipt = resumed()
     ExecutorRunning.objects.update(status="stopped")
     plan = claimed(change(session, launch_id=""))
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     answer = {"outcome": "resumed", "resume_token": "conversation-1"}
-    assert start_agent.write_started(plan, plan.lease, order, answer)
+    assert agent_order.write_started(plan, plan.lease, order, answer)
     assert fresh(receipt).verified == "none"
     newest = session.receipts.first()
     assert newest is not None

@@ -12,9 +12,9 @@ from sessions_app.domain.resumability import Mode, Strategy
 from sessions_app.models import Intent, LeaseLost, Prompt, TaskSession, writing
 from sessions_app.services import intents
 from sessions_app.services.status import session_status
-from sessions_app.supervisor import start_agent, start_plan
-from sessions_app.supervisor.outcomes import Failure, write_failure
-from sessions_app.supervisor.start_plan import Plan
+from sessions_app.supervisor.start import agent_order, planning
+from sessions_app.supervisor.start.outcomes import Failure, write_failure
+from sessions_app.supervisor.start.planning import Plan
 from tests.supervisor import tables
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
@@ -36,7 +36,7 @@ def claim(session: TaskSession, mode: str = "auto", by: Any = None) -> Plan | No
     intent = session.intents.filter(kind="start", done_at=None).first() or Intent.objects.create(
         session=session, kind="start", payload={"mode": mode}, by=by
     )
-    return start_plan.claim(session.id, intent.id, MINE.owner, lives=None)
+    return planning.claim(session.id, intent.id, MINE.owner, lives=None)
 
 
 def claimed(session: TaskSession, mode: str = "auto") -> Plan:
@@ -48,9 +48,9 @@ def claimed(session: TaskSession, mode: str = "auto") -> Plan:
 def answered(session: TaskSession, **answer: Any) -> bool:
     """The agent answers its start."""
     plan = claimed(session)
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
-    return start_agent.write_started(plan, plan.lease, order, {"outcome": "loaded", "replayed": 0, **answer})
+    return agent_order.write_started(plan, plan.lease, order, {"outcome": "loaded", "replayed": 0, **answer})
 
 
 def at_rest(**fields: Any) -> TaskSession:
@@ -66,7 +66,7 @@ def test_a_claim_counts_the_start_once() -> None:
     plan = claimed(session)
     assert (fresh(session).start_attempts, fresh(session).state) == (1, "STARTING")
     assert execution_of(session).status == "starting"
-    assert start_plan.claim(session.id, plan.intent_id, MINE.owner, lives=None) == plan
+    assert planning.claim(session.id, plan.intent_id, MINE.owner, lives=None) == plan
     assert fresh(session).start_attempts == 1
 
 
@@ -75,7 +75,7 @@ def test_a_claim_of_what_another_holds_writes_nothing() -> None:
     Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     before = tables.dump()
     intent = session.intents.get(done_at=None)
-    assert start_plan.claim(session.id, intent.id, "somebody else", lives=None) is None
+    assert planning.claim(session.id, intent.id, "somebody else", lives=None) is None
     assert tables.dump() == before
 
 
@@ -127,17 +127,17 @@ def test_a_start_whose_answer_was_lost_is_asked_again_and_proven_as_the_first_ti
     session = at_rest()
     plan = claimed(session)
     launch = str(plan.intent_id)
-    assert start_agent.prepare(plan, plan.lease, found=None) is not None
+    assert agent_order.prepare(plan, plan.lease, found=None) is not None
     change(session, state="WAITING_FOR_INPUT", launch_id=launch)  # the next supervisor has found the agent
     change(execution_of(session), status="ready", resume_token="conversation-2")
 
-    again = start_plan.claim(session.id, plan.intent_id, MINE.owner, lives=launch)
+    again = planning.claim(session.id, plan.intent_id, MINE.owner, lives=launch)
     assert again is not None
-    order = start_agent.prepare(again, again.lease, found=launch)
+    order = agent_order.prepare(again, again.lease, found=launch)
     assert order is not None
     assert order.strategy == "native"
     lie = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": ["something else"], "resume_token": "c2"}
-    assert not start_agent.write_started(again, again.lease, order, lie)
+    assert not agent_order.write_started(again, again.lease, order, lie)
     assert fresh(session).error_code == "context_mismatch"
     assert [(row.kind, row.launch_id) for row in session.receipts.all()] == [("failed", launch)]
 
@@ -145,18 +145,18 @@ def test_a_start_whose_answer_was_lost_is_asked_again_and_proven_as_the_first_ti
 def test_a_start_beside_an_agent_of_another_launch_is_pointless() -> None:
     session = running_session()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
-    assert start_plan.claim(session.id, intent.id, MINE.owner, lives="another") is None
+    assert planning.claim(session.id, intent.id, MINE.owner, lives="another") is None
     assert Intent.objects.get(id=intent.id).outcome == "already_running"
 
 
 def test_an_agent_that_is_up_when_the_stop_has_won_is_not_kept() -> None:
     session = at_rest()
     plan = claimed(session)
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     intents.stop(session.id, None)
     answer = {"outcome": "loaded", "replayed": 1, "replayed_user_texts": ["write the parser"]}
-    assert not start_agent.write_started(plan, plan.lease, order, answer)
+    assert not agent_order.write_started(plan, plan.lease, order, answer)
     assert not session.receipts.exists()
     assert fresh(session).launch_id == ""
 
@@ -186,7 +186,7 @@ def test_the_rejected_token_is_tried_again_when_a_user_says_so() -> None:
     session = at_rest()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-0")
     plan = claimed(session, Mode.RESUME)
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     assert (order.strategy, order.body["resume_token"]) == (Strategy.NATIVE, "conversation-0")
 
@@ -194,10 +194,10 @@ def test_the_rejected_token_is_tried_again_when_a_user_says_so() -> None:
 def test_a_fresh_start_sets_the_old_conversation_aside() -> None:
     session = at_rest()
     plan = claimed(session, Mode.FRESH_START)
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     assert order.body["resume_token"] is None
-    start_agent.write_started(plan, plan.lease, order, {"outcome": "created", "resume_token": "conversation-2"})
+    agent_order.write_started(plan, plan.lease, order, {"outcome": "created", "resume_token": "conversation-2"})
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("conversation-2", "conversation-1")
     assert session.receipts.get().kind == "fresh"
@@ -206,9 +206,9 @@ def test_a_fresh_start_sets_the_old_conversation_aside() -> None:
 def test_a_fresh_start_sets_the_old_conversation_aside_though_the_new_one_has_no_name_yet() -> None:
     session = at_rest()
     plan = claimed(session, Mode.FRESH_START)
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
-    start_agent.write_started(plan, plan.lease, order, {"outcome": "created", "resume_token": None})
+    agent_order.write_started(plan, plan.lease, order, {"outcome": "created", "resume_token": None})
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("", "conversation-1")
     named = Journal().line(Kind.SESSION_IDENTIFIED, fingerprint="f")
@@ -230,7 +230,7 @@ def test_the_agents_last_message_is_told_with_the_conversation_that_it_is_of(
     session = at_rest()
     change(execution_of(session), last_message_uuid="message-7", **kept)
     plan = claimed(session, mode)
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     assert order.body["last_message_uuid"] == told
 
@@ -239,7 +239,7 @@ def test_the_agent_is_told_what_its_type_and_its_profile_say() -> None:
     session = at_rest()
     change(session.agent_profile, model="small", mode="plan", additional_directories=["/srv/docs"], args=["--fast"])
     plan = claimed(session)
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     kind = agent_type("demo")
     assert order.body["argv"] == [*kind.argv, "--fast"]
@@ -254,7 +254,7 @@ def test_a_workspace_alone_can_be_had_in_every_state(state: str) -> None:
     session.intents.filter(kind="start").update(payload={"mode": "workspace_only"})
     change(execution_of(session), owner="", lease_expires_at=None)
     plan = claimed(session, Mode.WORKSPACE_ONLY)
-    assert start_agent.prepare(plan, plan.lease, found="") is None
+    assert agent_order.prepare(plan, plan.lease, found="") is None
     assert fresh(session).state == ("FAILED" if state == "FAILED" else "WAITING_FOR_INPUT")
     assert session.receipts.get().kind == "workspace_only"
     assert fresh(session).metadata["workspace_only"] is True
@@ -274,7 +274,7 @@ def test_a_workspace_that_fails_is_said_in_every_state(state: str) -> None:
 def test_an_agent_whose_answer_was_lost_is_found_again() -> None:
     session = at_rest()
     plan = claimed(session)
-    start_agent.write_reattached(plan, plan.lease, {"agent": {"launch_id": "earlier"}})
+    agent_order.write_reattached(plan, plan.lease, {"agent": {"launch_id": "earlier"}})
     receipt = session.receipts.get()
     assert (receipt.kind, receipt.verified) == ("reattached", "same_process")
     assert (fresh(session).launch_id, fresh(session).state) == ("earlier", "WAITING_FOR_INPUT")
@@ -301,6 +301,6 @@ def test_a_turn_that_a_dead_agent_left_open_is_said_before_the_next_agent_starts
     Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
     hear(session, journal.turn_begins("p1"))
     plan = claimed(change(session, launch_id=""))
-    assert start_agent.prepare(plan, plan.lease, found=found) is not None
+    assert agent_order.prepare(plan, plan.lease, found=found) is not None
     assert runs(session) == left
     assert fresh(session).state == "STARTING"

@@ -14,7 +14,7 @@ from django.utils import timezone
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import Observation, Observed, WorkspaceState
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.supervisor.sweep import Scope, Sweep
+from sessions_app.supervisor.sweep.one_pass import Scope, Sweep
 from tests.supervisor import tables
 from tests.supervisor.agentctls import talking
 from tests.supervisor.journals import Journal, hear

@@ -14,9 +14,10 @@ from executors_app.domain import Observation, Observed
 from executors_app.testing import refusing_url
 from sessions_app.models import Intent, Message, Prompt, RecoverySweep, Supervisor, SweepOutcome, TaskSession
 from sessions_app.services.status import session_status
-from sessions_app.supervisor import loop, sweep_report, sweep_rows
+from sessions_app.supervisor import loop
 from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.sweep import Scope, Sweep, sweep
+from sessions_app.supervisor.sweep import looking, reporting
+from sessions_app.supervisor.sweep.one_pass import Scope, Sweep, sweep
 from tests.supervisor.agentctls import talking
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.places import UNKNOWN, AsTold, swept, with_core
@@ -49,20 +50,20 @@ def queries_of(function: Any, *args: Any) -> int:
 
 def test_reading_many_sessions_asks_no_more_than_reading_one(place: AsTold) -> None:
     with_history(lost(place))
-    one = queries_of(sweep_rows.read, "me")
+    one = queries_of(looking.read, "me")
     for _ in range(19):
         with_history(lost(place))
-    assert len(sweep_rows.read("me")) == 20
-    assert queries_of(sweep_rows.read, "me") == one
+    assert len(looking.read("me")) == 20
+    assert queries_of(looking.read, "me") == one
 
 
 def test_deciding_asks_nothing(place: AsTold) -> None:
     lost(place)
-    (row,) = sweep_rows.read("me")
+    (row,) = looking.read("me")
     look = Observation(Observed.DEAD)
     now = timezone.now()
     known: dict[str, Any] = {"boot": True, "unknown_before": False, "attached": False, "now": now}
-    assert queries_of(lambda: sweep_rows.facts(row, look, **known)) == 0
+    assert queries_of(lambda: looking.facts(row, look, **known)) == 0
 
 
 def test_a_status_asks_the_same_whatever_the_history(place: AsTold) -> None:
@@ -98,7 +99,7 @@ def test_sessions_with_work_come_first(place: AsTold, monkeypatch: pytest.Monkey
         lost(place)
     last = max(TaskSession.objects.all(), key=lambda session: session.id)
     Prompt.objects.create(session=last, message_id="p1", text="do it")
-    monkeypatch.setattr("sessions_app.supervisor.sweep.ACTING_AT_ONCE", 1)
+    monkeypatch.setattr("sessions_app.supervisor.sweep.one_pass.ACTING_AT_ONCE", 1)
     swept()
     assert Intent.objects.filter(done_at=None).order_by("created_at")[0].session_id == last.id
 
@@ -110,7 +111,7 @@ def test_a_row_that_cannot_be_acted_upon_spoils_no_other(place: AsTold) -> None:
     assert result.outcomes[str(bad.id)].error == "RuntimeError: this disk is on fire"
     assert fresh(good).intents.filter(kind="start", done_at=None).exists()
     assert not fresh(bad).intents.filter(kind="start", done_at=None).exists()
-    document = sweep_report.report(result, "boot")
+    document = reporting.report(result, "boot")
     assert (document["outcomes"]["failed"], document["outcomes"]["skipped"]) == (1, 1)
 
 
@@ -136,7 +137,7 @@ def test_who_is_alive_but_cannot_be_attached_is_not_called_reattached(place: AsT
         report = agentctl.report()
     place.see(session, Observation(Observed.ALIVE, report=report, url=agentctl.url))
     result = swept()
-    document = sweep_report.report(result, "boot")
+    document = reporting.report(result, "boot")
     assert document["sessions"][0]["error_message"]
     assert (document["outcomes"]["reattached"], document["outcomes"]["failed"]) == (0, 1)
     assert fresh(session).state == "WAITING_FOR_INPUT"

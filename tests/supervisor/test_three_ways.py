@@ -10,8 +10,8 @@ from executors_app.models import ExecutorRunning
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.status import session_status
-from sessions_app.supervisor import start_agent
-from sessions_app.supervisor.prompts import claim_next
+from sessions_app.supervisor.start import agent_order
+from sessions_app.supervisor.turns.prompts import claim_next
 from sessions_app.views.banners import banner_of
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, change, fresh, prompt_states, running_session
@@ -35,11 +35,11 @@ def at_rest(**execution: Any) -> TaskSession:
     return fresh(session)
 
 
-def started(session: TaskSession, mode: str = "auto", **answer: Any) -> tuple[TaskSession, start_agent.AgentOrder]:
+def started(session: TaskSession, mode: str = "auto", **answer: Any) -> tuple[TaskSession, agent_order.AgentOrder]:
     plan = claimed(session, mode)
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
-    assert start_agent.write_started(plan, plan.lease, order, {"resume_token": "c2", **answer})
+    assert agent_order.write_started(plan, plan.lease, order, {"resume_token": "c2", **answer})
     ExecutorRunning.objects.filter(session=session).update(status="ready")
     return fresh(session), order
 
@@ -114,7 +114,7 @@ def test_no_start_carries_the_description_of_the_task(strategy: str) -> None:
     if strategy == "history":
         change(session.agent_profile, history_context_injection=True)
     plan = claimed(session, "fresh_start" if strategy == "fresh" else "auto")
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     assert order.strategy == strategy
     assert DESCRIPTION not in str(dict(order.body))

@@ -12,9 +12,10 @@ from sessions_app.domain.belonging import REJECTED_TOKEN_OF, TOKEN_OF, Belonging
 from sessions_app.models import Intent, Lease, LeaseLost, TaskSession
 from sessions_app.services.assessment import assess_session, assess_start
 from sessions_app.services.status import session_status
-from sessions_app.supervisor import leases, start_agent, start_plan
-from sessions_app.supervisor.outcomes import Failure, write_failure
-from sessions_app.supervisor.start_plan import Plan
+from sessions_app.supervisor import leases
+from sessions_app.supervisor.start import agent_order, planning
+from sessions_app.supervisor.start.outcomes import Failure, write_failure
+from sessions_app.supervisor.start.planning import Plan
 from sessions_app.views.banners import banner_of, buttons_of
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
@@ -34,17 +35,17 @@ def identified(session: TaskSession, token: str, lease: Lease = MINE) -> str:
 
 def begun(session: TaskSession, mode: str = "auto") -> Plan:
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": mode})
-    plan = start_plan.claim(session.id, intent.id, MINE.owner, lives=None)
+    plan = planning.claim(session.id, intent.id, MINE.owner, lives=None)
     assert plan is not None
     return plan
 
 
 def started(session: TaskSession, mode: str = "auto", **answer: Any) -> TaskSession:
     plan = begun(session, mode)
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     told = {"outcome": "created", "resume_token": "conversation-2", **answer}
-    start_agent.write_started(plan, plan.lease, order, told)
+    agent_order.write_started(plan, plan.lease, order, told)
     return fresh(session)
 
 
@@ -181,7 +182,7 @@ def test_a_token_is_refused_to_another_profile_type_or_directory_and_kept(moved:
     assert "another agent profile, agent type or directory" in said.text
     assert [button.text for button in buttons_of(said, assessment)] == ["Start fresh"]
     plan = begun(session)
-    order = start_agent.prepare(plan, plan.lease, found="")
+    order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     assert (order.strategy, order.body["resume_token"]) == ("fresh", None)
     assert execution_of(session).resume_token == "conversation-1"

@@ -13,8 +13,8 @@ from sessions_app.domain.recovery import FUTURE
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.services import intents, prompts
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.prompts import send_next
-from sessions_app.supervisor.retries import due_retries
+from sessions_app.supervisor.turns.prompts import send_next
+from sessions_app.supervisor.turns.retries import due_retries
 from tests.supervisor.agentctls import talking
 from tests.supervisor.journals import Journal, Line, hear
 from tests.supervisor.places import with_core

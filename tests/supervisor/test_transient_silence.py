@@ -11,8 +11,8 @@ from django.utils import timezone
 from sessions_app.models import Prompt, SessionEvent, TaskSession, writing
 from sessions_app.services import intents
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.interruptions import interrupt
-from sessions_app.supervisor.stalls import notice_stalls
+from sessions_app.supervisor.ingest.interruptions import interrupt
+from sessions_app.supervisor.turns.stalls import notice_stalls
 from tests.supervisor.journals import Journal, Line, hear
 from tests.supervisor.rows import (
     MINE,

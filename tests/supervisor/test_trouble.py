@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Lease, LeaseLost
-from sessions_app.supervisor.trouble import tell_trouble
+from sessions_app.supervisor.ingest.trouble import tell_trouble
 from tests.supervisor.rows import MINE, fresh, last_payload, names, running_session
 
 pytestmark = pytest.mark.django_db

@@ -10,10 +10,10 @@ import pytest
 from django.db import OperationalError, connection
 
 from sessions_app.models import Lease, LeaseLost, TaskSession
-from sessions_app.supervisor import writer as writers
-from sessions_app.supervisor.ingest import Ingested
+from sessions_app.supervisor.ingest import writer as writers
+from sessions_app.supervisor.ingest.batches import Ingested
+from sessions_app.supervisor.ingest.writer import PAUSE, Batch, Writer
 from sessions_app.supervisor.threads import DatabaseThread
-from sessions_app.supervisor.writer import PAUSE, Batch, Writer
 from tests.supervisor.journals import Journal
 from tests.supervisor.rows import MINE, names, running_session, talk
 

@@ -25,8 +25,8 @@ from sessions_app.services.errors import (
 from sessions_app.services.status import session_status
 from sessions_app.services.waits import OpenWait
 from sessions_app.supervisor.deadlines import end_overdue
-from sessions_app.supervisor.interruptions import interrupt
-from sessions_app.supervisor.outcomes import write_stopped
+from sessions_app.supervisor.ingest.interruptions import interrupt
+from sessions_app.supervisor.start.outcomes import write_stopped
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
     change,

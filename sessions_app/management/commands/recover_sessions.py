@@ -15,8 +15,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from executors_app.plugins import runtimes
 from sessions_app.management.database_check import COULD_NOT_RUN, check_database
 from sessions_app.models import TaskSession
-from sessions_app.supervisor import command_pass, sweep_view
-from sessions_app.supervisor.sweep import Scope
+from sessions_app.supervisor.sweep import command_pass, display
+from sessions_app.supervisor.sweep.one_pass import Scope
 
 WAIT_DEFAULT = 300.0
 
@@ -75,7 +75,7 @@ class Command(BaseCommand):
             timeout=options["timeout"],
             dry_run=options["dry_run"],
         )
-        view = sweep_view.View(json=options["json"], explain=options["explain"])
+        view = display.View(json=options["json"], explain=options["explain"])
         with view.progress() as progress:
             result, document = asyncio.run(command_pass.run(scope, options["wait"], progress))
         if options["json"]:

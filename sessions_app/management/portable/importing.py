@@ -21,7 +21,7 @@ from sessions_app.services.portable.reading import Finding, Numbered, Reader, re
 from sessions_app.services.portable.record import LOG, SNAPSHOT
 from sessions_app.services.portable.values import Values
 from sessions_app.services.restored import hold_doubtful
-from sessions_app.supervisor.interruptions import interrupt
+from sessions_app.supervisor.ingest.interruptions import interrupt
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from sessions_app.domain.states import RunState
 from sessions_app.models import Lease, LeaseLost, Run, SessionEvent, writing
-from sessions_app.supervisor.conversation import Conversation
+from sessions_app.supervisor.ingest.conversation import Conversation
 
 log = logging.getLogger(__name__)
 _OF_THE_AGENT = (

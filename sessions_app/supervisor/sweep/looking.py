@@ -26,8 +26,8 @@ from sessions_app.domain.states import (
 from sessions_app.models import Intent, Prompt, Repository, Run
 from sessions_app.services.assessment import Known, resume_facts
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.sweep_damage import Damaged, dangling, judge, unreadable_row
-from sessions_app.supervisor.sweep_select import Stored, select, stored
+from sessions_app.supervisor.sweep.damage import Damaged, dangling, judge, unreadable_row
+from sessions_app.supervisor.sweep.selection import Stored, select, stored
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from sessions_app.models import QUEUED_FOR_CAPACITY, Draft, Intent, Lease, TaskS
 from sessions_app.services.assessment import execution_of, is_running
 from sessions_app.services.soundness import flaws_of
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.outcomes import settle
 from sessions_app.supervisor.rows import facts_of, present_execution, session_of, spec_of
+from sessions_app.supervisor.start.outcomes import settle
 
 
 @dataclass(frozen=True, slots=True)

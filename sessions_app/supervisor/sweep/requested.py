@@ -8,8 +8,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from sessions_app.models import SweepRequest
-from sessions_app.supervisor import sweep_report
-from sessions_app.supervisor.sweep import Scope, Sweep
+from sessions_app.supervisor.sweep import reporting
+from sessions_app.supervisor.sweep.one_pass import Scope, Sweep
 
 
 def next_request() -> SweepRequest | None:
@@ -24,10 +24,10 @@ def scope_of(asked: SweepRequest) -> Scope:
 
 def settle(asked: SweepRequest, result: Sweep, boot_id: str) -> None:
     """Keep the sweep, unless it was a dry run, and its report; the first to say that it is done is believed."""
-    document = sweep_report.report(result, boot_id)
+    document = reporting.report(result, boot_id)
     with transaction.atomic():
         if not asked.dry_run:
-            sweep_report.store(document, result, asked=True)
+            reporting.store(document, result, asked=True)
         SweepRequest.objects.filter(id=asked.id, done_at=None).update(
             done_at=timezone.now(), sweep_id=None if asked.dry_run else result.sweep_id, report=document
         )

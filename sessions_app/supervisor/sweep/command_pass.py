@@ -11,10 +11,10 @@ from typing import Any
 from django.conf import settings
 
 from sessions_app.models import Intent
-from sessions_app.supervisor import sweep_report
 from sessions_app.supervisor.lock import SupervisorLock
 from sessions_app.supervisor.loop import Supervisor
-from sessions_app.supervisor.sweep import Progress, Scope, Sweep
+from sessions_app.supervisor.sweep import reporting
+from sessions_app.supervisor.sweep.one_pass import Progress, Scope, Sweep
 
 LOOK_EVERY = 0.1
 """Seconds between two looks at starts that somebody else carries out."""
@@ -32,7 +32,7 @@ async def run(scope: Scope, wait: float, progress: Progress) -> tuple[Sweep, dic
             result = await _pass(supervisor, scope, alone=alone, progress=progress)
             if wait and not scope.dry_run:
                 await _wait_for_starts(supervisor, result, deadline, alone=alone)
-            document = await supervisor.core.database(sweep_report.report, result, supervisor.core.boot_id)
+            document = await supervisor.core.database(reporting.report, result, supervisor.core.boot_id)
         finally:
             await supervisor.close()
     return result, document

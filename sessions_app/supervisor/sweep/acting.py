@@ -20,15 +20,15 @@ from sessions_app.models import Draft, IntentKind, Lease, LeaseLost, writing
 from sessions_app.services import intents
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.ingest import ingest
-from sessions_app.supervisor.interruptions import (
+from sessions_app.supervisor.ingest.batches import ingest
+from sessions_app.supervisor.ingest.interruptions import (
     AGENTCTL_GONE,
     WITH_ITS_AGENTCTL,
     agent_left,
     hold_unsent,
     interrupt,
 )
-from sessions_app.supervisor.sweep_rows import Row
+from sessions_app.supervisor.sweep.looking import Row
 
 log = logging.getLogger(__name__)
 BATCH = 500

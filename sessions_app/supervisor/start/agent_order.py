@@ -21,11 +21,11 @@ from sessions_app.domain.verification import ReceiptKind, Verdict
 from sessions_app.models import Draft, Intent, Lease, TaskSession, writing
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.history import history_of
-from sessions_app.supervisor import receipts, token_keeping
-from sessions_app.supervisor.capabilities import PROBE_FIELDS, take_in
-from sessions_app.supervisor.interruptions import AGENTCTL_GONE, WITH_ITS_AGENTCTL, hold_unsent, interrupt
-from sessions_app.supervisor.outcomes import SAID_GONE, Failure, settle, write_failure
-from sessions_app.supervisor.start_plan import Plan
+from sessions_app.supervisor.ingest.interruptions import AGENTCTL_GONE, WITH_ITS_AGENTCTL, hold_unsent, interrupt
+from sessions_app.supervisor.start import receipts, token_keeping
+from sessions_app.supervisor.start.capabilities import PROBE_FIELDS, take_in
+from sessions_app.supervisor.start.outcomes import SAID_GONE, Failure, settle, write_failure
+from sessions_app.supervisor.start.planning import Plan
 
 UP = frozenset({"idle", "working"})
 """States of an agent that takes prompts."""

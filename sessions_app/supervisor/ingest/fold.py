@@ -9,11 +9,11 @@ from typing import Any
 from executors_app.agentctl.protocol import Kind
 from sessions_app.domain.states import PROMPT, SESSION
 from sessions_app.models import Draft, PermissionRequest, Prompt, waits
-from sessions_app.supervisor import receipts
-from sessions_app.supervisor.conversation import Conversation
-from sessions_app.supervisor.interruptions import agent_left, interrupt
-from sessions_app.supervisor.outcomes import lose_conversation
-from sessions_app.supervisor.retries import plan_retry, say_failure
+from sessions_app.supervisor.ingest.conversation import Conversation
+from sessions_app.supervisor.ingest.interruptions import agent_left, interrupt
+from sessions_app.supervisor.start import receipts
+from sessions_app.supervisor.start.outcomes import lose_conversation
+from sessions_app.supervisor.turns.retries import plan_retry, say_failure
 
 Line = Mapping[str, Any]
 UNWRITABLE = "unwritable"

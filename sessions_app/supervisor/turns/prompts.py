@@ -20,7 +20,7 @@ from sessions_app.services.history import history_of
 from sessions_app.services.soundness import flaws_of
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.retries import is_due
+from sessions_app.supervisor.turns.retries import is_due
 
 log = logging.getLogger(__name__)
 TOLD_WITHIN = 10.0

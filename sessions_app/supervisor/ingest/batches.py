@@ -19,9 +19,9 @@ from django.utils import timezone
 from executors_app import crash_points
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Draft, Lease, LeaseLost, writing
-from sessions_app.supervisor.fold import UNWRITABLE, Fold, Line
-from sessions_app.supervisor.reading import Reading
-from sessions_app.supervisor.token_keeping import take_told
+from sessions_app.supervisor.ingest.fold import UNWRITABLE, Fold, Line
+from sessions_app.supervisor.ingest.reading import Reading
+from sessions_app.supervisor.start.token_keeping import take_told
 
 log = logging.getLogger(__name__)
 NOT_THE_LINES = (LeaseLost, ExecutorRunning.DoesNotExist, OperationalError, InterfaceError, MemoryError)

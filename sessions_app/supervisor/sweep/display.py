@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from sessions_app.domain.recovery import explain
-from sessions_app.supervisor.sweep import Progress as Report
-from sessions_app.supervisor.sweep import Sweep
+from sessions_app.supervisor.sweep.one_pass import Progress as Report
+from sessions_app.supervisor.sweep.one_pass import Sweep
 
 WIDE = 200
 """Characters of a line where there is no terminal."""

@@ -11,8 +11,8 @@ from sessions_app.domain.recovery import Policy
 from sessions_app.domain.states import SESSION, UNSETTLED_PROMPT_STATES, PromptState, WorkState
 from sessions_app.models import Draft, IntentKind, Prompt, Run, TaskSession, waits
 from sessions_app.services import unfinished
-from sessions_app.supervisor import receipts
-from sessions_app.supervisor.conversation import Conversation
+from sessions_app.supervisor.ingest.conversation import Conversation
+from sessions_app.supervisor.start import receipts
 
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 WITH_ITS_AGENTCTL = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})

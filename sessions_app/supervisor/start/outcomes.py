@@ -19,9 +19,9 @@ from executors_app.plugins import agent_type
 from sessions_app.domain import backoff
 from sessions_app.domain.states import SESSION, DesiredState, PromptState
 from sessions_app.models import Draft, Intent, Lease, waits, writing
-from sessions_app.supervisor import receipts, token_keeping
-from sessions_app.supervisor.capabilities import PROBE_FIELDS, take_in
-from sessions_app.supervisor.interruptions import agent_left, hold_unsent, interrupt
+from sessions_app.supervisor.ingest.interruptions import agent_left, hold_unsent, interrupt
+from sessions_app.supervisor.start import receipts, token_keeping
+from sessions_app.supervisor.start.capabilities import PROBE_FIELDS, take_in
 
 ASK_AGAIN = timedelta(seconds=90)
 """Between two *gone* of an agent whose type is known to err about it (rules, section 8)."""

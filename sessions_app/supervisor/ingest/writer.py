@@ -19,8 +19,8 @@ from typing import Any
 from django.db import InterfaceError, OperationalError, transaction
 
 from sessions_app.models import Lease
-from sessions_app.supervisor.fold import Line
-from sessions_app.supervisor.ingest import Ingested, ingest
+from sessions_app.supervisor.ingest.batches import Ingested, ingest
+from sessions_app.supervisor.ingest.fold import Line
 from sessions_app.supervisor.threads import DatabaseThread
 
 log = logging.getLogger(__name__)

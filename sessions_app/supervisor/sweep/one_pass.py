@@ -19,11 +19,11 @@ from executors_app import crash_points
 from executors_app.domain import ExecutionFacts, Observation, Observed
 from executors_app.plugins import UnknownPlugin, runtime
 from sessions_app.domain.recovery import Decision, SweepFacts, decide
-from sessions_app.supervisor import sweep_rows
 from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.sweep_act import Outcome, act
-from sessions_app.supervisor.sweep_damage import Damaged
-from sessions_app.supervisor.sweep_rows import Row
+from sessions_app.supervisor.sweep import looking
+from sessions_app.supervisor.sweep.acting import Outcome, act
+from sessions_app.supervisor.sweep.damage import Damaged
+from sessions_app.supervisor.sweep.looking import Row
 
 log = logging.getLogger(__name__)
 Trigger = Literal["boot", "reconcile", "command"]
@@ -80,7 +80,7 @@ async def sweep(core: Core, scope: Scope, unknown: set[str], progress: Progress 
     ``unknown`` holds the execution ids that the last look could not tell anything of; it is brought up to date.
     """
     result, began = Sweep(scope), time.monotonic()
-    rows, result.damaged = await core.database(sweep_rows.look, core.boot_id, scope.sessions, scope.runtime)
+    rows, result.damaged = await core.database(looking.look, core.boot_id, scope.sessions, scope.runtime)
     _say_damage(core, result.damaged)
     progress = progress if not scope.dry_run else lambda done, total: None
     acting = _Acting(core, result, len(rows), progress)
@@ -124,7 +124,7 @@ async def _sweep_runtime(acting: _Acting, name: str, rows: Sequence[Row], unknow
     now, decided = timezone.now(), []
     for row in rows:
         attached = core.attached(row.stored.session_id) is not None
-        facts = sweep_rows.facts(
+        facts = looking.facts(
             row, seen[row.place.id], boot=scope.boot, unknown_before=row.place.id in unknown, attached=attached, now=now
         )
         decided.append(Decided(row, facts, seen[row.place.id], decide(facts, seen[row.place.id], now)))

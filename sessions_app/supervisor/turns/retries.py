@@ -18,7 +18,7 @@ from sessions_app.domain.continuation import Interruption, retry_prompt
 from sessions_app.domain.recovery import FUTURE
 from sessions_app.domain.states import SESSION, DesiredState, PromptState
 from sessions_app.models import Draft, IntentKind, Prompt, Run
-from sessions_app.supervisor.conversation import Conversation
+from sessions_app.supervisor.ingest.conversation import Conversation
 
 MESSAGE_CHARS = 4000
 """Of the provider's own words that are kept."""

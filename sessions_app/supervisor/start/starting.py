@@ -21,10 +21,11 @@ from executors_app.errors import (
 )
 from executors_app.plugins import runtime
 from sessions_app.models import Lease, LeaseLost
-from sessions_app.supervisor import aftermath, leases, start_agent, start_plan
+from sessions_app.supervisor import leases
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.outcomes import Failure, failure_of, settle, write_failure
+from sessions_app.supervisor.start import aftermath, agent_order, planning
+from sessions_app.supervisor.start.outcomes import Failure, failure_of, settle, write_failure
 
 log = logging.getLogger(__name__)
 OWN_LIMIT = 10
@@ -58,7 +59,7 @@ async def carry_out(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> 
 async def _start(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
     live = core.attached(session_id)
     lives = live.found_launch if live is not None else None
-    plan = await core.database(start_plan.claim, session_id, intent_id, core.boot_id, lives=lives)
+    plan = await core.database(planning.claim, session_id, intent_id, core.boot_id, lives=lives)
     if plan is None:
         return
     crash_points.reached("supervisor.start_claimed", session_id)
@@ -73,12 +74,12 @@ async def _start(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> Non
     await _open_agent(core, attachment, plan)
 
 
-async def _launch(core: Core, plan: start_plan.Plan) -> Attachment | None:
+async def _launch(core: Core, plan: planning.Plan) -> Attachment | None:
     place = runtime(plan.facts.runtime)
     await place.end_leftovers(plan.facts) if plan.leftovers else None
     launched: Launched = await place.launch(plan.spec)
     crash_points.reached("supervisor.launched", plan.session_id)
-    kept = await core.database(start_plan.write_launched, plan, launched)
+    kept = await core.database(planning.write_launched, plan, launched)
     crash_points.reached("supervisor.launch_written", plan.session_id)
     if not kept:
         await _undo(core, plan, launched)
@@ -86,17 +87,17 @@ async def _launch(core: Core, plan: start_plan.Plan) -> Attachment | None:
     return await core.attach(plan.session_id)
 
 
-async def _undo(core: Core, plan: start_plan.Plan, launched: Launched) -> None:
+async def _undo(core: Core, plan: planning.Plan, launched: Launched) -> None:
     """Somebody stopped the session while it was being launched: shut down what was started (rule 9)."""
-    facts = await core.database(start_plan.facts_with, plan.session_id, launched)
+    facts = await core.database(planning.facts_with, plan.session_id, launched)
     await runtime(plan.facts.runtime).end(facts)
     await core.database(settle, plan.intent_id, "stopped")
 
 
-async def _open_agent(core: Core, attachment: Attachment, plan: start_plan.Plan) -> None:
+async def _open_agent(core: Core, attachment: Attachment, plan: planning.Plan) -> None:
     """Start the agent with the strategy that the one opinion names, or leave it at the workspace."""
     found = attachment.found_launch if attachment.found_agent else None
-    order = await core.database(start_agent.prepare, plan, attachment.lease, found=found)
+    order = await core.database(agent_order.prepare, plan, attachment.lease, found=found)
     if order is None:
         return
     crash_points.reached("supervisor.agent_prepared", plan.session_id)
@@ -113,23 +114,23 @@ async def _open_agent(core: Core, attachment: Attachment, plan: start_plan.Plan)
         await _refused(core, attachment, plan, error)
         return
     crash_points.reached("supervisor.agent_started", plan.session_id)
-    won = await core.database(start_agent.write_started, plan, attachment.lease, order, answer)
+    won = await core.database(agent_order.write_started, plan, attachment.lease, order, answer)
     crash_points.reached("supervisor.agent_start_written", plan.session_id)
     if not won:
         await attachment.client.stop_agent(grace=5, intent_id=str(plan.intent_id))
         await core.database(settle, plan.intent_id, "stopped")
 
 
-async def _ask(attachment: Attachment, order: start_agent.AgentOrder) -> dict[str, Any]:
+async def _ask(attachment: Attachment, order: agent_order.AgentOrder) -> dict[str, Any]:
     timeout = settings.KANDEV_START_TIMEOUT + OWN_LIMIT
     return await attachment.client.start_agent(order.body, timeout=timeout)
 
 
-async def _refused(core: Core, attachment: Attachment, plan: start_plan.Plan, error: AgentctlRefused) -> None:
+async def _refused(core: Core, attachment: Attachment, plan: planning.Plan, error: AgentctlRefused) -> None:
     if error.refusal == "already_running":  # an agent of an earlier start, whose answer was lost
         report = await attachment.client.status()
-        if report["agent"]["state"] in start_agent.UP:  # else it is still starting, and may never be up
-            await core.database(start_agent.write_reattached, plan, attachment.lease, report)
+        if report["agent"]["state"] in agent_order.UP:  # else it is still starting, and may never be up
+            await core.database(agent_order.write_reattached, plan, attachment.lease, report)
             return
     failure = failure_of(error, executor_failed=False)
     await _write_failure(core, plan.session_id, plan.intent_id, attachment.lease, failure)

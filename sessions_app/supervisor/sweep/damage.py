@@ -13,7 +13,7 @@ from sessions_app.domain import soundness
 from sessions_app.domain.states import DesiredState
 from sessions_app.models import TaskSession
 from sessions_app.services.soundness import plugin_flaws, unreadable
-from sessions_app.supervisor.sweep_select import Stored
+from sessions_app.supervisor.sweep.selection import Stored
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from sessions_app.domain.soundness import DAMAGED_ROW
 from sessions_app.domain.states import SessionState
 from sessions_app.domain.verification import ReceiptKind
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, TaskSession
-from sessions_app.supervisor.sweep import Decided, Sweep
-from sessions_app.supervisor.sweep_act import Outcome
-from sessions_app.supervisor.sweep_damage import Damaged
+from sessions_app.supervisor.sweep.acting import Outcome
+from sessions_app.supervisor.sweep.damage import Damaged
+from sessions_app.supervisor.sweep.one_pass import Decided, Sweep
 
 COUNTED = tuple(kind.value for kind in ReceiptKind)
 
