@@ -56,7 +56,10 @@ class Connector(aiohttp.TCPConnector):
         name = sprite_of(req.url.host)
         if not name:
             return await super()._create_connection(req, traces, timeout)
-        ours, relay = await dial(name, req.url.port)
+        try:
+            ours, relay = await dial(name, req.url.port)
+        except ConnectionRefusedError as error:  # told as of any connector, or nobody knows that it was refused
+            raise aiohttp.ClientConnectorError(req.connection_key, error) from error
         self._relays.add(relay)
         relay.add_done_callback(self._relays.discard)
         _, protocol = await self._loop.create_connection(self._factory, sock=ours)

@@ -160,7 +160,7 @@ async def _launch(api: Organisation, inside: Inside, spec: LaunchSpec) -> Launch
     elif not names.is_ours(sprite.labels):
         raise LaunchFailed(f"The sprite {inside.name} belongs to another deployment.")
     await launch.install(api, inside)  # and wakes it: its services come up again by themselves
-    found = await api.service(inside.name, names.SERVICE) in ("starting", "running")
+    found = await launch.is_served(api, inside, spec)
     rebuilt = ""
     if not found:
         rebuilt = await launch.make_workspace(api, inside, spec)

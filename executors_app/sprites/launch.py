@@ -192,6 +192,19 @@ async def start(api: Organisation, inside: Inside, spec: LaunchSpec) -> None:
     await api.define_service(inside.name, names.SERVICE, argv, environment, worktree)
 
 
+async def is_served(api: Organisation, inside: Inside, spec: LaunchSpec) -> bool:
+    """Whether the service is up, or comes up: where its worktree is gone it is but tried again and again."""
+    if await api.service(inside.name, names.SERVICE) not in ("starting", "running"):
+        return False
+    if (await api.run(inside.name, "test", "-e", str(inside.worktree.path / ".git"))).exit_code == 0:
+        return True
+    try:
+        await client_of(spec.execution_id, spec.auth_token).status(ASK_WITHIN)
+    except AgentctlUnreachable as error:
+        return error.details.get("reason") != "refused"
+    return True
+
+
 async def wait_until_ready(api: Organisation, inside: Inside, spec: LaunchSpec) -> str:
     """The boot id of the agentctl that answered as ours."""
     client = client_of(spec.execution_id, spec.auth_token)

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import IO, Any, Final
 
 NAME: Final = "kandev-machine"
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -56,6 +58,16 @@ def import_into(engine: Any) -> str:
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     engine.import_image_from_data(archive(), repository=NAME, tag="test", changes=[f"ENV PATH={path}"])
     return f"{NAME}:test"
+
+
+@contextmanager
+def layer_of(programs: Path, into: Path) -> Iterator[IO[bytes]]:
+    """A tar of a directory's files, at ``into``, with the libraries that they need."""
+    with tempfile.TemporaryFile() as packed:
+        with tarfile.open(fileobj=packed, mode="w") as tar:
+            _Tree(tar).take_all(programs, into)
+        packed.seek(0)
+        yield packed
 
 
 class _Tree:

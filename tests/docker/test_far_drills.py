@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.docker.far import FarEngine, FarPlace
-from tests.docker.far_deployment import FarDeployment
+from tests.docker.far_deployment import FarDeployment, FarSession
+from tests.drills.deployment import Session
 from tests.drills.test_restart_drills import (
     finish_turn,
+    lose_one_of_two,
     test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane,
     test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows,
     test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open,
@@ -36,27 +38,14 @@ def deployment(far_engine: FarEngine, tmp_path: Path) -> Iterator[FarDeployment]
 
 
 def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deployment: FarDeployment) -> None:
-    deployment.serve()
-    gone = deployment.start_session("remember one")
-    other = deployment.start_session("remember two")
-    for session in (gone, other):
-        finish_turn(session)
-    deployment.kill_server()
-    for session in (gone, other):
-        session.kill_everything()
-    lost = gone.row
-    shutil.rmtree(gone.seen(lost["worktree_path"]))
-    FarPlace(deployment.repository, deployment.engine).forget(lost["worktree_branch"], gone.id)
-    run_git(deployment.repository, "branch", "-D", lost["worktree_branch"])
+    def lose(session: Session) -> None:
+        gone = FarSession(deployment, session.task_id, session.id)
+        lost = gone.row
+        shutil.rmtree(gone.seen(lost["worktree_path"]))
+        FarPlace(deployment.repository, deployment.engine).forget(lost["worktree_branch"], gone.id)
+        run_git(deployment.repository, "branch", "-D", lost["worktree_branch"])
 
-    deployment.recover()
-
-    assert gone.execution["status"] == "error"
-    assert (gone.row["state"], gone.row["error_code"]) == ("ERROR", "worktree_missing")
-    assert lost["worktree_branch"] in gone.row["error_message"]
-    assert gone.execution["resume_token"]
-    assert other.row["state"] == "WAITING_FOR_INPUT"
-    assert other.receipts()[-1]["kind"] == "loaded"
+    lose_one_of_two(deployment, lose)
 
 
 def test_a_workspace_that_was_lost_with_its_volume_comes_back_from_what_came_home_and_says_so(

@@ -121,15 +121,19 @@ class Drill:
             story.banner = done.stdout.strip() or done.stderr[-500:]
         if story.recovered["receipt_kind"] == "failed" and story.status["requires_new_session"]:
             return
-        before = len(story.session.events())
         if story.name in REMEMBERING or story.name == "agentao":
-            story.session.prompt(f"what was the word? ({story.name})")
-            eventually(
-                lambda: "session.run.completed" in [event["name"] for event in story.session.events()[before:]],
-                timeout=90,
-                describe=f"{story.name} has answered",
-            )
-            story.answer = agent_text(story.session.events()).rpartition("ok")[2]
+            self.ask_for_the_word(story)
+
+    def ask_for_the_word(self, story: Story) -> None:
+        """Prompt for it, and wait for the answer."""
+        before = len(story.session.events())
+        story.session.prompt(f"what was the word? ({story.name})")
+        eventually(
+            lambda: "session.run.completed" in [event["name"] for event in story.session.events()[before:]],
+            timeout=90,
+            describe=f"{story.name} has answered",
+        )
+        story.answer = agent_text(story.session.events()).rpartition("ok")[2]
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 
 from tests.drills.deployment import Deployment, Session
 from tests.waiting import eventually
@@ -95,6 +96,18 @@ def test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open(deploymen
 
 
 def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deployment: Deployment) -> None:
+    def lose(gone: Session) -> None:
+        lost = gone.row
+        shutil.rmtree(lost["worktree_path"])
+        git = ["git", "-C", str(deployment.repository)]
+        subprocess.run([*git, "worktree", "prune"], check=True)
+        subprocess.run([*git, "branch", "-qD", lost["worktree_branch"]], check=True)
+
+    lose_one_of_two(deployment, lose)
+
+
+def lose_one_of_two(deployment: Deployment, lose: Callable[[Session], None]) -> None:
+    """Drill D: ``lose`` takes the worktree and the branch of one of two sessions that have died."""
     deployment.serve()
     gone = deployment.start_session("remember one")
     other = deployment.start_session("remember two")
@@ -103,17 +116,14 @@ def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deploym
     deployment.kill_server()
     for session in (gone, other):
         session.kill_everything()
-    lost = gone.row
-    shutil.rmtree(lost["worktree_path"])
-    git = ["git", "-C", str(deployment.repository)]
-    subprocess.run([*git, "worktree", "prune"], check=True)
-    subprocess.run([*git, "branch", "-qD", lost["worktree_branch"]], check=True)
+    branch = gone.row["worktree_branch"]
+    lose(gone)
 
     deployment.recover()
 
     assert gone.execution["status"] == "error"
     assert (gone.row["state"], gone.row["error_code"]) == ("ERROR", "worktree_missing")
-    assert lost["worktree_branch"] in gone.row["error_message"]
+    assert branch in gone.row["error_message"]
     assert gone.execution["resume_token"]
     assert other.row["state"] == "WAITING_FOR_INPUT"
     assert other.receipts()[-1]["kind"] == "loaded"

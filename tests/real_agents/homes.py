@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.services import CODEX, CODEX_ACP, KIMI, NODE, OPENCODE, PYTHON_OF_AGENTS, QWEN, ROOT, require
 
@@ -73,6 +74,22 @@ def codex_acp(home: Path, model_url: str) -> RealAgent:
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(_CODEX_CONFIG.format(url=model_url))
     return RealAgent((str(CODEX_ACP),), {**_minimal(home), "MOCK_API_KEY": "dummy"}, ".codex/sessions/**/*")
+
+
+def codex_acp_in(home: Path, model_url: str) -> RealAgent:
+    """codex-acp on the path of a container that sees ``home`` as its own; it is told everything as arguments."""
+    settings = _settings(tomllib.loads(_CODEX_CONFIG.format(url=model_url)))
+    argv = (CODEX_ACP.name, *(word for setting in settings for word in ("-c", setting)))
+    return RealAgent(argv, {"HOME": str(home)}, ".codex/sessions/**/*")
+
+
+def _settings(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """A table of settings as ``key=value``, its keys with those above them."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _settings(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}={json.dumps(value)}"
 
 
 def codex_cli(home: Path, model_url: str) -> RealAgent:

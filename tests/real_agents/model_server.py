@@ -78,13 +78,13 @@ class ModelServer:
 
 
 @contextmanager
-def running_model() -> Iterator[ModelServer]:
-    """A model server on a free loopback port, in a thread of its own."""
+def running_model(address: str = "127.0.0.1") -> Iterator[ModelServer]:
+    """A model server on a free port of an address of this machine, in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="model-server")
     thread.start()
     server = ModelServer(loop)
-    runner = asyncio.run_coroutine_threadsafe(_listen(server), loop).result(10)
+    runner = asyncio.run_coroutine_threadsafe(_listen(server, address), loop).result(10)
     try:
         yield server
     finally:
@@ -94,15 +94,15 @@ def running_model() -> Iterator[ModelServer]:
         loop.close()
 
 
-async def _listen(server: ModelServer) -> web.AppRunner:
+async def _listen(server: ModelServer, address: str) -> web.AppRunner:
     app = web.Application(client_max_size=64 * 2**20)
     app.router.add_get("/v1/models", _models)
     app.router.add_post("/v1/chat/completions", partial(_chat, server))
     app.router.add_post("/v1/responses", partial(_responses, server))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    await web.TCPSite(runner, address, 0).start()
+    server.url = f"http://{address}:{runner.addresses[0][1]}/v1"
     return runner
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from executors_app.sprites import names
+from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.executors.repositories import make_repository
 from tests.sprites.place import SpritesPlace
 from tests.sprites.stand_in import TOKEN, StandIn

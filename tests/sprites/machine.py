@@ -110,7 +110,6 @@ class Machine:
         if service.status == "running":
             return
         await self._end(service)
-        service.status = "running"
         await self._spawn(service)
         service.keeper = asyncio.create_task(self._keep(service))
 
@@ -125,21 +124,26 @@ class Machine:
         await self._end(service)
 
     async def _spawn(self, service: Service) -> None:
+        """One that cannot be started is tried again and again, as one that ends."""
         env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **service.env}
-        service.process = await asyncio.create_subprocess_exec(
-            service.cmd,
-            *service.args,
-            env=env,
-            cwd=service.dir,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        argv, nothing = (service.cmd, *service.args), asyncio.subprocess.DEVNULL
+        service.process, service.status = None, "starting"
+        with contextlib.suppress(OSError):
+            service.process = await asyncio.create_subprocess_exec(
+                *argv,
+                env=env,
+                cwd=service.dir,
+                stdin=nothing,
+                stdout=nothing,
+                stderr=nothing,
+                start_new_session=True,
+            )
+            service.status = "running"
 
     async def _keep(self, service: Service) -> None:
-        while service.process is not None:
-            await service.process.wait()
+        while True:
+            if service.process is not None:
+                await service.process.wait()
             await asyncio.sleep(RESTART_AFTER)
             await self._spawn(service)
 

@@ -76,7 +76,7 @@ class StandIn:
             ]
         )
         inside.add_routes([web.put("/v1/tasks/{task}", self.hold), web.delete("/v1/tasks/{task}", self.release)])
-        runners = [web.AppRunner(app, shutdown_timeout=0.1) for app in (outside, inside)]
+        runners = [web.AppRunner(app, shutdown_timeout=0.1, access_log=None) for app in (outside, inside)]
         for runner in runners:
             await runner.setup()
         await web.TCPSite(runners[0], "127.0.0.1", 0).start()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 
 from executors_app.agentctl import identity
 from executors_app.agentctl.places import local_processes
 from executors_app.domain import Observed, WorkspaceState
-from tests.executors.places import client_of, known, look, row_of, spec_for, start_agent
+from tests.executors.places import client_of, known, look, row_of, seen, spec_for, start_agent
 from tests.sprites.place import SpritesPlace
 from tests.waiting import eventually_async
 
@@ -63,6 +64,19 @@ async def test_drill_a_cold_one_is_dead_unwoken_and_its_service_and_conversation
     outcome = await start_agent(place, spec, again, "second", started["resume_token"])
     assert outcome["outcome"] == "loaded"
     assert (await client_of(spec, again).status())["journal"]["epoch"] == journal["epoch"]
+
+
+async def test_a_cold_one_whose_worktree_was_deleted_gets_it_back_before_its_service_is_relied_upon(
+    place: SpritesPlace,
+) -> None:
+    spec = spec_for(place)
+    launched = await place.runtime.launch(spec)
+    worktree = seen(place, launched)
+    place.stand_in.do(place.machine(spec).chill())
+    shutil.rmtree(worktree)
+    again = await place.runtime.launch(known(spec, launched))
+    assert not again.found
+    assert (worktree / ".git").exists()
 
 
 async def test_an_agentctl_that_dies_alone_is_started_again_by_its_sprite(place: SpritesPlace) -> None:

@@ -1,0 +1,109 @@
+"""A published agent in a container that is removed: another is made, and it still knows what it was told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from executors_app.containers.names import name_of
+from tests.docker.deployment import DockerDeployment
+from tests.docker.engine import Engine, add_programs
+from tests.drills.deployment import Session
+from tests.drills.test_real_agents_resume import AGENT_TYPES, HISTORY, Drill, Story
+from tests.real_agents.homes import codex_acp_in
+from tests.real_agents.model_server import ModelServer, running_model
+from tests.services import CODEX_ACP, require
+from tests.waiting import eventually
+
+NAME = "codex-acp"
+WORD = "pelican"
+
+
+@pytest.fixture
+def model(engine: Engine) -> Iterator[ModelServer]:
+    """A model that containers reach: it listens at this machine's end of a network of the engine's."""
+    require(NAME)
+    client = engine.client()
+    network = client.create_network("model")["Id"]
+    try:
+        with running_model(client.inspect_network(network)["IPAM"]["Config"][0]["Gateway"]) as running:
+            yield running
+    finally:
+        client.remove_network(network)
+        client.close()
+
+
+@pytest.fixture(scope="module")
+def image(shared_engine: Engine) -> str:
+    """What an executor's image is made of by hand: ours, with the agent."""
+    require(NAME)
+    return add_programs(shared_engine, CODEX_ACP.parent)
+
+
+@pytest.fixture
+def drill(deployment: DockerDeployment, model: ModelServer) -> Drill:
+    """A Kandev that serves, and does not go on by itself with what was interrupted."""
+    deployment.env["KANDEV_CONTINUE"] = "off"
+    deployment.serve()
+    return Drill(deployment, model, deployment.home)
+
+
+@pytest.fixture
+def story(drill: Drill, image: str) -> Story:
+    """The agent in a container was told the word, and is in mid-turn."""
+    told = {"name": "with the agent", "runtime": "local_docker", "config": {"image": image}}
+    executor = drill.deployment.api("POST", "executors/", told)["id"]
+    argv = list(codex_acp_in(drill.home, drill.model.url).argv)
+    profile = {"agent_type": AGENT_TYPES[NAME], "command": argv, "env": {"MOCK_API_KEY": "dummy"}}
+    session = drill.deployment.start_session(f"remember the word {WORD}, answer ok", profile, executor=executor)
+    begun = Story(NAME, codex_acp_in(session.agent_home.parent, drill.model.url), session, WORD)
+    drill.put_to_work(begun)
+    return begun
+
+
+def remove_container(engine: Engine, session: Session) -> str:
+    """``docker rm -f``; the id that it had."""
+    client = engine.client()
+    try:
+        found = str(client.inspect_container(name_of(session.execution_id))["Id"])
+        client.remove_container(found, force=True)
+    finally:
+        client.close()
+    return found
+
+
+def remembers(drill: Drill, story: Story) -> None:
+    """Ask; it knows the word by itself, and shows by what it replays that it does."""
+    drill.ask_for_the_word(story)
+    assert WORD in story.answer
+    receipt = story.session.receipts()[-1]
+    assert (receipt["kind"], receipt["verified"]) == ("loaded", "replay")
+    heard = drill.model.heard_about(WORD)
+    assert not [request for request in heard if HISTORY in request], "it was told, and did not remember"
+    assert drill.model.user_texts.count(f"HOLD on, {WORD}") == 1, "the prompt was sent again"
+
+
+@pytest.mark.real_agent
+def test_an_agent_whose_container_was_removed_in_mid_turn_still_knows_what_it_was_told(
+    drill: Drill, story: Story, engine: Engine
+) -> None:
+    removed = remove_container(engine, story.session)
+    drill.model.release()
+    eventually(lambda: "session.run.interrupted" in story.session.names(), timeout=30, describe="it is noticed")
+    remembers(drill, story)
+    assert [row["state"] for row in story.session.prompts()] == ["done", "interrupted", "done"]
+    assert remove_container(engine, story.session) != removed, "another one was made"
+
+
+@pytest.mark.real_agent
+def test_an_agent_whose_container_was_removed_while_it_was_stopped_is_resumed_by_the_next_prompt(
+    drill: Drill, story: Story, engine: Engine
+) -> None:
+    drill.model.release()
+    eventually(lambda: story.session.prompts()[-1]["state"] == "done", timeout=30, describe="the turn is over")
+    drill.deployment.api("POST", f"{story.session.path}/stop/", {})
+    eventually(lambda: story.session.execution["status"] == "stopped", timeout=30, describe="it is stopped")
+    removed = remove_container(engine, story.session)
+    remembers(drill, story)
+    assert remove_container(engine, story.session) != removed, "another one was made"

@@ -1,0 +1,73 @@
+"""A whole Kandev whose sessions run in sprites of the stand-in."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from executors_app.sprites.names import name_of
+from tests.drills.deployment import Deployment, Session
+from tests.sprites.machine import Machine
+from tests.sprites.stand_in import TOKEN, StandIn
+
+SEED = """
+import json
+from executors_app.models import Executor
+executor = Executor(name="sprites", runtime="sprites", config=json.loads(TOLD))
+executor.full_clean()
+executor.save()
+print(json.dumps(str(executor.id)))
+"""
+
+
+class SpritesDeployment(Deployment):
+    """Every session has a sprite, which lives on whatever becomes of the control plane."""
+
+    def __init__(self, home: Path, stand_in: StandIn, disks: Path):
+        super().__init__(home)
+        self.stand_in, self.disks = stand_in, disks
+        self.env |= {
+            "DJANGO_SETTINGS_MODULE": "tests.sprites.settings",
+            "STAND_IN_ROOT": str(disks),
+            "STAND_IN_SOCKET": str(stand_in.socket),
+            "KANDEV_SPRITES_URL": stand_in.url,
+            "KANDEV_SPRITES_TOKEN": TOKEN,
+        }
+
+    def prepare(self) -> None:
+        """With an executor for sprites."""
+        super().prepare()
+        told = repr(json.dumps({"python": sys.executable}))
+        done = self.manage("shell", "-v", "0", "-c", SEED.replace("TOLD", told))
+        assert done.returncode == 0, done.stderr
+        self.seeded["executor"] = json.loads(done.stdout.strip().splitlines()[-1])
+
+    def start_session(self, prompt: str, profile: Mapping[str, Any] | None = None, **values: Any) -> SpriteSession:
+        """In a sprite of its own."""
+        made = super().start_session(prompt, profile, **values)
+        return SpriteSession(self, made.task_id, made.id, made.agent_home)
+
+
+class SpriteSession(Session):
+    """One whose agentctl and files are in a sprite."""
+
+    deployment: SpritesDeployment
+
+    @property
+    def machine(self) -> Machine:
+        """Its sprite."""
+        return self.deployment.stand_in.machines[name_of(self.execution_id)]
+
+    def journal(self) -> str:
+        """On the sprite's disk."""
+        directory = self.deployment.disks / self.execution_id / "state" / "journal"
+        return "".join(path.read_text(errors="replace") for path in sorted(directory.glob("*.jsonl")))
+
+    def kill_everything(self) -> None:
+        """The sprite goes cold: whatever ran in it is gone, and would come up again with its service."""
+        assert self.processes(), "nothing of the session runs"
+        self.deployment.stand_in.do(self.machine.chill())
+        assert not self.processes()

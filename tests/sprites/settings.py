@@ -1,0 +1,12 @@
+"""Kandev's settings for a deployment whose sprites are the stand-in's: their disks are directories of this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePosixPath
+
+from executors_app.sprites import names
+from kandev.settings import *  # noqa: F403 - all of them
+
+names.ROOT = PurePosixPath(os.environ["STAND_IN_ROOT"])
+names.HOLD_SOCKET = PurePosixPath(os.environ["STAND_IN_SOCKET"])

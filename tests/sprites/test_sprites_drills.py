@@ -1,0 +1,133 @@
+"""The restart drills, with sessions in sprites: the very same as on this machine, and what only sprites do."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.places import local_processes
+from tests.drills.deployment import Session
+from tests.drills.test_restart_drills import (
+    finish_turn,
+    lose_one_of_two,
+    talking,
+    test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane,
+    test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows,
+    test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open,
+)
+from tests.drills.test_sweeps import (
+    idle_session,
+    test_a_second_sweep_starts_writes_and_announces_nothing,
+)
+from tests.executors.repositories import run_git
+from tests.sprites.deployment import SpritesDeployment, SpriteSession
+from tests.sprites.stand_in import StandIn
+from tests.waiting import eventually
+
+__all__ = [
+    "test_a_second_sweep_starts_writes_and_announces_nothing",
+    "test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane",
+    "test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows",
+    "test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open",
+]
+
+
+@pytest.fixture
+def deployment(stand_in: StandIn, tmp_path: Path) -> Iterator[SpritesDeployment]:
+    """A Kandev of its own, prepared and not yet served."""
+    made = SpritesDeployment(tmp_path, stand_in, tmp_path / "sprites")
+    made.prepare()
+    yield made
+    made.close()
+
+
+def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deployment: SpritesDeployment) -> None:
+    def lose(gone: Session) -> None:
+        lost = gone.row
+        shutil.rmtree(lost["worktree_path"])
+        repository = deployment.disks / gone.execution_id / "work" / "repository.git"
+        run_git(repository, "worktree", "prune")
+        run_git(repository, "branch", "-D", lost["worktree_branch"])
+        run_git(deployment.repository, "branch", "-D", lost["worktree_branch"])
+
+    lose_one_of_two(deployment, lose)
+
+
+def test_an_agentctl_that_was_killed_alone_is_started_again_by_its_sprite_and_its_agent_resumed(
+    deployment: SpritesDeployment,
+) -> None:
+    deployment.env["KANDEV_CONTINUE"] = "off"
+    deployment.serve()
+    session = deployment.start_session("remember walrus")
+    finish_turn(session)
+    session.prompt("work 30")
+    talking(session)
+    deployment.kill_server()
+    (agentctl,) = local_processes.look_at(session.execution_id).agentctl
+    identity.signal(agentctl, signal.SIGKILL)
+    deployment.serve()
+
+    eventually(lambda: session.receipts()[-1]["kind"] == "loaded", timeout=60, describe="the agent is resumed")
+    session.wait_for("WAITING_FOR_INPUT")
+    assert [one["state"] for one in session.prompts()] == ["done", "interrupted"]
+    assert session.names().count("session.run.interrupted") == 1
+    assert len(local_processes.look_at(session.execution_id).agentctl) == 1
+
+
+def test_a_sprite_that_went_cold_under_an_idle_agent_while_nobody_was_there_is_resumed_on_the_next_prompt(
+    deployment: SpritesDeployment,
+) -> None:
+    deployment.env["KANDEV_RECOVERY_POLICY"] = "on_open"
+    deployment.serve()
+    session = idle_session(deployment)
+    assert isinstance(session, SpriteSession)
+    deployment.kill_server()
+    deployment.stand_in.do(session.machine.chill())
+    wakes, receipts, starts = session.machine.wakes, session.receipts(), session.journal().count("agent.started")
+
+    for _ in range(2):
+        deployment.recover()
+        assert session.machine.wakes == wakes + 1, "once, to read what the dead one has left"
+    assert (session.receipts(), session.journal().count("agent.started")) == (receipts, starts)
+
+    _prompt(session)
+    assert session.journal().count("agent.started") == starts + 1
+
+
+@pytest.mark.parametrize("sleep", ["warm", "cold"])
+def test_a_sprite_that_hibernated_after_its_agent_was_stopped_sleeps_on_until_the_next_prompt(
+    deployment: SpritesDeployment, sleep: str
+) -> None:
+    deployment.serve()
+    session = idle_session(deployment)
+    assert isinstance(session, SpriteSession)
+    deployment.api("POST", f"{session.path}/stop/", {})
+    eventually(lambda: session.execution["status"] == "stopped", timeout=30, describe="it is stopped")
+    eventually(lambda: not session.machine.tasks, describe="nobody holds the sprite")
+    deployment.kill_server()
+    machine = session.machine
+    deployment.stand_in.do(machine.pause() if sleep == "warm" else machine.chill())
+    wakes = machine.wakes
+
+    for _ in range(2):
+        deployment.recover()
+        assert (machine.status, machine.wakes) == (sleep, wakes), "a sweep wakes nobody"
+
+    _prompt(session)
+
+
+def _prompt(session: SpriteSession) -> None:
+    """With the control plane back, a prompt wakes sprite and agent, and is the only one given to it."""
+    deployment, machine = session.deployment, session.machine
+    deployment.serve()
+    session.prompt("what was the word?")
+    eventually(lambda: session.agent_text().count("walrus") == 2, timeout=60, describe="it remembers")
+    session.wait_for("WAITING_FOR_INPUT")
+    assert machine.status == "running"
+    assert session.receipts()[-1]["kind"] == "loaded"
+    assert [row["state"] for row in session.prompts()] == ["done", "done"]
