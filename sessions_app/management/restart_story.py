@@ -179,8 +179,10 @@ class Story:
 
     def _ask_for_the_word(self) -> None:
         self.kandev.api("POST", f"{self.session}/prompt/", {"message_id": "third", "text": "what was the word?"})
-        until(lambda: self._shown().endswith(b"The word was walrus.\n"), "the agent remembers the word")
+        until(lambda: b"The word was walrus.\n" in self._shown(), "the agent remembers the word")
         self.kept("Asked for the word of the first act it says: walrus")
+        until(lambda: b"Verify what is there before you repeat" in self._shown(), "it was told of its interrupted turn")
+        self.kept("It was told that its last turn was cut short")
 
     # --- what is seen ---
 

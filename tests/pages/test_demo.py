@@ -45,6 +45,7 @@ def test_the_story_is_as_promised_and_leaves_nothing_behind(tmp_path: Path) -> N
         "Equal to the byte",
         "was not sent again",
         "it says: walrus",
+        "told that its last turn was cut short",
         "Everything was as promised.",
     ):
         assert sentence in words
