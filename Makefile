@@ -4,6 +4,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 PORT ?= 8000
+# Among so many processes the tests are shared out: one more than cores, as they wait much.
+SHARES ?= $(shell echo $$(($$(nproc) + 1)))
 BIN := .venv/bin
 
 .PHONY: help setup setup-dev agents run test check bench chaos demo image migrations format lock
@@ -26,8 +28,8 @@ run: setup ## serve on http://127.0.0.1:$(PORT), with a demo on the first start
 	@exec $(BIN)/python manage.py serve --port $(PORT)
 
 test: setup-dev ## all tests, and those of the database again on PostgreSQL; ARGS="tests/house -x" for a part
-	@$(BIN)/python -m pytest $(ARGS)
-	@$(if $(ARGS),,$(BIN)/python -m pytest --database=postgresql)
+	@$(BIN)/python -m pytest $(or $(ARGS),-n $(SHARES))
+	@$(if $(ARGS),,$(BIN)/python -m pytest -n $(SHARES) --database=postgresql)
 
 check: setup-dev ## format, lint, types, imports, migrations, API schema
 	@scripts/check

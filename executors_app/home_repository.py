@@ -14,7 +14,7 @@ from typing import Final
 
 from executors_app.agentctl import recovery_ref
 from executors_app.agentctl.places import worktrees
-from executors_app.agentctl.places.git import GitFailed, commit_of, common_directory, git
+from executors_app.agentctl.places.git import commit_of, common_directory, git, is_in
 from executors_app.errors import RepositoryUnusable
 
 _TIMEOUT: Final = 600.0
@@ -81,16 +81,6 @@ def _move(repository: Path, ref: str, commit: str, session_id: str) -> None:
     before = commit_of(repository, ref)
     if before == commit:
         return
-    if before and ref.startswith("refs/heads/") and not _is_in(repository, before, commit):
+    if before and ref.startswith("refs/heads/") and not is_in(repository, before, commit):
         git(repository, "update-ref", f"refs/kandev/kept/{session_id}/{before[:12]}", before)
     git(repository, "update-ref", ref, commit, *([before] if before else []))
-
-
-def _is_in(repository: Path, older: str, newer: str) -> bool:
-    try:
-        git(repository, "merge-base", "--is-ancestor", older, newer)
-    except GitFailed as error:
-        if error.details.get("exit_code") != 1:
-            raise
-        return False
-    return True

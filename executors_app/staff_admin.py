@@ -87,7 +87,7 @@ def _touched(obj: models.Model) -> list[str]:
 class ReadOnly(StaffOnly):
     """What happened is what it is: nothing is added, changed or removed."""
 
-    actions = None
+    actions: Sequence[str] | None = None
     hidden: Sequence[str] = ()
     """Fields that are shown to nobody."""
 

@@ -32,3 +32,9 @@ class KandevAdminSite(AdminSite):
         if request.user.is_authenticated:
             raise PermissionDenied
         return redirect_to_login(request.GET.get(REDIRECT_FIELD_NAME, "/admin/"), settings.LOGIN_URL)
+
+    def password_change(  # type: ignore[override]
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """In the settings, where wrong old passwords are counted and the other logins end."""
+        return redirect("settings-password")

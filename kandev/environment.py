@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -25,6 +26,9 @@ FOREIGN_PREFIXES: Final = ("KANDEV_SERVICE_", "KANDEV_PORT")
 """Set by cluster service discovery for a service called *kandev* (rule 43)."""
 
 os.environ.setdefault("SPRITES_CLIENT_SIGNALS", "off")  # else sprites-py tells its vendor who calls: a person, an agent
+
+MAIL_SCHEMES: Final = {"smtp": 587, "smtps": 465, "smtp+plain": 25}
+"""How a mail server is spoken to, and the port it then has if none is said."""
 
 PROCESS_MARKERS: Final = child_environment.MARKERS
 """Put by us into the processes of an execution, from which somebody may call a command."""
@@ -115,6 +119,19 @@ def _crash_point(value: str) -> str:
     return value
 
 
+def _hosts(value: str) -> tuple[str, ...]:
+    """Hosts, separated by commas."""
+    return tuple(name.lower() for name in _names(value))
+
+
+def _mail_server(value: str) -> str:
+    """A URL."""
+    parts = urlsplit(value)
+    if value and (parts.scheme not in MAIL_SCHEMES or not parts.hostname or parts.port == 0):
+        raise ValueError(f"must begin with {', '.join(f'{scheme}://' for scheme in MAIL_SCHEMES)} and name a host")
+    return value
+
+
 def _entry(parse: Callable[[str], T], default: str = "", *, secret: bool = False) -> T:
     metadata = {"parse": parse, "default": default, "secret": secret}
     made: T = field(metadata=metadata, repr=not secret)
@@ -154,14 +171,16 @@ class Environment:
     """Pause between two sweeps of the supervisor."""
     max_restarts: int = _entry(_count, "5")
     """Starts without success after which only a user starts a session again."""
+    restart_delay: float = _entry(_positive_seconds, "5")
+    """Pause after the first start that failed, less up to half of it at random; doubled with each, 60 times at most."""
     idle_sleep: float = _entry(_seconds, "3600")
-    """An idle agent is put to sleep after so long; 0 never."""
+    """An idle agent that can take its conversation up again is put to sleep after so long; 0: never."""
     start_concurrency: int = _entry(_count, "8")
     """How many starts one supervisor carries out at once."""
     max_starts_per_pass: int = _entry(_count, "20")
-    """How many starts one sweep orders at most."""
+    """How many starts a supervisor orders by itself at a time; the others wait until some of these have ended."""
     boot_grace: float = _entry(_seconds, "60")
-    """After its start a supervisor counts no failed start for so long."""
+    """Starts that a supervisor makes by itself so soon after its own start are not counted as tries; 0: all are."""
     start_timeout: float = _entry(_positive_seconds, "300")
     """How long one start may take: workspace, agentctl and agent."""
     continue_: str = _entry(_one_of("", "on", "off"))
@@ -172,6 +191,14 @@ class Environment:
     """After so long without a word a turn is shown as silent, and nothing is ended; 0: never."""
     permission_timeout: float = _entry(_seconds, "0")
     """How long an agent waits for the answer to a permission before it is told that nobody answered; 0: for ever."""
+    journal_retention: float = _entry(_seconds, "604800")
+    """Journals of closed and deleted sessions are removed after so long; 0 never."""
+    recovery_retention: float = _entry(_seconds, "2592000")
+    """Recovery refs of deleted sessions, and of closed ones those that the branch makes needless; 0 never."""
+    history_retention: float = _entry(_seconds, "2592000")
+    """What is over and only tells of the past (sweeps, keys, notices, tasks) is removed after so long; 0 never."""
+    event_retention: float = _entry(_seconds, "0")
+    """The log of closed sessions leaves the database after so long, where the portable record has it all; 0 never."""
     repository_roots: tuple[Path, ...] = _entry(_paths)
     """Folders in which repositories may lie; unset: anywhere."""
     agent_user: str = _entry(_text)
@@ -186,6 +213,14 @@ class Environment:
     """The token of the organisation whose Fly.io Sprites the runtime ``sprites`` makes and uses."""
     sprites_url: str = _entry(_text, "https://api.sprites.dev")
     """Where the Sprites API is."""
+    site_url: str = _entry(_text)
+    """Where people reach the pages, for links in e-mails and webhooks; unset: the first trusted origin."""
+    email_url: str = _entry(_mail_server, secret=True)
+    """Sends e-mail: ``smtp://USER:PASSWORD@HOST:587`` (STARTTLS), ``smtps://``, ``smtp+plain://``; unset: none."""
+    email_from: str = _entry(_text, "kandev@localhost")
+    """Whom e-mails are from."""
+    webhook_allowed_hosts: tuple[str, ...] = _entry(_hosts)
+    """Hosts, as ``host`` or ``host:port``, that webhooks may call in a private network or over plain http."""
     log_format: str = _entry(_one_of("console", "json"), "console")
     """Lines for people, or one JSON object a line."""
     crash_at: str = _entry(_crash_point)
@@ -227,7 +262,8 @@ def _read(entry: Field[Any], environ: Mapping[str, str]) -> Any:
     try:
         return entry.metadata["parse"](value or entry.metadata["default"])
     except (ValueError, RuntimeError) as error:
-        raise BadEnvironment(f"{name}={value}: {error}") from error
+        shown = name if entry.metadata["secret"] else f"{name}={value}"
+        raise BadEnvironment(f"{shown}: {error}") from error
 
 
 def _read_secret(name: str, value: str, file: Path) -> str:

@@ -6,14 +6,18 @@ import json
 import logging
 import re
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-_LOGIN_SECRET = re.compile(r"(/login/)[^/\s'\"?]+")
-_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+from sessions_app.domain import acting
+
+_LOGIN_SECRET: Final = re.compile(r"(/login/)[^/\s'\"?]+")
+_ORDINARY: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_NAMED: Final = re.compile(r"\b(session|task|execution|sweep) (?=%s)")
+_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class JsonFormatter(logging.Formatter):
-    """Time, level, logger, message, whatever ``extra`` held, and the traceback if there is one."""
+    """Time, level, logger, message, whatever ``extra`` held and is known, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line of JSON; what JSON does not know is written as text."""
@@ -25,8 +29,35 @@ class JsonFormatter(logging.Formatter):
         }
         line.update({name: value for name, value in vars(record).items() if name not in _ORDINARY})
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = _hide(self.formatException(record.exc_info))
         return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class WithWhatIsKnown(logging.Filter):
+    """Adds ``session_id``, ``execution_id``, ``sweep_id``, ``cause`` … wherever they are known.
+
+    They are known from who acts, and from messages that name a session by its id; what a line says itself counts.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record pass, with more in it."""
+        for name, value in {**acting.known(), **_named(record)}.items():
+            if value and not hasattr(record, name):
+                setattr(record, name, value)
+        return True
+
+
+def _named(record: logging.LogRecord) -> dict[str, str]:
+    """The ids that a message names by its arguments, as in ``session %s: …``."""
+    found, arguments = {}, record.args
+    if not isinstance(record.msg, str) or not isinstance(arguments, tuple):
+        return {}
+    for name in _NAMED.finditer(record.msg):
+        number = record.msg[: name.end()].replace("%%", "").count("%")
+        text = str(arguments[number]) if number < len(arguments) else ""
+        if _ID.fullmatch(text):
+            found[f"{name[1]}_id"] = text
+    return found
 
 
 class WithoutLoginSecrets(logging.Filter):

@@ -9,6 +9,7 @@ from executors_app import crash_points
 from kandev.data_directory import load_secret_key, open_data_directory
 from kandev.databases import database_settings
 from kandev.environment import read_environment
+from kandev.mail import mail_server
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 _env = read_environment()
@@ -24,6 +25,7 @@ KANDEV_SWEEP_CONCURRENCY = _env.sweep_concurrency
 KANDEV_SWEEP_TIMEOUT = _env.sweep_timeout
 KANDEV_RECONCILE_INTERVAL = _env.reconcile_interval
 KANDEV_MAX_RESTARTS = _env.max_restarts
+KANDEV_RESTART_DELAY = _env.restart_delay
 KANDEV_IDLE_SLEEP = _env.idle_sleep
 KANDEV_START_CONCURRENCY = _env.start_concurrency
 KANDEV_MAX_STARTS_PER_PASS = _env.max_starts_per_pass
@@ -33,6 +35,10 @@ KANDEV_CONTINUE = _env.continue_
 KANDEV_TURN_RETRIES = _env.turn_retries
 KANDEV_STALL_NOTICE = _env.stall_notice
 KANDEV_PERMISSION_TIMEOUT = _env.permission_timeout
+KANDEV_JOURNAL_RETENTION = _env.journal_retention
+KANDEV_RECOVERY_RETENTION = _env.recovery_retention
+KANDEV_HISTORY_RETENTION = _env.history_retention
+KANDEV_EVENT_RETENTION = _env.event_retention
 KANDEV_REPOSITORY_ROOTS = _env.repository_roots
 KANDEV_AGENT_USER = _env.agent_user
 KANDEV_LEASE_TTL = _env.lease_ttl
@@ -40,6 +46,9 @@ KANDEV_DOCKER_HOST = _env.docker_host
 KANDEV_SPRITES_TOKEN = _env.sprites_token
 KANDEV_SPRITES_URL = _env.sprites_url
 KANDEV_AGENTCTL_IMAGE = _env.agentctl_image
+KANDEV_SITE_URL = _env.site_url
+KANDEV_WEBHOOK_ALLOWED_HOSTS = _env.webhook_allowed_hosts
+KANDEV_EMAIL = bool(_env.email_url)
 KANDEV_CRASH_AT = _env.crash_at
 KANDEV_CRASH_DIR = _env.crash_dir
 
@@ -59,7 +68,12 @@ CSRF_TRUSTED_ORIGINS = [*_env.trusted_origins]
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_NAME = "kandev_session"
+SESSION_COOKIE_AGE = 14 * 86_400
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_NAME = "kandev_csrf"
+CSRF_COOKIE_HTTPONLY = True  # scripts take the token from the page's form
+CSRF_COOKIE_SAMESITE = "Lax"
 
 _behind_https = bool(_env.trusted_origins) and all(origin.startswith("https://") for origin in _env.trusted_origins)
 if _behind_https:
@@ -79,7 +93,6 @@ LOGOUT_REDIRECT_URL = "/login/"
 # --- Application ---
 
 INSTALLED_APPS = [
-    "daphne",
     "kandev.apps.KandevAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -87,13 +100,14 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "rest_framework",
-    "rest_framework.authtoken",
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "channels",
     "django_q",
     "executors_app",
     "sessions_app",
+    # After ours, which has a command of the same name: its keys are taken over, and kept as hashes.
+    "rest_framework.authtoken",
 ]
 
 MIDDLEWARE = [
@@ -123,6 +137,8 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "sessions_app.views.look.look",
+                "sessions_app.views.attention.attention_count",
             ],
         },
     },
@@ -162,10 +178,20 @@ Q_CLUSTER: dict[str, Any] = {
     "catch_up": False,
 }
 
+# --- E-mail ---
+
+_mail = mail_server(_env.email_url)
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if KANDEV_EMAIL else 'dummy'}.EmailBackend"
+DEFAULT_FROM_EMAIL = _env.email_from
+EMAIL_HOST, EMAIL_PORT = _mail.host, _mail.port
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail.user, _mail.password
+EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.starttls, _mail.tls
+EMAIL_TIMEOUT = 20
+
 REST_FRAMEWORK = {
     # The token comes first: its challenge makes "nobody" a 401, not a 403.
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "rest_framework.authentication.TokenAuthentication",
+        "sessions_app.api.authentication.ApiTokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
@@ -186,11 +212,14 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
     "ENUM_NAME_OVERRIDES": {
+        "AttentionKind": "sessions_app.api.words.ATTENTION_KINDS",
         "DesiredState": "sessions_app.api.words.DESIRED_STATES",
+        "Policy": "sessions_app.api.words.POLICIES",
         "PromptState": "sessions_app.api.words.PROMPT_STATES",
         "RunState": "sessions_app.api.words.RUN_STATES",
         "SessionState": "sessions_app.api.words.SESSION_STATES",
         "TaskState": "sessions_app.api.words.TASK_STATES",
+        "TokenScope": "sessions_app.api.words.TOKEN_SCOPES",
         "WorkState": "sessions_app.api.words.WORK_STATES",
     },
 }
@@ -204,12 +233,15 @@ LOGGING: dict[str, Any] = {
         "console": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"},
         "json": {"()": "kandev.log_format.JsonFormatter"},
     },
-    "filters": {"without_login_secrets": {"()": "kandev.log_format.WithoutLoginSecrets"}},
+    "filters": {
+        "with_what_is_known": {"()": "kandev.log_format.WithWhatIsKnown"},
+        "without_login_secrets": {"()": "kandev.log_format.WithoutLoginSecrets"},
+    },
     "handlers": {
         "stderr": {
             "class": "logging.StreamHandler",
             "formatter": _env.log_format,
-            "filters": ["without_login_secrets"],
+            "filters": ["with_what_is_known", "without_login_secrets"],
         }
     },
     "root": {"handlers": ["stderr"], "level": "INFO"},

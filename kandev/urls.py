@@ -5,9 +5,12 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
+from kandev.metrics.page import metrics
+
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/v1/", include("sessions_app.api.urls")),
+    path("metrics", metrics, name="metrics"),
     path("", include("sessions_app.views.urls")),
 ]
 

@@ -1,6 +1,7 @@
 """The app of sessions: what a session is and how it lives on."""
 
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class SessionsAppConfig(AppConfig):
@@ -10,3 +11,10 @@ class SessionsAppConfig(AppConfig):
     label = "sessions_app"
     verbose_name = "Sessions"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Take over the keys that others make, and let the worker's schedules be there after each migration."""
+        from sessions_app import foreign_tokens  # noqa: F401, PLC0415
+        from sessions_app.tasks import schedules  # noqa: PLC0415
+
+        post_migrate.connect(schedules.ensure, sender=self)

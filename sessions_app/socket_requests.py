@@ -22,7 +22,7 @@ from sessions_app.api.serializers.sessions import ResumeRequest
 from sessions_app.live.access import Seat
 from sessions_app.live.opening import find
 from sessions_app.models import TaskSession
-from sessions_app.services import intents, permissions, tokens
+from sessions_app.services import intents, permissions, presence, tokens
 from sessions_app.services.errors import Invalid, NotFound
 from sessions_app.services.rights import require_write
 from sessions_app.services.status import session_status
@@ -115,12 +115,12 @@ def _session_id(seat: Seat, payload: Payload) -> uuid.UUID:
 
 
 def _status(session: TaskSession, user: Any, payload: Payload) -> Answer:
-    return session_status(session)
+    return session_status(session, user)
 
 
 def _resume(session: TaskSession, user: Any, payload: Payload) -> Answer:
     intents.resume(session.id, user, _checked(ResumeRequest, payload)["mode"])
-    return {"status": session_status(find(user, session.id))}
+    return {"status": session_status(find(user, session.id), user)}
 
 
 def _prompt(session: TaskSession, user: Any, payload: Payload) -> Any:
@@ -131,7 +131,7 @@ def _prompt(session: TaskSession, user: Any, payload: Payload) -> Any:
 
 def _cancel(session: TaskSession, user: Any, payload: Payload) -> Answer:
     cancelling = intents.cancel(session.id, user)
-    return {"status": session_status(find(user, session.id)), "cancelling": cancelling}
+    return {"status": session_status(find(user, session.id), user), "cancelling": cancelling}
 
 
 def _respond(session: TaskSession, user: Any, payload: Payload) -> Any:
@@ -139,6 +139,15 @@ def _respond(session: TaskSession, user: Any, payload: Payload) -> Any:
     asked = permissions.answer(session.id, chosen["permission_id"], chosen["option_id"], chosen["resume_token"], user)
     context = {"tokens": tokens.of_permissions([asked]), "may_answer": True}
     return PermissionSerializer(asked, context=context).data
+
+
+def _presence(session: TaskSession, user: Any, payload: Payload) -> Answer:
+    """The page says whether somebody looks at it."""
+    here = payload.get("here")
+    if not isinstance(here, bool):
+        raise Invalid("here is true or false.", field="here")
+    (presence.arrive if here else presence.leave)(session, user)
+    return {"here": here}
 
 
 def _checked(kind: type[BaseSerializer[Any]], payload: Payload) -> dict[str, Any]:
@@ -154,5 +163,6 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "task.session.prompt": Action(_prompt),
     "task.session.cancel": Action(_cancel),
     "task.session.permission.respond": Action(_respond),
+    "task.session.presence": Action(_presence, writes=False),
 }
 """``ping`` is answered without a look at the database."""

@@ -34,9 +34,28 @@ def url_of_test_database() -> str:
     return urlsplit(os.environ[DATABASE_URL])._replace(path=f"/{name}").geturl()
 
 
-def new_database() -> dict[str, str]:
-    """The setting that names a new and empty database; none on SQLite, where each data directory holds one."""
-    return {DATABASE_URL: postgresql.server().new_database()} if on_postgresql() else {}
+def new_database(server: str = "") -> dict[str, str]:
+    """The setting that names a new and empty database; none on SQLite, where each data directory holds one.
+
+    ``server`` is what `server_of` says of another deployment's database.
+    """
+    if not server:
+        return {DATABASE_URL: postgresql.server().new_database()} if on_postgresql() else {}
+    return {DATABASE_URL: postgresql.new_database(server)}
+
+
+def server_of(database: str | Path) -> str:
+    """The server of a PostgreSQL's database, as the URL of its database ``postgres``; empty for a file."""
+    return "" if isinstance(database, Path) else urlsplit(database)._replace(path="/postgres").geturl()
+
+
+def copy(source: str | Path, to: str | Path) -> None:
+    """Make ``to``, a file that is not there or a new and empty database, a copy of ``source``, which nobody uses."""
+    if isinstance(source, Path):
+        with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(to)) as other:
+            one.backup(other)
+    else:
+        postgresql.copy(source, str(to))
 
 
 def rows_of(database: str | Path, sql: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:

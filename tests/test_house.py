@@ -141,6 +141,10 @@ def test_every_crash_point_is_on_the_way_of_some_process() -> None:
 
 
 def test_no_requirement_names_a_host() -> None:
-    locks = [*(ROOT / "requirements").glob("*.txt"), ROOT / "package-lock.json"]
+    locks = [
+        *(ROOT / "requirements").glob("*.txt"),
+        ROOT / "package-lock.json",
+        ROOT / "frontend" / "package-lock.json",
+    ]
     assert locks
     assert not [path.name for path in locks if "://" in path.read_text()]

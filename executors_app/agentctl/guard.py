@@ -1,10 +1,16 @@
-"""agentctl's end of a guard process (``guard_process``): spawn an agent under it, stop it, hear of its end."""
+"""agentctl's end of a guard process (``guard_process``): spawn an agent under it, stop it, hear of its end.
+
+One guard is kept ready for the next agent (``keep_one_ready``), because the start of an interpreter is most of
+what a guard costs, and somebody waits for every start of an agent.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import importlib.util
+import marshal
 import os
 import subprocess
 import sys
@@ -14,10 +20,12 @@ from typing import Final
 
 from executors_app.agentctl import adoption, guard_process, identity, last_words, two_users
 from executors_app.agentctl.child_environment import AGENT_MARKER
-from executors_app.agentctl.pipes import PipeReader, PipeWriter, wait_readable
+from executors_app.agentctl.pipes import PipeReader, PipeStuck, PipeWriter, wait_readable
+from executors_app.agentctl.protocol import MARKER
 
-_SOURCE: Final = Path(guard_process.__file__).read_bytes()
-"""Read once: an upgrade of the package in place must not change the guards of this agentctl (rule 24)."""
+_HEADER: Final = importlib.util.MAGIC_NUMBER + bytes(12)
+_PROGRAM: Final = _HEADER + marshal.dumps(compile(Path(guard_process.__file__).read_bytes(), "guard", "exec"))
+"""Made once: an upgrade of the package in place must not change the guards of this agentctl (rule 24)."""
 _HOPELESS: Final = (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC, errno.EISDIR, errno.ELOOP, errno.EINVAL)
 _PATIENCE: Final = 5.0
 """Seconds for a guard to end its tree, beyond the grace; then it is killed and its orphans are ended from here."""
@@ -35,7 +43,7 @@ class SpawnFailed(Exception):
 class Guard:
     """One guard and the agent under it."""
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes], control: int, status: int, launch: str):
+    def __init__(self, process: subprocess.Popen[bytes], control: int, status: int):
         self.stdin, self.stdout, self.stderr = _pipes_of(process)
         self.agent_pid = 0
         self.exit_code: int | None = None
@@ -45,44 +53,66 @@ class Guard:
         """Nothing is left of the agent, or all that could be done was done."""
         self.left: list[int] = []
         """Pids that could not be ended: those of another user, for instance."""
-        self._name, self._process, self._control, self._launch = name, process, control, launch
+        self._process, self._control = process, PipeWriter(control)
         self._status, self._lines = PipeReader(status), b""
+        self._name, self._place, self._launch = "", "", ""
         found = identity.of(process.pid)
         self._since = found.start_time if found else 0
         self._born = asyncio.Event()
-        self._failure = SpawnFailed(f"{name}: the guard process did not start")
+        self._failure = SpawnFailed("the guard process did not start")
 
     @classmethod
     async def spawn(cls, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Guard:
-        """Start ``argv`` under a new guard; SpawnFailed says in a sentence why it cannot be."""
+        """Start ``argv`` under a guard that has none; SpawnFailed says in a sentence why it cannot be."""
         if not argv:
             raise SpawnFailed("the agent has no command", errno.EINVAL)
         adoption.become_subreaper()
-        guard = _start(argv, env, cwd)
+        guard = _Ready.take() or _start({name: env[name] for name in (MARKER,) if name in env})
         try:
-            await guard.begin()
+            await guard.begin(argv, env, cwd)
         except BaseException:
             guard.abandon()
             raise
         return guard
 
-    async def begin(self) -> None:
-        """Follow the guard from now on, and wait for the agent's birth; SpawnFailed."""
+    async def begin(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+        """Have the agent started, follow the guard from now on, and wait for the agent's birth; SpawnFailed."""
+        self._name, self._place, self._launch = argv[0], cwd, env.get(AGENT_MARKER, "")
+        last_words.forget()
+        order = marshal.dumps((list(argv), dict(env), cwd))
         self._watching = asyncio.create_task(self._watch(), name="guard")
-        await self._born.wait()
+        with contextlib.suppress(OSError, PipeStuck):  # then it does not start, which is said below
+            await self._control.write(len(order).to_bytes(guard_process.LENGTH, "big") + order, _PATIENCE)
+            await self._born.wait()
         if not self.agent_pid:
             raise self._failure
 
+    @property
+    def waits(self) -> bool:
+        """Whether its process lives."""
+        return self._process.poll() is None
+
     def abandon(self) -> None:
         """Let go of a guard whose agent nobody wants; it ends by itself."""
-        self._close_control()
+        self._control.close()
         self.close_pipes()
+
+    async def dismiss(self) -> None:
+        """Let go of a guard that was never used, and wait for its end."""
+        self.abandon()
+        await self._bury()
+
+    def discard(self) -> None:
+        """Give back what belonged to a guard that died before it was used."""
+        self.abandon()
+        self._status.close()
 
     async def stop(self, grace: float) -> int | None:
         """TERM, after ``grace`` seconds KILL, for the whole tree; the agent's exit code. May be called again."""
-        self._order(f"stop {max(0.0, grace):.3f}\n".encode())
+        with contextlib.suppress(OSError, PipeStuck):
+            await self._control.write(f"stop {max(0.0, grace):.3f}\n".encode(), _PATIENCE)
         if not await self._ended_within(grace + _PATIENCE):
-            self._close_control()
+            self._control.close()
             if not await self._ended_within(_PATIENCE):
                 self._process.kill()
                 await self.tree_ended.wait()
@@ -98,6 +128,7 @@ class Guard:
             self.left = [survivor.pid for survivor in survivors]
         for event in (self._born, self.agent_ended, self.tree_ended):
             event.set()
+        _Ready.renew()
 
     def _hear(self, word: str, number: str) -> None:
         """One line of the status pipe."""
@@ -106,7 +137,8 @@ class Guard:
                 self.agent_pid = int(number)
                 self._born.set()
             case "failed":
-                self._failure = SpawnFailed(f"{self._name}: {os.strerror(int(number))}", int(number))
+                told = f"{self._name} in {self._place}: {os.strerror(int(number))}"
+                self._failure = SpawnFailed(told, int(number))
             case "exited":
                 self.exit_code = int(number)
                 self.agent_ended.set()
@@ -125,7 +157,7 @@ class Guard:
 
     async def _bury(self) -> None:
         """Wait for the guard's own end and give back what belonged to it, but for the agent's pipes."""
-        self._close_control()
+        self._control.close()
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(self._process.pid)
             try:
@@ -140,16 +172,6 @@ class Guard:
         for pipe in (self.stdin, self.stdout, self.stderr):
             pipe.close()
 
-    def _order(self, order: bytes) -> None:
-        if self._control >= 0:
-            with contextlib.suppress(OSError):
-                os.write(self._control, order)
-
-    def _close_control(self) -> None:
-        if self._control >= 0:
-            os.close(self._control)
-            self._control = -1
-
     async def _ended_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -157,12 +179,49 @@ class Guard:
         return self.tree_ended.is_set()
 
 
-def _start(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Guard:
-    """Start the guard process itself, from the source that this agentctl began with."""
+class _Ready:
+    """The guard that waits for the next agent of this process."""
+
+    env: Mapping[str, str] | None = None
+    """The environment of such guards; None where none is kept."""
+    guard: Guard | None = None
+
+    @classmethod
+    def take(cls) -> Guard | None:
+        """It, unless it has died in the meantime."""
+        guard, cls.guard = cls.guard, None
+        if guard is not None and not guard.waits:
+            guard.discard()
+            return None
+        return guard
+
+    @classmethod
+    def renew(cls) -> None:
+        """See that there is one, if one is kept; where none can be started now, the next agent's start will say so."""
+        if cls.env is not None and cls.guard is None:
+            with contextlib.suppress(SpawnFailed):
+                cls.guard = _start(cls.env)
+
+
+def keep_one_ready(marker: Mapping[str, str]) -> None:
+    """From now on a guard marked ``marker`` waits whenever no agent lives. For a process with one agent at a time."""
+    _Ready.env = dict(marker)
+    _Ready.renew()
+
+
+async def keep_none_ready() -> None:
+    """No guard waits any more, and none is left when this returns."""
+    _Ready.env = None
+    if guard := _Ready.take():
+        await guard.dismiss()
+
+
+def _start(env: Mapping[str, str]) -> Guard:
+    """Start the guard process itself, from the program that this agentctl began with; SpawnFailed."""
     with contextlib.ExitStack() as stack:
-        source = os.memfd_create("guard")
-        stack.callback(os.close, source)
-        os.write(source, _SOURCE)
+        program = os.memfd_create("guard")
+        stack.callback(os.close, program)
+        os.write(program, _PROGRAM)
         control_end, control = os.pipe()
         stack.callback(os.close, control_end)
         status, status_end = os.pipe()
@@ -171,26 +230,24 @@ def _start(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Guard:
         if words >= 0:
             stack.callback(os.close, words)
         numbers = map(str, (control_end, status_end, words))
-        command = [sys.executable, "-I", "-S", f"/proc/self/fd/{source}", *numbers, *argv]
         try:
             process = subprocess.Popen(
-                command,
+                [sys.executable, "-I", "-S", f"/proc/self/fd/{program}", *numbers],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                cwd=cwd,
+                cwd="/",
                 env=dict(env),
-                pass_fds=[number for number in (source, control_end, status_end, words) if number >= 0],
+                pass_fds=[number for number in (program, control_end, status_end, words) if number >= 0],
                 start_new_session=True,
                 **two_users.of_children(),
             )
-        except (OSError, ValueError) as error:
+        except OSError as error:
             os.close(control)
             os.close(status)
-            number = error.errno if isinstance(error, OSError) else errno.EINVAL
-            raise SpawnFailed(f"{argv[0]} in {cwd}: {error}", number) from error
-        return Guard(argv[0], process, control, status, env.get(AGENT_MARKER, ""))
+            raise SpawnFailed(f"the agent's guard: {error}", error.errno) from error
+        return Guard(process, control, status)
 
 
 def _pipes_of(process: subprocess.Popen[bytes]) -> tuple[PipeWriter, PipeReader, PipeReader]:

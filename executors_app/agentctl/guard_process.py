@@ -1,34 +1,55 @@
 """The guard of one agent: a process of its own, which ends the agent's whole tree.
 
-Run from its source as ``python -I -S GUARD CONTROL_FD STATUS_FD WORDS_FD ARGV...`` in a session of its own,
-with the agent's stdin, stdout, stderr, environment and working directory. It is the subreaper of
-all that the agent starts, so nothing escapes it by a double fork; and it only ever signals its own
-unreaped children, so it cannot hit a stranger.
+Run, compiled, as ``python -I -S GUARD CONTROL_FD STATUS_FD WORDS_FD`` in a session of its own, with the
+agent's stdin, stdout and stderr. It is the subreaper of all that the agent starts, so nothing escapes it
+by a double fork; and it only ever signals its own unreaped children, so it cannot hit a stranger.
 
-Control pipe, read: ``stop SECONDS`` sends TERM, and KILL after so many seconds. Its end, which the
-death of agentctl brings about too, means KILL at once.
+Control pipe, read: first what to start, the arguments, the environment and the working directory, marshalled
+behind their length; until then the guard waits. Then ``stop SECONDS`` sends TERM, and KILL after so many
+seconds. The pipe's end, which the death of agentctl brings about too, means KILL at once.
 Status pipe, written, one line each: ``spawned PID`` or ``failed ERRNO``; ``exited CODE`` (negative:
 the signal) as soon as the agent has ended; ``left PID`` for each process that may not be killed.
 Words file, written (-1: none): the command line of each process that the agent left running, one a line.
-The guard ends when nothing of the tree is left. Standard library alone, no import of ours.
+The guard ends when nothing of the tree is left. Standard library alone, no import of ours, and only what
+is quick to import: every start of an agent waits for it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import marshal
 import os
 import select
-import signal
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal  # without the enums, which cost 2 ms
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+LENGTH = 8
+"""Bytes that the length of the first order takes."""
 LONGEST_COMMAND = 200
 """Characters of a command line that are told."""
 RECHECK = 0.05
 """Seconds between two looks while a tree is being ended: new orphans come without a signal."""
+
+
+class suppress:  # noqa: N801
+    """``contextlib.suppress``, whose module costs 3 ms."""
+
+    def __init__(self, *errors: type[BaseException]):
+        self.errors = errors
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is not None and issubclass(kind, self.errors)
 
 
 def prctl(option: int, value: int) -> None:
@@ -41,7 +62,7 @@ def children_of(pid: int) -> list[int]:
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  (pathlib costs 10 ms of start)
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:  # noqa: PTH123
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:  # noqa: PTH123
                 found.extend(int(child) for child in file.read().split())
     except OSError:
         return found
@@ -55,7 +76,7 @@ def _children_by_scan(pid: int) -> list[int]:
     found = []
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", errors="replace") as file:  # noqa: PTH123
+            with suppress(OSError), open(f"/proc/{entry}/stat", errors="replace") as file:  # noqa: PTH123
                 if int(file.read().rsplit(")", 1)[1].split()[1]) == pid:
                     found.append(int(entry))
     return found
@@ -63,7 +84,7 @@ def _children_by_scan(pid: int) -> list[int]:
 
 def command_of(pid: int) -> str:
     """The command line of a process on one line; empty for a zombie, and for what is gone."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", errors="replace") as file:  # noqa: PTH123
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", errors="replace") as file:  # noqa: PTH123
         return " ".join(file.read().replace("\0", " ").split())[:LONGEST_COMMAND]
     return ""
 
@@ -71,8 +92,11 @@ def command_of(pid: int) -> str:
 class Guard:
     """Starts the agent, waits for its end or the order to end it, and ends all of its tree."""
 
-    def __init__(self, control: int, status: int, words: int, argv: list[str]):
-        self.control, self.status, self.words, self.argv = control, status, words, argv
+    def __init__(self, control: int, status: int, words: int):
+        self.control, self.status, self.words = control, status, words
+        self.argv: list[str] = []
+        self.env: dict[str, str] = {}
+        self.cwd = "/"
         self.agent = 0
         self.exited = False
         self.kill_at: float | None = None
@@ -81,6 +105,9 @@ class Guard:
     def run(self) -> None:
         """From the agent's birth to the end of its last descendant."""
         self.prepare()
+        if not self.hear_whom():
+            return
+        self.ignore_signals()
         if not self.spawn():
             return
         while not self.exited:
@@ -91,11 +118,32 @@ class Guard:
         self.end_tree()
 
     def prepare(self) -> None:
-        """Become the subreaper and let no signal but KILL end this process."""
+        """Become the subreaper, and keep what is ours from the agent."""
         for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.set_inheritable(int(descriptor), int(descriptor) < 3)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+    def hear_whom(self) -> bool:
+        """Wait for the agent that is to be started; False if there will be none."""
+        size = self.read_exactly(LENGTH)
+        order = self.read_exactly(int.from_bytes(size, "big")) if size else b""
+        if order:
+            self.argv, self.env, self.cwd = marshal.loads(order)  # noqa: S302  (from agentctl, through its own pipe)
+        return bool(order)
+
+    def read_exactly(self, size: int) -> bytes:
+        """So many bytes of the control pipe; none if it ends before."""
+        data = b""
+        while len(data) < size:
+            more = os.read(self.control, size - len(data))
+            if not more:
+                return b""
+            data += more
+        return data
+
+    def ignore_signals(self) -> None:
+        """From now on no signal but KILL ends this process."""
         for number in (signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self.soft_stop(2))
@@ -138,8 +186,11 @@ class Guard:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            os.chdir(self.cwd)
             if os.getppid() == guard:
-                os.execvp(self.argv[0], self.argv)  # noqa: S606
+                os.execvpe(self.argv[0], self.argv, self.env)  # noqa: S606
+        except ValueError:
+            os.write(failure_write, b"22")  # EINVAL: a NUL in an argument
         except OSError as error:
             os.write(failure_write, str(error.errno).encode())
         finally:
@@ -151,7 +202,7 @@ class Guard:
         watched = [self.wakeup, self.control] if self.control >= 0 else [self.wakeup]
         readable, _, _ = select.select(watched, [], [], timeout)
         if self.wakeup in readable:
-            with contextlib.suppress(BlockingIOError):
+            with suppress(BlockingIOError):
                 os.read(self.wakeup, 4096)
         if self.control in readable:
             self.obey(os.read(self.control, 4096))
@@ -176,10 +227,10 @@ class Guard:
             self.leave_words()
         if not first or grace <= 0 or not self.agent or self.exited:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.agent, signal.SIGTERM)
         for pid in children_of(os.getpid()):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            with suppress(ProcessLookupError, PermissionError):
                 if os.getpgid(pid) != self.agent:
                     os.kill(pid, signal.SIGTERM)
 
@@ -200,7 +251,7 @@ class Guard:
     def end_tree(self) -> None:
         """KILL until there is no child left; each death hands its children to us."""
         self.leave_words()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.agent, signal.SIGKILL)
         if self.exited:
             self.take_in(*os.waitpid(self.agent, 0))
@@ -222,7 +273,7 @@ class Guard:
         words, self.words = self.words, -1
         if words < 0:
             return
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             for pid in self.descendants():
                 command = command_of(pid)
                 if command and not self.is_agent(command):
@@ -246,7 +297,7 @@ class Guard:
     def doze(self) -> None:
         """A moment, or until a child ends."""
         select.select([self.wakeup], [], [], RECHECK)
-        with contextlib.suppress(BlockingIOError):
+        with suppress(BlockingIOError):
             os.read(self.wakeup, 4096)
 
     def kill_children(self) -> None:
@@ -268,9 +319,9 @@ class Guard:
 
     def tell(self, line: str) -> None:
         """Write a status line; agentctl may be gone."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.write(self.status, line.encode() + b"\n")
 
 
 if __name__ == "__main__":
-    Guard(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]).run()
+    Guard(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])).run()

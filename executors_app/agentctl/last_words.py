@@ -28,10 +28,21 @@ def leave_in(state_dir: Path) -> None:
 
 
 def descriptor() -> int:
-    """A file for the next guard, empty and open; -1 where there is none. The caller closes it."""
+    """The file for the next guard, open; -1 where there is none. The caller closes it."""
+    return _opened(0)
+
+
+def forget() -> None:
+    """Empty the file, before a new agent begins."""
+    opened = _opened(os.O_TRUNC)
+    if opened >= 0:
+        os.close(opened)
+
+
+def _opened(how: int) -> int:
     if _Place.path is None:
         return -1
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | how
     with contextlib.suppress(OSError):
         return os.open(_Place.path, flags, 0o600)
     return -1

@@ -18,13 +18,14 @@ import orjson
 from aiohttp import web
 
 from executors_app import crash_points
-from executors_app.agentctl import adoption, last_words
+from executors_app.agentctl import adoption, guard, last_words
 from executors_app.agentctl import drivers as driver_package
 from executors_app.agentctl.agent_life import Create
 from executors_app.agentctl.durable_files import replace_file
 from executors_app.agentctl.event_stream import EventStreams
 from executors_app.agentctl.hold import Hold
 from executors_app.agentctl.instance_lock import InstanceLock
+from executors_app.agentctl.protocol import MARKER
 from executors_app.agentctl.server import build_app
 from executors_app.agentctl.sidecar import Execution, Sidecar
 
@@ -79,6 +80,7 @@ async def serve(options: Options, lock: InstanceLock, drivers: Mapping[str, Crea
     crash_points.reached("agentctl.listening")
     _tell_ready(options, lock, sidecar, port)
     crash_points.reached("agentctl.ready_told")
+    guard.keep_one_ready({MARKER: execution.execution_id})
     try:
         await sidecar.ended.wait()
     finally:
@@ -124,6 +126,7 @@ async def _end(
     for task in background:
         task.cancel()
     await asyncio.wait(background)
+    await guard.keep_none_ready()
     await sidecar.stop_for_good()
     crash_points.reached("agentctl.ending")
     await sidecar.journal.flush()

@@ -103,3 +103,10 @@ class TellsDeaths(Protocol):
         Raises nothing: a source that is silent costs a try now and again.
         """
         ...
+
+
+@runtime_checkable
+class SharesMemory(Protocol):
+    """What a runtime is beside, whose agents live on this machine's memory: it bounds how many there may be."""
+
+    shares_memory: bool

@@ -20,6 +20,7 @@ class LocalDocker(KeptOnThisDisk, DockerRuntime):
     """The runtime; keeps nothing in memory."""
 
     name = "local_docker"
+    shares_memory = True
 
     def read(self, config: Mapping[str, Any]) -> ThisDisk:
         """``DockerConfig`` says what there is to set."""

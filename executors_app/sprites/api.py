@@ -1,6 +1,7 @@
 """The organisation's sprites, spoken to for a moment through ``sprites-py``: every call's errors are ours.
 
 *Nobody answers* is RuntimeUnavailable and proves nothing of any sprite; *no* is SpriteRefused.
+The package is imported at the first call: it is slow to import, and every process of Kandev knows this runtime.
 """
 
 from __future__ import annotations
@@ -8,14 +9,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from django.conf import settings
-from sprites import AsyncSpritesClient, exceptions
-from sprites.types import ListOptions
 
 from executors_app.errors import LaunchFailed, RuntimeUnavailable
 from executors_app.sprites import names
+
+if TYPE_CHECKING:
+    from sprites import AsyncSpritesClient, exceptions
 
 _PAGE: Final = 50
 _SAID: Final = 500
@@ -52,6 +54,8 @@ class Organisation:
 
     async def sprites(self) -> dict[str, Sprite]:
         """All that have a name of ours, by name; nobody is woken."""
+        from sprites.types import ListOptions  # noqa: PLC0415 - see above
+
         found: dict[str, Sprite] = {}
         token: str | None = None
         while True:
@@ -136,6 +140,8 @@ class Organisation:
 @asynccontextmanager
 async def connected(timeout: float = 30.0) -> AsyncIterator[Organisation]:
     """A connection to ``KANDEV_SPRITES_URL``; RuntimeUnavailable without a token."""
+    from sprites import AsyncSpritesClient  # noqa: PLC0415 - see above
+
     if not settings.KANDEV_SPRITES_TOKEN:
         raise RuntimeUnavailable("KANDEV_SPRITES_TOKEN is not set: sprites need a token of their organisation.")
     async with AsyncSpritesClient(settings.KANDEV_SPRITES_TOKEN, settings.KANDEV_SPRITES_URL, timeout) as client:
@@ -152,6 +158,8 @@ class _NotRunning(SpriteRefused):
 
 @contextmanager
 def _told() -> Iterator[None]:
+    from sprites import exceptions  # noqa: PLC0415 - see above
+
     try:
         yield
     except (exceptions.AuthenticationError, exceptions.NetworkError, exceptions.TimeoutError) as error:

@@ -1,4 +1,4 @@
-"""Who may come in, and what they may do: users, teams, roles, login links, keys of the API."""
+"""Who may come in, and what they may do: users, teams, roles, login links."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
-from rest_framework.authtoken.models import TokenProxy
 
-from executors_app.staff_admin import ReadOnly, StaffOnly, secret_word
+from executors_app.staff_admin import ReadOnly, StaffOnly
 from sessions_app.models import LoginLink, TeamRole
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ else:
     Inline = admin.TabularInline
     People = UserAdmin
 
-for _model in (User, Group, TokenProxy):
+for _model in (User, Group):
     admin.site.unregister(_model)
 
 
@@ -84,7 +83,7 @@ class TeamAdmin(GroupAdmin):
 
 @admin.register(TeamRole)
 class TeamRoleAdmin(StaffOnly):
-    """Who only reads in which team. Without a row here a member of a team writes, too."""
+    """Who only reads in which team, and who looks after one. Without a row here a member of a team writes."""
 
     list_display = ("user", "team", "role", "in_team")
     list_filter = ("role", "team")
@@ -108,32 +107,8 @@ class LoginLinkAdmin(ReadOnly):
     """One-time login links; their secrets are known to nobody but who got them."""
 
     hidden = ("secret_hash",)
-    list_display = ("user", "expires_at", "used_at")
+    list_display = ("user", "purpose", "made_by", "expires_at", "used_at")
     list_filter = (("used_at", admin.EmptyFieldListFilter),)
-    list_select_related = ("user",)
+    list_select_related = ("user", "made_by")
     search_fields = ("user__username",)
     date_hierarchy = "expires_at"
-
-
-@admin.register(TokenProxy)
-class TokenAdmin(ReadOnly):
-    """Keys of the API: who has one, and its fingerprint. A key has no page, for its name is the secret itself.
-
-    ``manage.py drf_create_token -r USER`` replaces one.
-    """
-
-    list_display = ("user", "fingerprint", "created")
-    list_display_links = None
-    list_select_related = ("user",)
-    search_fields = ("user__username",)
-    date_hierarchy = "created"
-    ordering = ("user__username",)
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Staff sees the list."""
-        return obj is None and super().has_view_permission(request)
-
-    @admin.display(description="key")
-    def fingerprint(self, token: Any) -> str:
-        """Not the key."""
-        return secret_word(token, "key")

@@ -6,12 +6,17 @@ from django.urls import path, re_path, register_converter
 
 from sessions_app.api.views import (
     asking,
+    attention,
+    bulk,
     catalogue,
     conversation,
     documentation,
+    notifications,
+    policies,
     sessions,
     stream,
     tasks,
+    tokens,
     waits,
     workspace,
 )
@@ -38,6 +43,7 @@ _SESSION = _TASK + "sessions/<uuid:session_id>/"
 _PROMPT = _SESSION + "prompts/<name:message_id>/"
 
 urlpatterns = [
+    path("sessions/bulk/", bulk.Bulk.as_view()),
     path("tasks/", tasks.Tasks.as_view()),
     path(_TASK, tasks.TaskDetail.as_view()),
     path(_TASK + "archive/", tasks.Archive.as_view()),
@@ -50,6 +56,7 @@ urlpatterns = [
     path(_SESSION + "cancel/", sessions.Cancel.as_view()),
     path(_SESSION + "stop/", sessions.Stop.as_view()),
     path(_SESSION + "close/", sessions.Close.as_view()),
+    path(_SESSION + "acknowledge/", attention.AcknowledgeSession.as_view()),
     path(_SESSION + "messages/", conversation.Messages.as_view()),
     path(_SESSION + "events/", conversation.Events.as_view()),
     path(_SESSION + "events/stream", stream.Stream.as_view()),
@@ -79,6 +86,19 @@ urlpatterns = [
     path("sweeps/", catalogue.Sweeps.as_view()),
     path("sweeps/requests/<uuid:request_id>/", catalogue.SweepRequested.as_view()),
     path("sweeps/<uuid:sweep_id>/", catalogue.SweepView.as_view()),
+    path("attention/", attention.Attention.as_view()),
+    path("attention/<uuid:item_id>/acknowledge/", attention.AcknowledgeItem.as_view()),
+    path("attention/<uuid:item_id>/dismiss/", attention.DismissItem.as_view()),
+    path("notifications/", notifications.Notifications.as_view()),
+    path("notifications/test/", notifications.TestEmail.as_view()),
+    path("notifications/deliveries/", notifications.Deliveries.as_view()),
+    path("webhooks/", notifications.Webhooks.as_view()),
+    path("webhooks/<uuid:webhook_id>/", notifications.WebhookDetail.as_view()),
+    path("webhooks/<uuid:webhook_id>/rotate/", notifications.RotateWebhook.as_view()),
+    path("webhooks/<uuid:webhook_id>/test/", notifications.TestWebhook.as_view()),
+    path("teams/<int:team_id>/policy/", policies.TeamPolicyView.as_view()),
+    path("tokens/", tokens.Tokens.as_view()),
+    path("tokens/<uuid:token_id>/", tokens.TokenDetail.as_view()),
     path("schema/", documentation.Schema.as_view(), name="api-schema"),
     path("docs/", documentation.Documentation.as_view(), name="api-docs"),
     re_path("", documentation.NoSuchAddress.as_view()),

@@ -9,7 +9,10 @@ from typing import Any
 from rest_framework import serializers
 
 from executors_app.domain import ExecutorStatus
+from sessions_app.domain.attention import AttentionKind
+from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState, TaskState, WorkState
+from sessions_app.models import ApiToken
 
 
 def words(kind: type[StrEnum]) -> list[str]:
@@ -17,12 +20,15 @@ def words(kind: type[StrEnum]) -> list[str]:
     return [word.value for word in kind]
 
 
+ATTENTION_KINDS = words(AttentionKind)
 DESIRED_STATES = words(DesiredState)
 EXECUTOR_STATUSES = words(ExecutorStatus)
+POLICIES = words(Policy)
 PROMPT_STATES = words(PromptState)
 RUN_STATES = words(RunState)
 SESSION_STATES = words(SessionState)
 TASK_STATES = words(TaskState)
+TOKEN_SCOPES = list(ApiToken.Scope.values)
 WORK_STATES = words(WorkState)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 
 FIRST = timedelta(seconds=5)
-LONGEST = timedelta(minutes=5)
+LONGEST_OF_FIRST = 60
+"""The longest wait is so many times the first."""
 
 
-def delay(attempt: int, random: float) -> timedelta:
-    """The wait after the ``attempt``-th start (from 1) has failed: doubling up to 5 minutes.
+def delay(attempt: int, random: float, first: timedelta = FIRST) -> timedelta:
+    """The wait after the ``attempt``-th start (from 1) has failed: doubling up to sixty times the first.
 
     ``random`` in [0, 1) draws from the upper half of it, so that many do not start at once.
     """
     doublings = min(max(attempt, 1) - 1, 16)
-    whole = min(FIRST * (1 << doublings), LONGEST)
+    whole = min(first * (1 << doublings), first * LONGEST_OF_FIRST)
     return whole * (0.5 + random / 2)
 
 

@@ -43,6 +43,12 @@ class BannerFacts:
     """No sweep has seen this row yet."""
     continuing: bool = False
     queued_for_capacity: bool = False
+    waits_for_turn: bool = False
+    """It is to be started, and so many others are being started that it waits."""
+    starts_before: int = 0
+    """With one of these two: how many are before it."""
+    asleep: bool = False
+    """Put to sleep for idleness."""
     queued_prompts: int = 0
     overdue_prompts: int = 0
     """Of these and those on their way: so many have waited for an agent longer than they should."""
@@ -223,6 +229,14 @@ def _error(facts: BannerFacts) -> Banner:
     return Banner("error", facts.error_message or "The agent stopped with an error.", "try_again")
 
 
+def _in_line(text: str) -> Callable[[BannerFacts], Banner]:
+    def say(facts: BannerFacts) -> Banner:
+        number = facts.starts_before
+        return Banner("info", text, "", _count(number, "One is before it.", "{} are before it.") if number else "")
+
+    return say
+
+
 def _fixed(level: Level, text: str, action: Action = "", explanation: str = "") -> Callable[[BannerFacts], Banner]:
     made = Banner(level, text, action, explanation)
     return lambda _: made
@@ -268,7 +282,11 @@ _BANNERS: tuple[_Case, ...] = (
     ),
     (
         lambda f: f.queued_for_capacity,
-        _fixed("info", "Too many agents run on this machine. This one starts when another has ended."),
+        _in_line("Too many agents run on this machine. This one starts when another has ended."),
+    ),
+    (
+        lambda f: f.waits_for_turn,
+        _in_line("Many agents are being started. This one waits for its turn."),
     ),
     (lambda f: _resting(f) and f.next_restart_at is not None, _backing_off),
     (_because(Reason.NOT_RESUMABLE), _not_resumable),
@@ -298,6 +316,15 @@ _BANNERS: tuple[_Case, ...] = (
     (lambda f: f.session_state == SessionState.ERROR, _error),
     (lambda f: f.queued_prompts > 0, _queued),
     (lambda f: f.history_armed and not _resting(f), _armed),
+    (
+        lambda f: f.asleep and _resting(f),
+        _fixed(
+            "info",
+            "The agent sleeps: nothing was asked of it for a while.",
+            "resume",
+            "Its conversation and its files are kept. Your next prompt wakes it.",
+        ),
+    ),
     (_says(Reason.AGENT_NOT_RUNNING), _fixed("info", "The agent is not running. Resume the session.", "resume")),
     (_says(Reason.AGENT_NOT_RUNNING_FRESH_START), _not_running),
 )

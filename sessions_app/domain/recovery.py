@@ -33,6 +33,8 @@ __all__ = [
     "SweepFacts",
     "decide",
     "explain",
+    "postpone",
+    "starts",
     "wants_now",
 ]
 
@@ -50,6 +52,17 @@ def decide(facts: SweepFacts, observation: Observation, now: datetime) -> Decisi
     _, decision = first_match(Case(facts, observation, now))
     leftovers = observation.observed is Observed.DEAD and observation.leftovers > 0
     return replace(decision, end_leftovers=leftovers and decision.rule not in _NOT_OURS)
+
+
+def starts(decision: Decision) -> bool:
+    """Whether the decision orders a start."""
+    return decision.agent_action in ("resume", "start_workspace")
+
+
+def postpone(facts: SweepFacts, observation: Observation, now: datetime, *, rank: int, reason: str) -> Decision:
+    """What is decided in the place of a start that has to wait for its turn, at the place ``rank`` from now on."""
+    waiting = decide(replace(facts, start_rank=rank, admitted=False), observation, now)
+    return replace(waiting, start_rank=rank, wait_reason=reason, before=facts.before)
 
 
 def explain(facts: SweepFacts, observation: Observation, decision: Decision) -> list[tuple[str, str]]:
@@ -72,11 +85,17 @@ def explain(facts: SweepFacts, observation: Observation, decision: Decision) -> 
         "open run": _yes(facts.has_open_run),
         "start under way": _yes(facts.start_in_flight),
         "starts": f"{facts.attempts} of {facts.max_attempts}",
-        "next start": facts.next_restart_at.isoformat() if facts.next_restart_at else "at once",
+        "next start": facts.next_restart_at.isoformat() if facts.next_restart_at else _turn(facts, decision),
         "rule": f"{decision.rule}: {_SAYS[decision.rule]}",
         "decision": _in_short(decision),
     }
     return list(lines.items())
+
+
+def _turn(facts: SweepFacts, decision: Decision) -> str:
+    waits = decision.start_rank is not None or (facts.start_rank is not None and not facts.admitted)
+    why = f" ({decision.wait_reason})" if decision.wait_reason else ""
+    return f"waits for its turn: {facts.before} before it{why}" if waits else "at once"
 
 
 def _yes(value: bool) -> str:

@@ -156,6 +156,11 @@ def back_off(case: Case) -> Fields:
     return later(case) | {"reason": f"next try at {at:%H:%M:%S}" if at else ""}
 
 
+def wait_for_turn(case: Case) -> Fields:
+    """Leave it until so many that want to be started are before it no longer."""
+    return later(case) | {"reason": f"waits for its turn: {case.facts.before} before it"}
+
+
 def give_up(case: Case) -> Fields:
     """Leave it to a user for good."""
     attempts = case.facts.attempts

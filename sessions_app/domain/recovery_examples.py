@@ -126,6 +126,7 @@ EXAMPLES = (
     _example("owner_left", DEAD, owner_in_team=False),
     _example("gave_up", DEAD, attempts=5),
     _example("backing_off", DEAD, attempts=2, next_restart_at=_LATER),
+    _example("waits_for_turn", DEAD, start_rank=4, before=3),
     _example("alive_agent_gone_resume_now", EXITED),
     _example("alive_agent_gone_resume_later", EXITED, policy=Policy.ON_OPEN),
     _example("dead_resume_now", DEAD),

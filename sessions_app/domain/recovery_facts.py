@@ -87,6 +87,12 @@ class SweepFacts:
     start_timeout: timedelta = timedelta(seconds=300)
     workspace_only: bool = False
     """A user asked for the workspace without an agent, and has not prompted since."""
+    start_rank: int | None = None
+    """Its place among those that wait to be started; None: it does not wait."""
+    admitted: bool = False
+    """Its turn to be started has come."""
+    before: int = 0
+    """How many have their turn before it, as far as a sweep has counted them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +125,18 @@ class Decision:
     """Was ``unreachable`` and answers again: the error goes."""
     look_again: bool = False
     """The next pass should look whether or not the row claims to run."""
+    start_rank: int | None = None
+    """From now on it waits for its turn to be started, at this place."""
+    wait_reason: str = ""
+    """``admission.WaitReason`` of that."""
+    before: int = 0
+    """How many have their turn before it."""
 
     @property
     def quiet(self) -> bool:
         """Nothing to write and nothing to do: the loop stores no outcome."""
         moves = self.executor_move or self.session_move
-        deeds = self.interrupt_run or self.end_leftovers or self.restore
+        deeds = self.interrupt_run or self.end_leftovers or self.restore or self.start_rank is not None
         return not moves and not deeds and self.agent_action == "none"
 
 
@@ -220,6 +232,11 @@ class Case:
     def start_wanted(self) -> bool:
         """This pass would start something, were there no brake."""
         return self.agent_wanted or self.workspace_wanted
+
+    @cached_property
+    def waits_for_turn(self) -> bool:
+        """It has a place among those that wait to be started."""
+        return self.facts.start_rank is not None and not self.facts.admitted
 
     @cached_property
     def unreachable(self) -> bool:

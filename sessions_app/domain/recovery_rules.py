@@ -24,6 +24,7 @@ from sessions_app.domain.recovery_decisions import (
     stop_it,
     unreachable,
     unwanted,
+    wait_for_turn,
     workspace_gone,
 )
 from sessions_app.domain.recovery_facts import FUTURE, OTHER_HOST, Case, Decision
@@ -139,6 +140,12 @@ RULES = (
         "Started too often without success: only a user starts it again.",
     ),
     Rule("backing_off", _backing_off, back_off, "The last start failed: the next one is not due yet."),
+    Rule(
+        "waits_for_turn",
+        lambda c: c.start_wanted and c.waits_for_turn,
+        wait_for_turn,
+        "So many are started already, or its executor is full: it waits for its turn.",
+    ),
     Rule(
         "alive_agent_gone_resume_now",
         lambda c: c.alive and c.agent_wanted,

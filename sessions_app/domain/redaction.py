@@ -43,7 +43,19 @@ _DETECTORS: Final[tuple[type[RegexBasedDetector], ...]] = (
     *(MailchimpDetector, NpmDetector, PrivateKeyDetector, SendGridDetector, SlackDetector, SoftlayerDetector),
     *(SquareOAuthDetector, StripeDetector, TwilioKeyDetector),
 )
-_RULES: Final[tuple[re.Pattern[str], ...]] = tuple(rule for kind in _DETECTORS for rule in kind().denylist)
+_UNKNOWN_TO_IT: Final = (
+    r"\bgl(?:pat|dt|rt|ptt|ft|soat|cbt|agent|imt)-[\w-]{20,80}",  # GitLab
+    r"\bsk-(?:proj|ant|svcacct|admin|or)-[\w-]{20,200}",  # OpenAI, Anthropic, OpenRouter
+    r"\bsk-[A-Za-z0-9]{32,64}\b",
+    r"\bAIza[\w-]{35}",  # Google
+    r"\bhf_[A-Za-z0-9]{30,40}\b",  # Hugging Face
+    r"\bpypi-[\w-]{50,250}",
+)
+"""Keys that say by their beginning whose they are."""
+_RULES: Final[tuple[re.Pattern[str], ...]] = (
+    *(rule for kind in _DETECTORS for rule in kind().denylist),
+    *map(re.compile, _UNKNOWN_TO_IT),
+)
 _ENTROPY: Final = Base64HighEntropyString()
 _KEYWORD: Final = KeywordDetector()
 _NAMED: Final = REGEX_BY_FILETYPE[FileType.TERRAFORM]

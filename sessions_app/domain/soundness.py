@@ -19,7 +19,7 @@ _WORDS: Final[Mapping[str, frozenset[str]]] = {
     "state": frozenset(SessionState),
     "desired_state": frozenset(DesiredState),
     "work_state": frozenset(WorkState),
-    "policy": frozenset(Policy),
+    "policy": frozenset({*Policy, ""}),
     "status": frozenset(ExecutorStatus),
 }
 _COUNTS: Final = ("last_seq", "journal_seq", "generation", "start_attempts")

@@ -10,29 +10,36 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.contrib.sessions.models import Session as Login
 from django.utils import timezone
-from rest_framework.authtoken.models import Token
 
 from sessions_app.live.close_codes import CloseCode
-from sessions_app.models import Task, TaskSession
+from sessions_app.models import ApiToken, Task, TaskSession
+from sessions_app.services.api_tokens import as_holder
 from sessions_app.services.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """A user, and what let them in: the key of a login, or that of a token."""
+    """A user, and what let them in: the key of a login, or the hash of a token's."""
 
     user_id: int
     login: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     password_mark: str = field(default="", repr=False)
     """Changes with the user's password, which ends every login."""
+    only_reads: bool = False
+    """Whether the token is one that changes nothing."""
+
+    @classmethod
+    def of_token(cls, token: ApiToken) -> Badge:
+        """What a key of the API gives."""
+        return cls(token.user_id, token=token.secret_hash, only_reads=token.reads_only)
 
     def user(self) -> Any:
         """The user as of now; NotFound if they are not active any more."""
         found = get_user_model().objects.filter(pk=self.user_id, is_active=True).first()
         if found is None:
             raise NotFound
-        return found
+        return as_holder(found, reads_only=self.only_reads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +70,9 @@ def _still_known(badges: Collection[Badge]) -> set[Badge]:
     logins = Login.objects.filter(
         session_key__in={badge.login for badge in badges if badge.login}, expire_date__gt=timezone.now()
     )
-    tokens = Token.objects.filter(key__in={badge.token for badge in badges if badge.token})
+    tokens = ApiToken.objects.live().filter(secret_hash__in={badge.token for badge in badges if badge.token})
     keys: set[tuple[int | None, str]] = {(None, key) for key in logins.values_list("session_key", flat=True)}
-    keys.update(tokens.values_list("user_id", "key"))
+    keys.update(tokens.values_list("user_id", "secret_hash"))
     return {badge for badge in badges if badge.user_id in marks and _holds(badge, marks[badge.user_id], keys)}
 
 

@@ -12,11 +12,10 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 from django.utils.http import is_same_domain
-from rest_framework.authentication import TokenAuthentication
-from rest_framework.exceptions import AuthenticationFailed
 
 from sessions_app.live.access import Badge
 from sessions_app.live.threads import in_database
+from sessions_app.services import api_tokens
 
 _PORTS: Final = {"http": "80", "https": "443"}
 Scope = dict[str, Any]
@@ -45,11 +44,8 @@ def _by_token(given: list[str]) -> Badge | None:
     words = given[0].split() if len(given) == 1 else []
     if len(words) != 2 or words[0].lower() != "token":
         return None
-    try:
-        user, token = TokenAuthentication().authenticate_credentials(words[1])
-    except AuthenticationFailed:
-        return None
-    return Badge(user.pk, token=token.key)
+    found = api_tokens.holder_of(words[1])
+    return Badge.of_token(found[1]) if found else None
 
 
 def is_own_origin(scope: Scope, origins: list[str]) -> bool:

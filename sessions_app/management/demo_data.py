@@ -13,12 +13,14 @@ from django.db import transaction
 from executors_app.agentctl.places.git import commit_of, git
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import LoginLink, Repository, Task
+from sessions_app.services.first_steps import DEMO_TASK
 
 TEAM: Final = "Demo team"
 USER: Final = "demo"
 AGENT: Final = "Demo agent"
 EXECUTOR: Final = "This machine"
 TASK: Final = "Say hello"
+LONG_WORK: Final = "Count for two minutes. While it counts, restart the control plane: it goes on.\nwork 120 at 2"
 _README: Final = """# Demo repository
 
 The demo agent works in branches of this repository. It understands a few words, for example:
@@ -81,10 +83,6 @@ def _make_user(team: Group) -> Any:
 
 
 def _make_task(team: Group, repository: Repository, user: Any) -> None:
-    Task.objects.create(
-        title=TASK,
-        description="Say hello, then work for a while.\nwork 5\nask",
-        team=team,
-        repository=repository,
-        created_by=user,
-    )
+    hello = "Say hello, then work for a while.\nwork 5\nask"
+    for title, description in ((TASK, hello), (DEMO_TASK, LONG_WORK)):
+        Task.objects.create(title=title, description=description, team=team, repository=repository, created_by=user)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 
 from django.utils.module_loading import import_string
@@ -11,6 +12,7 @@ from executors_app.crash_point_table import POINTS
 from executors_app.plugins import agent_types
 from sessions_app.domain.diagrams import documents as rule_documents
 from sessions_app.domain.diagrams import table
+from sessions_app.workflows.json_schema import json_schema
 
 SETTINGS_DOCUMENT = "kandev.settings_document.documents"
 """By name: the project lies above its applications, which never import it."""
@@ -26,7 +28,7 @@ profile may name another command (staff only), add arguments, an environment and
 - *Load*: may take its own conversation up again, with ACP `session/load`, or `session/resume` where there is no load. \
 What the running agent says of itself can only narrow this.
 What an agent claims and does not keep is remembered by its type, name and version (`agent_capabilities`; on the page \
-*Executors* and in the admin): a load that brought no history or another one, an error, no answer, a method that it \
+*Agents* and in the admin): a load that brought no history or another one, an error, no answer, a method that it \
 says it does not have. Only the last of these, its own word, takes the claim from it, and the next prompt is then the \
 consent to go on without; all of them are told where it is said how a session resumes. Another version begins anew: \
 what its predecessor could not resume is tried with it.
@@ -58,7 +60,8 @@ def documents() -> dict[str, str]:
     settings_documents = import_string(SETTINGS_DOCUMENT)
     rules = rule_documents()
     rules["recovery.md"] += f"\n{kill_points()}\n"
-    return {**rules, **settings_documents(), "agents.md": agents_document()}
+    schema = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+    return {**rules, **settings_documents(), "agents.md": agents_document(), "workflow.schema.json": schema}
 
 
 def kill_points() -> str:

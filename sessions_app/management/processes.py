@@ -59,6 +59,15 @@ class Child:
         elif self.process.poll() is not None:
             self._died(self.process, now)
 
+    def kill(self) -> bool:
+        """End it with all that it started, as a crash would; the next look starts it again. False if it did not run."""
+        if self.process is None or self.process.poll() is not None:
+            return False
+        _signal_group(self.process, signal.SIGKILL)
+        self.process.wait()
+        self.process, self.starts_at = None, 0.0
+        return True
+
     def _died(self, process: subprocess.Popen[bytes], now: float) -> None:
         _signal_group(process, signal.SIGKILL)  # what it started and left behind
         self.quick_deaths = 0 if now - self.started_at >= LONG_ENOUGH else self.quick_deaths + 1
@@ -67,10 +76,19 @@ class Child:
         self.process, self.starts_at = None, now + pause
 
 
-def keep_running(children: Sequence[Child], stopped: Callable[[], bool], grace: float = 20.0) -> None:
-    """Keep ``children`` running until ``stopped()``, then end them: TERM, and KILL after ``grace`` seconds."""
+def keep_running(
+    children: Sequence[Child],
+    stopped: Callable[[], bool],
+    grace: float = 20.0,
+    between: Callable[[], None] = lambda: None,
+) -> None:
+    """Keep ``children`` running until ``stopped()``, then end them: TERM, and KILL after ``grace`` seconds.
+
+    ``between`` is called before each look at them.
+    """
     try:
         while not stopped():
+            between()
             for child in children:
                 child.look_after(time.monotonic())
             time.sleep(0.1)

@@ -1,9 +1,12 @@
 """One noun a file; nothing outside this package writes a status or a line of the log."""
 
+from sessions_app.models.api_token import ApiToken
+from sessions_app.models.attention import AttentionItem, AttentionMark, Presence, raise_item, resolve
 from sessions_app.models.draft import Draft, Lease, LeaseLost, refresh_task, writing
 from sessions_app.models.event import NewEvent, SessionEvent, append, reserve, write_reserved
-from sessions_app.models.intent import OVERTAKING, QUEUED_FOR_CAPACITY, Intent, IntentKind
+from sessions_app.models.intent import IDLE, OVERTAKING, QUEUED_FOR_CAPACITY, Intent, IntentKind
 from sessions_app.models.login_link import LoginLink
+from sessions_app.models.maintenance import Chore, Leftover, Orphaned
 from sessions_app.models.message import (
     PART_LIMIT,
     Message,
@@ -14,6 +17,9 @@ from sessions_app.models.message import (
     texts_of,
     write_messages,
 )
+from sessions_app.models.metric_count import MetricCount
+from sessions_app.models.notification import DeliveredItem, Delivery, NotificationSettings, Webhook
+from sessions_app.models.preferences import Preferences
 from sessions_app.models.prompt import Prompt
 from sessions_app.models.receipt import ContinuityReceipt
 from sessions_app.models.resume_token import ResumeToken
@@ -22,25 +28,39 @@ from sessions_app.models.session import POLICIES, TaskSession
 from sessions_app.models.sweep import RecoverySweep, Supervisor, SweepOutcome
 from sessions_app.models.sweep_request import SweepRequest
 from sessions_app.models.task import Repository, Task
+from sessions_app.models.team_policy import TeamPolicy
 from sessions_app.models.team_role import TeamRole
 
 __all__ = [
+    "IDLE",
     "OVERTAKING",
     "PART_LIMIT",
     "POLICIES",
     "QUEUED_FOR_CAPACITY",
+    "ApiToken",
+    "AttentionItem",
+    "AttentionMark",
+    "Chore",
     "ContinuityReceipt",
+    "DeliveredItem",
+    "Delivery",
     "Draft",
     "Intent",
     "IntentKind",
     "Lease",
     "LeaseLost",
+    "Leftover",
     "LoginLink",
     "Message",
     "MessageDraft",
     "MessagePart",
+    "MetricCount",
     "NewEvent",
+    "NotificationSettings",
+    "Orphaned",
     "PermissionRequest",
+    "Preferences",
+    "Presence",
     "Prompt",
     "RecoverySweep",
     "Repository",
@@ -52,12 +72,16 @@ __all__ = [
     "SweepRequest",
     "Task",
     "TaskSession",
+    "TeamPolicy",
     "TeamRole",
+    "Webhook",
     "append",
     "append_texts",
     "drafts_of",
+    "raise_item",
     "refresh_task",
     "reserve",
+    "resolve",
     "texts_of",
     "write_messages",
     "write_reserved",

@@ -62,7 +62,7 @@ def tell_change(draft: Draft) -> None:
     if "launch_id" not in draft.changed and not any(event.name.startswith(_CHANGED_BY) for event in draft.events):
         return
     session = draft.session
-    status = derived_status(session, draft.execution, draft.open_run or newest_run(session))
+    status = derived_status(session, draft.execution, draft.newest_run)
     if status != session.told_status:
         draft.say("session.status_derived", **{"from": session.told_status, "status": str(status)})
         draft.set(told_status=str(status))

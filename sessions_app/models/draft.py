@@ -7,7 +7,7 @@ draft is written with its event when the block ends. Only this module writes a s
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,7 +19,8 @@ from django.utils import timezone
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from sessions_app.domain import states
-from sessions_app.models import derived, waits
+from sessions_app.domain.attention import held_key
+from sessions_app.models import acts, derived, metric_count, noticing, waits
 from sessions_app.models.event import NewEvent, append
 from sessions_app.models.locking import locked, patience
 from sessions_app.models.prompt import Prompt
@@ -59,18 +60,29 @@ class Draft:
     changed: set[str] = field(default_factory=set)
     then: list[Callable[[], None]] = field(default_factory=list)
     """What is written once the events have their seq, in the same transaction."""
+    settled_prompts: list[str] = field(default_factory=list)
+    """Prompts that are in doubt no longer, as the keys of their attention items."""
+    log_tail: str = ""
+    """The end of the agent's log, set by whoever gives a session up; kept with what it raises."""
     at: datetime = field(default_factory=timezone.now)
 
     @cached_property
     def execution(self) -> ExecutorRunning | None:
-        """The session's present execution, locked."""
-        key = self.session.agent_execution_id
-        return None if key is None else ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key).first()
+        """The session's present execution, locked; the session carries it from then on."""
+        key, rows = self.session.agent_execution_id, ExecutorRunning.objects.select_for_update(no_key=True)
+        found = None if key is None else rows.filter(id=key).first()
+        self.session.__dict__["present_execution"] = found
+        return found
 
     @cached_property
     def open_run(self) -> Run | None:
         """The turn that has not ended."""
         return self.session.runs.filter(state__in=states.OPEN_RUN_STATES).first()
+
+    @cached_property
+    def newest_run(self) -> Run | None:
+        """The run that says how the session is: the open one, else the last that began."""
+        return self.open_run or derived.newest_run(self.session)
 
     @property
     def open_turn(self) -> Run | None:
@@ -104,6 +116,8 @@ class Draft:
             error_code=error_code,
             error_message=error_message,
         )
+        if move == "give_up":
+            metric_count.count_with([("kandev_reconciler_given_up_total", {}, 1)])
         return True
 
     def work(self, move: str) -> bool:
@@ -145,6 +159,8 @@ class Draft:
         if after != before:
             self.say(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
             waits.lose_prompt(self, prompt)
+        if before == states.PromptState.HELD and after != before:
+            self.settled_prompts.append(held_key(self.session.id, prompt.message_id))
 
     def accept_run(self, message_id: str) -> Run:
         """The turn of a prompt that the agent has: what came of a wait goes on with the wait's own run."""
@@ -162,7 +178,7 @@ class Draft:
         run = Run.objects.create(
             session=self.session, message_id=message_id, started_at=self.at, has_process=has_process
         )
-        self.open_run = run
+        self.open_run = self.newest_run = run
         self.say("session.run.started", run_id=str(run.id), message_id=message_id)
         return run
 
@@ -178,6 +194,7 @@ class Draft:
         if after not in states.OPEN_RUN_STATES:
             run.waited = run.state == states.RunState.WAITING
             run.ended_at, self.open_run = self.at, None
+            self.__dict__.pop("newest_run", None)
             self.set(stalled_since=None)
             if run.wait_kind:
                 waits.revoke(self, reason or move, run=run)
@@ -215,32 +232,37 @@ class Draft:
     def write(self) -> None:
         """Write what was changed; called at the end of ``writing``."""
         derived.tell_change(self)
+        noticing.notice(self)
         if self.changed:
             self.session.save(update_fields=[*self.changed, "updated_at"])
         if "state" in self.changed:
             refresh_task(self.session.task_id)
+        acts.sign(self.events)
         append(self.session.id, self.events)
+        acts.tell(self)
         for step in self.then:
             step()
 
 
 def refresh_task(task_id: uuid.UUID) -> None:
     """Give a task the state that follows from its sessions' (rule 34)."""
-    task = Task.objects.select_for_update(no_key=True).get(id=task_id)
-    sessions = TaskSession.objects.filter(task_id=task_id).values_list("state", flat=True)
-    after = states.task_state(task.state, sessions)
-    if after != task.state:
+    before = Task.objects.select_for_update(no_key=True).values_list("state", flat=True).get(id=task_id)
+    sessions = TaskSession.objects.filter(task_id=task_id).order_by().values_list("state", flat=True)
+    after = states.task_state(before, sessions)
+    if after != before:
         Task.objects.filter(id=task_id).update(state=after, updated_at=timezone.now())
 
 
 @contextmanager
-def writing(session_id: uuid.UUID | str, lease: Lease | None = None) -> Iterator[Draft]:
+def writing(session_id: uuid.UUID | str, lease: Lease | None = None, *, beside: Sequence[str] = ()) -> Iterator[Draft]:
     """Change one session in one transaction; with a lease only while it is ours (LeaseLost).
+
+    ``beside`` names what is read in the same query: ``agent_profile``, for instance.
 
     Where others write so busily that it cannot begin, a request tries again for a while; a lease does not
     live so long.
     """
-    with locked(session_id, patience=0 if lease else patience()) as session:
+    with locked(session_id, patience=0 if lease else patience(), beside=beside) as session:
         draft = Draft(session)
         if lease is not None:
             _check(draft.execution, lease)

@@ -26,6 +26,9 @@ class IntentKind(models.TextChoices):
 OVERTAKING = (IntentKind.CLOSE, IntentKind.STOP, IntentKind.CANCEL, IntentKind.ANSWER)
 """Kinds that go before starts and prompts (rule 9)."""
 
+IDLE = "idle"
+"""Reason of a stop order's payload, and ``status_reason`` of the execution: put to sleep for idleness."""
+
 QUEUED_FOR_CAPACITY = "queued_for_capacity"
 """Key of a start order's payload: its executor has as many live executions as it may have."""
 

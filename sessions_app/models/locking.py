@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 
@@ -28,23 +28,26 @@ def patience() -> float:
 
 
 @contextmanager
-def locked(session_id: uuid.UUID | str, patience: float) -> Iterator[TaskSession]:
+def locked(session_id: uuid.UUID | str, patience: float, beside: Sequence[str] = ()) -> Iterator[TaskSession]:
     """The session's row, locked, in one transaction that ends with the block.
 
+    ``beside`` names the rows that it refers to and that are read, not locked, with it.
     Nothing is written before the row is ours, so beginning again is safe. Raises OperationalError
     when ``patience`` seconds are over, and at once within a transaction of the caller's.
     """
     deadline = time.monotonic() + patience
     with ExitStack() as kept:
-        yield _begin(kept, session_id, deadline)
+        yield _begin(kept, session_id, deadline, beside)
 
 
-def _begin(kept: ExitStack, session_id: uuid.UUID | str, deadline: float) -> TaskSession:
+def _begin(kept: ExitStack, session_id: uuid.UUID | str, deadline: float, beside: Sequence[str]) -> TaskSession:
+    rows = TaskSession.objects.select_for_update(no_key=True, of=("self",))
+    rows = rows.select_related(*beside) if beside else rows
     while True:
         try:
             with ExitStack() as trying:
                 trying.enter_context(transaction.atomic())
-                session: TaskSession = TaskSession.objects.select_for_update(no_key=True).get(id=session_id)
+                session: TaskSession = rows.get(id=session_id)
                 kept.enter_context(trying.pop_all())
                 return session
         except OperationalError as error:

@@ -43,9 +43,10 @@ class TaskSession(TeamModel):
     work_state = models.CharField(
         max_length=10, choices=[(s.value, s.value) for s in WorkState], default=WorkState.IDLE
     )
-    policy = models.CharField(max_length=10, choices=[(p, p) for p in POLICIES], default="auto")
+    policy = models.CharField(max_length=10, choices=[(p, p) for p in POLICIES], blank=True, default="")
+    """Empty: as its team says, else the deployment (``services.policies``)."""
     continue_prompts = models.BooleanField(null=True, blank=True)
-    """None: as the deployment says (KANDEV_CONTINUE, else on where the policy is auto)."""
+    """None: as its team says, else the deployment (KANDEV_CONTINUE), else on where the policy is auto."""
     error_code = models.CharField(max_length=64, blank=True, default="")
     error_message = models.TextField(blank=True, default="")
     last_seq = models.BigIntegerField(default=0)
@@ -56,6 +57,8 @@ class TaskSession(TeamModel):
     """The derived status that the log told last, so that a change is told once; nobody else reads it."""
     start_attempts = models.PositiveIntegerField(default=0)
     next_restart_at = models.DateTimeField(null=True, blank=True)
+    start_rank = models.BigIntegerField(null=True, blank=True, editable=False)
+    """Its place among those that wait to be started by themselves (``domain.admission``); None: it does not wait."""
     ready_since = models.DateTimeField(null=True, blank=True)
     stalled_since = models.DateTimeField(null=True, blank=True)
     """The open turn has been silent since then, for longer than ``KANDEV_STALL_NOTICE``; None: it has not."""
@@ -68,6 +71,8 @@ class TaskSession(TeamModel):
     """Digest of what was asked with that key."""
     inject_history = models.BooleanField(default=False)
     """The next prompt carries the conversation so far (receipt ``injected``)."""
+    usage = ObjectField(default=dict, blank=True, editable=False)
+    """What the agent told last of its tokens and costs (``domain.usage``)."""
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -75,7 +80,17 @@ class TaskSession(TeamModel):
         abstract = False
         db_table = "task_sessions"
         ordering = ("-created_at", "id")
-        indexes = (models.Index(fields=("desired_state", "state"), name="session_wanted"),)
+        indexes = (
+            models.Index(fields=("desired_state", "state"), name="session_wanted"),
+            models.Index(
+                fields=("start_rank",), name="session_start_rank", condition=models.Q(start_rank__isnull=False)
+            ),
+            models.Index(
+                fields=("next_restart_at",),
+                name="session_next_restart",
+                condition=models.Q(next_restart_at__isnull=False),
+            ),
+        )
         constraints = (
             models.UniqueConstraint(
                 fields=("task", "idempotency_key"),

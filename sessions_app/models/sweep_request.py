@@ -20,6 +20,9 @@ class SweepRequest(models.Model):
     """Ids of the sessions to look at; none: whatever claims to run."""
     dry_run = models.BooleanField(default=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+    rows_done = models.PositiveIntegerField(default=0)
+    rows_in_all = models.PositiveIntegerField(null=True, blank=True)
+    """How far it is; None: nobody has begun."""
     done_at = models.DateTimeField(null=True, blank=True)
     sweep = models.ForeignKey(RecoverySweep, models.SET_NULL, null=True, blank=True, related_name="requests")
     """What came of it; a dry run leaves no sweep but its report."""

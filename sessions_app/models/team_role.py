@@ -13,8 +13,9 @@ class TeamRole(models.Model):
     """
 
     class Role(models.TextChoices):
-        """The roles of rule 39."""
+        """The roles of rule 39, and who looks after the team."""
 
+        ADMIN = "admin", "Admin: a member who also says who is in the team"
         MEMBER = "member", "Member: reads and writes"
         VIEWER = "viewer", "Viewer: reads"
 

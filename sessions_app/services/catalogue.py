@@ -24,6 +24,7 @@ from sessions_app.domain.states import WorkState
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.models.scoping import teams_of
 from sessions_app.services.errors import Invalid
+from sessions_app.services.policies import held_policy
 
 LIVE: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY, ExecutorStatus.ERROR)
 """Statuses of executions that run or should."""
@@ -43,13 +44,16 @@ def visible_tasks(user: Any) -> QuerySet[Task]:
 
 
 def visible_sessions(user: Any) -> QuerySet[TaskSession]:
-    """The sessions of the user's teams with task, profile and executor, each with its ``executor_status``."""
+    """The sessions of the user's teams with task, profile and executor.
+
+    Each with its ``executor_status`` and ``held_policy``.
+    """
     status = ExecutorRunning.objects.filter(id=OuterRef("agent_execution_id")).values("status")
     found: QuerySet[TaskSession] = TaskSession.objects.visible_to(user).select_related(
         "task__repository", "agent_profile", "executor"
     )
     return found.defer(*SECRETS).annotate(
-        executor_status=Coalesce(Subquery(status), Value(ExecutorStatus.STOPPED.value))
+        executor_status=Coalesce(Subquery(status), Value(ExecutorStatus.STOPPED.value)), held_policy=held_policy()
     )
 
 

@@ -10,9 +10,11 @@ import uuid
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from executors_app import crash_points
+from sessions_app.domain.recovery import FUTURE
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, RunState, SessionState
 from sessions_app.models import Draft, Intent, IntentKind, Prompt, Run, TaskSession, waits, wakeups, writing
@@ -26,6 +28,13 @@ TEXT_LIMIT = 1024 * 1024
 """Characters of a prompt."""
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
 """What no database stores: U+0000 and halves of characters."""
+
+
+def due() -> Q:
+    """Orders of sessions whose next try is due; one that a wrong clock has put off for ever is."""
+    now = timezone.now()
+    at = "session__next_restart_at"
+    return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": now + FUTURE})
 
 
 def order(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | None = None) -> Intent:
@@ -55,7 +64,7 @@ def resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
     """Ask for a session to run again; raises the error of the assessment's refusal."""
     if mode not in MODES:
         raise Invalid(f"mode is one of {', '.join(MODES)}.", field="mode")
-    with writing(session_id) as draft:
+    with writing(session_id, beside=("agent_profile", "task")) as draft:
         assessment = _opinion(draft)
         if mode == Mode.AUTO and assessment.row == RUNNING_ROW:
             return
@@ -75,7 +84,7 @@ def _opinion(draft: Draft) -> Assessment:
 
 def _want(draft: Draft, by: Any) -> None:
     """The user wants the session to run."""
-    draft.set(desired_state=DesiredState.RUNNING, stopped_by_user=False)
+    draft.set(desired_state=DesiredState.RUNNING, stopped_by_user=False, start_rank=None)
     if draft.session.owner_id is None and by is not None:
         draft.set(owner_id=by.id)
 
@@ -183,7 +192,7 @@ def stop(session_id: uuid.UUID, by: Any) -> None:
         _refuse_start(draft)
         waits.end_external(draft, "stopped")
         take_back(draft)
-        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None)
+        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None, start_rank=None)
         if not draft.session.intents.filter(kind=IntentKind.STOP, done_at=None).exists():
             order(draft.session, IntentKind.STOP, by)
 
@@ -200,7 +209,7 @@ def close(session_id: uuid.UUID, by: Any, outcome: str) -> None:
             raise Conflict(f"The session is being closed as {earlier.payload['as']}.")
         _refuse_start(draft)
         waits.end_external(draft, "closed")
-        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=True)
+        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=True, start_rank=None)
         if earlier is None:
             order(draft.session, IntentKind.CLOSE, by, {"as": outcome})
 

@@ -18,7 +18,9 @@ from sessions_app.services.errors import ReadOnly
 
 
 def writable_teams(user: Any) -> QuerySet[Group]:
-    """The teams in which ``user`` is more than a viewer."""
+    """The teams in which ``user`` is more than a viewer; none for whoever holds a key that only reads."""
+    if getattr(user, "only_reads", False):
+        return Group.objects.none()
     only_reads = TeamRole.objects.filter(user_id=user.pk, role=TeamRole.Role.VIEWER)
     return teams_of(user).exclude(id__in=only_reads.values("team_id"))
 
@@ -42,6 +44,17 @@ def require_write(user: Any, team: Group | int) -> None:
     """Raises ReadOnly for somebody who may only see what belongs to ``team``."""
     if not may_write(user, team):
         raise ReadOnly
+
+
+def may_manage(user: Any, team: Group) -> bool:
+    """Whether ``user`` says who is in ``team``: staff, and the team's own admins."""
+    return bool(user.is_staff and user.is_active) or managed_teams(user).filter(id=team.pk).exists()
+
+
+def managed_teams(user: Any) -> QuerySet[Group]:
+    """The teams in which ``user`` is an admin."""
+    admin = TeamRole.objects.filter(user_id=user.pk, role=TeamRole.Role.ADMIN)
+    return teams_of(user).filter(id__in=admin.values("team_id"))
 
 
 def may_operate(user: Any, session: TaskSession) -> bool:

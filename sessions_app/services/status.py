@@ -14,24 +14,29 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.resumability import Assessment, Strategy
 from sessions_app.domain.soundness import DAMAGED_ROW, said
 from sessions_app.domain.states import PromptState, RunState
-from sessions_app.models import QUEUED_FOR_CAPACITY, ContinuityReceipt, Run, Supervisor, TaskSession
+from sessions_app.models import IDLE, QUEUED_FOR_CAPACITY, ContinuityReceipt, Run, Supervisor, TaskSession
 from sessions_app.models.derived import derived_status, newest_run
 from sessions_app.services.assessment import assess_session, execution_of, is_running
+from sessions_app.services.attention import open_kinds
 from sessions_app.services.history import history_of
 from sessions_app.services.overdue import is_overdue
+from sessions_app.services.policies import policy_of
 from sessions_app.services.retries import retry_json
 from sessions_app.services.soundness import flaws_of
+from sessions_app.services.starts import start_wait
+from sessions_app.services.stillness import stillness_json
 
 CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 
 
-def session_status(session: TaskSession) -> dict[str, Any]:
-    """The status of one session, in the shape of interfaces 4."""
+def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
+    """The status of one session, in the shape of interfaces 4; what ``user`` has seen needs no attention of theirs."""
     execution = execution_of(session)
     assessment = assess_session(session)
     counts, run = _counts(session), newest_run(session)
-    starts = list(session.intents.filter(kind="start", done_at=None).values_list("payload", flat=True))
-    return {
+    start = session.intents.filter(kind="start", done_at=None).first()
+    open_ones = open_kinds(session, user)
+    status: dict[str, Any] = {
         "session_id": str(session.id),
         "task_id": str(session.task_id),
         "state": session.state,
@@ -51,14 +56,14 @@ def session_status(session: TaskSession) -> dict[str, Any]:
         "requires_new_session": not assessment.supports_session_resume,
         "desired_state": session.desired_state,
         "work_state": session.work_state,
-        "needs_attention": bool(counts["pending"] or counts["held"] or counts["overdue"]),
+        "needs_attention": bool(counts["pending"] or counts["held"] or counts["overdue"]) or any(open_ones.values()),
         "worktree_id": session.worktree_id,
         "worktree_path": session.worktree_path,
         "worktree_branch": session.worktree_branch,
         **_error_part(session, execution),
         "last_seq": session.last_seq,
         "epoch": session.epoch,
-        "policy": session.policy,
+        **_policy_part(session),
         "recovering": is_recovering(execution),
         "continuing": counts["continuing"] > 0,
         "restart_attempts": session.start_attempts,
@@ -71,9 +76,11 @@ def session_status(session: TaskSession) -> dict[str, Any]:
         "held_prompts": counts["held"],
         "queued_prompts": counts["queued"],
         "overdue_prompts": counts["overdue"],
-        "starting": bool(starts),
-        "queued_for_capacity": any(order.get(QUEUED_FOR_CAPACITY) for order in starts),
+        "starting": start is not None,
+        "queued_for_capacity": bool(start is not None and start.payload.get(QUEUED_FOR_CAPACITY)),
+        "start_wait": start_wait(session, start),
     }
+    return {**status, "stillness": stillness_json(session, status, open_ones)}
 
 
 def _history(session: TaskSession, assessment: Assessment) -> dict[str, int] | None:
@@ -91,6 +98,12 @@ def _error_part(session: TaskSession, execution: ExecutorRunning | None) -> dict
     }
 
 
+def _policy_part(session: TaskSession) -> dict[str, Any]:
+    """Which policy holds, and whose word it is."""
+    held = policy_of(session)
+    return {"policy": held.policy, "policy_source": str(held.source), "continues": held.continues}
+
+
 def _execution_part(execution: ExecutorRunning | None) -> dict[str, Any]:
     seen = execution.last_seen_at if execution else None
     return {
@@ -99,7 +112,13 @@ def _execution_part(execution: ExecutorRunning | None) -> dict[str, Any]:
         "supports_workspace_only": bool(execution and execution.supports_workspace_only),
         "last_seen_at": seen.isoformat() if seen else None,
         "capability_note": execution.capability_note if execution else "",
+        "asleep": is_asleep(execution),
     }
+
+
+def is_asleep(execution: ExecutorRunning | None) -> bool:
+    """Put to sleep for idleness: a prompt wakes it."""
+    return execution is not None and (execution.status, execution.status_reason) == (ExecutorStatus.STOPPED, IDLE)
 
 
 def _counts(session: TaskSession) -> dict[str, int]:

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.domain.states import DesiredState, TaskState
-from sessions_app.models import Prompt, Repository, Task, TaskSession
-from sessions_app.services import intents
+from sessions_app.models import Prompt, Repository, Task, TaskSession, writing
+from sessions_app.services import counted, intents
 from sessions_app.services.errors import Conflict, Invalid, TerminalState
+from sessions_app.services.maintenance import leftovers
 from sessions_app.services.once import Mark, make_once
 from sessions_app.services.portable import record as portable_record
 
@@ -109,7 +109,7 @@ def create_session(
             owner=user,
             desired_state=desired_state,
             stopped_by_user=desired_state == DesiredState.STOPPED,
-            policy=policy or settings.KANDEV_RECOVERY_POLICY,
+            policy=policy,
             **(mark or {}),
         )
         execution = _execution(session)
@@ -156,8 +156,12 @@ def finish(task: Task, user: Any) -> Task:
 
 
 def _stop_sessions(task: Task, user: Any) -> None:
-    for session in task.sessions.filter(desired_state=DesiredState.RUNNING).order_by("id"):
-        intents.stop(session.id, user)
+    for session in task.sessions.order_by("id"):
+        if session.desired_state == DesiredState.RUNNING:
+            intents.stop(session.id, user)  # its end says that its work is done
+        elif not session.executions.exclude(status=ExecutorRunning.Status.STOPPED).exists():
+            with writing(session.id) as draft:
+                draft.work("finish")
 
 
 def delete_session(session: TaskSession) -> None:
@@ -168,5 +172,7 @@ def delete_session(session: TaskSession) -> None:
         if live.exists() or session.intents.filter(done_at=None).exists():
             raise Conflict("The session has a live execution. Stop it first.")
         forgotten = session.id
+        counted.carry_over_session(forgotten)
+        leftovers.note(session)
         session.delete()
         transaction.on_commit(lambda: portable_record.forget(forgotten))

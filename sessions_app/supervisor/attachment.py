@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from executors_app.agentctl.protocol import Kind
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError
+from sessions_app.domain import acting
 from sessions_app.models import Lease, LeaseLost
 from sessions_app.supervisor.ingest.batches import Ingested
 from sessions_app.supervisor.ingest.gathering import gathered
@@ -27,6 +28,8 @@ from sessions_app.supervisor.threads import DatabaseThread
 
 log = logging.getLogger(__name__)
 RECONNECT_PAUSE = 0.01
+ANSWER_FIRST = 0.02
+"""Seconds that the lines of an agent that is being started wait, so that they do not hold up the start itself."""
 RECONNECTS = 5
 """How often a broken stream is tried again before the sweep looks at the execution."""
 
@@ -64,6 +67,8 @@ class Attachment:
     """What keeps its agentctl from writing, as the last notice said."""
     shown_trouble: str = ""
     """What the session's row says of it."""
+    is_starting: bool = False
+    """Somebody waits for the answer to a start, and writes what came of it."""
     ended: bool = False
     error: ExecutorError | None = None
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -93,6 +98,8 @@ class Attachment:
         return not self.ended
 
     async def _run(self) -> None:
+        about = {"session_id": self.session_id, "task_id": self.facts.task_id, "execution_id": self.facts.id}
+        acting.begin(cause="journal", **about)
         try:
             await self._stream_with_retries()
         except LeaseLost:
@@ -136,12 +143,23 @@ class Attachment:
                 lines = [line for line in batch if "kind" in line]
                 if not lines:
                     continue
+                if self.is_starting:
+                    await asyncio.sleep(ANSWER_FIRST)
                 done = await self._write(lines)
                 await stream.ack(done.seq)
                 crash_points.reached("supervisor.ingest_acked", self.session_id)
                 await self.heed(())
                 await self._tell()
                 self.on_change(self.session_id)
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """While an agent is being started."""
+        self.is_starting = True
+        try:
+            yield
+        finally:
+            self.is_starting = False
 
     async def heed(self, notices: Iterable[Mapping[str, Any]]) -> None:
         """Show the trouble of agentctl, and its end; a turn that ended meanwhile has taken it away from the row."""

@@ -86,7 +86,7 @@ async def _stop(core: Core, intent: Intent) -> bool:
             return False
         crash_points.reached("supervisor.execution_ended", intent.session_id)
     close_as: str = intent.payload.get("as", "")
-    reason = "closed" if close_as else "stopped"
+    reason = "closed" if close_as else str(intent.payload.get("reason") or "stopped")
     await core.database(write_stopped, intent.session_id, lease, reason, close_as)
     crash_points.reached("supervisor.stop_written", intent.session_id)
     await core.database(settle, intent.id, reason)

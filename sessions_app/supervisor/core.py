@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,6 +25,7 @@ from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.ingest.trouble import TROUBLES
 from sessions_app.supervisor.ingest.writer import Writer
 from sessions_app.supervisor.rows import facts_of, present_execution, session_of
+from sessions_app.supervisor.start.admission import Doors
 from sessions_app.supervisor.threads import DatabaseThread
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,9 @@ class Core:
         self.database = DatabaseThread("orders")
         self.attachments: dict[uuid.UUID, Attachment] = {}
         self.starts = asyncio.Semaphore(settings.KANDEV_START_CONCURRENCY)
+        self.doors = Doors()
+        self.grace_until = 0.0
+        """By the monotonic clock: starts that are made by themselves before are not counted as tries."""
         self.on_change: Callable[[uuid.UUID], None] = lambda session_id: None
         self.on_loss: Callable[[Attachment], None] = lambda attachment: None
         self.damage_said: dict[uuid.UUID, str] = {}
@@ -53,6 +58,11 @@ class Core:
         if self._http is None:
             self._http = open_http()
         return self._http
+
+    @property
+    def in_grace(self) -> bool:
+        """Whether this supervisor has only just begun."""
+        return time.monotonic() < self.grace_until
 
     def attached(self, session_id: uuid.UUID) -> Attachment | None:
         """The live stream of a session."""

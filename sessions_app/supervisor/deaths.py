@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -20,6 +21,8 @@ from sessions_app.supervisor.core import Core
 log = logging.getLogger(__name__)
 COUNT_EVERY = 0.5
 """Seconds between two looks whom to listen to."""
+LISTEN_ON = 60.0
+"""Seconds for which one is listened to whose last session here is gone: what ended its stream may be told later."""
 
 Source = tuple[str, Hashable]
 """Runtime, and who tells."""
@@ -28,16 +31,21 @@ Source = tuple[str, Hashable]
 class DeathWatch:
     """One listener for each source; ``look_for`` is called for a session that needs a look."""
 
-    def __init__(self, core: Core, look_for: Callable[[uuid.UUID], None]):
-        self._core, self._look_for = core, look_for
+    def __init__(self, core: Core, look_for: Callable[[uuid.UUID], None], listen_on: float = LISTEN_ON):
+        self._core, self._look_for, self._listen_on = core, look_for, listen_on
+        self._needed: dict[Source, float] = {}
+        """When each was needed last."""
         self._listeners: dict[Source, asyncio.Task[None]] = {}
 
     async def keep(self) -> None:
         """Listen to those that attached sessions have, for a moment; a job to be repeated."""
-        wanted = {source for one in self._core.attachments if (source := self._source_of(one)) is not None}
-        for source in set(self._listeners) - wanted:
+        now = time.monotonic()
+        needed = {source for one in self._core.attachments if (source := self._source_of(one)) is not None}
+        self._needed |= dict.fromkeys(needed, now)
+        for source in [source for source, at in self._needed.items() if now - at > self._listen_on]:
+            del self._needed[source]
             self._listeners.pop(source).cancel()
-        for source in wanted:
+        for source in self._needed:
             if source not in self._listeners or self._listeners[source].done():
                 self._listeners[source] = asyncio.create_task(self._listen(source), name=f"deaths {source[0]}")
         await asyncio.sleep(COUNT_EVERY)

@@ -10,9 +10,10 @@ import asyncio
 import logging
 import time
 import uuid
+from contextlib import suppress
 from typing import Final
 
-from django.db import connection
+from django.db import DatabaseError, InterfaceError, connection
 
 from sessions_app.services.portable import cursor as portable_cursor
 from sessions_app.services.portable import record as portable_record
@@ -144,6 +145,11 @@ class Exporter:
 
     def close(self) -> None:
         """Let another one export."""
+        if self._leads_by is not None and self._leads_by is connection.connection:
+            # Where that is not possible, it goes with its connection.
+            with suppress(DatabaseError, InterfaceError), connection.cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [LEADER])
+        self._leads_by = None
         self._lock.release()
 
 

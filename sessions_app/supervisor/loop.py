@@ -5,24 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 
 from django.conf import settings
+from django.db import Error
 
 from executors_app import crash_points
+from executors_app.domain import Observed
+from sessions_app.domain import acting
 from sessions_app.models import wakeups
 from sessions_app.services import restored
-from sessions_app.supervisor import beat, deadlines, leases, lock
+from sessions_app.supervisor import beat, deadlines, leases, lock, sleep
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.deaths import DeathWatch
 from sessions_app.supervisor.export import Export
 from sessions_app.supervisor.homecoming import Homecoming
+from sessions_app.supervisor.losses import Losses
 from sessions_app.supervisor.orders import Orders
 from sessions_app.supervisor.pace import Pace
+from sessions_app.supervisor.start import admission
 from sessions_app.supervisor.sweep import reporting, requested
-from sessions_app.supervisor.sweep.one_pass import Scope, Sweep, sweep
+from sessions_app.supervisor.sweep.one_pass import Decided, Scope, Sweep, sweep
+from sessions_app.supervisor.tally import KEPT, TALLY
 from sessions_app.supervisor.turns import overdue
 from sessions_app.supervisor.turns.retries import due_retries
 from sessions_app.supervisor.turns.stalls import notice_stalls
@@ -36,6 +44,8 @@ STALLS_EVERY = 15.0
 """Seconds at most between two looks for turns that are silent."""
 LEFT_EVERY = 1.0
 """Seconds between two looks for sessions whose supervisor is gone."""
+ADMIT_EVERY = 0.5
+"""Seconds between two looks whose turn to be started has come."""
 LOOK_AGAIN = 0.02
 """Seconds at least between two looks, however many wake-ups come."""
 
@@ -55,14 +65,15 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
         self._bell = asyncio.Event()
         self._asked = asyncio.Event()
-        self._look_at = asyncio.Event()
-        self._lost_sessions: set[uuid.UUID] = set()
+        self._losses = Losses()
         self._paces: dict[uuid.UUID, Pace] = {}
         self._due: frozenset[uuid.UUID] = frozenset()
+        self._tries: frozenset[tuple[uuid.UUID, datetime]] = frozenset()
         self._left_behind: set[tuple[uuid.UUID, str]] = set()
 
     async def open(self) -> None:
         """Begin to beat and to renew; nothing is taken over yet. A restored database is made safe before."""
+        acting.begin(owner=self.core.boot_id, cause="opening")
         await self.core.database(restored.look_after)
         await self.core.database(beat.register, self.core.boot_id)
         self._spawn(self._renew)
@@ -78,6 +89,7 @@ class Supervisor:
     async def run(self, stop: asyncio.Event, *, first_sweep: bool = True) -> None:
         """Supervise until ``stop``; then give everything back. Agents go on."""
         await self.open()
+        self.core.grace_until = time.monotonic() + settings.KANDEV_BOOT_GRACE
         try:
             if first_sweep:
                 await self.sweep(Scope("boot"))
@@ -87,12 +99,15 @@ class Supervisor:
                 self._carry_out,
                 self._listen,
                 self._reconcile,
+                self._admit,
                 self._look_after_losses,
                 *([self._look_for_the_left_behind] if lock.is_shared() else []),
                 self._sweep_on_request,
                 self._keep_deadlines,
                 self._notice_stalls,
+                self._put_to_sleep,
                 self._deaths.keep,
+                self._keep_tally,
                 self.export.go_on,
             ):
                 self._spawn(job)
@@ -113,6 +128,8 @@ class Supervisor:
         await self.export.close()
         await self.core.give_back()
         crash_points.reached("shutdown.released")
+        with contextlib.suppress(Error):
+            await self.core.database(TALLY.flush, self.core.boot_id)
         await self.core.database(beat.unregister, self.core.boot_id)
         crash_points.reached("shutdown.unregistered")
         await self.core.close()
@@ -147,8 +164,8 @@ class Supervisor:
                 if changed != version:
                     version = changed
                     self._bell.set()
-                    self._asked.set()
                     await asyncio.sleep(LOOK_AGAIN)
+                    self._asked.set()  # orders have gone first
         finally:
             wakeups.close(listener)
 
@@ -156,6 +173,25 @@ class Supervisor:
         await asyncio.sleep(settings.KANDEV_RECONCILE_INTERVAL)
         await self.sweep(Scope("reconcile"))
         self._bell.set()
+
+    async def _admit(self) -> None:
+        """Start those whose turn has come, and look after those whose next try is due, before a whole pass does."""
+        await self.admit()
+        before, self._tries = self._tries, await self.core.database(admission.due)
+        for session_id, _ in self._tries - before:
+            self._look_for(session_id)
+        await asyncio.sleep(ADMIT_EVERY)
+
+    async def admit(self) -> Sweep | None:
+        """Start those whose turn has come; None where there is nobody."""
+        picked = await self.core.database(admission.next_ones, self.core.boot_id, self.core.doors)
+        if not picked:
+            return None
+        result = await self.sweep(Scope("reconcile", sessions=picked, admitted=True))
+        stay = {item.row.stored.session_id for item in result.decided if _keeps_its_place(item, result)}
+        await self.core.database(admission.leave, set(picked) - stay)
+        self._bell.set()
+        return result
 
     async def _keep_deadlines(self) -> None:
         """End the waits whose time is over; keys that became unusable are made anew before the first look."""
@@ -169,11 +205,21 @@ class Supervisor:
                 self._bell.set()
             await asyncio.sleep(DEADLINES_EVERY)
 
+    async def _keep_tally(self) -> None:
+        await asyncio.sleep(KEPT)
+        await self.core.database(TALLY.flush, self.core.boot_id)
+
     async def _notice_stalls(self) -> None:
         """Look for turns in which nothing is heard of the agent; late by a tenth of the time at most."""
         await asyncio.sleep(min(max(settings.KANDEV_STALL_NOTICE / 10, 0.2), STALLS_EVERY))
         held = {session_id: one.lease for session_id, one in self.core.attachments.items() if not one.ended}
         await self.core.database(notice_stalls, held)
+
+    async def _put_to_sleep(self) -> None:
+        """End the agents that have been idle for long."""
+        await asyncio.sleep(sleep.pause())
+        if await sleep.put_to_sleep(self.core):
+            self._bell.set()
 
     async def _sweep_on_request(self) -> None:
         """One sweep that somebody asked for, or else the wait for a change of the database."""
@@ -182,7 +228,8 @@ class Supervisor:
             await self._asked.wait()
             self._asked.clear()
             return
-        result = await sweep(self.core, requested.scope_of(asked), self.unknown)
+        async with requested.telling(self.core, asked) as progress:
+            result = await sweep(self.core, requested.scope_of(asked), self.unknown, progress)
         await self.core.database(requested.settle, asked, result, self.core.boot_id)
         self._bell.set()
 
@@ -208,19 +255,17 @@ class Supervisor:
         asyncio.get_running_loop().call_later(pause, self._look_for, attachment.session_id)
 
     def _look_for(self, session_id: uuid.UUID) -> None:
-        self._lost_sessions.add(session_id)
-        self._look_at.set()
+        self._losses.tell({session_id})
 
     async def _look_after_losses(self) -> None:
-        await self._look_at.wait()
-        self._look_at.clear()
-        lost = frozenset(self._lost_sessions)
+        lost = await self._losses.take()
         try:
-            await self.sweep(Scope("reconcile", sessions=lost))
+            result = await self.sweep(Scope("reconcile", sessions=lost))
         except Exception:
-            self._look_at.set()  # they are looked after when it can be done
+            self._losses.tell(lost)  # they are looked after when it can be done
             raise
-        self._lost_sessions -= lost
+        unknown = {one.row.stored.session_id for one in result.decided if one.seen.observed is Observed.UNKNOWN}
+        self._losses.looked_at(lost, unknown)
         self._bell.set()
 
     async def _look_for_the_left_behind(self) -> None:
@@ -233,8 +278,15 @@ class Supervisor:
             self._bell.set()
 
 
+def _keeps_its_place(item: Decided, result: Sweep) -> bool:
+    """Whether it still waits for its turn, or another supervisor has it."""
+    outcome = result.outcomes.get(item.facts.session_id)
+    return item.decision.rule == "waits_for_turn" or bool(outcome and outcome.skipped)
+
+
 async def _for_ever(job: Callable[[], Awaitable[None]]) -> None:
     """Repeat a job; one that fails is told of and tried again."""
+    acting.begin(cause=job.__name__.strip("_").replace("_", " "))
     while True:
         try:
             await job()

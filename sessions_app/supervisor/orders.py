@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 from django.db.models import Q
-from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
-from sessions_app.domain.recovery import FUTURE
+from sessions_app.domain import acting
 from sessions_app.domain.states import PromptState
 from sessions_app.models import OVERTAKING, Intent, IntentKind, Prompt
+from sessions_app.services.intents import due
 from sessions_app.supervisor import commands, leases
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.pace import Pace
@@ -23,16 +23,19 @@ from sessions_app.supervisor.turns.prompts import send_next
 log = logging.getLogger(__name__)
 
 
-def sessions_with_orders(me: str) -> set[uuid.UUID]:
+def sessions_with_orders(me: str) -> dict[uuid.UUID, bool]:
     """Sessions with an open order or a prompt that is not at work yet, and that no other supervisor holds.
 
-    A handful of queries, whatever the history.
+    With each: whether an order of it overtakes. A handful of queries, whatever the history.
     """
-    intents = Intent.objects.filter(_due() | ~Q(kind=IntentKind.START), done_at=None)
+    intents = Intent.objects.filter(due() | ~Q(kind=IntentKind.START), done_at=None)
     waiting = Prompt.objects.filter(state__in=[PromptState.QUEUED, PromptState.SENDING])
-    found = set(intents.values_list("session_id", flat=True)) | set(waiting.values_list("session_id", flat=True))
+    found = dict.fromkeys(waiting.values_list("session_id", flat=True), False)
+    for session_id, kind in intents.values_list("session_id", "kind"):
+        found[session_id] = found.get(session_id, False) or kind in OVERTAKING
     owners = ExecutorRunning.objects.filter(session_id__in=found).exclude(owner__in=("", me))
-    return found - leases.held_by_others(owners.values_list("session_id", "owner", "lease_expires_at"), me)
+    held = leases.held_by_others(owners.values_list("session_id", "owner", "lease_expires_at"), me)
+    return {session_id: overtakes for session_id, overtakes in found.items() if session_id not in held}
 
 
 def next_overtaking(session_id: uuid.UUID) -> Intent | None:
@@ -45,17 +48,10 @@ def next_overtaking(session_id: uuid.UUID) -> Intent | None:
 
 def next_start(session_id: uuid.UUID) -> uuid.UUID | None:
     """The session's open start order, unless it waits for its time or for the end of what it had before."""
-    rows = Intent.objects.filter(session_id=session_id, done_at=None)
-    if rows.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE)).exists():
-        return None
-    return rows.filter(_due(), kind=IntentKind.START).values_list("id", flat=True).first()
-
-
-def _due() -> Q:
-    """Orders of sessions whose next try is due; one that a wrong clock has put off for ever is."""
-    now = timezone.now()
-    at = "session__next_restart_at"
-    return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": now + FUTURE})
+    ends = Q(kind__in=(IntentKind.STOP, IntentKind.CLOSE))
+    rows = Intent.objects.filter(ends | due() & Q(kind=IntentKind.START), session_id=session_id, done_at=None)
+    found = list(rows.values_list("id", "kind"))
+    return None if any(kind != IntentKind.START for _, kind in found) else next((key for key, _ in found), None)
 
 
 class Lane:
@@ -74,6 +70,7 @@ class Lane:
             self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
+        acting.begin(cause="order")
         while self._poked:
             self._poked = False
             try:
@@ -93,20 +90,23 @@ class Orders:
         self.core = core
         self._lanes: dict[uuid.UUID, tuple[Lane, Lane]] = {}
 
-    def poke(self, session_id: uuid.UUID) -> None:
-        """Look at a session's orders."""
+    def poke(self, session_id: uuid.UUID, *, overtakes: bool = True) -> None:
+        """Look at a session's orders; at those that overtake unless it is known that there is none."""
         if session_id not in self._lanes:
             self._lanes[session_id] = (
                 Lane(lambda: self._in_order(session_id)),
                 Lane(lambda: self._overtaking(session_id)),
             )
-        for lane in self._lanes[session_id]:
-            lane.poke()
+        in_order, overtaking = self._lanes[session_id]
+        in_order.poke()
+        if overtakes:
+            overtaking.poke()
 
     async def look(self) -> None:
         """Poke every session that has something to do."""
-        for session_id in await self.core.database(sessions_with_orders, self.core.boot_id):
-            self.poke(session_id)
+        found = await self.core.database(sessions_with_orders, self.core.boot_id)
+        for session_id, overtakes in found.items():
+            self.poke(session_id, overtakes=overtakes)
 
     async def settle(self) -> None:
         """Wait until every lane is at rest."""
@@ -125,13 +125,18 @@ class Orders:
     async def _in_order(self, session_id: uuid.UUID) -> bool:
         intent_id = await self.core.database(next_start, session_id)
         if intent_id is None:
-            return await send_next(self.core, session_id)
-        await starting.carry_out(self.core, session_id, intent_id)
+            with acting.acting(session_id=session_id, cause="prompt"):
+                return await send_next(self.core, session_id)
+        with acting.acting(session_id=session_id, intent_id=intent_id, cause="start"):
+            await starting.carry_out(self.core, session_id, intent_id)
         return await self.core.database(_is_done, intent_id)
 
     async def _overtaking(self, session_id: uuid.UUID) -> bool:
         intent = await self.core.database(next_overtaking, session_id)
-        return intent is not None and await commands.carry_out(self.core, intent)
+        if intent is None:
+            return False
+        with acting.acting(session_id=session_id, intent_id=intent.id, cause=intent.kind):
+            return await commands.carry_out(self.core, intent)
 
 
 def _is_done(intent_id: uuid.UUID) -> bool:

@@ -8,11 +8,13 @@ from executors_app.domain import ExecutionFacts, LaunchSpec
 from executors_app.models import ExecutorRunning
 from sessions_app.models import TaskSession
 
+BESIDE = ("task__repository", "agent_profile", "executor")
+"""What carrying out an order needs beside the session's own row."""
+
 
 def session_of(session_id: uuid.UUID) -> TaskSession:
     """The session with its task, profile and executor."""
-    rows = TaskSession.objects.select_related("task__repository", "agent_profile", "executor")
-    session: TaskSession = rows.get(id=session_id)
+    session: TaskSession = TaskSession.objects.select_related(*BESIDE).get(id=session_id)
     return session
 
 

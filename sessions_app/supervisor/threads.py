@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from django.db import connections
 
+from sessions_app.domain import acting
 from sessions_app.models.locking import be_impatient
 
 P = ParamSpec("P")
@@ -25,7 +26,7 @@ class DatabaseThread:
     async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``function`` there and give what it returns or raises."""
         call = partial(function, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, _fresh, call)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, _fresh, call, acting.known())
 
     def close(self) -> None:
         """Finish what is under way, then close the thread's connection."""
@@ -33,9 +34,10 @@ class DatabaseThread:
         self._executor.shutdown(wait=True)
 
 
-def _fresh(call: Callable[[], T]) -> T:
-    """A restarted database must not poison the thread for good."""
+def _fresh(call: Callable[[], T], known: acting.Known) -> T:
+    """A restarted database must not poison the thread for good; who acts is known there, too."""
     for connection in connections.all(initialized_only=True):
         if connection.errors_occurred and not connection.is_usable():
             connection.close()
-    return call()
+    with acting.exactly(known):
+        return call()

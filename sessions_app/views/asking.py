@@ -11,6 +11,7 @@ from sessions_app.models import PermissionRequest, ResumeToken, Run, TaskSession
 from sessions_app.models.derived import newest_run
 from sessions_app.services.permissions import name_of
 from sessions_app.services.tokens import of_permissions, shown
+from sessions_app.views.tool_calls import tool_call
 
 AGENT_ENDED = "The agent ended before it got an answer, so this question is closed."
 TOO_LATE = "Nobody answered in time, so the agent is told that it was cancelled."
@@ -36,6 +37,7 @@ def _permission(asked: PermissionRequest, token: ResumeToken | None) -> dict[str
     return {
         "asked": asked,
         "title": asked.tool_call.get("title") or "Do something",
+        "call": tool_call(asked.tool_call),
         "options": [_option(asked, option, given) for option in asked.options],
         "given": given,
         "answered_by": token.consumed_by.get_username() if token and token.consumed_by else "",

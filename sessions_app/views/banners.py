@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
+from sessions_app.domain.admission import WaitReason
 from sessions_app.domain.banners import Banner, BannerFacts, banner
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, PromptState, SessionState
@@ -65,7 +66,8 @@ def banner_of(
             error_message=status["error_message"] or (execution.error_message if execution else ""),
             recovering=status["recovering"],
             continuing=status["continuing"],
-            queued_for_capacity=bool(status.get("queued_for_capacity")),
+            **_line(status["start_wait"]),
+            asleep=status["asleep"],
             queued_prompts=status["queued_prompts"],
             overdue_prompts=status["overdue_prompts"],
             held_prompts=status["held_prompts"],
@@ -80,6 +82,14 @@ def banner_of(
             capability_note=status["capability_note"],
         )
     )
+
+
+def _line(told: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Why it waits to be started, and how many are before it."""
+    if told is None:
+        return {}
+    full = told["reason"] == WaitReason.CAPACITY
+    return {"queued_for_capacity": full, "waits_for_turn": not full, "starts_before": told["before"]}
 
 
 def _retry(told: Mapping[str, Any] | None) -> Retry | None:

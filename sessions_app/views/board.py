@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Count, Prefetch, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 
-from sessions_app.domain.states import PromptState, TaskState
-from sessions_app.models import Task, TaskSession
+from sessions_app.services import board as board_service
 from sessions_app.services.errors import SessionsError
-from sessions_app.services.rights import may_write_somewhere
+from sessions_app.services.first_steps import first_steps
+from sessions_app.services.last_restart import LastRestart, last_restart
+from sessions_app.services.rights import may_write_somewhere, writable_teams
 from sessions_app.services.tasks import create_session, create_task
+from sessions_app.views.board_filter import filter_context, query_of, read_filter
+from sessions_app.views.chips import reason_word, session_chips
 from sessions_app.views.forms import NewTask
 from sessions_app.views.found import READS
-from sessions_app.views.wording import TASK_STATES, state_word
-
-SHOWN: Final = 50
-"""Tasks of one state on the board; the rest is counted."""
-ALWAYS_SHOWN: Final = (TaskState.TODO, TaskState.IN_PROGRESS, TaskState.REVIEW, TaskState.DONE)
+from sessions_app.views.wording import OUTCOMES, TASK_STATES, Word
 
 
 @never_cache
@@ -37,8 +35,15 @@ def board(request: HttpRequest) -> HttpResponse:
             return _create(request, form.cleaned_data)
         except SessionsError as error:
             messages.error(request, error.message)
-    context = {"form": form, "reads_only": reads_only, "lacking": _lacking(form), **columns_context(request.user)}
+    context = {"form": form, "reads_only": reads_only, "lacking": _lacking(form), **board_context(request)}
     return render(request, "board.html", context, status=422 if form.errors else 200)
+
+
+def board_context(request: HttpRequest) -> dict[str, Any]:
+    """What the page shows beside the form for a new task."""
+    wanted = read_filter(request.GET)
+    steps = None if query_of(wanted) else first_steps(request.user)
+    return {**filter_context(request.user, wanted), **columns_context(request.user, wanted), "steps": steps}
 
 
 def _create(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
@@ -66,35 +71,45 @@ def _lacking(form: NewTask) -> list[str]:
     return [noun for name, noun in nouns.items() if not form.fields[name].queryset.exists()]  # type: ignore[attr-defined]
 
 
-def columns_context(user: Any) -> dict[str, Any]:
-    """The tasks that are not archived, newest first, under their states."""
-    tasks = Task.objects.visible_to(user).filter(archived_at=None)
-    counts = dict(tasks.order_by().values_list("state").annotate(Count("id")))
-    shown = [state for state in TaskState if state in ALWAYS_SHOWN or counts.get(state)]
+def columns_context(user: Any, wanted: board_service.Filter = board_service.Filter()) -> dict[str, Any]:  # noqa: B008
+    """The tasks that fit, newest first, under their states, and what the last restart came to."""
+    columns = board_service.columns(user, wanted)
+    writable = set(writable_teams(user).values_list("id", flat=True))
+    since = last_restart(user)
     return {
-        "columns": [_column(tasks, state, counts.get(state, 0)) for state in shown],
-        "total": sum(counts.values()),
+        "columns": [_column(one, writable) for one in columns],
+        "total": sum(one.count for one in columns),
+        "filtered": bool(query_of(wanted)),
+        "since": _since(since) if since else None,
     }
 
 
-def _column(tasks: Any, state: TaskState, count: int) -> dict[str, Any]:
-    rows = tasks.filter(state=state).select_related("repository", "team").prefetch_related(_sessions())[:SHOWN]
-    cards = [{"task": task, "sessions": [session_row(row) for row in task.sessions.all()]} for task in rows]
-    return {"state": state.value, "word": TASK_STATES[state], "count": count, "cards": cards, "shown": len(cards)}
+def _column(column: board_service.Column, writable: set[int]) -> dict[str, Any]:
+    cards = [
+        {
+            "task": task,
+            "sessions": [session_chips(row) for row in rows],
+            "may_start": not rows and task.repository_id is not None and not task.is_over and task.team_id in writable,
+            "may_choose": task.team_id in writable,
+        }
+        for task, rows in column.tasks
+    ]
+    return {
+        "state": column.state.value,
+        "word": TASK_STATES[column.state],
+        "count": column.count,
+        "cards": cards,
+        "shown": len(cards),
+    }
 
 
-def _sessions() -> Prefetch[Any, Any, Any]:
-    return Prefetch("sessions", with_counts(TaskSession.objects.select_related("agent_profile")))
-
-
-def with_counts(rows: Any) -> Any:
-    """Sessions with ``asks`` (open permissions) and ``doubts`` (held prompts)."""
-    return rows.annotate(
-        asks=Count("permissions", filter=Q(permissions__state="pending"), distinct=True),
-        doubts=Count("prompts", filter=Q(prompts__state=PromptState.HELD), distinct=True),
-    )
-
-
-def session_row(row: Any) -> dict[str, Any]:
-    """A session as a line of a list; ``row`` comes from ``with_counts``."""
-    return {"session": row, "word": state_word(row.state), "asks": row.asks, "doubts": row.doubts}
+def _since(told: LastRestart) -> dict[str, Any]:
+    """The counts in the order of the receipts' kinds, those of interest to somebody who comes back."""
+    words = {**OUTCOMES, "under_way": Word("still starting", "busy")}
+    return {
+        "sweep": told.sweep,
+        "total": told.total,
+        "counts": [(kind, told.counts[kind], word) for kind, word in words.items() if told.counts.get(kind)],
+        "needy": [{"session": one, "word": reason_word(one)} for one in told.needy],
+        "needy_count": told.needy_count,
+    }

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from django.template.loader import render_to_string
 
+from sessions_app.domain.plain_text import visible
 from sessions_app.models import Message, TaskSession
 from sessions_app.views.markdown import render_markdown
-from sessions_app.views.wording import tool_word
+from sessions_app.views.tool_calls import dicts, tool_call
 
 PAGE: Final = 200
 """Messages at a time; the page offers the earlier ones."""
 GROWING_LIMIT: Final = 64 * 1024
 """Of a longer text that still grows only so much of its end is shown, for it is sent again at each change."""
-MARKDOWN_LIMIT: Final = 256 * 1024
+MARKDOWN_LIMIT: Final = 128 * 1024
 """A longer text is shown as it is."""
-TOOL_LIMIT: Final = 20_000
-"""Characters of a tool's input or output that are shown."""
+LATER: Final = PAGE // 4
+"""Messages behind the one that a link names, so that it is read in its place."""
 
 
 def last_messages(session: TaskSession, before: int | None = None) -> tuple[list[Message], bool]:
@@ -29,6 +29,13 @@ def last_messages(session: TaskSession, before: int | None = None) -> tuple[list
         rows = rows.filter(seq__lt=before)
     found = list(rows[: PAGE + 1])
     return found[:PAGE][::-1], len(found) > PAGE
+
+
+def messages_around(session: TaskSession, seq: int) -> tuple[list[Message], bool, bool]:
+    """A page with the message ``seq`` in it, whether there are still older ones, and whether there are newer ones."""
+    newer = list(session.messages.filter(seq__gt=seq).order_by("seq")[: LATER + 1])
+    until = newer[LATER].seq if len(newer) > LATER else None
+    return (*last_messages(session, until), until is not None)
 
 
 def changed_messages(session: TaskSession, after: int) -> tuple[list[Message], bool]:
@@ -69,14 +76,16 @@ def _refreshed(messages: Sequence[Message]) -> dict[Any, str]:
 
 
 def _context(message: Message, text: str) -> dict[str, Any]:
-    shown: dict[str, Any] = {"message": message, "text": text, "kind": _kind(message)}
+    shown: dict[str, Any] = {"message": message, "kind": _kind(message)}
     if message.role in ("agent", "thought"):
         shown["tail"] = text[len(text.rstrip()) :]
         shown |= _prose(text, complete=message.complete)
     elif message.role == "tool":
-        shown |= _tool(message.payload)
+        shown |= tool_call(message.payload)
     elif shown["kind"] == "plan":
-        shown["steps"] = [_step(entry) for entry in _dicts(message.payload["plan"])]
+        shown |= _plan(message.payload["plan"])
+    else:
+        shown["text"] = visible(text)
     return shown
 
 
@@ -91,56 +100,16 @@ def _kind(message: Message) -> str:
 
 def _prose(text: str, *, complete: bool) -> dict[str, Any]:
     if not complete and len(text) > GROWING_LIMIT:
-        return {"plain": text[-GROWING_LIMIT:], "cut": True}
+        return {"plain": visible(text[-GROWING_LIMIT:]), "cut": True}
     if len(text) > MARKDOWN_LIMIT:
-        return {"plain": text}
+        return {"plain": visible(text)}
     return {"html": render_markdown(text)}
 
 
-def _tool(payload: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "title": payload.get("title") or payload.get("tool_call_id") or "Tool call",
-        "word": tool_word(str(payload.get("status") or "")),
-        "places": [str(place.get("path", "")) for place in _dicts(payload.get("locations"))],
-        "input": _short(_as_text(payload.get("raw_input"))),
-        "outputs": [_short(text) for text in _outputs(payload) if text],
-        "diffs": [_diff(part) for part in _dicts(payload.get("content")) if part.get("type") == "diff"],
-    }
-
-
-def _outputs(payload: dict[str, Any]) -> list[str]:
-    texts = [_part_text(part) for part in _dicts(payload.get("content"))]
-    return texts if any(texts) else [_as_text(payload.get("raw_output"))]
-
-
-def _part_text(part: dict[str, Any]) -> str:
-    content = part.get("content")
-    inner = content if isinstance(content, dict) else part
-    return str(inner["text"]) if isinstance(inner.get("text"), str) else ""
-
-
-def _diff(part: dict[str, Any]) -> dict[str, str]:
-    return {
-        "path": str(part.get("path", "")),
-        "old": _short(_as_text(part.get("oldText") or part.get("old_text"))),
-        "new": _short(_as_text(part.get("newText") or part.get("new_text"))),
-    }
-
-
-def _step(entry: dict[str, Any]) -> dict[str, str]:
-    return {"text": str(entry.get("content", "")), "status": str(entry.get("status", "pending"))}
-
-
-def _as_text(value: Any) -> str:
-    if value is None or value in ("", {}, []):
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= TOOL_LIMIT else f"{text[:TOOL_LIMIT]}\n… ({len(text) - TOOL_LIMIT} characters more)"
-
-
-def _dicts(value: Any) -> Iterable[dict[str, Any]]:
-    """Whatever an agent sent as a list of objects, without what is none."""
-    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+def _plan(entries: Any) -> dict[str, Any]:
+    """The steps of a plan, each ``{text, status}``, and how many of them are done."""
+    steps = [
+        {"text": visible(str(entry.get("content", ""))), "status": str(entry.get("status", "pending"))}
+        for entry in dicts(entries)
+    ]
+    return {"steps": steps, "done": sum(step["status"] == "completed" for step in steps)}

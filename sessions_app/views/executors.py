@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import uuid
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from django.db.models import Count, Q
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Count, Max, Q
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_POST, require_safe
 
-from executors_app import capability_memory
+from executors_app.agentctl import identity
 from executors_app.domain import ExecutorStatus
+from executors_app.errors import ExecutorError
 from executors_app.models import Executor, ExecutorRunning
 from executors_app.plugins import UnknownPlugin
+from sessions_app.models import Orphaned, Supervisor
 from sessions_app.services.assessment import assess_session
-from sessions_app.services.catalogue import LIVE, SECRETS, visible_executions
+from sessions_app.services.catalogue import LIVE, SECRETS, probe, visible_executions
 from sessions_app.services.rights import writable_teams
 from sessions_app.views.banners import retry_of
-from sessions_app.views.wording import capability_word, executor_word
+from sessions_app.views.wording import executor_word
 
 SHOWN: Final = 100
 """Executions on the page; the rest is counted."""
-AGENTS_SHOWN: Final = 60
-"""Claims of agents on the page, those that were seen last."""
 _SECRETS: Final = tuple(f"session__{name}" for name in SECRETS)
+_COUNTED: Final = (("alive", "alive"), ("dead", "dead"), ("unknown", "not to be told"))
 
 
 @never_cache
@@ -35,6 +40,26 @@ def executors(request: HttpRequest) -> HttpResponse:
     return render(request, "executors.html", executors_context(request.user))
 
 
+@require_POST
+def look_at(request: HttpRequest, executor_id: uuid.UUID) -> HttpResponse:
+    """Look at a place now, for staff; the answer is told in words."""
+    if not request.user.is_staff:
+        raise PermissionDenied
+    place = get_object_or_404(Executor, id=executor_id)
+    try:
+        told = probe(place)
+    except ExecutorError as error:
+        messages.error(request, f"{place.name} cannot be used now: {error.message}")
+    else:
+        messages.success(request, f"{place.name} can be used. {_seen(told)} The look took {told['duration_ms']} ms.")
+    return redirect("executors")
+
+
+def _seen(told: Mapping[str, Any]) -> str:
+    counts = [f"{told['observed'][kind]} {word}" for kind, word in _COUNTED if told["observed"].get(kind)]
+    return f"Of what claims to run there: {', '.join(counts)}." if counts else "Nothing claims to run there."
+
+
 def executors_context(user: Any) -> dict[str, Any]:
     """The places with how many live there (everybody's), and what runs of the user's own teams."""
     running = visible_executions(user).filter(status__in=LIVE).order_by("-last_seen_at", "id")
@@ -42,28 +67,59 @@ def executors_context(user: Any) -> dict[str, Any]:
         "session__task__repository", "session__agent_profile", "session__executor", "executor"
     )
     writable = set(writable_teams(user).values_list("id", flat=True))
-    executions = [_execution(row, writable) for row in rows.defer(*_SECRETS)[:SHOWN]]
+    holders = _Holders()
+    executions = [_execution(row, writable, holders) for row in rows.defer(*_SECRETS)[:SHOWN]]
     return {
         "places": _places(),
         "executions": executions,
         "count": running.count(),
         "shown": len(executions),
-        "claims": _claims(),
+        "supervisors": holders.told(),
+        "is_staff": user.is_staff,
+        "orphans": list(Orphaned.objects.all()[:SHOWN]) if user.is_staff else [],
     }
 
 
-def _claims() -> list[dict[str, Any]]:
-    """What agents claim of resuming, and how that stands; their own words are for staff."""
-    return [
-        {"row": row, "text": capability_memory.explain(row), "word": capability_word(capability_memory.standing(row))}
-        for row in capability_memory.lately_seen(AGENTS_SHOWN)
-    ]
+class _Holders:
+    """Who holds leases: the supervisors that are known, by their boot id; read once."""
+
+    def __init__(self) -> None:
+        self._alive = {row.boot_id: row for row in Supervisor.objects.alive()}
+        self._here = identity.host_id()
+
+    def told(self) -> list[dict[str, Any]]:
+        """The living supervisors, newest first."""
+        return [{"row": row, "name": row.boot_id[:8], "host": self.host(row.host_id)} for row in self._alive.values()]
+
+    def host(self, host_id: str) -> str:
+        """Where something local lives, in words; empty where that says nothing."""
+        if not host_id:
+            return ""
+        return "this machine" if host_id == self._here else f"another machine ({host_id[:8]})"
+
+    def lease(self, row: ExecutorRunning) -> dict[str, Any]:
+        """Who commands an execution, and until when."""
+        if not row.owner:
+            return {"text": "nobody commands it", "until": None, "tone": "off"}
+        ends, alive = row.lease_expires_at, row.owner in self._alive
+        over = ends is None or ends < timezone.now()
+        who = f"supervisor {row.owner[:8]}" + ("" if alive else ", which is gone")
+        return {"text": f"held by {who}", "until": ends, "over": over, "tone": "ask" if over or not alive else ""}
 
 
 def _places() -> list[dict[str, Any]]:
     live = Q(executions__status__in=[ExecutorStatus.STARTING, ExecutorStatus.READY])
-    rows = Executor.objects.annotate(live=Count("executions", filter=live))
-    return [{"executor": row, "isolated": _is_isolated(row)} for row in rows]
+    failed = Q(executions__status=ExecutorStatus.ERROR)
+    rows = Executor.objects.annotate(
+        live=Count("executions", filter=live),
+        failed=Count("executions", filter=failed),
+        seen=Max("executions__last_seen_at", filter=live),
+    )
+    return [{"executor": row, "isolated": _is_isolated(row), "full": _is_full(row)} for row in rows]
+
+
+def _is_full(executor: Any) -> bool:
+    return executor.max_live is not None and executor.live >= executor.max_live
 
 
 def _is_isolated(executor: Executor) -> bool:
@@ -73,11 +129,13 @@ def _is_isolated(executor: Executor) -> bool:
         return False
 
 
-def _execution(row: ExecutorRunning, writable: Collection[int]) -> dict[str, Any]:
+def _execution(row: ExecutorRunning, writable: Collection[int], holders: _Holders) -> dict[str, Any]:
     may_retry = row.status == ExecutorStatus.ERROR and row.session.task.team_id in writable
     return {
         "execution": row,
         "session": row.session,
         "word": executor_word(row.status, row.status_reason),
+        "host": holders.host(row.host_id),
+        "lease": holders.lease(row),
         "retry": retry_of(row, assess_session(row.session)) if may_retry else None,
     }

@@ -11,6 +11,7 @@ from sessions_app.models import Repository, Task
 from sessions_app.services.catalogue import profiles_for, visible_profiles
 from sessions_app.services.intents import TEXT_LIMIT
 from sessions_app.services.rights import writable_teams
+from sessions_app.services.usual import usual_choice
 
 
 class _StartForm(forms.Form):
@@ -27,6 +28,10 @@ class _StartForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.choose("agent_profile", visible_profiles(user))
         self.choose("executor", Executor.objects.all())
+        usual = usual_choice(user)
+        self.initial = {"agent_profile": usual.profile, "executor": usual.executor, **self.initial}
+        if "repository" in self.fields:
+            self.initial.setdefault("repository", usual.repository)
 
     def choose(self, name: str, rows: Any) -> None:
         """Offer ``rows`` for the field ``name``."""

@@ -9,15 +9,20 @@ import uuid
 from typing import Any
 
 from django.http import HttpRequest, JsonResponse
+from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from sessions_app.models import SweepRequest
 from sessions_app.services.rights import may_write_session
 from sessions_app.views import board as board_page
 from sessions_app.views import executors as executors_page
+from sessions_app.views import restart as restart_page
 from sessions_app.views import sweeps as sweeps_page
 from sessions_app.views import task_page
+from sessions_app.views import timeline as timeline_page
+from sessions_app.views.board_filter import read_filter
 from sessions_app.views.conversation import changed_messages, rendered
 from sessions_app.views.found import find_session, find_task
 from sessions_app.views.session_state import PARTS, session_context, wants_start_on_open
@@ -52,16 +57,40 @@ def session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> 
 @never_cache
 @require_GET
 def board(request: HttpRequest) -> JsonResponse:
-    """The board's tasks as they are now."""
-    return _parts(board=render_to_string("board_columns.html", board_page.columns_context(request.user)))
+    """The board's tasks as they are now, those that fit the filter of the address."""
+    context = board_page.columns_context(request.user, read_filter(request.GET))
+    return _parts(board=render_to_string("board_columns.html", context))
 
 
 @never_cache
 @require_GET
 def task(request: HttpRequest, task_id: uuid.UUID) -> JsonResponse:
     """A task's sessions as they are now."""
-    context = task_page.sessions_context(find_task(request, task_id))
+    context = task_page.sessions_context(find_task(request, task_id), request.user)
     return _parts(sessions=render_to_string("task_sessions.html", context))
+
+
+@never_cache
+@require_GET
+def timeline(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
+    """The newest part of a session's story."""
+    context = timeline_page.timeline_context(find_session(request, task_id, session_id))
+    return _parts(timeline=render_to_string("timeline_entries.html", context))
+
+
+@never_cache
+@require_GET
+def sweep_request(request: HttpRequest, request_id: uuid.UUID) -> JsonResponse:
+    """How far a sweep is that somebody asked for."""
+    context = sweeps_page.requested_context(request.user, get_object_or_404(SweepRequest, id=request_id))
+    return _parts(request=render_to_string("sweep_request_state.html", context))
+
+
+@never_cache
+@require_GET
+def restart(request: HttpRequest) -> JsonResponse:
+    """How far the restart is that somebody ordered."""
+    return _parts(restart=render_to_string("restart_state.html", restart_page.restart_context(request.user)))
 
 
 @never_cache

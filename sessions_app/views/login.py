@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.conf import settings
 from django.contrib.auth import login as log_in
 from django.contrib.auth import views as auth_views
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.forms import AuthenticationForm
-from django.core.cache import cache
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from sessions_app.models import LoginLink
+from sessions_app.services.throttle import Throttle
+from sessions_app.views.look import remember_look
 
-MOST_FAILURES: Final = 20
-"""Wrong passwords from one address, after which it has to wait."""
 WAIT: Final = 300
-"""Seconds."""
+"""Seconds in which attempts are counted, and for which who made too many has to wait."""
+MOST_OF_ADDRESS: Final = 20
+"""Wrong passwords from one address, whatever the names."""
+MOST_OF_NAME: Final = 10
+"""Wrong passwords for one name, wherever they come from and whether or not anybody has that name."""
+MAY_SET_PASSWORD: Final = "may_set_password"  # noqa: S105
+"""In a login that began with a link for it, the password is set without the old one, once."""
 _BACKEND: Final = "django.contrib.auth.backends.ModelBackend"
+_addresses = Throttle("login-address", MOST_OF_ADDRESS, WAIT)
+_names = Throttle("login-name", MOST_OF_NAME, WAIT)
 
 
 class Login(auth_views.LoginView):
@@ -30,17 +38,18 @@ class Login(auth_views.LoginView):
     redirect_authenticated_user = True
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Check the password, unless this address has been wrong too often."""
-        if cache.get(_failures_key(request), 0) >= MOST_FAILURES:
+        """Check the password, unless this address or this name was wrong too often."""
+        if not (_addresses.admits(address_of(request)) and _names.admits(_name(request))):
             return render(request, "login_throttled.html", {"minutes": WAIT // 60}, status=429)
         return super().post(request, *args, **kwargs)
 
-    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
-        """Count the failure."""
-        key = _failures_key(self.request)
-        cache.add(key, 0, WAIT)
-        cache.incr(key)
-        return super().form_invalid(form)
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        """Let them in, and have the pages look as they like them."""
+        _addresses.forgive(address_of(self.request))
+        _names.forgive(_name(self.request))
+        response = super().form_valid(form)
+        remember_look(response, form.get_user())
+        return response
 
 
 class Logout(auth_views.LogoutView):
@@ -49,8 +58,17 @@ class Logout(auth_views.LogoutView):
     next_page = "/login/"
 
 
-def _failures_key(request: HttpRequest) -> str:
-    return f"login-failures:{request.META.get('REMOTE_ADDR', '')}"
+def address_of(request: HttpRequest) -> str:
+    """Who is calling: behind a trusted proxy whoever called that, by its own word and not by the caller's."""
+    if settings.SECURE_PROXY_SSL_HEADER:
+        told = request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+        if told:
+            return told
+    return str(request.META.get("REMOTE_ADDR", ""))
+
+
+def _name(request: HttpRequest) -> str:
+    return request.POST.get("username", "")[:200]
 
 
 @login_not_required
@@ -59,13 +77,20 @@ def _failures_key(request: HttpRequest) -> str:
 def one_time_link(request: HttpRequest, secret: str) -> HttpResponse:
     """Ask whether to log in; the secret is used up by the POST alone, so that a preview of the link costs nothing."""
     if request.method != "POST":
-        user = LoginLink.user_of(secret)
-        return render(request, "login_confirm.html", {"invited": user}) if user else _used_up(request)
-    user = LoginLink.consume(secret)
-    if user is None:
+        link = LoginLink.live(secret)
+        return (
+            render(request, "login_confirm.html", {"link": link, "invited": link.user}) if link else _used_up(request)
+        )
+    link = LoginLink.consume(secret)
+    if link is None:
         return _used_up(request)
-    log_in(request, user, backend=_BACKEND)
-    return redirect("board")
+    log_in(request, link.user, backend=_BACKEND)
+    response = redirect("board")
+    if link.purpose == LoginLink.Purpose.PASSWORD:
+        request.session[MAY_SET_PASSWORD] = True
+        response = redirect("settings-password")
+    remember_look(response, link.user)
+    return response
 
 
 def _used_up(request: HttpRequest) -> HttpResponse:

@@ -12,7 +12,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from sessions_app.models import TaskSession
-from sessions_app.services import intents, prompts, waits
+from sessions_app.services import intents, policies, prompts, waits
 from sessions_app.services.continuation import continue_interrupted
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.permissions import answer
@@ -39,6 +39,7 @@ ACTIONS: Final[Mapping[str, Act]] = {
         request.user,
     ),
     "continue": lambda row, request: continue_interrupted(row.id, _given(request, "message_id"), request.user),
+    "policy": lambda row, request: policies.set_session_policy(row.id, {"policy": _given(request, "policy")}),
     "resend": lambda row, request: prompts.resend(row.id, _given(request, "message_id"), request.user),
     "dismiss": lambda row, request: prompts.dismiss(row.id, _given(request, "message_id")),
     "withdraw": lambda row, request: prompts.withdraw(row.id, _given(request, "message_id")),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin
+from sessions_app.domain import usage
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
 from sessions_app.models import TaskSession
@@ -17,8 +19,9 @@ from sessions_app.services.intents import RUNNING_ROW
 from sessions_app.services.status import session_status
 from sessions_app.views.asking import permissions_shown, without_keys
 from sessions_app.views.banners import WORKSPACE, banner_of, buttons_of, retry_of
+from sessions_app.views.sentences import sentence
 from sessions_app.views.waits import waits_shown
-from sessions_app.views.wording import PROMPT_STATES, executor_word, receipt_word, session_word, spelled
+from sessions_app.views.wording import POLICIES, PROMPT_STATES, executor_word, receipt_word, session_word, spelled
 
 RECEIPTS_SHOWN = 8
 PARTS = ("strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity")
@@ -51,6 +54,8 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "word": session_word(status),
         "executor_word": executor_word(status["executor_status"], execution.status_reason if execution else ""),
         "banner": said,
+        "sentence": sentence(status),
+        "usage": usage.said(session.usage),
         "buttons": buttons_of(said, assessment) if said else [],
         "permissions": permissions_shown(session),
         **waits_shown(session, status["wait"]),
@@ -65,6 +70,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "can_close": session.state not in ("COMPLETED", "CANCELLED"),
         "workspace_button": _workspace_button(execution, assessment),
         "trusted_only": _trusted_only(session),
+        **_policy(session, status),
         **_ledger(session),
     }
 
@@ -80,7 +86,7 @@ def _receipts(session: TaskSession) -> list[dict[str, Any]]:
             "word": receipt_word(
                 row, is_first=row is first, said_before=first_run is not None and first_run < row.created_at
             ),
-            "facts": _facts(row.evidence),
+            "facts": evidence_facts(row.evidence),
             "reason": spelled(row.reason),
         }
         for row in rows[:RECEIPTS_SHOWN]
@@ -104,6 +110,7 @@ def _is_over(session: TaskSession) -> bool:
 def wants_start_on_open(status: dict[str, Any]) -> bool:
     """Whether opening the page starts the agent: it should run, and waits for nothing but somebody to look."""
     calm = status["state"] in ("CREATED", "WAITING_FOR_INPUT") and not status["recovering"]
+    calm = calm and not status["asleep"] and status["start_wait"] is None  # a prompt wakes it, its turn comes
     return bool(calm and status["needs_resume"] and not status["starting"] and status["policy"] != "manual")
 
 
@@ -115,6 +122,17 @@ def _can_stop(session: TaskSession, execution: ExecutorRunning | None) -> bool:
 def _workspace_button(execution: ExecutorRunning | None, assessment: Assessment) -> Any:
     ready = execution is not None and execution.status in (ExecutorStatus.READY, ExecutorStatus.STARTING)
     return WORKSPACE if not ready and assess_mode(assessment, Mode.WORKSPACE_ONLY).allowed else None
+
+
+def _policy(session: TaskSession, status: dict[str, Any]) -> dict[str, Any]:
+    """Which policy holds, the words to choose another by, and when it goes on by itself."""
+    still = status["stillness"]
+    return {
+        "policy_word": POLICIES.get(status["policy"]),
+        "policy_choices": [("", "As the team says", not session.policy)]
+        + [(key, word.text, key == session.policy) for key, word in POLICIES.items()],
+        "still_until": datetime.fromisoformat(still["until"]) if still and still["until"] else None,
+    }
 
 
 def _trusted_only(session: TaskSession) -> bool:
@@ -134,7 +152,7 @@ def _ledger(session: TaskSession) -> dict[str, Any]:
     return found
 
 
-def _facts(evidence: dict[str, Any]) -> list[tuple[str, str]]:
+def evidence_facts(evidence: dict[str, Any]) -> list[tuple[str, str]]:
     """The evidence of a receipt as lines; what is empty says nothing."""
     plain = {name: value for name, value in evidence.items() if value not in (None, "", {}, [], 0)}
     return [(spelled(name), _plain(value)) for name, value in plain.items()]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -13,36 +14,52 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, SweepRequest
-from sessions_app.services.catalogue import SECRETS
-from sessions_app.services.sweeps import ask_for_sweep
+from executors_app.domain import Observed
+from sessions_app.models import RecoverySweep, SweepOutcome, SweepRequest
+from sessions_app.services import sweeps as service
 from sessions_app.views.found import READS
-from sessions_app.views.wording import OUTCOMES, SWEEP_TRIGGERS, decision_words, receipt_kind_word, spelled
+from sessions_app.views.timeline_words import why
+from sessions_app.views.wording import (
+    OUTCOMES,
+    SWEEP_TRIGGERS,
+    Word,
+    decision_words,
+    receipt_kind_word,
+    spelled,
+)
 
 SHOWN: Final = 50
 """Sweeps on the page, the newest."""
-ROWS_SHOWN: Final = 500
-_SECRETS: Final = tuple(f"session__{name}" for name in SECRETS)
+ROWS_SHOWN: Final = 200
 BAR_WIDTH: Final = 100.0
+_TEXT_LIMIT: Final = 200
+_UNDER_WAY: Final = Word("still starting", "busy")
+_SEEN: Final[Mapping[str, Word]] = {
+    Observed.ALIVE: Word("Alive", "good"),
+    Observed.DEAD: Word("Dead", "bad"),
+    Observed.UNKNOWN: Word("Unknown", "ask"),
+}
 
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def sweeps(request: HttpRequest) -> HttpResponse:
-    """Show the newest sweeps; a POST of staff asks for another one."""
+    """Show the newest sweeps; a POST of staff asks for another one, with ``dry_run`` for one that writes nothing."""
     if request.method in READS:
         return render(request, "sweeps.html", sweeps_context())
     if not request.user.is_staff:
         raise PermissionDenied
-    ask_for_sweep(request.user)
-    messages.info(request, "A sweep was asked for. It appears here when it is done.")
-    return redirect("sweeps")
+    asked = service.ask_for_sweep(request.user, dry_run=bool(request.POST.get("dry_run")))
+    messages.info(request, "It was asked for. What comes of it appears here.")
+    return redirect("sweep-request", asked.id)
 
 
 def sweeps_context() -> dict[str, Any]:
     """The newest sweeps, and whether one that was asked for is still to come."""
+    rows = list(RecoverySweep.objects.all()[: SHOWN + 1])
     return {
-        "sweeps": [_shown(row) for row in RecoverySweep.objects.all()[:SHOWN]],
+        "sweeps": [_shown(row) for row in rows[:SHOWN]],
+        "older": len(rows) > SHOWN,
         "awaited": SweepRequest.objects.filter(done_at=None, dry_run=False).exists(),
     }
 
@@ -50,25 +67,92 @@ def sweeps_context() -> dict[str, Any]:
 @never_cache
 @require_safe
 def sweep(request: HttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
-    """Show one sweep and what it decided for the sessions of the user's teams."""
+    """Show one sweep and what it decided for the sessions of the user's teams; ``q``, ``seen``, ``came`` narrow it."""
     row = get_object_or_404(RecoverySweep, id=sweep_id)
-    outcomes = SweepOutcome.objects.visible_to(request.user).filter(sweep=row)
-    found = outcomes.select_related("session__task", "session__agent_profile").defer(*_SECRETS)[:ROWS_SHOWN]
-    later = _receipts_since(request.user, row, found)
-    rows = [_row(one, one.receipt_kind or later.get(one.session_id, "")) for one in found]
-    context = {"told": _shown(row), "rows": rows, "count": outcomes.count()}
+    wanted, number = _wanted(request), _page(request)
+    found = service.outcomes_of(request.user, row, wanted, start=(number - 1) * ROWS_SHOWN, limit=ROWS_SHOWN)
+    query = {name: value for name, value in (("q", wanted.text), ("seen", wanted.seen), ("came", wanted.came)) if value}
+    context = {
+        "told": _shown(row),
+        "rows": [_row(outcome, came) for outcome, came in found.rows],
+        "count": found.count,
+        "total": found.total,
+        "wanted": wanted,
+        "filtered": bool(query),
+        "seen_choices": [(value, word.text) for value, word in _SEEN.items()],
+        "came_choices": [(kind, word.text) for kind, word in {**OUTCOMES, service.UNDER_WAY: _UNDER_WAY}.items()],
+        "before": urlencode({**query, "page": number - 1}) if number > 1 else "",
+        "behind": urlencode({**query, "page": number + 1}) if found.count > number * ROWS_SHOWN else "",
+        "older": _neighbour(row),
+    }
     return render(request, "sweep.html", context)
+
+
+def _wanted(request: HttpRequest) -> service.Wanted:
+    came, seen = request.GET.get("came", ""), request.GET.get("seen", "")
+    return service.Wanted(
+        text=request.GET.get("q", "").replace("\0", "").strip()[:_TEXT_LIMIT],
+        seen=seen if seen in _SEEN else "",
+        came=came if came in (*OUTCOMES, service.UNDER_WAY) else "",
+    )
+
+
+def _page(request: HttpRequest) -> int:
+    given = request.GET.get("page", "1")
+    return max(int(given), 1) if given.isascii() and given.isdigit() and len(given) < 6 else 1
+
+
+def _neighbour(row: RecoverySweep) -> dict[str, Any] | None:
+    """The sweep before this one for the same reason, to compare it with."""
+    earlier = RecoverySweep.objects.filter(trigger=row.trigger, started_at__lt=row.started_at).first()
+    return _shown(earlier) if earlier else None
+
+
+@never_cache
+@require_safe
+def requested(request: HttpRequest, request_id: uuid.UUID) -> HttpResponse:
+    """Show how far a sweep is that somebody asked for, and what came of it."""
+    row = get_object_or_404(SweepRequest, id=request_id)
+    return render(request, "sweep_request.html", requested_context(request.user, row))
+
+
+def requested_context(user: Any, row: SweepRequest) -> dict[str, Any]:
+    """Its progress; once it is done, its counts and the rows of the user's teams."""
+    report = row.report or {}
+    counts = {kind: int(report.get("outcomes", {}).get(kind, 0)) for kind in OUTCOMES}
+    return {
+        "asked": row,
+        "done": row.done_at is not None,
+        "report": report,
+        "shown": {**_counted(counts), "bar": _bar(counts)},
+        "rows": [_report_row(one) for one in service.report_for(user, row)[:ROWS_SHOWN]],
+    }
+
+
+def _report_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: row.get(name, "") for name in ("session_id", "task_id", "task_title", "error_message")},
+        "seen": _SEEN.get(row.get("observed", ""), Word(row.get("observed") or "–", "off")),
+        "why": why(row.get("rule", "")),
+        "decision": decision_words(row.get("agent_action", ""), row.get("strategy", "")),
+    }
 
 
 def _shown(row: RecoverySweep) -> dict[str, Any]:
     counts = {kind: int(row.outcomes.get(kind, 0)) for kind in OUTCOMES}
-    told = [(count, OUTCOMES[kind]) for kind, count in counts.items() if count]
     return {
         "sweep": row,
         "trigger": SWEEP_TRIGGERS.get(row.trigger, row.trigger),
-        "outcomes": told,
         "bar": _bar(counts),
-        "summary": ", ".join(f"{count} {word.text}" for count, word in told) or "nothing to look at",
+        **_counted(counts),
+    }
+
+
+def _counted(counts: Mapping[str, int]) -> dict[str, Any]:
+    told = [(count, OUTCOMES[kind], kind) for kind, count in counts.items() if count]
+    return {
+        "outcomes": told,
+        "summary": ", ".join(f"{count} {word.text}" for count, word, _ in told) or "nothing to look at",
     }
 
 
@@ -83,19 +167,15 @@ def _bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
     return parts
 
 
-def _receipts_since(user: Any, row: RecoverySweep, outcomes: Iterable[SweepOutcome]) -> dict[uuid.UUID, str]:
-    """A start that a sweep orders ends after it: the first receipt since of every session that it ordered one for."""
-    ordered = [one.session_id for one in outcomes if one.agent_action in ("resume", "start_workspace")]
-    found = ContinuityReceipt.objects.visible_to(user).filter(session_id__in=ordered, created_at__gte=row.started_at)
-    return dict(found.order_by("-created_at").values_list("session_id", "kind"))
-
-
-def _row(outcome: SweepOutcome, receipt: str) -> dict[str, Any]:
+def _row(outcome: SweepOutcome, came: str) -> dict[str, Any]:
+    told = None if came == service.SKIPPED else _UNDER_WAY if came == service.UNDER_WAY else receipt_kind_word(came)
     return {
         "outcome": outcome,
         "session": outcome.session,
+        "seen": _SEEN.get(outcome.observed, Word(outcome.observed or "–", "off")),
         "rule": spelled(outcome.rule),
+        "why": why(outcome.rule),
         "decision": decision_words(outcome.agent_action, outcome.strategy),
-        "receipt": receipt_kind_word(receipt) if receipt else None,
+        "receipt": told,
         "reason": spelled(outcome.reason),
     }

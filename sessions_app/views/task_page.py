@@ -12,10 +12,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from sessions_app.models import Task
+from sessions_app.services.board import session_rows, with_marks
+from sessions_app.services.catalogue import SECRETS
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.rights import may_write
 from sessions_app.services.tasks import archive, create_session, finish
-from sessions_app.views.board import session_row, with_counts
+from sessions_app.services.usual import start_as_usual
+from sessions_app.views.chips import session_chips
 from sessions_app.views.forms import NewSession
 from sessions_app.views.found import find_task
 from sessions_app.views.wording import TASK_STATES
@@ -37,7 +40,11 @@ def task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
             messages.error(request, error.message)
         else:
             return redirect("session", row.id, made.id)
-    context = {"form": form, "reads_only": not may_write(request.user, row.team_id), **sessions_context(row)}
+    context = {
+        "form": form,
+        "reads_only": not may_write(request.user, row.team_id),
+        **sessions_context(row, request.user),
+    }
     return render(request, "task.html", context, status=422 if form.errors else 200)
 
 
@@ -46,16 +53,23 @@ def _first_prompt(row: Task) -> dict[str, str]:
     return {} if row.sessions.exists() else {"prompt": row.description}
 
 
-def sessions_context(row: Task) -> dict[str, Any]:
-    """A task and its sessions, newest first."""
-    sessions = with_counts(row.sessions.select_related("agent_profile", "executor"))
-    return {"task": row, "word": TASK_STATES[row.state], "sessions": [session_row(one) for one in sessions]}
+def sessions_context(row: Task, user: Any) -> dict[str, Any]:
+    """A task and its sessions, newest first; a constant number of queries."""
+    sessions = list(with_marks(row.sessions.select_related("agent_profile", "executor").defer(*SECRETS), user))
+    told = session_rows(sessions)
+    return {
+        "task": row,
+        "word": TASK_STATES[row.state],
+        "sessions": [session_chips(told[one.id]) for one in sessions],
+    }
 
 
 @require_POST
 def change(request: HttpRequest, task_id: uuid.UUID, what: str) -> HttpResponse:
-    """Say that a task is done, or put it away."""
+    """Say that a task is done, put it away, or start a session on it with what the user chose last."""
     row, changes = find_task(request, task_id), {"done": finish, "archive": archive}
+    if what == "start":
+        return _start(request, row)
     if what not in changes:
         raise Http404(what)
     try:
@@ -64,3 +78,13 @@ def change(request: HttpRequest, task_id: uuid.UUID, what: str) -> HttpResponse:
         messages.error(request, error.message)
         return redirect("task", row.id)
     return redirect("board" if what == "archive" else "task", *(() if what == "archive" else (row.id,)))
+
+
+def _start(request: HttpRequest, row: Task) -> HttpResponse:
+    """A session with the user's usual agent and place, and the task's description as its first prompt."""
+    try:
+        made = start_as_usual(request.user, row)
+    except SessionsError as error:
+        messages.error(request, error.message)
+        return redirect("task", row.id)
+    return redirect("session", row.id, made.id)

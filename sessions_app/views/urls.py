@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from django.urls import path
+from django.urls import include, path
 
 from sessions_app.views import (
+    agents,
+    attention,
     board,
+    bulk,
+    design,
     executors,
     health,
+    help_page,
     live,
     login,
+    restart,
     session_actions,
     session_page,
     sweeps,
     task_page,
+    timeline,
     waits,
 )
 
@@ -22,11 +29,25 @@ _SESSION = "tasks/<uuid:task_id>/sessions/<uuid:session_id>/"
 urlpatterns = [
     path("", board.board, name="board"),
     path("live/", live.board, name="board-live"),
+    path("sessions/bulk/", bulk.bulk, name="bulk"),
+    path("attention/", attention.attention, name="attention"),
+    path("attention/live/", attention.live, name="attention-live"),
+    path("attention/count/", attention.count, name="attention-count"),
+    path("attention/seen/", attention.mark_all, name="attention-mark-all"),
+    path("attention/<uuid:item_id>/<str:what>/", attention.mark, name="attention-mark"),
     path("executors/", executors.executors, name="executors"),
     path("executors/live/", live.executors, name="executors-live"),
+    path("executors/<uuid:executor_id>/look/", executors.look_at, name="executor-look"),
+    path("agents/", agents.agents, name="agents"),
+    path("help/", help_page.help_page, name="help"),
+    path("help/pictures/<slug:name>.png", help_page.picture, name="help-picture"),
+    path("restart/", restart.restart, name="restart"),
+    path("restart/live/", live.restart, name="restart-live"),
     path("sweeps/", sweeps.sweeps, name="sweeps"),
     path("sweeps/live/", live.sweeps, name="sweeps-live"),
     path("sweeps/<uuid:sweep_id>/", sweeps.sweep, name="sweep"),
+    path("sweeps/requests/<uuid:request_id>/", sweeps.requested, name="sweep-request"),
+    path("sweeps/requests/<uuid:request_id>/live/", live.sweep_request, name="sweep-request-live"),
     path("login/", login.Login.as_view(), name="login"),
     path("login/<str:secret>/", login.one_time_link, name="login-link"),
     path("logout/", login.Logout.as_view(), name="logout"),
@@ -34,11 +55,16 @@ urlpatterns = [
     path("tasks/<uuid:task_id>/live/", live.task, name="task-live"),
     path("tasks/<uuid:task_id>/<str:what>/", task_page.change, name="task-change"),
     path(_SESSION, session_page.session, name="session"),
+    path(_SESSION + "earlier/", session_page.earlier, name="session-earlier"),
     path(_SESSION + "live/", live.session, name="session-live"),
+    path(_SESSION + "timeline/", timeline.timeline, name="session-timeline"),
+    path(_SESSION + "timeline/live/", live.timeline, name="session-timeline-live"),
     path(_SESSION + "prompt/", session_actions.prompt, name="session-prompt"),
     path(_SESSION + "waits/", waits.open_wait, name="session-wait"),
     path(_SESSION + "waits/rotate/", waits.rotate, name="session-wait-rotate"),
     path(_SESSION + "<str:action>/", session_actions.act, name="session-act"),
+    path("settings/", include("sessions_app.views.settings.urls")),
+    path("design/", design.design, name="design"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
 ]

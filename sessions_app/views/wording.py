@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from executors_app.domain import ExecutorStatus
-from sessions_app.domain.states import SessionState, TaskState
+from sessions_app.domain.attention import AttentionKind
+from sessions_app.domain.recovery_facts import Policy
+from sessions_app.domain.states import SessionState, TaskState, WorkState
+from sessions_app.domain.status import DerivedStatus
 from sessions_app.domain.tokens import WaitKind
 from sessions_app.models import ContinuityReceipt
 
@@ -53,6 +56,20 @@ _STOPPED_BECAUSE: Final[Mapping[str, Word]] = {
 
 _STANDINGS: Final[Mapping[str, str]] = {"kept": "good", "not kept": "bad", "not claimed": "off"}
 
+DERIVED: Final[Mapping[str, Word]] = {
+    DerivedStatus.INTERRUPTED_STARTUP: Word("Interrupted at work", "bad"),
+    DerivedStatus.INTERRUPTED_WAITING: Word("Interrupted while it waited", "bad"),
+    DerivedStatus.WAITING: Word("Waiting", "ask"),
+    DerivedStatus.RUNNING: Word("Running", "busy"),
+    DerivedStatus.IDLE: Word("Idle", "off"),
+}
+"""The derived status of a session, in the order in which it is decided."""
+WORK_STATES: Final[Mapping[str, Word]] = {
+    WorkState.IDLE: Word("At rest", "off"),
+    WorkState.WORKING: Word("At work", "busy"),
+    WorkState.DONE: Word("Work done", "good"),
+}
+
 TOOL_STATUSES: Final[Mapping[str, Word]] = {
     "pending": Word("Waiting", "calm"),
     "in_progress": Word("Running", "busy"),
@@ -61,6 +78,41 @@ TOOL_STATUSES: Final[Mapping[str, Word]] = {
     "interrupted": Word("Interrupted", "bad"),
     "cancelled": Word("Cancelled", "off"),
 }
+
+DELIVERY_STATES: Final[Mapping[str, Word]] = {
+    "pending": Word("On its way", "busy"),
+    "sent": Word("Arrived", "good"),
+    "failed": Word("Failed", "bad"),
+    "dropped": Word("Settled before", "off"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyWord:
+    """A recovery policy in a few words, and in a sentence."""
+
+    text: str
+    explanation: str
+
+
+POLICIES: Final[Mapping[str, PolicyWord]] = {
+    Policy.AUTO: PolicyWord("Everything that was up", "Every agent that ran is brought back, those at work first."),
+    Policy.WORKING: PolicyWord("Only who was at work", "Agents at work, or with prompts waiting, are brought back."),
+    Policy.ON_OPEN: PolicyWord("When somebody opens it", "An agent is brought back by opening its page or a prompt."),
+    Policy.MANUAL: PolicyWord("By hand", "Only “Resume session” or a prompt brings an agent back."),
+}
+ATTENTION_KINDS: Final[Mapping[str, Word]] = {
+    AttentionKind.GAVE_UP: Word("Given up", "bad"),
+    AttentionKind.ERROR: Word("Error", "bad"),
+    AttentionKind.PERMISSION: Word("Asks for permission", "ask"),
+    AttentionKind.HELD: Word("Prompt in doubt", "ask"),
+    AttentionKind.OWNER_LEFT: Word("Owner has left", "ask"),
+    AttentionKind.OVERDUE: Word("Waits for an agent", "ask"),
+    AttentionKind.STALLED: Word("Silent", "ask"),
+    AttentionKind.RECEIPT: Word("Memory lost", "ask"),
+    AttentionKind.IDLE: Word("Needs a look", "calm"),
+}
+"""What may need somebody, the most pressing first."""
 
 PROMPT_STATES: Final[Mapping[str, str]] = {
     "queued": "Waiting for its turn",
@@ -147,18 +199,24 @@ def decision_words(action: str, strategy: str) -> str:
 
 
 def session_word(status: Mapping[str, Any]) -> Word:
-    """What a session is up to, from its status."""
-    if status["recovering"]:
-        return Word("Looking after a restart", "busy")
-    if status["pending_permissions"]:
-        return Word("Asks for permission", "ask")
-    if status["wait"] and status["wait"]["kind"] != WaitKind.PERMISSION:
-        return Word("Waits for the outside", "calm")
-    if status["retry"] and status["is_agent_running"]:
-        return Word("Tries again", "busy")
-    if status["starting"] and status["state"] in (SessionState.CREATED, SessionState.WAITING_FOR_INPUT):
-        return SESSION_STATES[SessionState.STARTING]
-    return state_word(status["state"])
+    """What a session is up to, from its status: the first that holds, else its state."""
+    state, wait = status["state"], status["wait"]
+    words = (
+        (status["recovering"], Word("Looking after a restart", "busy")),
+        (status["pending_permissions"], Word("Asks for permission", "ask")),
+        (wait and wait["kind"] != WaitKind.PERMISSION, Word("Waits for the outside", "calm")),
+        (status["start_wait"], Word("Waits for its turn", "busy")),
+        (
+            status["asleep"] and not status["starting"] and state == SessionState.WAITING_FOR_INPUT,
+            Word("Asleep", "off"),
+        ),
+        (status["retry"] and status["is_agent_running"], Word("Tries again", "busy")),
+        (
+            status["starting"] and state in (SessionState.CREATED, SessionState.WAITING_FOR_INPUT),
+            SESSION_STATES[SessionState.STARTING],
+        ),
+    )
+    return next((word for holds, word in words if holds), state_word(state))
 
 
 def state_word(state: str) -> Word:

@@ -11,17 +11,28 @@ from django.utils import timezone
 from django_q.models import OrmQ, Schedule
 from django_q.models import Task as QueueTask
 from django_q.signing import SignedPackage
-from rest_framework.authtoken.models import Token
 
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
 from sessions_app.domain.tokens import WaitKind
 from sessions_app.models import (
+    ApiToken,
+    AttentionItem,
+    AttentionMark,
+    Chore,
     ContinuityReceipt,
+    DeliveredItem,
+    Delivery,
     Intent,
+    Leftover,
     LoginLink,
     Message,
     MessagePart,
+    MetricCount,
+    NotificationSettings,
+    Orphaned,
     PermissionRequest,
+    Preferences,
+    Presence,
     Prompt,
     RecoverySweep,
     Repository,
@@ -31,7 +42,9 @@ from sessions_app.models import (
     SweepRequest,
     Task,
     TaskSession,
+    TeamPolicy,
     TeamRole,
+    Webhook,
     writing,
 )
 from sessions_app.models.waits import mint
@@ -47,7 +60,8 @@ def make_set(name: str) -> TaskSession:
     user = User.objects.create(username=f"user {name}")
     user.groups.add(team)
     TeamRole.objects.create(user=user, team=team, role=TeamRole.Role.VIEWER)
-    Token.objects.create(user=user)
+    ApiToken.mint(user, name, ApiToken.Scope.READ, None)
+    Preferences.objects.create(user=user)
     LoginLink.mint(user)
     repository = Repository.objects.create(name=name, team=team, path=f"/srv/{name}")
     profile = AgentProfile.objects.create(
@@ -62,7 +76,9 @@ def make_set(name: str) -> TaskSession:
     tokens = dict.fromkeys(("auth_token", "resume_token", "rejected_resume_token"), SECRET)
     ExecutorRunning.objects.filter(session=session).update(status="ready", state={"process": SECRET}, **tokens)
     _make_record(session, user, name)
+    _make_attention(session, user, name)
     _make_queue(name)
+    _make_maintenance(name)
     return session
 
 
@@ -83,6 +99,28 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     Supervisor.objects.create(boot_id=f"boot {name}", host_id="host", started_at=now, beat_at=now)
     assert Prompt.objects.filter(session=session).exists()
     assert Intent.objects.filter(session=session).exists()
+
+
+def _make_attention(session: TaskSession, user: User, name: str) -> None:
+    now = timezone.now()
+    item = AttentionItem.objects.create(
+        key=f"error:{name}", kind="error", session=session, task_id=session.task_id, what="It stopped"
+    )
+    AttentionMark.objects.create(item=item, user=user, acknowledged_at=now)
+    Presence.objects.create(session=session, user=user, expires_at=now)
+    NotificationSettings.objects.create(user=user, email=True, last_email_at=now)
+    hook = Webhook.objects.create(user=user, url=f"https://hooks.example/{name}", secret=SECRET)
+    delivery = Delivery.objects.create(channel="webhook", webhook=hook, payload={"type": "ping"})
+    DeliveredItem.objects.create(delivery=delivery, item=item, target=f"webhook:{hook.id}")
+    TeamPolicy.objects.create(team_id=session.task.team_id, policy="working", updated_by=user)
+
+
+def _make_maintenance(name: str) -> None:
+    now = timezone.now()
+    Chore.objects.create(name=f"chore {name}", started_at=now, ended_at=now, said=["something was kept"])
+    Leftover.objects.create(session_id=uuid.uuid4(), repository_path=f"/srv/{name}")
+    Orphaned.objects.create(runtime="local_docker", name=f"kandev-{name}", status="running")
+    MetricCount.objects.create(name="kandev_sweep_duration_seconds_sum", part=name, value=1.5)
 
 
 def _make_queue(name: str) -> None:

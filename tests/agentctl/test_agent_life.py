@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,7 @@ async def test_a_shutdown_that_an_earlier_agentctl_obeyed_does_not_end_the_next(
 
 async def test_without_a_control_plane_agentctl_ends_by_itself(running: Running) -> None:
     attached = iter([True, False])
+    running.sidecar.last_contact = time.monotonic()
 
     await asyncio.wait_for(running.sidecar.end_when_abandoned(lambda: next(attached), after=0.05), 5)
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,25 @@ def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=20, cwd=ROOT, check=False)
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 START: dict[str, Any] = {"launch_id": "launch-1", "argv": ["x"], "driver": "obedient"}
 
 
 async def test_it_is_ready_within_a_second_and_says_where(tmp_path: Path) -> None:
-    place, began = Place(tmp_path), time.monotonic()
+    place = Place(tmp_path)
     with place.agentctl() as process:
-        took = time.monotonic() - began
+        took = processor_seconds(process.pid)
         status = await place.client().status()
 
         ready = place.ready()
         assert ready.keys() == {"url", "pid", "boot_id", "started_at"}
         assert (ready["pid"], ready["boot_id"]) == (process.pid, status["boot_id"])
-        assert took < 3  # 0.4 s on an idle machine
+        assert took < 1, "of the processor: what else the machine does is not its fault"
         mode = {path.name: path.stat().st_mode & 0o777 for path in place.state_dir.rglob("*") if path.is_file()}
         assert set(mode.values()) == {0o600}, mode
 

@@ -9,17 +9,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl import adoption, control_group, identity
-from executors_app.agentctl.agent_process import AgentProcess
-from executors_app.agentctl.guard_process import PR_SET_CHILD_SUBREAPER
+from executors_app.agentctl import adoption, control_group, guard, guard_process, identity
+from executors_app.agentctl.agent_process import AgentProcess, SpawnFailed
+from executors_app.agentctl.guard_process import PR_SET_CHILD_SUBREAPER, children_of
 from executors_app.agentctl.identity import ProcessIdentity
 from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.protocol import MARKER
 from tests.agents.conftest import ROOT
 from tests.waiting import eventually
 
@@ -235,3 +237,88 @@ def test_the_reaper_takes_in_adopted_corpses_and_none_that_somebody_waits_for() 
 
     assert identity.stat(orphan) is None
     assert ours.wait() == 0, "its status was left to who started it"
+
+
+def test_a_guard_imports_nothing_that_takes_long() -> None:
+    """Every start of an agent waits for it."""
+    source = Path(guard_process.__file__)
+    program = f"import sys; exec(open({str(source)!r}).read(), {{'__name__': 'guard'}}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
+    assert not {"contextlib", "enum", "pathlib", "typing"} & set(done.stdout.split())
+
+
+@pytest.fixture
+async def ready() -> AsyncIterator[Callable[[], ProcessIdentity]]:
+    """One guard is kept ready; gives the process that waits now."""
+    execution = uuid.uuid4().hex
+    guard.keep_one_ready({MARKER: execution})
+
+    def waiting() -> ProcessIdentity:
+        marked = eventually(lambda: identity.marked(execution), describe="a guard waits")
+        (found,) = [each for each in marked if not children_of(each.pid)]
+        return found
+
+    yield waiting
+    await guard.keep_none_ready()
+    assert identity.marked(execution) == []
+
+
+async def test_the_next_agent_gets_the_guard_that_waits_and_its_end_brings_another(
+    ready: Callable[[], ProcessIdentity], tmp_path: Path
+) -> None:
+    first = ready()
+
+    agent = await _spawn("read x; exit 3", tmp_path, [])
+    found = identity.stat(agent.pid)
+    assert found is not None
+    assert found.parent == first.pid
+    await agent.write(b"\n")
+
+    assert await agent.wait() == 3
+    await agent.close()
+    assert ready() != first
+
+
+async def test_a_guard_that_died_while_it_waited_costs_no_start(
+    ready: Callable[[], ProcessIdentity], tmp_path: Path
+) -> None:
+    dead = ready()
+    identity.end_all([dead], 5)
+
+    agent = await _spawn("pwd", tmp_path, [])
+
+    assert (await _rest(agent)).decode() == f"{tmp_path}\n"
+    assert await agent.wait() == 0
+    await agent.close()
+
+
+async def test_a_start_that_fails_says_where_and_leaves_the_next_one_a_guard(
+    ready: Callable[[], ProcessIdentity], tmp_path: Path
+) -> None:
+    with pytest.raises(SpawnFailed, match=r"no-such-program in .*: No such file") as told:
+        await AgentProcess.spawn([str(tmp_path / "no-such-program")], {}, str(tmp_path), {}, lambda *_, **__: None)
+
+    assert told.value.permanent
+    assert ready(), "another one waits"
+
+
+def test_a_guard_that_waits_ends_with_its_agentctl(tmp_path: Path) -> None:
+    execution = uuid.uuid4().hex
+    program = (
+        "import asyncio, sys\n"
+        "from executors_app.agentctl import guard\n"
+        "from executors_app.agentctl.protocol import MARKER\n"
+        "async def main():\n"
+        "    guard.keep_one_ready({MARKER: sys.argv[1]})\n"
+        "    print(flush=True)\n"
+        "    await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    argv = [sys.executable, "-c", program, execution]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as parent:
+        assert parent.stdout
+        parent.stdout.readline()
+        eventually(lambda: identity.marked(execution), describe="a guard waits")
+        parent.kill()
+
+    eventually(lambda: not identity.marked(execution), describe="it has ended")

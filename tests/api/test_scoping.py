@@ -10,7 +10,9 @@ from django.urls import URLPattern
 from rest_framework.test import APIClient
 
 from sessions_app.api import urls
+from sessions_app.models import ApiToken, Webhook
 from tests.api.world import PERMISSION, World, client_of, prompt
+from tests.attention.raising import raised
 
 METHODS = ("get", "post", "put", "patch", "delete")
 PATTERNS = [pattern for pattern in urls.urlpatterns if str(pattern.pattern)]
@@ -24,11 +26,21 @@ CALLS = [
 WITH_A_KEY = ("runs/resume/", "post")
 """Whoever has the key of a wait needs no account."""
 CALLS.remove(WITH_A_KEY)
-OF_A_TEAM = [call for call in CALLS if "<uuid:task_id>" in call[0]]
+OF_A_TEAM = [call for call in CALLS if re.search("<uuid:(task|item|webhook)_id>|<int:team_id>", call[0])]
 OF_ALL = [call for call in CALLS if call not in OF_A_TEAM]
 STAFF_WRITES = {(f"{things}/", "post") for things in ("repositories", "agent-profiles", "executors", "sweeps")}
 OPERATORS_WRITE = {("tasks/<uuid:task_id>/sessions/<uuid:session_id>/files/content/", "put")}
 """Where agents are not isolated, as here."""
+MANAGERS_WRITE = {("teams/<int:team_id>/policy/", "patch")}
+STRANGERS_GET = {
+    ("notifications/test/", "post"): 409,
+    ("sessions/bulk/", "post"): 400,
+    ("tasks/", "post"): 400,
+    ("webhooks/", "post"): 400,
+    ("tokens/", "post"): 400,
+    ("tokens/<uuid:token_id>/", "delete"): 404,
+}
+"""Where it is not 200."""
 
 
 def call(client: APIClient, world: World, route: str, method: str) -> Any:
@@ -40,6 +52,10 @@ def call(client: APIClient, world: World, route: str, method: str) -> Any:
         "executor_id": world.executor.id,
         "sweep_id": world.sweep.id,
         "request_id": world.sweep_request.id,
+        "team_id": world.team.id,
+        "item_id": raised(world.session, "error", "scoping").id,
+        "webhook_id": Webhook.objects.create(user=world.member, url="https://hooks.example/").id,
+        "token_id": ApiToken.mint(world.member, "a program", ApiToken.Scope.WRITE, None)[0].id,
     }
     path = re.sub(r"<\w+:(\w+)>", lambda found: str(values[found[1]]), route)
     return getattr(client, method)(f"/api/v1/{path}", {}, format="json" if method != "get" else None)
@@ -71,7 +87,7 @@ def test_a_stranger_finds_nothing_of_the_team(world: World, route: str, method: 
 def test_what_is_for_all_names_nothing_of_a_team_to_a_stranger(world: World, route: str, method: str) -> None:
     world.run_it()
     answer = call(client_of(world.stranger), world, route, method)
-    assert answer.status_code in ({400} if (route, method) == ("tasks/", "post") else {200})
+    assert answer.status_code == STRANGERS_GET.get((route, method), 200)
     told = answer.content.decode()
     for hidden in (world.task.id, world.session.id, world.repository.id, world.profile.id, world.repository.path):
         assert str(hidden) not in told
@@ -81,7 +97,8 @@ def test_what_is_for_all_names_nothing_of_a_team_to_a_stranger(world: World, rou
 def test_a_member_is_let_in(world: World, route: str, method: str) -> None:
     prompt(world.session, "held", "message-1")
     answer = call(client_of(world.member), world, route, method)
-    allowed = {403} if (route, method) in STAFF_WRITES | OPERATORS_WRITE else {200, 201, 202, 204, 400, 409, 503}
+    refused = (route, method) in STAFF_WRITES | OPERATORS_WRITE | MANAGERS_WRITE
+    allowed = {403} if refused else {200, 201, 202, 204, 400, 409, 503}
     assert answer.status_code in allowed, answer.content
 
 

@@ -36,7 +36,6 @@ RESUME_LIMIT: Final = 1.5
 ACPX_LIMIT: Final = 0.5
 PATIENCE: Final = 90.0
 LOOK_EVERY: Final = 0.05
-BENCH_MARK: Final = "bench-acpx"
 WORD: Final = "remember the word heron, answer ok"
 ASKED: Final = "what was the word?"
 
@@ -189,7 +188,8 @@ class Theirs:
 
     def __init__(self, workspace: Path, agent: RealAgent):
         workspace.mkdir()
-        self.env = {**agent.env, MARKER: BENCH_MARK}
+        self.mark = uuid.uuid4().hex
+        self.env = {**agent.env, MARKER: self.mark}
         self.argv = [str(NODE), str(ACPX), "--agent", agent.argv[0], "--cwd", str(workspace), "--ttl", "0"]
         self.workspace = workspace
         self._run("sessions", "new")
@@ -197,7 +197,7 @@ class Theirs:
 
     def kill(self) -> None:
         """SIGKILL for the owner of its queue and the agent."""
-        identity.end_all(identity.marked(BENCH_MARK), 10)
+        identity.end_all(identity.marked(self.mark), 10)
 
     def prompt(self) -> float:
         """Seconds of a prompt, from the start of the command to its end."""

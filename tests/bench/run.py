@@ -8,7 +8,20 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.bench import catching_up, fanout, floors, ingests, journals, latencies, resumes, screens, sweeps
+from tests.bench import (
+    catching_up,
+    deaths,
+    fanout,
+    floors,
+    ingests,
+    journals,
+    latencies,
+    resumes,
+    screens,
+    storms,
+    sweeps,
+    terminals,
+)
 from tests.bench.figures import Figure, Floor
 from tests.bench.world import World
 
@@ -26,12 +39,18 @@ class Sizes:
     """Of what waits for the disk."""
     messages: int
     """Of a long session."""
+    megabytes: int
+    """That a shell says at once."""
     sockets: int
     """Watching one session."""
     updates: int
     """That nobody hears until they are caught up."""
     resumes: int
     """Of an agent that was killed."""
+    storm: int
+    """Stand-ins that should run and do not."""
+    storm_agents: int
+    """Real agents beside them."""
     limit: float | None
     """How many times its floor a sweep may take; None where the counts are too small to judge."""
 
@@ -43,13 +62,28 @@ FULL = Sizes(
     work=5,
     samples=200,
     messages=5000,
+    megabytes=16,
     sockets=1000,
     updates=50_000,
     resumes=20,
+    storm=1000,
+    storm_agents=30,
     limit=4.0,
 )
 QUICK = Sizes(
-    fleet=20, losses=3, rounds=1, work=0.5, samples=5, messages=50, sockets=20, updates=500, resumes=1, limit=None
+    fleet=20,
+    losses=3,
+    rounds=1,
+    work=0.5,
+    samples=5,
+    messages=50,
+    megabytes=1,
+    sockets=20,
+    updates=500,
+    resumes=1,
+    storm=25,
+    storm_agents=1,
+    limit=None,
 )
 
 
@@ -74,7 +108,10 @@ def everything(sizes: Sizes) -> tuple[list[Figure], list[Floor]]:
         "the same, PostgreSQL": lambda: catching_up.on_postgresql(sizes.updates),
         "latency": lambda: latencies.of_a_turn(world, sizes.work),
         "resume": lambda: resumes.of_a_killed_agent(world, sizes.resumes, limited=sizes.limit is not None),
+        "death": lambda: deaths.to_ready(world, sizes.resumes),
+        "storm": lambda: storms.of_many(world, sizes.storm, sizes.storm_agents, limited=sizes.limit is not None),
         "screen": lambda: screens.of_a_fast_agent(world, sizes.work),
+        "terminal": lambda: terminals.of_a_long_text(world, sizes.megabytes, sizes.rounds),
         "long page": lambda: [screens.of_a_long_session(world, sizes.messages, sizes.rounds)],
         "fan-out": lambda: [fanout.to_all(world, sizes.sockets, sizes.rounds)],
     }

@@ -55,7 +55,7 @@ def of_a_fast_agent(world: World, seconds: float) -> list[Figure]:
     if missing("chromium"):
         return []
     with real_browser() as browser, serving("kandev.asgi:application") as port:
-        page = Visit(browser, f"http://127.0.0.1:{port}", _cookie(world)).page
+        page = Visit(browser, f"http://127.0.0.1:{port}", cookie_of(world)).page
         waited = _beside_agent(world, page, seconds)
         floor = _bare(browser.new_page(), seconds)
     row = f"agent to screen, {RATE} a second, {{}}"
@@ -65,26 +65,34 @@ def of_a_fast_agent(world: World, seconds: float) -> list[Figure]:
     ]
 
 
-def _cookie(world: World) -> str:
+def cookie_of(world: World) -> str:
+    """With which a browser is logged in."""
     client = Client()
     client.force_login(world.user)
     return client.cookies[COOKIE].value
 
 
 def _beside_agent(world: World, page: Page, seconds: float) -> list[float]:
+    with running_session(world, "Fast") as session:
+        page.goto(reverse("session", args=[session.task_id, session.id]))
+        page.evaluate(WATCH, "#messages")
+        intents.prompt(session.id, "fast", f"work {seconds:g} at {RATE}", world.user)
+        eventually(lambda: session.runs.filter(state="completed").exists(), timeout=60, describe="the turn is over")
+        return _delays(_seen(page, seconds), _said(ExecutorRunning.objects.get(session=session)))
+
+
+@contextmanager
+def running_session(world: World, title: str) -> Iterator[TaskSession]:
+    """A session whose agent is up, and a supervisor that looks after it; everything is ended behind it."""
     world.empty()
-    task = world.task("Fast")
+    task = world.task(title)
     task.save()
     with supervising():
         session = tasks.create_session(world.user, task, world.profile, world.executor)
         executions = ExecutorRunning.objects.filter(session=session)
         try:
             eventually(lambda: _fresh(session).launch_id, timeout=60, describe="the agent is up")
-            page.goto(reverse("session", args=[task.id, session.id]))
-            page.evaluate(WATCH, "#messages")
-            intents.prompt(session.id, "fast", f"work {seconds:g} at {RATE}", world.user)
-            eventually(lambda: session.runs.filter(state="completed").exists(), timeout=60, describe="the turn is over")
-            return _delays(_seen(page, seconds), _said(executions.get()))
+            yield session
         finally:
             intents.stop(session.id, world.user)
             with suppress(AssertionError):

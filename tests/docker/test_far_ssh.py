@@ -13,7 +13,7 @@ from executors_app.domain import Observed
 from executors_app.errors import RuntimeUnavailable
 from tests.docker.far import ADDRESS, FarPlace
 from tests.docker.ssh_server import SshServer
-from tests.drills.deployment import descendants
+from tests.drills.families import descendants
 from tests.executors.places import client_of, look, row_of, spec_for
 from tests.services import require
 

@@ -26,6 +26,13 @@ SECRETS = [
     ("ANTHROPIC_API_KEY={}", "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789-abcdefghij"),
     ("stripe {}", "sk_live_abcdefghijklmnopqrstuvwx"),
     ("SG {}", "SG.abcdefghijklmnopqrstuv.abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG"),
+    ("use {} for it", "glpat-" + "aB3dE5fG7hJ9kL1mN3pQ"),
+    ("use {} for it", "sk-proj-" + "a1b2c3d4e5-f6g7_h8i9j0k1l2m3n4o5"),
+    ("use {} for it", "sk-ant-" + "api03-a1b2c3d4e5f6g7h8i9j0k1l2"),
+    ("use {} for it", "sk-" + "0123456789abcdefghijABCDEFGHIJ0123456789"),
+    ("use {} for it", "AIza" + "SyA1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q"),
+    ("use {} for it", "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH"),
+    ("use {} for it", "pypi-" + "AgEIcHlwaS5vcmcCJ" + "0123456789abcdef" * 4),
 ]
 
 

@@ -14,12 +14,14 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from executors_app.agentctl import identity
 from kandev.databases import EMBEDDED_NAME
 from tests import databases
+from tests.drills.families import descendants, members, process_group
 from tests.environment import DATABASE_URL
 from tests.waiting import eventually
 
@@ -31,17 +33,25 @@ from django.contrib.auth.models import Group, User
 from rest_framework.authtoken.models import Token
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import Repository
-told = json.loads(TOLD)
 team = Group.objects.create(name="Drill team")
 user = User.objects.create_user("driller", is_staff=True)
 user.groups.add(team)
-repository = Repository.objects.create(name="drill", team=team, path=told["repository"])
+repository = Repository.objects.create(name="drill", team=team, path="/to/be/told")
 executor = Executor.objects.create(name="here", runtime="local_standalone")
 print(json.dumps({
     "token": Token.objects.create(user=user).key, "team": team.id,
     "repository": str(repository.id), "executor": str(executor.id),
 }))
 """
+
+
+@cache
+def _made_once(server: str) -> Deployment:
+    """The deployment whose data directory and database others are copies of; one for each ``server`` of databases."""
+    made = Deployment(Path(tempfile.mkdtemp(prefix="template-", dir=os.environ["KANDEV_DATA_DIR"])))
+    made.env |= databases.new_database(server)
+    made.make()
+    return made
 
 
 class ApiError(Exception):
@@ -81,6 +91,11 @@ class Deployment:
         """Where the state directories of its sessions are."""
         return self.data / "agentctl"
 
+    @property
+    def database(self) -> str | Path:
+        """The URL of a PostgreSQL, or the file of a SQLite."""
+        return self.env.get(DATABASE_URL) or self.data / EMBEDDED_NAME
+
     # --- commands ---
 
     def manage(
@@ -106,14 +121,20 @@ class Deployment:
         return document
 
     def prepare(self) -> None:
-        """A database with a team, a user, a repository and an executor."""
-        self.data.mkdir(mode=0o700)
+        """A database with a team, a user, a repository and an executor: what one has been given, all get."""
+        made = _made_once(databases.server_of(self.database))
+        shutil.copytree(made.data, self.data, ignore=shutil.ignore_patterns(f"{EMBEDDED_NAME}*"))
+        databases.copy(made.database, self.database)
+        self.seeded = dict(made.seeded)
         make_repository(self.repository)
-        done = self.manage("migrate", "-v", "0", "--skip-checks")
-        assert done.returncode == 0, done.stderr
-        told = json.dumps({"repository": str(self.repository)})
-        done = self.manage("shell", "-v", "0", "-c", SEED.replace("TOLD", repr(told)))
-        assert done.returncode == 0, done.stderr
+        self.change("UPDATE repositories SET path = ?", str(self.repository))
+
+    def make(self) -> None:
+        """Everything that a prepared one begins with, from nothing."""
+        self.data.mkdir(mode=0o700)
+        for command in (("migrate", "-v", "0", "--skip-checks"), ("shell", "-v", "0", "-c", SEED)):
+            done = self.manage(*command)
+            assert done.returncode == 0, done.stderr
         self.seeded = json.loads(done.stdout.strip().splitlines()[-1])
 
     def serve(self, env: Mapping[str, str] | None = None) -> None:
@@ -205,12 +226,11 @@ class Deployment:
 
     def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
         """Rows of the database, read by nobody's permission; ids are 32 digits, JSON is text, on any database."""
-        return databases.rows_of(self.env.get(DATABASE_URL) or self.data / EMBEDDED_NAME, sql, values)
+        return databases.rows_of(self.database, sql, values)
 
     def change(self, sql: str, *values: Any) -> None:
         """Change one row of the database behind everybody's back."""
-        database = self.env.get(DATABASE_URL) or self.data / EMBEDDED_NAME
-        assert databases.change(database, sql, *values) == 1
+        assert databases.change(self.database, sql, *values) == 1
 
     def story(self) -> str:
         """What happened, for a drill that failed: the server's log, then rows and events of every session."""
@@ -346,37 +366,6 @@ def agent_text(events: Iterable[Mapping[str, Any]]) -> str:
         if roles[payload["message_id"]] == "agent":
             said.append(text)
     return "".join(said)
-
-
-def descendants(pid: int) -> list[int]:
-    """Every process under ``pid``."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError):
-            fields = path.read_text().rpartition(")")[2].split()
-            children.setdefault(int(fields[1]), []).append(int(path.parent.name))
-    found: list[int] = []
-    todo = [pid]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
-
-
-def process_group(pid: int) -> int:
-    """The process group of ``pid``; 0 when it is gone."""
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return 0
-
-
-def members(groups: Iterable[int]) -> list[int]:
-    """The living processes of some groups."""
-    pids = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
-    mine = [identity.of(pid) for pid in pids if process_group(pid) in groups]
-    return [one.pid for one in mine if one is not None and identity.is_alive(one)]
 
 
 def make_repository(path: Path) -> None:

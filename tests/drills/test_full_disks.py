@@ -6,11 +6,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests import databases
 from tests.drills.deployment import ROOT, ApiError, Deployment, Session
 from tests.environment import DATABASE_URL
 from tests.waiting import eventually
@@ -98,8 +96,9 @@ class OnItsOwnDisk(Deployment):
         self.disk = disk
         self.env[DATABASE_URL] = f"sqlite://{disk / 'kandev.sqlite3'}"
 
-    def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        return databases.rows_of(self.disk / "kandev.sqlite3", sql, values)
+    @property
+    def database(self) -> Path:
+        return self.disk / "kandev.sqlite3"
 
 
 @pytest.fixture

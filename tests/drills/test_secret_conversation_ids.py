@@ -12,7 +12,8 @@ from django.apps import apps
 from django.db.models import Model
 
 from executors_app.agentctl.discretion import fingerprint
-from tests.drills.deployment import Deployment, Session, descendants
+from tests.drills.deployment import Deployment, Session
+from tests.drills.families import descendants
 from tests.waiting import eventually
 
 KEPT_BY_AGENTCTL = ("token.json", "memory.jsonl")

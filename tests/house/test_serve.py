@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -67,6 +68,21 @@ def answers(port: int) -> bool:
 
 def children_of(pid: int) -> set[int]:
     return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def test_a_restart_that_is_ordered_kills_all_and_starts_them_again(tmp_path: Path) -> None:
+    with serving(tmp_path) as (serve, port):
+        assert answers(port)
+        before = children_of(serve.pid)
+        (tmp_path / "restart-wanted.json").write_text('{"by": "ada"}')
+        eventually((tmp_path / "restarted.json").exists, timeout=30, describe="they are killed")
+        assert not any(map(exists, before))
+        told = json.loads((tmp_path / "restarted.json").read_text())
+        assert (told["by"], told["killed"]) == ("ada", ["web", "supervisor", "worker"])
+        assert not (tmp_path / "restart-wanted.json").exists()
+        assert answers(port)
+        assert len(children_of(serve.pid)) == 3
+        assert (tmp_path / "serve.json").stat().st_mode & 0o777 == 0o600
 
 
 def exists(pid: int) -> bool:

@@ -11,11 +11,10 @@ from typing import Any
 from asgiref.testing import ApplicationCommunicator
 from django.contrib.auth.models import User
 from django.test import Client
-from rest_framework.authtoken.models import Token
 
 from kandev.asgi import application
 from sessions_app.live.threads import in_database
-from sessions_app.models import TaskSession, writing
+from sessions_app.models import ApiToken, TaskSession, writing
 from tests.waiting import eventually_async
 
 ORIGIN = "http://localhost"
@@ -24,9 +23,10 @@ Wire: Any = ApplicationCommunicator
 Headers = dict[str, str]
 
 
-def of_program(user: User) -> Headers:
+def of_program(user: User, scope: str = ApiToken.Scope.WRITE) -> Headers:
     """What a program of this user sends."""
-    return {"Host": "localhost", "Authorization": f"Token {Token.objects.get_or_create(user=user)[0].key}"}
+    _, key = ApiToken.mint(user, "a program", scope, None)
+    return {"Host": "localhost", "Authorization": f"Token {key}"}
 
 
 def of_page(user: User, origin: str = ORIGIN) -> Headers:

@@ -145,6 +145,17 @@ async def test_a_viewer_reads_and_asks_for_nothing(world: World, socket: Socket,
     assert (await socket.ask("task.session.status"))["ok"]
 
 
+async def test_a_token_that_only_reads_reads_and_asks_for_nothing(world: World) -> None:
+    headers = await in_database(of_program, world.staff, "read")
+    async with connected(path_of(world.session), headers) as socket:
+        await socket.frame()
+        for action in WRITES:
+            assert (await socket.ask(action))["error"]["code"] == "permission_denied"
+        assert (await socket.ask("task.session.status"))["ok"]
+    async with connected(f"/ws/sessions/{world.session.id}/shell/", headers) as shell:
+        assert await shell.close_code() == 4403
+
+
 async def test_who_has_just_left_the_team_is_answered_as_if_nothing_were_there(world: World, socket: Socket) -> None:
     await in_database(world.member.groups.clear)
     assert (await socket.ask("task.session.status"))["error"]["code"] == "not_found"

@@ -11,12 +11,11 @@ from django.contrib.sessions.models import Session as Login
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
-from rest_framework.authtoken.models import Token
 
 from sessions_app.live import hub as hubs
 from sessions_app.live.access import Badge, Seat, refusals
 from sessions_app.live.threads import in_database
-from sessions_app.models import TaskSession
+from sessions_app.models import ApiToken, TaskSession
 from tests.api.world import World, person
 from tests.live.sockets import connected, of_page, of_program, path_of, say
 
@@ -36,7 +35,8 @@ LOSSES = [
     ("logged out", of_page, lambda world: Login.objects.all().delete(), 4401),
     ("login ran out", of_page, lambda world: Login.objects.update(expire_date=timezone.now()), 4401),
     ("changed the password", of_page, change_password, 4401),
-    ("token taken back", of_program, lambda world: Token.objects.all().delete(), 4401),
+    ("token ended", of_program, lambda world: ApiToken.objects.update(expires_at=timezone.now()), 4401),
+    ("token taken back", of_program, lambda world: ApiToken.objects.update(revoked_at=timezone.now()), 4401),
     ("session deleted", of_page, lambda world: TaskSession.objects.all().delete(), 4404),
     ("task deleted", of_page, lambda world: world.task.delete(), 4404),
 ]
@@ -73,7 +73,8 @@ def test_what_everybody_may_costs_the_same_however_many_there_are(world: World) 
         made = set()
         for number in range(count):
             user = person(f"member {count} {number}", world.team)
-            made.add(Seat(Badge(user.pk, token=Token.objects.create(user=user).key), world.task.id, world.session.id))
+            token, _ = ApiToken.mint(user, "a program", ApiToken.Scope.READ, None)
+            made.add(Seat(Badge.of_token(token), world.task.id, world.session.id))
         return made
 
     asked = []

@@ -7,15 +7,19 @@ import json
 import os
 import re
 import signal
+import socket as sockets
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.drills.deployment import Deployment, Session, descendants
+from sessions_app.live.window import PATIENCE
+from tests.drills.deployment import Deployment, Session
+from tests.drills.families import descendants
 from tests.live.talker import Talker
 from tests.waiting import eventually_async
 
@@ -44,14 +48,15 @@ def session(deployment: Deployment) -> Session:
 
 @asynccontextmanager
 async def connected(
-    session: Session, after: int = 0, who: str = "token"
+    session: Session, after: int = 0, who: str = "token", socket_factory: Any = None
 ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
     """A program's socket."""
     deployment = session.deployment
     headers = {"Authorization": f"Token {deployment.seeded[who]}"}
     url = f"{deployment.url}/ws/sessions/{session.id}/?after={after}"
-    async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers) as socket:
-        yield socket
+    connector = aiohttp.TCPConnector(socket_factory=socket_factory)
+    async with aiohttp.ClientSession(connector=connector) as http, http.ws_connect(url, headers=headers) as found:
+        yield found
 
 
 async def read(socket: aiohttp.ClientWebSocketResponse, seen: list[int], until: int, every: int = 100) -> None:
@@ -113,6 +118,23 @@ async def test_who_never_acknowledges_is_cut_and_costs_little(session: Session, 
     async with connected(session, seen[-1]) as socket:
         await read(socket, seen, 600, every=20)
     assert seen == list(range(1, 601))
+
+
+async def test_a_slow_reader_is_told_that_it_was_too_slow(session: Session, talker: Talker) -> None:
+    """Nothing is read until well after the server has let go, and much of it stands in the server still."""
+    async with connected(session, socket_factory=narrow) as slow:
+        assert talker.do("say", session.id, 300, 100_000) == "300"
+        await asyncio.sleep(PATIENCE + 2.5)
+        while (await slow.receive(20)).type == aiohttp.WSMsgType.TEXT:
+            pass
+        assert slow.close_code == 4408
+
+
+def narrow(address: Any) -> sockets.socket:
+    """A socket that takes in little which nobody reads."""
+    made = sockets.socket(*address[:3])
+    made.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 16 * 1024)
+    return made
 
 
 @asynccontextmanager

@@ -94,7 +94,7 @@ def test_drill_c_an_agent_that_cannot_resume_leaves_its_files_open(place: Place)
     with place.visiting() as me:
         page = me.open(path_of(session))
         expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
-        page.locator("#files summary").click()
+        page.get_by_role("tab", name="Files").click()
         expect(page.get_by_role("button", name="kept.txt")).to_be_visible()
         place.kill()
         session.kill_everything()
@@ -137,13 +137,17 @@ def test_drill_d_a_worktree_that_is_gone_is_said_with_its_reason(place: Place, p
         expect(page.get_by_role("table")).to_contain_text("Move the images")
 
 
+def acknowledged(told: str | bytes) -> list[int]:
+    """What a frame of the page acknowledges."""
+    frame = json.loads(told)
+    return [frame["seq"]] if frame["type"] == "ack" else []
+
+
 def test_a_text_grows_through_the_socket_alone(place: Place) -> None:
     session = place.start("work 1")
     with place.visiting() as me:
         acks: list[int] = []
-        me.page.on(
-            "websocket", lambda socket: socket.on("framesent", lambda told: acks.append(json.loads(told)["seq"]))
-        )
+        me.page.on("websocket", lambda socket: socket.on("framesent", lambda told: acks.extend(acknowledged(told))))
         page = me.open(path_of(session))
         expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
         session.prompt("work 5")
@@ -249,6 +253,7 @@ def test_who_leaves_the_team_or_logs_out_is_told_and_sees_no_more(place: Place) 
             expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
         tab = guest.tab()
         tab.goto("/")
+        tab.locator(".account summary").click()
         tab.get_by_role("button", name="Log out").click()
         expect(pages[1].get_by_text("You are logged out.")).to_be_visible(timeout=SOON)
         place.shell("from django.contrib.auth.models import User; User.objects.get(username='leaver').groups.clear()")
@@ -315,14 +320,14 @@ def test_a_conversation_on_a_telephone_in_the_dark(place: Place, picture: Pictur
         assert me.complaints == []
 
 
-def test_staff_asks_for_a_sweep_and_sees_it_come(place: Place, picture: Picture) -> None:
+def test_staff_asks_for_a_sweep_and_sees_it_come(place: Place) -> None:
     place.start("work 1", "Count the ticks")
     with place.visiting() as me:
         page = me.open("/")
         expect(page.get_by_role("link", name=AGENT).first).to_be_visible()
-        picture(page, "board")
         page.get_by_role("link", name="Sweeps").click()
         page.get_by_role("button", name="Sweep now").click()
-        expect(page.get_by_role("link", name="In the loop").first).to_be_visible(timeout=SOON)
-        expect(page.get_by_text("has not finished it yet")).to_be_hidden()
+        expect(page.get_by_role("rowheader", name="Count the ticks")).to_be_visible(timeout=SOON)
+        page.get_by_role("link", name="The sweep", exact=True).click()
+        expect(page.get_by_role("heading", name="Sweep: In the loop")).to_be_visible()
         assert me.complaints == []

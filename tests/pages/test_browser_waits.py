@@ -77,6 +77,7 @@ def test_on_a_telephone_the_key_is_copied_and_the_call_that_is_shown_ends_the_wa
         visit(**TELEPHONE, permissions=["clipboard-read", "clipboard-write"]),
     )
     page = ada.open(path_of(session))
+    page.get_by_role("tab", name="Session").click()
     page.locator("#new-wait summary").click()
     page.get_by_label("What is waited for").fill("The release")
     page.get_by_label("Kind").select_option("An approval")

@@ -42,7 +42,8 @@ def test_markdown_is_still_good_for_something() -> None:
     html = render_markdown("# T\n\n*a* **b** `c` ~~d~~ [e](https://x.example)\n\n- f\n\n```\n<g>\n```\n\n|h|\n|-|\n|i|")
     for piece in ("<h1>T</h1>", "<em>a</em>", "<strong>b</strong>", "<code>c</code>", "<s>d</s>", "<li>f</li>"):
         assert piece in html
-    assert '<a href="https://x.example" rel="noopener noreferrer nofollow">e</a>' in html
+    for piece in ('href="https://x.example"', 'rel="noopener noreferrer nofollow"', 'target="_blank"'):
+        assert piece in html
     assert "&lt;g&gt;" in html
     assert "<td>i</td>" in html
 
@@ -135,7 +136,7 @@ def test_the_systems_words_are_not_the_users(world: World) -> None:
     session.prompts.create(message_id="continue:1", text="Go on.", kind="continue", state="sending")
     hear(session, {"kind": "prompt.accepted", "message_id": "continue:1"})
     first, second = shown(session)
-    assert "You " in first
+    assert "<span>You</span>" in first
     assert "System, after an interruption" in second
 
 
@@ -171,3 +172,59 @@ def test_earlier_messages_are_a_page_away(world: World, monkeypatch: pytest.Monk
     assert "note 0" in earlier.text
     assert "note 2" not in earlier.text
     assert client.get(path_of(session), {"before": "x"}).status_code == 404
+
+
+def test_a_tools_change_of_a_file_is_told_line_by_line(world: World) -> None:
+    session = world.running_session()
+    diff = {"type": "diff", "path": "a.py", "oldText": "one\ntwo\nthree\n", "newText": "one\n<2>\nthree\n"}
+    new = {"type": "diff", "path": "b.py", "oldText": None, "newText": "x\n"}
+    hear(session, {"kind": "tool.call", "tool_call_id": "t", "title": "Edit", "content": [diff, new]})
+    html = shown(session)[-1]
+    assert '<span class="gone">-two\n</span><span class="added">+&lt;2&gt;\n</span>' in html
+    assert '<span class="added">+1</span> <span class="gone">−1</span>' in html
+    assert "b.py (new)" in html
+
+
+def test_a_plan_says_how_far_it_is(world: World) -> None:
+    session = world.running_session()
+    steps = [
+        {"content": "Read", "status": "completed"},
+        {"content": "Write", "status": "in_progress"},
+        {"content": "Tell"},
+    ]
+    hear(session, {"kind": "plan", "entries": steps})
+    html = shown(session)[-1]
+    assert "1 of 3 done" in html
+    assert [html.index(f'class="{state}"') for state in ("done", "now", "open")] == sorted(
+        html.index(f'class="{state}"') for state in ("done", "now", "open")
+    )
+
+
+def test_what_a_turn_has_cost_is_shown_and_kept_until_it_is_told_anew(ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, {"kind": "usage", "usage": {"inputTokens": 1200, "outputTokens": 7}})
+    hear(session, {"kind": "usage", "usage": {"used": 50, "size": 200, "strange": {"x": 1}}}, {"kind": "usage"})
+    html = ada.get(path_of(session)).text
+    for name, value in (("Tokens in", "1,200"), ("Tokens out", "7"), ("Context in use", "25% of 200 tokens")):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in html
+
+
+def test_a_link_to_a_message_shows_what_is_around_it(
+    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessions_app.views.conversation.PAGE", 6)
+    monkeypatch.setattr("sessions_app.views.conversation.LATER", 2)
+    session = world.running_session()
+    for number in range(10):
+        tool = {"kind": "tool.call", "tool_call_id": str(number), "status": "completed"}
+        hear(session, {"kind": "message.agent", "text": f"<{number}>"}, tool)
+    asked = session.messages.filter(role="agent")[3]
+    html = ada.get(f"{path_of(session)}?at={asked.seq}").text
+    assert f'id="m-{asked.id}"' in html
+    assert "Back to the newest messages" in html
+    newest = ada.get(f"{path_of(session)}?at={session.messages.latest('seq').seq}").text
+    assert "Back to the newest messages" not in newest
+    earlier = ada.get(f"{path_of(session)}earlier/?before={asked.seq}").json()
+    assert len(earlier["messages"]) == 6
+    assert earlier["older_than"] is not None
+    assert ada.get(f"{path_of(session)}earlier/?before=x").status_code == 404

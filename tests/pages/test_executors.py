@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
-from executors_app.models import AgentCapability, Executor, ExecutorRunning
-from sessions_app.models import TeamRole
+from executors_app.agentctl import identity
+from executors_app.models import Executor, ExecutorRunning
+from sessions_app.models import Supervisor, TeamRole
 from tests.pages.world import World, path_of
-
-NOVEMBER: Final = datetime(2026, 11, 3, 9, tzinfo=UTC)
 
 
 def test_without_any_place_it_says_so(ada: Client, world: World) -> None:
@@ -73,29 +73,50 @@ def test_a_viewer_sees_the_error_and_no_button(ada: Client, world: World, failed
     assert "Retry" not in html
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"claimed": True}, "Demo agent 1.2 claims session/load; it has not been tried."),
-        ({"claimed": True, "kept_at": NOVEMBER}, "Demo agent 1.2 claims session/load, and kept it on 3 Nov 2026."),
-        (
-            {"claimed": True, "broken_at": NOVEMBER, "broken_how": "error", "broken_said": "no <b>such</b> row"},
-            "Demo agent 1.2 claims session/load, but did not keep it on 3 Nov 2026: it answered with an error.",
-        ),
-    ],
-)
-def test_what_agents_claim_is_told_to_everybody_without_their_own_words(
-    values: dict[str, Any], words: str, bob: Client
-) -> None:
-    key = {"agent_type": "demo", "agent_version": "1.2", "capability": "load_session", "last_seen_at": NOVEMBER}
-    AgentCapability.objects.create(**key, **values)
-    html = bob.get("/executors/").text
-    assert words in html
-    assert "such" not in html
+def test_a_place_can_be_looked_at_by_staff_and_the_answer_is_words(ada: Client, world: World) -> None:
+    path = f"/executors/{world.executor.id}/look/"
+    assert path not in ada.get("/executors/").text
+    assert ada.post(path).status_code == 403
+    world.ada.is_staff = True
+    world.ada.save()
+    assert f'formaction="{path}"' in ada.get("/executors/").text
+    told = ada.post(path, follow=True).text
+    assert "Here can be used. Nothing claims to run there. The look took" in told
 
 
-def test_an_agent_type_that_is_no_more_is_called_by_its_name(ada: Client) -> None:
-    AgentCapability.objects.create(
-        agent_type="<dismantled>", capability="load_session", claimed=True, last_seen_at=NOVEMBER
-    )
-    assert "&lt;dismantled&gt; claims session/load" in ada.get("/executors/").text
+def test_a_place_that_cannot_be_used_says_why(ada: Client, world: World) -> None:
+    world.ada.is_staff = True
+    world.ada.save()
+    place = Executor.objects.create(name="Far", runtime="remote_docker", config={"nonsense": True})
+    old = Executor.objects.create(name="Old", runtime="dismantled")
+    for row in (place, old):
+        assert f"{row.name} cannot be used now: " in ada.post(f"/executors/{row.id}/look/", follow=True).text
+
+
+def test_it_is_told_where_an_agent_lives_and_who_commands_it_until_when(ada: Client, world: World) -> None:
+    world.running_session()
+    later = timezone.now() + timedelta(seconds=10)
+    ExecutorRunning.objects.update(host_id=identity.host_id(), pid=4321, owner="boot", lease_expires_at=later)
+    html = ada.get("/executors/").text
+    assert "this machine" in html
+    assert "held by supervisor boot, until" in html
+    ExecutorRunning.objects.update(host_id="0123456789abcdef", owner="gone-and-away")
+    html = ada.get("/executors/").text
+    assert "another machine (01234567)" in html
+    assert "held by supervisor gone-and, which is gone" in html
+    ExecutorRunning.objects.update(owner="", lease_expires_at=None)
+    assert "nobody commands it" in ada.get("/executors/").text
+
+
+def test_a_full_place_is_said_to_be_full(ada: Client, world: World) -> None:
+    world.running_session()
+    Executor.objects.update(max_live=1)
+    html = ada.get("/executors/").text
+    assert ">Full<" in html
+    assert '<meter min="0" max="1" value="1"' in html
+
+
+def test_without_a_supervisor_it_says_what_that_means(ada: Client, world: World) -> None:
+    assert "first look done" in ada.get("/executors/").text
+    Supervisor.objects.all().delete()
+    assert "No supervisor is alive now." in ada.get("/executors/").text

@@ -305,10 +305,10 @@ def test_the_badge_tells_a_first_start_from_a_loss(ada: Client, world: World) ->
 
 def test_while_the_workspace_starts_its_panel_waits(ada: Client, world: World) -> None:
     session = world.running_session()
-    assert "inert" not in page(ada, session)
+    assert 'data-workspace="ready"' in page(ada, session)
     ExecutorRunning.objects.update(status="starting")
     html = page(ada, session)
-    assert 'inert aria-busy="true"' in html
+    assert 'data-workspace="starting"' in html
     assert '<span class="spinner" aria-hidden="true"></span> <span class="pill busy">Starting</span>' in html
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
-from sessions_app.models import SweepRequest
+from sessions_app.models import SweepRequest, Task
 from tests.pages.world import World, make_sweep, path_of
 
 
@@ -45,12 +47,89 @@ def test_a_start_that_ended_after_its_sweep_is_told_by_its_first_receipt(ada: Cl
     sweep = make_sweep(session, skipped=1)
     sweep.rows.update(receipt_kind="")
     path = f"/sweeps/{sweep.id}/"
-    assert ">started fresh<" not in ada.get(path).text
+    assert ">still starting<" in table(ada, path)
+    assert ">started fresh<" not in table(ada, path)
     for kind in ("injected", "failed"):
         session.receipts.create(kind=kind)
-    html = ada.get(path).text
+    html = table(ada, path)
     assert ">told what was said<" in html
     assert ">failed<" not in html
+
+
+def table(client: Client, path: str) -> str:
+    return client.get(path).text.partition("<table>")[2]
+
+
+def three_rows(world: World) -> Any:
+    """A sweep that found one alive, one dead that is loaded, and one that nobody could tell of."""
+    mended, painted, counted = (world.resting_session() for _ in range(3))
+    for session, title in ((painted, "Paint the bridge"), (counted, "Count 100% of the fish")):
+        Task.objects.filter(id=session.task_id).update(title=title)
+    sweep = make_sweep(mended, loaded=1, reattached=1, skipped=1)
+    sweep.rows.create(session=painted, observed="alive", rule="alive_same_agent", agent_action="reattach")
+    sweep.rows.create(session=counted, observed="unknown", rule="unknown_first")
+    return sweep
+
+
+@pytest.mark.parametrize(
+    ("query", "titles"),
+    [
+        ("", {"Mend the tests", "Paint the bridge", "Count 100% of the fish"}),
+        ("seen=alive", {"Paint the bridge"}),
+        ("came=loaded", {"Mend the tests"}),
+        ("came=skipped", {"Count 100% of the fish"}),
+        ("q=BRIDGE", {"Paint the bridge"}),
+        ("q=%25", {"Count 100% of the fish"}),
+        ("seen=dead&came=reattached", set()),
+        ("seen=nonsense&came=nonsense&page=x", {"Mend the tests", "Paint the bridge", "Count 100% of the fish"}),
+    ],
+)
+def test_the_rows_of_a_sweep_can_be_narrowed(query: str, titles: set[str], ada: Client, world: World) -> None:
+    sweep = three_rows(world)
+    shown = table(ada, f"/sweeps/{sweep.id}/?{query}")
+    assert {
+        one for one in ("Mend the tests", "Paint the bridge", "Count 100% of the fish") if f">{one}</a>" in shown
+    } == titles
+    assert ("None of them fits." in ada.get(f"/sweeps/{sweep.id}/?{query}").text) is (not titles)
+
+
+def test_each_row_says_why_in_a_sentence_and_the_sweep_before_is_beside_it(ada: Client, world: World) -> None:
+    before = make_sweep(reattached=2)
+    html = ada.get(f"/sweeps/{three_rows(world).id}/").text
+    assert "No answer: look again first." in html
+    assert "The one before" in html
+    assert f'href="/sweeps/{before.id}/"' in html
+
+
+def test_a_long_sweep_comes_in_pages(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessions_app.views.sweeps.ROWS_SHOWN", 2)
+    path = f"/sweeps/{three_rows(world).id}/"
+    assert "2 of 3 are shown" in ada.get(path).text
+    assert 'href="?page=2">Next' in ada.get(path).text
+    assert table(ada, f"{path}?page=2").count("<tr>") == 2, "the head and the third row"
+
+
+def test_a_dry_run_is_followed_and_told_to_its_own_teams(ada: Client, bob: Client, world: World) -> None:
+    session = world.running_session()
+    world.ada.is_staff = True
+    world.ada.save()
+    path = ada.post("/sweeps/", {"dry_run": "1"}).headers["Location"]
+    asked = SweepRequest.objects.get(dry_run=True)
+    assert path == f"/sweeps/requests/{asked.id}/"
+    assert "The supervisor has not begun yet" in ada.get(path).text
+    SweepRequest.objects.update(rows_done=3, rows_in_all=9)
+    state = ada.get(f"{path}live/").json()["parts"]["request"]
+    assert "3 of 9 sessions" in state
+    assert '<progress class="progress" max="9" value="3"' in state
+    row = {"session_id": str(session.id), "task_id": str(session.task_id), "task_title": "Mend the tests"}
+    decided = {"observed": "dead", "rule": "dead_resume_now", "agent_action": "resume", "strategy": "native"}
+    report = {"examined": 1, "duration_ms": 7, "sessions": [{**row, **decided, "reason": "", "error_message": ""}]}
+    SweepRequest.objects.update(done_at=timezone.now(), report=report)
+    mine, theirs = ada.get(path).text, bob.get(path).text
+    assert "Nothing was written: 1 looked at in 7 ms." in mine
+    assert "Resume the agent (native)" in mine
+    assert path_of(session) in mine
+    assert path_of(session) not in theirs
 
 
 def test_a_sweep_that_never_was_is_not_there(ada: Client, world: World) -> None:

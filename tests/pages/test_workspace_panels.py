@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from executors_app.models import ExecutorRunning
 from sessions_app.models import TaskSession
 from tests.agentctl.processes import REAL, Place
 from tests.agentctl.running import TOKEN
-from tests.executors.repositories import run_git
+from tests.executors.repositories import commit, run_git
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, path_of
 from tests.workspace.served import make_repository_in
@@ -41,58 +42,122 @@ def session(world: World, place: Place) -> TaskSession:
     return made
 
 
+def tab(page: Page, name: str) -> None:
+    page.get_by_role("tab", name=name).click()
+
+
 def test_changes_are_shown_read_and_committed(visit: Any, session: TaskSession, place: Place) -> None:
     (place.workspace / "README").write_text("changed <b>\n")
-    (place.workspace / "new").write_text("x")
+    (place.workspace / "new").write_text("x\n")
+    (place.workspace / "left").write_text("not yet\n")
     ada = visit()
     page = ada.open(path_of(session))
-    page.locator("#changes summary").click()
+    tab(page, "Changes")
     expect(page.get_by_text("Not staged (1)")).to_be_visible()
-    expect(page.get_by_text("New (1)")).to_be_visible()
+    expect(page.get_by_text("New (2)")).to_be_visible()
 
-    page.get_by_role("button", name="README").click()
-    expect(page.locator("#changes .added")).to_have_text("+changed <b>\n")
-    expect(page.locator("#changes .gone")).to_have_text("-hello\n")
+    changes = page.locator("#changes")
+    changes.get_by_role("button", name="README").click()
+    expect(changes.locator(".added")).to_have_text("+changed <b>\n")
+    expect(changes.locator(".gone")).to_have_text("-hello\n")
     page.get_by_role("button", name="← All changes").click()
-    page.get_by_label("Commit all of it").fill("Change it")
+    changes.get_by_role("button", name="new", exact=True).click()
+    expect(changes.locator(".added")).to_have_text("+x\n")
+    page.get_by_role("button", name="← All changes").click()
+    page.get_by_label("Commit left").uncheck()
+    page.get_by_label("Commit what is ticked").fill("Change it")
     page.get_by_role("button", name="Commit", exact=True).click()
 
-    expect(page.get_by_text("Everything is committed.")).to_be_visible()
-    expect(page.locator("#changes .commits li").first).to_contain_text("Change it")
+    expect(changes.get_by_role("status")).to_contain_text("Change it")
+    expect(page.get_by_text("New (1)")).to_be_visible()
+    expect(changes.locator(".commits li").first).to_contain_text("Change it")
     assert run_git(place.workspace, "log", "-1", "--format=%an %s") == "ada Change it"
+    assert run_git(place.workspace, "status", "--porcelain") == "?? left"
+
+    page.get_by_label("Commit left").uncheck()
+    page.get_by_label("Commit what is ticked").fill("Nothing")
+    page.get_by_role("button", name="Commit", exact=True).click()
+    expect(changes.get_by_role("alert")).to_have_text("Nothing is ticked.")
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_a_file_is_edited_and_one_that_has_changed_meanwhile_is_not_overwritten(
+def test_a_merge_with_conflicts_is_said_and_cannot_be_committed(visit: Any, session: TaskSession, place: Place) -> None:
+    start = run_git(place.workspace, "rev-parse", "HEAD")
+    commit(place.workspace, "README", "ours\n")
+    run_git(place.workspace, "checkout", "-q", "-b", "other", start)
+    commit(place.workspace, "README", "theirs\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        run_git(place.workspace, "merge", "-q", "-")
+    page = visit().open(path_of(session))
+    tab(page, "Changes")
+    expect(page.get_by_text("In conflict (1)")).to_be_visible()
+    expect(page.locator("#changes").get_by_role("alert")).to_contain_text("A merge has conflicts.")
+    expect(page.get_by_label("Commit what is ticked")).to_have_count(0)
+
+
+def test_files_are_opened_edited_and_made_and_what_has_changed_meanwhile_is_not_overwritten(
     visit: Any, world: World, session: TaskSession, place: Place
 ) -> None:
     world.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
+    (place.workspace / "src" / "deep").mkdir(parents=True)
+    (place.workspace / "src" / "deep" / "code.py").write_text("def f():\n    return '<b>\u202e'\n")
+    (place.workspace / "data.bin").write_bytes(bytes(range(256)))
+    (place.workspace / "huge.txt").write_text("line\n" * 300_000)
     ada = visit()
     page = ada.open(path_of(session))
-    page.locator("#files summary").click()
-    page.get_by_role("button", name="README").click()
+    tab(page, "Files")
+    files = page.locator("#files")
+    for folder in ("src/", "deep/"):
+        files.get_by_role("button", name=folder).click()
+    files.get_by_role("button", name="code.py").click()
+    expect(files.locator("pre .k").first).to_have_text("def")
+    expect(files.locator("pre")).to_contain_text("<b>⟦RLO⟧")
+    files.get_by_role("button", name="data.bin").click()
+    expect(files).to_contain_text("This is not a text (256 bytes)")
+    files.get_by_role("button", name="huge.txt").click()
+    expect(files).to_contain_text("Only its beginning is shown")
+    expect(page.get_by_role("button", name="Edit")).to_have_count(0)
+
+    files.get_by_role("button", name="README").click()
     page.get_by_role("button", name="Edit").click()
     page.get_by_label("Content of README").fill("mine\n")
     page.get_by_role("button", name="Save").click()
-    expect(page.locator("#files pre")).to_have_text("mine\n")
+    expect(files.locator("pre")).to_have_text("mine\n")
     assert (place.workspace / "README").read_text() == "mine\n"
 
     page.get_by_role("button", name="Edit").click()
     page.get_by_label("Content of README").fill("mine again\n")
     (place.workspace / "README").write_text("the agent's\n")
     page.get_by_role("button", name="Save").click()
-    expect(page.locator("#files").get_by_role("alert")).to_contain_text("has changed since it was read")
+    expect(files.get_by_role("alert")).to_contain_text("has changed since it was read")
     expect(page.get_by_label("Content of README")).to_have_value("mine again\n")
     assert (place.workspace / "README").read_text() == "the agent's\n"
+    files.get_by_text("What would be overwritten").click()
+    expect(files.locator(".gone")).to_have_text("-the agent's\n")
+    expect(files.locator(".added")).to_have_text("+mine again\n")
+    page.get_by_role("button", name="Overwrite it with mine").click()
+    expect(files.locator("pre")).to_have_text("mine again\n")
+    assert (place.workspace / "README").read_text() == "mine again\n"
+
+    page.get_by_role("button", name="New file").click()
+    page.get_by_label("Path of the new file").fill("src/made.txt")
+    page.get_by_role("button", name="Begin").click()
+    page.get_by_label("Content of src/made.txt").fill("new\n")
+    page.get_by_role("button", name="Save").click()
+    expect(files.get_by_role("status")).to_have_text("The file was made.")
+    expect(files.get_by_role("button", name="made.txt")).to_be_visible()
+    assert (place.workspace / "src" / "made.txt").read_text() == "new\n"
     assert ada.unexpected(*NO_SOCKET, "409 (Conflict)") == []
 
 
-def test_who_may_not_operate_is_offered_no_editing(visit: Any, session: TaskSession) -> None:
+def test_who_may_not_operate_is_offered_no_editing_and_no_terminal(visit: Any, session: TaskSession) -> None:
     page = visit().open(path_of(session))
-    page.locator("#files summary").click()
+    tab(page, "Files")
     page.get_by_role("button", name="README").click()
     expect(page.locator("#files pre")).to_have_text("hello\n")
-    expect(page.get_by_role("button", name="Edit")).to_have_count(0)
+    for name in ("Edit", "New file"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+    expect(page.get_by_role("tab", name="Terminal")).to_have_count(0)
 
 
 def test_where_no_workspace_is_open_what_was_kept_is_shown_and_said(
@@ -100,14 +165,18 @@ def test_where_no_workspace_is_open_what_was_kept_is_shown_and_said(
 ) -> None:
     world.repository.path = str(place.workspace)
     world.repository.save()
+    world.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
     session.worktree_branch = run_git(place.workspace, "branch", "--show-current")
     session.save(update_fields=["worktree_branch"])
     ExecutorRunning.objects.update(status="stopped")
     page = visit().open(path_of(session))
-    page.locator("#files summary").click()
+    tab(page, "Files")
     expect(page.locator("#files")).to_contain_text("The workspace is not open. This is what was kept of it")
     page.get_by_role("button", name="README").click()
     expect(page.locator("#files pre")).to_have_text("hello\n")
-    page.locator("#changes summary").click()
+    expect(page.get_by_role("button", name="Edit")).to_have_count(0)
+    tab(page, "Changes")
     expect(page.locator("#changes")).to_contain_text("The workspace is not open.")
     expect(page.locator("#changes .commits li")).to_have_count(1)
+    tab(page, "Terminal")
+    expect(page.locator("#terminal")).to_contain_text("No workspace is open, so there is no shell to type in.")

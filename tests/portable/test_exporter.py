@@ -24,6 +24,7 @@ from sessions_app.supervisor.threads import DatabaseThread
 from tests.portable.records import events_of, log_of, session_with_a_past
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, execution_of, running_session
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.django_db
 
@@ -169,6 +170,7 @@ def test_of_two_hosts_with_one_database_one_exports(tmp_path: Path, settings: An
     if connection.vendor != "postgresql":
         pytest.skip("an embedded database has one host")
     session = session_with_a_past()
+    events_of_session = events_of(session)
     threads = {name: DatabaseThread(name) for name in ("one", "two")}
     exporters = {name: Exporter(name) for name in threads}
 
@@ -177,16 +179,19 @@ def test_of_two_hosts_with_one_database_one_exports(tmp_path: Path, settings: An
         await threads[name](exporters[name].step, final=True)
 
     async def race() -> None:
-        await step("one")
+        assert await goes_on("one")
         await step("two")
         assert not list((tmp_path / "two").rglob("*.jsonl"))
-        threads["one"].close()  # with its connection goes its lead
-        await step("two")
+        threads["one"].close()  # with its connection goes its lead, once the server has noticed
+        await eventually_async(lambda: goes_on("two"), describe="the other exports")
+
+    async def goes_on(name: str) -> bool:
+        await step(name)
+        folder = tmp_path / name / "sessions"
+        return bool(list(folder.glob("*.jsonl"))) and told(folder, session) == events_of_session
 
     asyncio.run(race())
     threads["two"].close()
-    for name in threads:
-        assert told(tmp_path / name / "sessions", session) == events_of(session)
 
 
 def test_a_session_that_cannot_be_written_is_said_once_and_stops_no_other(

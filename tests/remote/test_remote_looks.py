@@ -70,7 +70,7 @@ async def test_a_host_that_did_not_answer_is_left_in_peace_for_a_while(place: Re
     assert (await look(place, facts, timeout=0.3)).reason == "timeout"
     begun = time.monotonic()
     assert (await look(place, facts, timeout=5.0)).reason == "timeout"
-    assert time.monotonic() - begun < 0.3, "it was asked again at once"
+    assert time.monotonic() - begun < 2, "it was asked again at once"
     place.machine.thaw()
     await place.runtime.check_place(place.config)
     assert (await look(place, facts)).observed is Observed.DEAD, "who has answered is asked again"

@@ -35,22 +35,18 @@ KEPT: Final[Pages] = {**EDITED, "add/": staff(200, 200), _OBJECT + "delete/": st
 """Made, changed and removed by staff."""
 ASKED: Final[Pages] = {**RECORD, "add/": staff(200, 302)}
 """Read-only, but adding one is a way to ask."""
-LISTED: Final[Pages] = {
-    **RECORD,
-    _OBJECT + "change/": staff(302, NO),
-    _OBJECT + "history/": staff(302, 302),
-}
-"""Nothing but a list."""
 GUARDED: Final[Pages] = {
     **dict.fromkeys(("", "add/", _OBJECT + "change/", _OBJECT + "delete/", _OBJECT + "history/"), staff(NO, NO)),
     _OBJECT: staff(302, 302),
 }
 """Wants more than to be staff: whoever edits people can make staff."""
 
+SAYS_NOTHING: Final[Pages] = {_OBJECT + "change/": staff(200, 302)}
+"""An empty form is one that says nothing, and is taken."""
+
 MODELS: Final[Mapping[str, Pages]] = {
     "auth/user": {**GUARDED, "<id>/password/": staff(NO, NO)},
     "auth/group": GUARDED,
-    "authtoken/tokenproxy": LISTED,
     "django_q/schedule": RECORD,
     "django_q/success": RECORD,
     "django_q/failure": RECORD,
@@ -59,12 +55,24 @@ MODELS: Final[Mapping[str, Pages]] = {
     "executors_app/agentprofile": KEPT,
     "executors_app/executor": KEPT,
     "executors_app/executorrunning": RECORD,
+    "sessions_app/apitoken": RECORD,
+    "sessions_app/chore": RECORD,
+    "sessions_app/attentionitem": RECORD,
+    "sessions_app/attentionmark": RECORD,
     "sessions_app/continuityreceipt": RECORD,
+    "sessions_app/delivereditem": RECORD,
+    "sessions_app/delivery": RECORD,
     "sessions_app/intent": RECORD,
+    "sessions_app/leftover": RECORD,
     "sessions_app/loginlink": RECORD,
     "sessions_app/message": RECORD,
     "sessions_app/messagepart": RECORD,
+    "sessions_app/metriccount": RECORD,
+    "sessions_app/orphaned": RECORD,
+    "sessions_app/notificationsettings": RECORD,
     "sessions_app/permissionrequest": RECORD,
+    "sessions_app/presence": RECORD,
+    "sessions_app/preferences": RECORD,
     "sessions_app/prompt": RECORD,
     "sessions_app/recoverysweep": RECORD,
     "sessions_app/repository": KEPT,
@@ -75,15 +83,17 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/sweepoutcome": RECORD,
     "sessions_app/sweeprequest": ASKED,
     "sessions_app/task": EDITED,
-    "sessions_app/tasksession": EDITED,
+    "sessions_app/tasksession": {**EDITED, **SAYS_NOTHING},
+    "sessions_app/teampolicy": {**KEPT, **SAYS_NOTHING},
     "sessions_app/teamrole": KEPT,
+    "sessions_app/webhook": RECORD,
 }
 
 SITE: Final[Mapping[str, Methods]] = {
     "": staff(200, 200),
     "login/": {method: Row((302, NO, NO, NO, 302)) for method in ("get", "post")},
     "logout/": {"get": Row((302, 302, 302, 302, 405)), "post": Row((302, 302, 302, 302, 302))},
-    "password_change/": staff(200, 200),
+    "password_change/": staff(302, 302),
     "password_change/done/": staff(200, 405),
     "autocomplete/": staff(NO, 405),
     "jsi18n/": staff(200, 405),
@@ -95,8 +105,11 @@ SITE: Final[Mapping[str, Methods]] = {
 ACTIONS: Final[Mapping[str, frozenset[str]]] = {
     "executors_app/agentprofile": frozenset({"delete_selected"}),
     "executors_app/executor": frozenset({"delete_selected"}),
+    "sessions_app/apitoken": frozenset({"revoke"}),
     "sessions_app/repository": frozenset({"delete_selected"}),
     "sessions_app/tasksession": frozenset({"resume", "stop", "sweep_now"}),
+    "sessions_app/teampolicy": frozenset({"delete_selected"}),
     "sessions_app/teamrole": frozenset({"delete_selected"}),
+    "sessions_app/webhook": frozenset({"switch_off"}),
 }
 """What staff can do with the rows that are ticked; nothing for any other model, and nothing for anybody else."""

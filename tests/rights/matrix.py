@@ -79,6 +79,16 @@ def page_writes(status: int, **body: Any) -> Row:
     return Row((LOGIN, 404, 403, status, 404), body)
 
 
+def page_staff(status: int) -> Row:
+    """A page for staff."""
+    return Row((LOGIN, 403, 403, 403, status))
+
+
+def team_managers(status: int, **body: Any) -> Row:
+    """A form for who says who is in a team: staff, and the team's admins, who have a test of their own."""
+    return Row((LOGIN, 404, 403, 403, status), body)
+
+
 Methods = Mapping[str, Row]
 _TASK: Final = "api/v1/tasks/<uuid:task_id>/"
 _SESSION: Final = _TASK + "sessions/<uuid:session_id>/"
@@ -89,6 +99,7 @@ API: Final[Mapping[str, Methods]] = {
         "get": known(),
         "post": Row((401, 400, 403, 201, 400), {"title": "A task", "team": "team"}),
     },
+    "api/v1/sessions/bulk/": {"post": Row((401, 200, 403, 200, 200), {"action": "stop", "sessions": ["{session_id}"]})},
     _TASK: {"get": reads(), "patch": writes(200, title="Another")},
     _TASK + "archive/": {"post": writes(200)},
     _TASK + "done/": {"post": writes(200)},
@@ -96,13 +107,14 @@ API: Final[Mapping[str, Methods]] = {
         "get": reads(),
         "post": writes(201, agent_profile="{profile}", executor="{executor}"),
     },
-    _SESSION: {"get": reads(), "delete": writes(409)},
+    _SESSION: {"get": reads(), "patch": writes(200, policy="manual"), "delete": writes(409)},
     _SESSION + "status/": {"get": reads()},
     _SESSION + "resume/": {"post": writes(202)},
     _SESSION + "prompt/": {"post": writes(202, message_id="m", text="Go on")},
     _SESSION + "cancel/": {"post": writes(202)},
     _SESSION + "stop/": {"post": writes(202)},
     _SESSION + "close/": {"post": writes(202, **{"as": "completed"})},
+    _SESSION + "acknowledge/": {"post": reads()},
     _SESSION + "messages/": {"get": reads()},
     _SESSION + "events/": {"get": reads()},
     _SESSION + "events/stream": {"get": reads()},
@@ -137,20 +149,75 @@ API: Final[Mapping[str, Methods]] = {
     "api/v1/sweeps/": {"get": known(), "post": staff_writes(202)},
     "api/v1/sweeps/<uuid:sweep_id>/": {"get": known()},
     "api/v1/sweeps/requests/<uuid:request_id>/": {"get": known()},
+    "api/v1/attention/": {"get": known()},
+    "api/v1/attention/<uuid:item_id>/acknowledge/": {"post": reads()},
+    "api/v1/attention/<uuid:item_id>/dismiss/": {"post": reads()},
+    "api/v1/tokens/": {"get": known(), "post": Row((401, 201, 201, 201, 201), {"name": "x"})},
+    "api/v1/tokens/<uuid:token_id>/": {"delete": Row((401, 404, 404, 204, 404))},
+    "api/v1/notifications/": {"get": known(), "patch": Row((401, 200, 200, 200, 200), {"only_mine": True})},
+    "api/v1/notifications/test/": {"post": known(409)},
+    "api/v1/notifications/deliveries/": {"get": known()},
+    "api/v1/webhooks/": {"get": known(), "post": known(400)},
+    "api/v1/webhooks/<uuid:webhook_id>/": {
+        "get": Row((401, 404, 404, 200, 404)),
+        "patch": Row((401, 404, 404, 200, 404), {"enabled": False}),
+        "delete": Row((401, 404, 404, 204, 404)),
+    },
+    "api/v1/webhooks/<uuid:webhook_id>/rotate/": {"post": Row((401, 404, 404, 200, 404))},
+    "api/v1/webhooks/<uuid:webhook_id>/test/": {"post": Row((401, 404, 404, 202, 404))},
+    "api/v1/teams/<int:team_id>/policy/": {
+        "get": Row((401, 404, 200, 200, 200)),
+        "patch": Row((401, 404, 403, 403, 200), {"policy": "manual"}),
+    },
     "api/v1/schema/": {"get": known()},
     "api/v1/docs/": {"get": known()},
     "api/v1/": {"get": same(404), "post": same(404)},
 }
 
 _PAGE: Final = "tasks/<uuid:task_id>/"
+_TEAM: Final = "settings/teams/<int:team_id>/"
 _SESSION_PAGE: Final = _PAGE + "sessions/<uuid:session_id>/"
 
 PAGES: Final[Mapping[str, Methods]] = {
+    "settings/notifications/": {
+        "get": page(),
+        "post": Row((LOGIN, 302, 302, 302, 302), {"every": 15, "minimum_share": 0}),
+    },
+    "settings/notifications/test/": {"get": page(405), "post": page(302)},
+    "settings/notifications/webhooks/": {"get": page(405), "post": page(422)},
+    "settings/notifications/webhooks/<uuid:webhook_id>/<str:what>/": {
+        "get": page(405),
+        "post": Row((LOGIN, 404, 404, 302, 404), names={"what": "switch"}),
+    },
+    "settings/teams/<int:team_id>/policy/": {
+        "get": Row((LOGIN, 404, 200, 200, 200)),
+        "post": Row((LOGIN, 404, 403, 403, 302), {"policy": "manual"}),
+    },
+    "attention/": {"get": page(), "post": page(405)},
+    "attention/live/": {"get": page(), "post": page(405)},
+    "attention/count/": {"get": page(), "post": page(405)},
+    "attention/seen/": {"get": page(405), "post": page(302)},
+    "attention/<uuid:item_id>/<str:what>/": {
+        "get": page(405),
+        "post": Row((LOGIN, 404, 302, 302, 404), names={"what": "dismiss"}),
+    },
     "": {"get": page(), "post": Row((LOGIN, 422, 403, 422, 403), {"title": "A task"})},
     "live/": {"get": page(), "post": page(405)},
     "executors/": {"get": page(), "post": page(405)},
     "executors/live/": {"get": page(), "post": page(405)},
+    "sessions/bulk/": {
+        "get": page(405),
+        "post": Row((LOGIN, 200, 403, 200, 403), {"action": "stop", "session": "{session_id}"}),
+    },
+    "executors/<uuid:executor_id>/look/": {"get": page(405), "post": Row((LOGIN, 403, 403, 403, 302))},
+    "agents/": {"get": page(), "post": page(405)},
+    "help/": {"get": page(), "post": page(405)},
+    "help/pictures/<slug:name>.png": {"get": page().at(name="board"), "post": page(405).at(name="board")},
+    "restart/": {"get": page(), "post": page(403)},
+    "restart/live/": {"get": page(), "post": page(405)},
     "sweeps/": {"get": page(), "post": Row((LOGIN, 403, 403, 403, 302))},
+    "sweeps/requests/<uuid:request_id>/": {"get": page(), "post": page(405)},
+    "sweeps/requests/<uuid:request_id>/live/": {"get": page(), "post": page(405)},
     "sweeps/live/": {"get": page(), "post": page(405)},
     "sweeps/<uuid:sweep_id>/": {"get": page(), "post": page(405)},
     "login/": dict.fromkeys(("get", "post", "put"), Row((200, 302, 302, 302, 302))),
@@ -161,10 +228,30 @@ PAGES: Final[Mapping[str, Methods]] = {
     _PAGE + "<str:what>/": {"get": page(405), "post": page_writes(302)},
     _SESSION_PAGE: {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "live/": {"get": page_reads(), "post": page(405)},
+    _SESSION_PAGE + "earlier/": {"get": page_reads(), "post": page(405)},
+    _SESSION_PAGE + "timeline/": {"get": page_reads(), "post": page(405)},
+    _SESSION_PAGE + "timeline/live/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "prompt/": {"get": page(405), "post": page_writes(302, message_id="m", text="Go on")},
     _SESSION_PAGE + "waits/": {"get": page(405), "post": page_writes(302)},
     _SESSION_PAGE + "waits/rotate/": {"get": page(405), "post": page_writes(302)},
     _SESSION_PAGE + "<str:action>/": {"get": page(405), "post": page_writes(302)},
+    "settings/": {"get": page(302), "post": page(302)},
+    "settings/profile/": {"get": page(), "post": page(422)},
+    "settings/theme/": {"get": same(405), "post": same(302)},
+    "settings/password/": {"get": page(), "post": page(422)},
+    "settings/password/logins/": {"get": page(405), "post": page(302)},
+    "settings/tokens/": {"get": page(), "post": page(422)},
+    "settings/tokens/<uuid:token_id>/revoke/": {"get": page(405), "post": Row((LOGIN, 404, 404, 302, 404))},
+    "settings/teams/": {"get": page(), "post": page_staff(422)},
+    _TEAM: {"get": Row((LOGIN, 404, 200, 200, 200)), "post": page(405)},
+    _TEAM + "invite/": {"get": page(405), "post": team_managers(422)},
+    _TEAM + "add/": {"get": page(405), "post": team_managers(422)},
+    _TEAM + "members/<int:user_id>/": {"get": page(405), "post": team_managers(302, role="viewer")},
+    _TEAM + "members/<int:user_id>/remove/": {"get": page(405), "post": team_managers(302)},
+    "settings/people/": {"get": page_staff(200), "post": page_staff(422)},
+    "settings/people/<int:user_id>/link/": {"get": page_staff(405), "post": page_staff(201)},
+    "design/": {"get": page(), "post": page(405)},
     "healthz": {"get": same(200), "post": same(200)},
     "readyz": {"get": same(503), "post": same(503)},
+    "metrics": {"get": same(200), "post": same(405)},
 }

@@ -31,11 +31,13 @@ ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "task.session.prompt": WRITES,
     "task.session.cancel": WRITES,
     "task.session.permission.respond": WRITES,
+    "task.session.presence": READS,
 }
 """``ok`` or the error's code, for those who get as far as to ask."""
 
-PAYLOADS: Final[Mapping[str, Mapping[str, str]]] = {
+PAYLOADS: Final[Mapping[str, Mapping[str, str | bool]]] = {
     "task.session.prompt": {"message_id": "m", "text": "Go on"},
+    "task.session.presence": {"here": True},
     "task.session.permission.respond": {
         "permission_id": "permission-1",
         "option_id": "allow",

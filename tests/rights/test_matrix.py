@@ -24,6 +24,8 @@ def cast(db: None) -> Cast:
 
 
 def filled(cast: Cast, value: Any) -> Any:
+    if isinstance(value, list):
+        return [filled(cast, one) for one in value]
     return value.format(**cast.names) if isinstance(value, str) else value
 
 

@@ -65,7 +65,10 @@ async def test_each_role_may_ask_what_the_table_says(cast: Cast, role: str, noun
     async with connected(f"/ws/{noun}/{thing.id}/", await in_database(headers, cast, role)) as socket:
         await socket.frame()
         for action, expected in ACTIONS.items():
-            given = {name: value.format(**cast.names) for name, value in PAYLOADS.get(action, {}).items()}
+            given = {
+                name: value.format(**cast.names) if isinstance(value, str) else value
+                for name, value in PAYLOADS.get(action, {}).items()
+            }
             payload = {**given, "session_id": str(cast.world.session.id)}
             answer = await socket.ask(action, payload)
             assert ("ok" if answer["ok"] else answer["error"]["code"]) == expected[role], action

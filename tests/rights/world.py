@@ -10,9 +10,10 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.test import Client
 
-from sessions_app.models import TeamRole
+from sessions_app.models import ApiToken, TeamRole, Webhook
 from tests.admin.everything import make_set
 from tests.api.world import PERMISSION, World, make_world, prompt
+from tests.attention.raising import raised
 
 ROLES: Final = ("anonymous", "stranger", "viewer", "member", "staff")
 """``staff`` is in no team: it administers, and finds no team's things on pages and in the API."""
@@ -37,6 +38,8 @@ def make_cast() -> Cast:
     operator = User.objects.create(username="operator", is_staff=True)
     for state in ("held", "interrupted", "queued"):
         prompt(world.session, state, state)
+    item = raised(world.session, "error", "rights")
+    webhook = Webhook.objects.create(user=world.member, url="https://hooks.example/")
     people = {"anonymous": None, "stranger": world.stranger, "viewer": viewer, "member": world.member}
     names = {
         "task_id": world.task.id,
@@ -47,9 +50,14 @@ def make_cast() -> Cast:
         "executor_id": world.executor.id,
         "sweep_id": world.sweep.id,
         "request_id": world.sweep_request.id,
+        "item_id": item.id,
+        "webhook_id": webhook.id,
         "profile": world.profile.id,
         "executor": world.executor.id,
         "secret": "used",
+        "team_id": world.team.pk,
+        "user_id": world.member.pk,
+        "token_id": ApiToken.mint(world.member, "a program", ApiToken.Scope.WRITE, None)[0].id,
         "what": "done",
         "action": "stop",
     }

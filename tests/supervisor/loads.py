@@ -59,7 +59,7 @@ class Resume:
             failure = failure_of(error, executor_failed=False)
             write_failure(self.session.id, plan.intent_id, plan.lease, failure)
         else:
-            agent_order.write_started(plan, plan.lease, order, answer)
+            agent_order.write_started(plan, plan.lease, order, answer, agent_order.known(plan.session_id))
         self.session = fresh(self.session)
         return self.session
 

@@ -95,8 +95,9 @@ def execution_of(session: TaskSession) -> ExecutorRunning:
 
 
 def names(session: TaskSession, after: int = 0) -> list[str]:
-    """The names of the session's log behind ``after``."""
-    return list(session.events.filter(seq__gt=after).order_by("seq").values_list("name", flat=True))
+    """The names of the session's log behind ``after``; what it raised is told in ``tests/attention``."""
+    behind = session.events.filter(seq__gt=after).exclude(name="session.attention")
+    return list(behind.order_by("seq").values_list("name", flat=True))
 
 
 def last_payload(session: TaskSession, name: str) -> dict[str, Any]:

@@ -29,7 +29,8 @@ def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int 
         attachment = await core.attach(session.id)
         assert attachment is not None
         for _ in range(times):
-            await aftermath.look(core, attachment)
+            since = await core.database(lambda: aftermath.wanted(fresh(session)))
+            await aftermath.look(core, attachment, since)
 
     with talking(session) as agentctl:
         agentctl.left = left

@@ -52,7 +52,9 @@ def starts(session: TaskSession, mode: str = "auto") -> tuple[planning.Plan, age
 def answers(session: TaskSession, answer: dict[str, Any], mode: str = "auto") -> bool:
     """The agent answers a start."""
     plan, order = starts(session, mode)
-    return agent_order.write_started(plan, plan.lease, order, {"resume_token": order.token_before, **answer})
+    return agent_order.write_started(
+        plan, plan.lease, order, {"resume_token": order.token_before, **answer}, agent_order.known(plan.session_id)
+    )
 
 
 def fails(session: TaskSession, code: str, what: dict[str, Any], **more: Any) -> TaskSession:

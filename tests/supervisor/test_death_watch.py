@@ -64,11 +64,11 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> TellingRuntime:
 class Watched:
     """A watch, its attachments, and the sessions that it wants to be looked for."""
 
-    def __init__(self, *engines: str):
+    def __init__(self, *engines: str, listen_on: float = 0.0):
         self.attached = {uuid.uuid4(): Attached(engine) for engine in engines}
         self.looks: list[uuid.UUID] = []
         core: Any = SimpleNamespace(attachments=self.attached, attached=self.attached.get)
-        self.watch = DeathWatch(core, self.looks.append)
+        self.watch = DeathWatch(core, self.looks.append, listen_on)
 
     async def __aenter__(self) -> Self:
         await self.watch.keep()
@@ -86,6 +86,15 @@ async def test_each_engine_is_listened_to_once_and_no_longer_than_needed(telling
         await watched.watch.keep()
         assert telling.listeners == ["two"]
     assert telling.listeners == []
+
+
+async def test_a_death_that_is_told_after_its_stream_has_ended_is_heard(telling: TellingRuntime) -> None:
+    async with Watched("one", listen_on=60.0) as watched:
+        (gone,) = watched.attached
+        del watched.attached[gone]
+        await watched.watch.keep()
+        telling.told.put_nowait(Death(str(gone), "box"))
+        await eventually_async(lambda: watched.looks == [gone], describe="it is looked for")
 
 
 async def test_a_death_ends_the_stream_that_seems_to_live(telling: TellingRuntime) -> None:

@@ -126,7 +126,18 @@ def test_only_the_orders_of_sessions_that_nobody_else_holds_are_looked_at() -> N
     rows = [execution(owner=owner, lease_expires_at=LATER) for owner in ("", "me", "dead", "alive")]
     for row in rows:
         order(row.session, "cancel", None)
-    assert sessions_with_orders("me") == {row.session_id for row in rows[:3]}
+    assert sessions_with_orders("me") == {row.session_id: True for row in rows[:3]}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("kinds", "overtakes"), [(["start"], False), (["start", "stop"], True), (["answer", "start"], True)]
+)
+def test_it_is_told_whether_an_order_overtakes(kinds: list[str], overtakes: bool) -> None:
+    row = execution(owner="me", lease_expires_at=LATER)
+    for kind in kinds:
+        order(row.session, kind, None)
+    assert sessions_with_orders("me") == {row.session_id: overtakes}
 
 
 @pytest.mark.django_db

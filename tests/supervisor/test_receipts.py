@@ -65,7 +65,7 @@ def test_a_later_start_settles_what_an_earlier_one_has_left_open() -> None:
     order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     answer = {"outcome": "resumed", "resume_token": "conversation-1"}
-    assert agent_order.write_started(plan, plan.lease, order, answer)
+    assert agent_order.write_started(plan, plan.lease, order, answer, agent_order.known(plan.session_id))
     assert fresh(receipt).verified == "none"
     newest = session.receipts.first()
     assert newest is not None

@@ -9,7 +9,7 @@ import pytest
 from executors_app.agentctl.protocol import Kind
 from executors_app.plugins import agent_type
 from sessions_app.domain.resumability import Mode, Strategy
-from sessions_app.models import Intent, LeaseLost, Prompt, TaskSession, writing
+from sessions_app.models import Intent, Lease, LeaseLost, Prompt, TaskSession, writing
 from sessions_app.services import intents
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.start import agent_order, planning
@@ -50,7 +50,9 @@ def answered(session: TaskSession, **answer: Any) -> bool:
     plan = claimed(session)
     order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
-    return agent_order.write_started(plan, plan.lease, order, {"outcome": "loaded", "replayed": 0, **answer})
+    return agent_order.write_started(
+        plan, plan.lease, order, {"outcome": "loaded", "replayed": 0, **answer}, agent_order.known(plan.session_id)
+    )
 
 
 def at_rest(**fields: Any) -> TaskSession:
@@ -77,6 +79,39 @@ def test_a_claim_of_what_another_holds_writes_nothing() -> None:
     intent = session.intents.get(done_at=None)
     assert planning.claim(session.id, intent.id, "somebody else", lives=None) is None
     assert tables.dump() == before
+
+
+def test_a_claim_under_a_lease_that_is_held_does_not_take_it_again() -> None:
+    session = at_rest()
+    intent, before = Intent.objects.create(session=session, kind="start"), execution_of(session)
+    plan = planning.claim(session.id, intent.id, MINE.owner, lives="", held=MINE)
+    assert plan is not None
+    assert plan.lease == MINE
+    after = execution_of(session)
+    assert (after.generation, after.lease_expires_at) == (before.generation, before.lease_expires_at)
+
+
+@pytest.mark.parametrize("held", [Lease(MINE.owner, MINE.generation + 1), Lease("another", MINE.generation)])
+def test_a_claim_under_a_lease_that_is_lost_writes_nothing(held: Lease) -> None:
+    session = at_rest()
+    intent, before = Intent.objects.create(session=session, kind="start"), tables.dump()
+    with pytest.raises(LeaseLost):
+        planning.claim(session.id, intent.id, held.owner, lives="", held=held)
+    assert tables.dump() == before
+
+
+def test_a_resume_beside_a_live_agentctl_asks_little_of_the_database() -> None:
+    session = at_rest()
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+    with tables.counting() as asked:
+        plan = planning.claim(session.id, intent.id, MINE.owner, lives="", held=MINE)
+        assert plan is not None
+        order = agent_order.prepare(plan, plan.lease, found=None)
+        assert order is not None
+        answer = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": ["write the parser"]}
+        assert agent_order.write_started(plan, plan.lease, order, answer, agent_order.known(plan.session_id))
+    reads = [query["sql"] for query in asked.captured_queries if query["sql"].startswith("SELECT")]
+    assert len(reads) <= 26, reads
 
 
 def test_a_claim_of_what_nobody_wants_any_more_is_settled() -> None:
@@ -137,7 +172,7 @@ def test_a_start_whose_answer_was_lost_is_asked_again_and_proven_as_the_first_ti
     assert order is not None
     assert order.strategy == "native"
     lie = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": ["something else"], "resume_token": "c2"}
-    assert not agent_order.write_started(again, again.lease, order, lie)
+    assert not agent_order.write_started(again, again.lease, order, lie, agent_order.known(again.session_id))
     assert fresh(session).error_code == "context_mismatch"
     assert [(row.kind, row.launch_id) for row in session.receipts.all()] == [("failed", launch)]
 
@@ -156,7 +191,7 @@ def test_an_agent_that_is_up_when_the_stop_has_won_is_not_kept() -> None:
     assert order is not None
     intents.stop(session.id, None)
     answer = {"outcome": "loaded", "replayed": 1, "replayed_user_texts": ["write the parser"]}
-    assert not agent_order.write_started(plan, plan.lease, order, answer)
+    assert not agent_order.write_started(plan, plan.lease, order, answer, agent_order.known(plan.session_id))
     assert not session.receipts.exists()
     assert fresh(session).launch_id == ""
 
@@ -197,7 +232,13 @@ def test_a_fresh_start_sets_the_old_conversation_aside() -> None:
     order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     assert order.body["resume_token"] is None
-    agent_order.write_started(plan, plan.lease, order, {"outcome": "created", "resume_token": "conversation-2"})
+    agent_order.write_started(
+        plan,
+        plan.lease,
+        order,
+        {"outcome": "created", "resume_token": "conversation-2"},
+        agent_order.known(plan.session_id),
+    )
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("conversation-2", "conversation-1")
     assert session.receipts.get().kind == "fresh"
@@ -208,7 +249,9 @@ def test_a_fresh_start_sets_the_old_conversation_aside_though_the_new_one_has_no
     plan = claimed(session, Mode.FRESH_START)
     order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
-    agent_order.write_started(plan, plan.lease, order, {"outcome": "created", "resume_token": None})
+    agent_order.write_started(
+        plan, plan.lease, order, {"outcome": "created", "resume_token": None}, agent_order.known(plan.session_id)
+    )
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("", "conversation-1")
     named = Journal().line(Kind.SESSION_IDENTIFIED, fingerprint="f")

@@ -39,7 +39,9 @@ def started(session: TaskSession, mode: str = "auto", **answer: Any) -> tuple[Ta
     plan = claimed(session, mode)
     order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
-    assert agent_order.write_started(plan, plan.lease, order, {"resume_token": "c2", **answer})
+    assert agent_order.write_started(
+        plan, plan.lease, order, {"resume_token": "c2", **answer}, agent_order.known(plan.session_id)
+    )
     ExecutorRunning.objects.filter(session=session).update(status="ready")
     return fresh(session), order
 

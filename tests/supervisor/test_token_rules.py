@@ -45,7 +45,7 @@ def started(session: TaskSession, mode: str = "auto", **answer: Any) -> TaskSess
     order = agent_order.prepare(plan, plan.lease, found="")
     assert order is not None
     told = {"outcome": "created", "resume_token": "conversation-2", **answer}
-    agent_order.write_started(plan, plan.lease, order, told)
+    agent_order.write_started(plan, plan.lease, order, told, agent_order.known(plan.session_id))
     return fresh(session)
 
 

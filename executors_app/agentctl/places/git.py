@@ -121,6 +121,17 @@ def commit_of(repository: Path, revision: str) -> str | None:
         return None
 
 
+def is_in(repository: Path, older: str, newer: str) -> bool:
+    """Whether a commit is in the history of another; GitFailed."""
+    try:
+        git(repository, "merge-base", "--is-ancestor", older, newer)
+    except GitFailed as error:
+        if error.details.get("exit_code") != 1:
+            raise
+        return False
+    return True
+
+
 @cache
 def _executable() -> str:
     found = shutil.which("git")

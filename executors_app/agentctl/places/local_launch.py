@@ -166,12 +166,13 @@ def has_ended_with_its_host(places: StateDirectory, execution: ExecutionFacts) -
         return False
     try:
         ours = places.token_file.read_text() == execution.auth_token
-        return ours and _is_free(places.lock_file)
+        return ours and is_free(places.lock_file)
     except OSError:
         return False
 
 
-def _is_free(lock_file: Path) -> bool:
+def is_free(lock_file: Path) -> bool:
+    """Whether no agentctl holds the lock of its state directory; raises OSError."""
     descriptor = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

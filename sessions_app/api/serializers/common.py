@@ -37,6 +37,12 @@ class FileQuery(PathQuery, KeptQuery):
     """A file, and of when."""
 
 
+class ContentQuery(FileQuery):
+    """A file, of when, and whether as HTML, too."""
+
+    highlight = serializers.BooleanField(default=False)
+
+
 class FolderQuery(KeptQuery):
     """``?path=``, relative to the workspace; without one the workspace itself."""
 

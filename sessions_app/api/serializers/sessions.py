@@ -11,8 +11,11 @@ from sessions_app.api import words
 from sessions_app.api.fields import IdempotencyKey, RowSerializer, Text
 from sessions_app.api.serializers.conversation import ReceiptSerializer
 from sessions_app.api.words import one_of
+from sessions_app.domain.admission import WaitReason
+from sessions_app.domain.policy import Source
 from sessions_app.domain.resumability import Reason, Strategy
 from sessions_app.domain.status import DerivedStatus
+from sessions_app.domain.stillness import Still
 from sessions_app.domain.tokens import WaitKind
 from sessions_app.models import POLICIES, TaskSession
 from sessions_app.services.catalogue import profiles_for
@@ -26,6 +29,10 @@ class SessionSerializer(RowSerializer):
     runtime = serializers.CharField(source="executor.runtime", read_only=True)
     executor_status = one_of(words.EXECUTOR_STATUSES, read_only=True)
     restart_attempts = serializers.IntegerField(source="start_attempts", read_only=True)
+    policy = one_of(POLICIES, source="held_policy", read_only=True, help_text="The policy that holds.")
+    own_policy = one_of(
+        POLICIES, source="policy", read_only=True, allow_blank=True, help_text="Empty: the session says nothing."
+    )
 
     class Meta:
         model = TaskSession
@@ -42,6 +49,8 @@ class SessionSerializer(RowSerializer):
             "desired_state",
             "work_state",
             "policy",
+            "own_policy",
+            "continue_prompts",
             "worktree_id",
             "worktree_path",
             "worktree_branch",
@@ -79,6 +88,30 @@ class NewSession(serializers.Serializer[Any]):
     def validate_prompt(self, value: str) -> str:
         """Nothing but blanks is no prompt."""
         return value if value.strip() else ""
+
+
+class PolicyChange(serializers.Serializer[Any]):
+    """What a session or a team says of restarts; empty and null: nothing, so that the next one counts."""
+
+    policy = one_of(POLICIES, required=False, allow_blank=True)
+    continue_prompts = serializers.BooleanField(required=False, allow_null=True)
+
+
+class HeldPolicy(serializers.Serializer[Any]):
+    """What holds for a session of the team that says nothing itself."""
+
+    policy = one_of(POLICIES)
+    policy_source = one_of(Source)
+    continues = serializers.BooleanField()
+
+
+class TeamPolicyAnswer(serializers.Serializer[Any]):
+    """What a team says of restarts."""
+
+    team = serializers.IntegerField()
+    policy = one_of(POLICIES, allow_blank=True)
+    continue_prompts = serializers.BooleanField(allow_null=True)
+    effective = HeldPolicy()
 
 
 class ResumeRequest(serializers.Serializer[Any]):
@@ -127,6 +160,22 @@ class HistorySerializer(serializers.Serializer[Any]):
     secrets_redacted = serializers.IntegerField()
 
 
+class StartWaitSerializer(serializers.Serializer[Any]):
+    """Why a session that should run is not started yet, and how many are before it."""
+
+    reason = one_of(WaitReason)
+    before = serializers.IntegerField()
+
+
+class StillnessSerializer(serializers.Serializer[Any]):
+    """Why nothing is happening, and what to do; ``until`` is when it ends by itself (null: nobody knows)."""
+
+    reason = one_of(Still)
+    text = serializers.CharField()
+    next_step = serializers.CharField()
+    until = serializers.DateTimeField(allow_null=True)
+
+
 class StatusSerializer(serializers.Serializer[Any]):
     """The shape of ``task.session.status`` (documentation: the service makes it)."""
 
@@ -163,7 +212,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     error_message = serializers.CharField(allow_blank=True)
     last_seq = serializers.IntegerField()
     epoch = serializers.CharField()
-    policy = one_of(POLICIES)
+    policy = one_of(POLICIES, help_text="The policy that holds.")
+    policy_source = one_of(Source, help_text="Whose word it is.")
+    continues = serializers.BooleanField(help_text="Whether interrupted work is continued by itself.")
     recovering = serializers.BooleanField()
     continuing = serializers.BooleanField()
     restart_attempts = serializers.IntegerField()
@@ -178,6 +229,11 @@ class StatusSerializer(serializers.Serializer[Any]):
     overdue_prompts = serializers.IntegerField()
     queued_for_capacity = serializers.BooleanField()
     starting = serializers.BooleanField()
+    start_wait = StartWaitSerializer(allow_null=True, help_text="Why it is not started yet; null: it does not wait.")
+    asleep = serializers.BooleanField(help_text="Put to sleep for idleness: a prompt wakes it.")
+    stillness = StillnessSerializer(
+        allow_null=True, help_text="Why nothing is happening; null: something is, or nothing ever will."
+    )
 
 
 STATUS_FIELDS: Final = frozenset(StatusSerializer().fields)

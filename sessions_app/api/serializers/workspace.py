@@ -51,6 +51,7 @@ class FileContent(Shown):
     content = serializers.CharField()
     truncated = serializers.BooleanField()
     hash = serializers.CharField(allow_null=True)
+    html = serializers.CharField(required=False, help_text="With `highlight=true`: a text in colours.")
 
 
 class WriteRequest(serializers.Serializer[Any]):

@@ -16,13 +16,14 @@ from sessions_app.api.serializers.sessions import (
     CancelAnswer,
     CloseRequest,
     NewSession,
+    PolicyChange,
     ResumeRequest,
     SessionSerializer,
     StatusAnswer,
     StatusSerializer,
 )
 from sessions_app.models import TaskSession
-from sessions_app.services import catalogue, intents, tasks
+from sessions_app.services import catalogue, intents, policies, tasks
 from sessions_app.services.status import session_status
 
 
@@ -55,6 +56,13 @@ class SessionDetail(SessionView):
         """Show a session."""
         return self.show(SessionSerializer, self.session)
 
+    @described({200: SessionSerializer}, 400, 404, request=PolicyChange)
+    def patch(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+        """Change which policy the session has of its own, and whether its interrupted work is continued."""
+        policies.set_session_policy(self.session.id, self.body(PolicyChange))
+        row = catalogue.visible_sessions(request.user).get(id=self.session.id)
+        return self.show(SessionSerializer, row)
+
     @described({204: None}, 404, 409)
     def delete(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Forget a session that has no live execution."""
@@ -68,7 +76,7 @@ class Status(SessionView):
     @described({200: StatusSerializer}, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Show what is known of a session; changes nothing."""
-        return Response(session_status(self.session))
+        return Response(session_status(self.session, request.user))
 
 
 class OrderView(SessionView):
@@ -83,7 +91,7 @@ class OrderView(SessionView):
         """The status, read anew."""
         rows = catalogue.visible_sessions(self.request.user)
         session: TaskSession = rows.get(id=self.session.id)
-        return Response({"status": session_status(session), **more}, status=202)
+        return Response({"status": session_status(session, self.request.user), **more}, status=202)
 
 
 class Resume(OrderView):

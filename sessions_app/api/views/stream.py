@@ -77,6 +77,7 @@ def _after(request: Request) -> int:
 def _badge(request: Request) -> Badge:
     """What let the user in, so that it can be asked again whether it still does."""
     user = cast(AbstractBaseUser, request.user)  # nobody else is let in
-    if request.auth is not None:
-        return Badge(user.pk, token=request.auth.key)
+    token: Any = request.auth
+    if token is not None:
+        return Badge.of_token(token)
     return Badge(user.pk, login=request.session.session_key, password_mark=user.get_session_auth_hash())

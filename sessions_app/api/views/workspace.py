@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from sessions_app.api.base import SessionView, TeamRights
 from sessions_app.api.parsing import FileParser, StrictJSONParser
-from sessions_app.api.serializers.common import FileQuery, FolderQuery, KeptQuery, PathQuery, described
+from sessions_app.api.serializers.common import ContentQuery, FolderQuery, KeptQuery, PathQuery, described
 from sessions_app.api.serializers.workspace import (
     CommitRequest,
     Committed,
@@ -26,7 +26,9 @@ from sessions_app.api.serializers.workspace import (
     WriteRequest,
     Written,
 )
+from sessions_app.domain.plain_text import visible
 from sessions_app.services import rights, workspace
+from sessions_app.services.highlighting import highlighted_file
 
 IF_MATCH = OpenApiParameter(
     "If-Match",
@@ -64,13 +66,13 @@ class Content(SessionView):
     permission_classes = [TeamRights, OperateRights]
     parser_classes = [StrictJSONParser, FileParser]
 
-    @described({200: FileContent}, 400, 404, 503, parameters=[FileQuery])
+    @described({200: FileContent}, 400, 404, 503, parameters=[ContentQuery])
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Show a file of the workspace."""
-        asked = self.query(FileQuery)
-        if asked["kept"]:
-            return Response(workspace.KeptWorkspace(self.session).read_file(asked["path"]))
-        return Response(workspace.read_file(self.session, asked["path"]))
+        asked = self.query(ContentQuery)
+        of = workspace.KeptWorkspace(self.session) if asked["kept"] else None
+        file = of.read_file(asked["path"]) if of else workspace.read_file(self.session, asked["path"])
+        return Response({**file, "html": _coloured(file)} if asked["highlight"] and not file["binary"] else file)
 
     @described(
         {200: Written, 201: Written},
@@ -84,6 +86,10 @@ class Content(SessionView):
         content = self.body(WriteRequest)["content"]
         written = workspace.write_file(self.session, path, content, request.headers.get("If-Match"))
         return Response(written, status=201 if written.get("created") else 200)
+
+
+def _coloured(file: dict[str, Any]) -> str:
+    return highlighted_file(visible(file["content"]), file["path"])
 
 
 class Status(SessionView):

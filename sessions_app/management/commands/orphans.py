@@ -12,9 +12,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from executors_app.domain import Orphan
 from executors_app.errors import ExecutorError
-from executors_app.models import Executor, ExecutorRunning
-from executors_app.plugins import runtimes
 from executors_app.runtimes import FindsOrphans
+from sessions_app.services.maintenance import orphans
 
 COULD_NOT_RUN = 2
 
@@ -31,16 +30,14 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Exit 0; 1 where something that was named is no orphan or could not be removed; 2 could not look."""
-        known = {str(pk) for pk in ExecutorRunning.objects.values_list("pk", flat=True)}
-        places = {name: place for name, place in runtimes().items() if isinstance(place, FindsOrphans)}
+        places = orphans.places()
         found: dict[str, list[Orphan]] = {}
         silent: list[str] = []
         for name, place in places.items():
-            configs = _configs(name)
             try:
-                found[name] = asyncio.run(place.orphans(known, configs))
+                found[name] = orphans.look(name, place)
             except ExecutorError as error:
-                if configs:  # else it is not used here
+                if orphans.configs_of(name):  # else it is not used here
                     self.stderr.write(f"{name}: {error.message}")
                     silent.append(name)
         self._show(found, as_json=options["json"])
@@ -58,20 +55,16 @@ class Command(BaseCommand):
         self.stdout.write(f"{len(rows)} orphans")
 
     def _remove(self, names: list[str], found: Mapping[str, list[Orphan]], places: Mapping[str, FindsOrphans]) -> None:
-        orphans = {one.id: (name, one) for name, listed in found.items() for one in listed}
+        there = {one.id: (name, one) for name, listed in found.items() for one in listed}
         for wanted in names:
-            if wanted not in orphans:
+            if wanted not in there:
                 raise CommandError(f"{wanted} is no orphan of this Kandev; nothing was done about it")
-            name, one = orphans[wanted]
+            name, one = there[wanted]
             place = places[name]
             try:
-                removed = asyncio.run(place.remove_orphan(one, _configs(name)))
+                removed = asyncio.run(place.remove_orphan(one, orphans.configs_of(name)))
             except ExecutorError as error:
                 raise CommandError(f"{wanted}: {error.message}") from error
             if not removed:
                 raise CommandError(f"{wanted} is not what it was listed as any more; nothing was done about it")
             self.stderr.write(f"{wanted} was removed")
-
-
-def _configs(runtime: str) -> list[Mapping[str, Any]]:
-    return list(Executor.objects.filter(runtime=runtime).values_list("config", flat=True))

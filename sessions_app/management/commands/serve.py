@@ -20,7 +20,8 @@ from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
 from sessions_app.management.processes import Child, keep_running
-from sessions_app.services import restored
+from sessions_app.services import restarting, restored
+from sessions_app.tasks import schedules
 
 LONGEST_FRAME: Final = 4 * 1024 * 1024
 """Bytes of a WebSocket message that reach the consumers, who refuse those over 1 MiB with an error."""
@@ -33,6 +34,7 @@ class Command(BaseCommand):
 
     help = "Run web, supervisor and worker together; stopping them never stops an agent."
     requires_migrations_checks = False
+    requires_system_checks = ["executors"]  # of the deployment; those of the code have no place in a restart
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Where to listen."""
@@ -56,7 +58,14 @@ class Command(BaseCommand):
             f"Kandev serves on http://{shown}:{listener.getsockname()[1]}/ (Ctrl-C stops it, not the agents)"
         )
         self.stdout.flush()
-        keep_running(children(listener), stopped=lambda: bool(told))
+        kept = children(listener)
+        orders = restarting.Orders(loopback=is_loopback(host))
+
+        def restart_if_ordered() -> None:
+            if orders.due(time.monotonic()):
+                orders.done([child.name for child in kept if child.kill()])
+
+        keep_running(kept, stopped=lambda: bool(told), between=restart_if_ordered)
 
 
 def children(listener: socket.socket) -> list[Child]:
@@ -82,7 +91,7 @@ def children(listener: socket.socket) -> list[Child]:
         # It holds no state to save, but the port, which the next start wants.
         Child("web", web, root, kept_descriptors=(listening,), orphan_signal=signal.SIGKILL),
         Child("supervisor", (*manage, "supervise"), root),
-        Child("worker", (*manage, "qcluster"), root),
+        Child("worker", (*manage, "qcluster", "--skip-checks"), root),
     ]
 
 
@@ -135,6 +144,7 @@ def prepare_database() -> None:
         elif _lacks_migrations():
             raise CommandError("the database lacks migrations: run manage.py migrate first", returncode=2)
         restored.look_after()
+        schedules.ensure()
     except DatabaseError as error:
         raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error
     finally:

@@ -15,7 +15,7 @@ from sessions_app.management.documents import documents
 class Command(BaseCommand):
     """Write the generated files of docs/, or say which of them are stale."""
 
-    help = "Write the documents that are made of the code: states, recovery, agents, settings."
+    help = "Write the documents that are made of the code: states, recovery, agents, settings, the schema of workflows."
     requires_system_checks: list[str] = []
     requires_migrations_checks = False
 

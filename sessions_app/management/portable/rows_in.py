@@ -55,7 +55,7 @@ def write_session(session_id: uuid.UUID, snapshot: Values, rows: Rebuilt, places
         desired_state=DesiredState.STOPPED,
         stopped_by_user=True,
         work_state=WorkState.DONE if work == WorkState.DONE and state in TERMINAL_STATES else WorkState.IDLE,
-        policy=snapshot.one_of("policy", POLICIES, "auto"),
+        policy=snapshot.one_of("policy", POLICIES, ""),
         continue_prompts=snapshot.flag("continue_prompts"),
         error_code=snapshot.text("error_code", 64) if told_state else rows.error_code,
         error_message=snapshot.text("error_message") if told_state else rows.error_message,

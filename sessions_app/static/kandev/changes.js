@@ -1,9 +1,12 @@
 // What git says of the workspace: what is not committed, the differences, the last commits; and a commit.
 
-import { alarm, ask, button, fill, look, make, note, origin, reasonOf } from "./workspace.js";
+import { coloured } from "./diffs.js";
+import { visible } from "./plain_text.js";
+import { isShown, whenShown } from "./tabs.js";
+import { alarm, ask, button, done, fill, look, make, note, onWorkspace, origin, reasonOf, row } from "./workspace.js";
 
-const panel = document.getElementById("changes");
-const place = document.getElementById("changes-shown");
+const panel = document.getElementById("panel-changes");
+const place = document.getElementById("changes");
 const mayCommit = "commits" in panel.dataset;
 const GROUPS = [
   ["conflicted", "In conflict"],
@@ -11,93 +14,107 @@ const GROUPS = [
   ["unstaged", "Not staged"],
   ["untracked", "New"],
 ];
+const PIECE = 10; // commits
 
 let shown = 0; // what is on the page; an older answer does not replace a newer one
 
-panel.addEventListener("toggle", () => {
-  if (panel.open) showChanges();
+whenShown("changes", () => shown || showChanges());
+onWorkspace((what) => {
+  // Somebody is reading a difference or writing a message: that is not taken from under their eyes.
+  const isBusy = what === "content" && (place.querySelector(".diff") || place.querySelector("textarea")?.value);
+  if (!isBusy) isShown("changes") ? showChanges() : (shown = 0);
 });
 
-// Somebody is reading a difference or writing a message: that is not taken from under their eyes.
-export function workspaceChanged() {
-  if (panel.open && !place.querySelector("pre") && !place.querySelector("textarea")?.value) showChanges();
-}
-
-async function showChanges() {
+async function showChanges(...told) {
   const number = ++shown;
   try {
-    const [status, log] = await Promise.all([look(`${panel.dataset.git}status/`), look(`${panel.dataset.git}log/?limit=10`)]);
-    if (number !== shown) return;
-    const groups = GROUPS.filter(([key]) => status[key].length).flatMap(([key, title]) => group(title, key, status[key]));
-    const said = status.clean ? [note("Everything is committed.")] : groups;
-    const cut = status.truncated ? [note("There are more than can be shown.")] : [];
-    const commit = mayCommit && !status.kept && !status.clean && !status.conflicted.length ? [commitForm()] : [];
-    fill(place, [head(status), ...origin(status), ...said, ...cut, ...commit, ...history(log)]);
+    const [status, log] = await Promise.all([look(`${panel.dataset.git}status/`), look(`${panel.dataset.git}log/?limit=${PIECE}`)]);
+    if (number === shown) fill(place, [head(status), ...told.filter((one) => one instanceof Node), ...pieces(status), ...history(log)]);
   } catch (error) {
-    if (number === shown) fill(place, [note(reasonOf(error)), button("Look again", showChanges)]);
+    if (number === shown) fill(place, [alarm(reasonOf(error)), row(button("Look again", showChanges, "small"))]);
   }
 }
 
 function head({ branch }) {
-  const line = make("p", "buttons");
-  line.append(make("span", "place", branch ?? "No branch is checked out"), button("Look again", showChanges));
-  return line;
+  return row(make("span", "place", visible(branch ?? "No branch is checked out")), button("Look again", showChanges, "quiet small"));
+}
+
+function pieces(status) {
+  const groups = GROUPS.filter(([key]) => status[key].length).flatMap(([key, title]) => group(title, key, status[key]));
+  const said = status.clean ? [note("Everything is committed.")] : groups;
+  const cut = status.truncated ? [note("There are more than can be shown.")] : [];
+  const conflicts = status.conflicted.length ? [alarm("A merge has conflicts. Nothing can be committed until they are solved, by the agent or in the terminal.")] : [];
+  const commit = mayCommit && !status.kept && !status.clean && !status.conflicted.length ? [commitForm()] : [];
+  return [...origin(status), ...conflicts, ...said, ...cut, ...commit];
 }
 
 function group(title, key, entries) {
-  const list = document.createElement("ul");
+  const list = make("ul", "changed");
   for (const entry of entries) {
-    const { path, change = "", from = "" } = typeof entry === "string" ? { path: entry } : entry;
+    const { path, change = "", from = "" } = typeof entry === "string" ? { path: entry, change: "new" } : entry;
     const item = document.createElement("li");
-    const words = `${path}${from ? ` ← ${from}` : ""}${change && change !== "modified" ? ` (${change.replace("_", " ")})` : ""}`;
-    item.append(key === "untracked" ? make("span", "new", words) : button(words, () => showDiff(path, key)));
+    const file = button("", () => showDiff(path, key), "quiet");
+    const mark = make("span", `mark ${change}`, change[0]?.toUpperCase() ?? "!");
+    mark.ariaHidden = "true";
+    file.append(mark, make("span", "path", visible(from ? `${path} ← ${from}` : path)));
+    file.title = change.replace("_", " ") || "in conflict";
+    item.append(key === "conflicted" || !mayCommit ? "" : tick(path), file);
     list.append(item);
   }
   return [make("h3", "", `${title} (${entries.length})`), list];
 }
 
+function tick(path) {
+  const box = make("input");
+  box.type = "checkbox";
+  box.checked = true;
+  box.value = path;
+  box.setAttribute("aria-label", `Commit ${visible(path)}`);
+  return box;
+}
+
 async function showDiff(path, key) {
   const number = ++shown;
-  const back = button("← All changes", showChanges);
+  const back = button("← All changes", () => showChanges(), "quiet small");
   try {
-    const diff = await look(`${panel.dataset.git}diff/?path=${encodeURIComponent(path)}`);
-    if (number !== shown) return;
-    const text = key === "staged" ? diff.staged : diff.unstaged;
-    const cut = diff.truncated ? note("Only its beginning is shown.") : "";
-    fill(place, [back, make("p", "place", path), coloured(text), cut]);
+    const parts = key === "untracked" ? await newFile(path) : await difference(path, key);
+    if (number === shown) fill(place, [row(back, make("span", "place", visible(path))), ...parts]);
   } catch (error) {
-    if (number === shown) fill(place, [back, note(reasonOf(error))]);
+    if (number === shown) fill(place, [row(back), alarm(reasonOf(error))]);
   }
 }
 
-function coloured(diff) {
-  const made = make("pre", "diff");
-  made.tabIndex = 0;
-  for (const line of diff.split("\n")) {
-    const kind = line.startsWith("@@") ? "hunk" : /^\+(?!\+\+ )/.test(line) ? "added" : /^-(?!-- )/.test(line) ? "gone" : "";
-    made.append(make("span", kind, `${line}\n`));
-  }
-  return made;
+async function difference(path, key) {
+  const diff = await look(`${panel.dataset.git}diff/?path=${encodeURIComponent(path)}`);
+  const text = key === "staged" ? diff.staged : diff.unstaged;
+  const cut = diff.truncated ? [note("Only its beginning is shown.")] : [];
+  return [text ? coloured(visible(text)) : note("There is no difference any more."), ...cut];
+}
+
+async function newFile(path) {
+  const file = await look(`${document.getElementById("panel-files").dataset.files}content/?path=${encodeURIComponent(path)}`);
+  if (file.binary) return [note(`Not a text: ${file.size.toLocaleString()} bytes.`)];
+  return [coloured(visible(file.content).replace(/\n$/, "").replace(/^/gm, "+"))];
 }
 
 function commitForm() {
   const form = make("form", "commit");
-  const label = make("label", "", "Commit all of it");
+  const label = make("label", "", "Commit what is ticked");
   const message = document.createElement("textarea");
-  message.id = "commit-message";
-  message.rows = 2;
-  message.required = true;
-  message.placeholder = "What has changed, and why";
+  Object.assign(message, { id: "commit-message", rows: 2, required: true, placeholder: "What has changed, and why" });
   label.htmlFor = message.id;
   const told = make("div");
-  const send = make("button", "", "Commit");
-  form.append(label, message, told, send);
+  const send = make("button", "main", "Commit");
+  form.append(label, message, told, row(send, make("small", "", "In your name; git’s hooks are not run here.")));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
+    const boxes = [...place.querySelectorAll("input[type=checkbox]")], wanted = boxes.filter((box) => box.checked);
+    if (!wanted.length) return told.replaceChildren(alarm("Nothing is ticked."));
     send.disabled = true;
+    const paths = wanted.length === boxes.length ? [] : [...new Set(wanted.map((box) => box.value))];
     try {
-      await ask(`${panel.dataset.git}commit/`, { method: "POST", body: { message: message.value } });
-      showChanges();
+      const made = await ask(`${panel.dataset.git}commit/`, { method: "POST", body: { message: message.value, paths } });
+      showChanges(done(`Committed as ${made.commit.slice(0, 8)}${made.branch ? ` on ${made.branch}` : ""}: ${visible(made.subject)}`));
     } catch (error) {
       told.replaceChildren(alarm(reasonOf(error)));
       send.disabled = false;
@@ -106,13 +123,25 @@ function commitForm() {
   return form;
 }
 
-function history({ commits }) {
+function history({ commits, more }) {
   if (!commits.length) return [];
   const list = make("ol", "commits");
-  for (const { id, subject, author, at } of commits) {
-    const item = document.createElement("li");
-    item.append(make("span", "", subject), make("small", "", `${id.slice(0, 8)} · ${author} · ${new Date(at).toLocaleString()}`));
-    list.append(item);
-  }
-  return [make("h3", "", "Last commits"), list];
+  list.append(...commits.map(commitLine));
+  const further = button("Older commits", async () => {
+    try {
+      const next = await look(`${panel.dataset.git}log/?limit=${PIECE}&skip=${list.childElementCount}`);
+      list.append(...next.commits.map(commitLine));
+      if (!next.more) further.remove();
+    } catch (error) {
+      further.replaceWith(alarm(reasonOf(error)));
+    }
+  }, "quiet small");
+  return [make("h3", "", "Last commits"), list, more ? further : ""];
+}
+
+function commitLine({ id, subject, author, at, body }) {
+  const item = document.createElement("li");
+  item.append(make("span", "", visible(subject)), make("small", "", `${id.slice(0, 8)} · ${visible(author)} · ${new Date(at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" })}`));
+  if (body) item.title = visible(body);
+  return item;
 }

@@ -1,42 +1,65 @@
 // The messages of a conversation: rendered by the server, and what a socket appends until the next rendering.
 
-import { keepOpen } from "./parts.js";
+import { visible } from "./plain_text.js";
+import { patch } from "./patch.js";
 
 const list = document.getElementById("messages");
 const BLOCKS = "p, pre, pre > code, ul, ol, li, blockquote, h1, h2, h3, h4, h5, h6";
 
-// Show a message as the server rendered it, unless what is shown is as new.
+// Show a message as the server rendered it, unless what is shown is as new; true where it is a new one.
 export function showMessage({ id, seq, updated_seq, html }) {
   const shown = document.getElementById(`m-${id}`);
   const known = Number(shown?.dataset.updated ?? -1);
-  if (known > updated_seq || (known === updated_seq && !("appended" in shown.dataset))) return;
-  const template = document.createElement("template");
-  template.innerHTML = html;
-  const made = template.content.firstElementChild;
+  if (known > updated_seq || (known === updated_seq && !("appended" in shown.dataset))) return false;
+  const made = madeOf(html);
   document.getElementById("silence").hidden = true;
   if (shown) {
-    keepOpen(shown, made);
-    shown.replaceWith(made);
-  } else {
-    const first = list.firstElementChild;
-    if (first && seq < Number(first.dataset.seq)) return; // belongs to the earlier pages
-    const later = [...list.children].find((one) => Number(one.dataset.seq) > seq);
-    list.insertBefore(made, later ?? null);
+    patch(shown, made);
+    return false;
   }
+  const first = list.firstElementChild;
+  if (first && seq < Number(first.dataset.seq)) return false; // belongs to the earlier pages
+  let before = null;
+  for (let one = list.lastElementChild; one && Number(one.dataset.seq) > seq; one = one.previousElementSibling) before = one;
+  list.insertBefore(made, before);
+  return true;
 }
 
-// Put what was said behind a message that grows; false where only the server can show it.
-export function append({ seq, payload }) {
-  const shown = document.getElementById(`m-${payload.message_id}`);
-  if (!shown || !("append" in payload)) return false;
-  if (Number(shown.dataset.updated) >= seq) return true;
-  const text = shown.querySelector(".prose, .as-written");
-  if (!text) return false;
-  end(text).append((shown.dataset.tail ?? "") + payload.append);
-  delete shown.dataset.tail;
-  shown.dataset.updated = seq;
+export function showEarlier(messages) {
+  list.prepend(...messages.map(madeOf).filter((made) => !document.getElementById(made.id)));
+}
+
+function madeOf(html) {
+  const template = document.createElement("template");
+  template.innerHTML = html;
+  return template.content.firstElementChild;
+}
+
+// Put what was said behind messages that grow, each once however many events told of it; false where
+// something was told that only the server can show.
+export function append(events) {
+  const texts = new Map(); // what is shown: the text behind it
+  let isAll = true;
+  for (const { seq, payload } of events) {
+    const shown = document.getElementById(`m-${payload.message_id}`);
+    if (!shown || !("append" in payload)) isAll = false;
+    else if (Number(shown.dataset.updated) < seq) {
+      texts.set(shown, (texts.get(shown) ?? "") + payload.append);
+      shown.dataset.updated = seq;
+      if (payload.complete) isAll = false; // one that has ended is shown as it will stay
+    }
+  }
+  for (const [shown, text] of texts) isAll = grow(shown, text) && isAll;
+  return isAll;
+}
+
+function grow(shown, text) {
+  const place = shown.querySelector(".prose, .as-written");
   shown.dataset.appended = "";
-  return !payload.complete; // one that has ended is shown as it will stay
+  if (!place) return false;
+  end(place).append(visible((shown.dataset.tail ?? "") + text));
+  delete shown.dataset.tail;
+  return true;
 }
 
 function end(place) {

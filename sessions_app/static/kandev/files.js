@@ -1,92 +1,181 @@
-// The files of the workspace: one directory or one file at a time, read when the panel is opened.
+// The files of the workspace: a tree that is read as it is opened, and beside it the file that was chosen.
 
-import { alarm, ask, button, fill, look, make, note, origin, reasonOf } from "./workspace.js";
+import { between } from "./diffs.js";
+import { visible } from "./plain_text.js";
+import { isShown, whenShown } from "./tabs.js";
+import { alarm, ask, button, done, fill, look, make, note, onWorkspace, origin, reasonOf, row } from "./workspace.js";
 
-const panel = document.getElementById("files");
-const place = document.getElementById("files-shown");
+const panel = document.getElementById("panel-files");
+const place = document.getElementById("files");
 const mayWrite = "writes" in panel.dataset;
+const tree = make("div", "tree"), top = make("div"), content = make("div", "content");
 
-panel.addEventListener("toggle", () => {
-  if (panel.open) showDirectory("");
+let isFilled = false;
+let editing = false;
+let chosen = 0; // what is shown of a file; an older answer does not replace a newer one
+
+whenShown("files", () => isFilled || showTree());
+onWorkspace((what) => {
+  if (editing || (what === "content" && content.childElementCount)) return;
+  isShown("files") ? showTree() : (isFilled = false);
 });
 
-// While the workspace starts nothing can be read; then what was open is read anew.
-export function workspaceStarts(starts) {
-  if (panel.inert === starts) return;
-  panel.inert = starts;
-  panel.ariaBusy = String(starts);
-  if (!starts && panel.open && !place.querySelector("textarea")) showDirectory("");
+// --- the tree ---
+
+async function showTree() {
+  isFilled = true;
+  const open = new Set([...tree.querySelectorAll("[aria-expanded=true]")].map((one) => one.dataset.path));
+  if (!place.contains(tree)) fill(place, [top, tree, content]);
+  await showDirectory("", tree, open);
 }
 
-async function showDirectory(path) {
+async function showDirectory(path, into, open = new Set()) {
   try {
     const folder = await look(`${panel.dataset.files}?path=${encodeURIComponent(path)}`);
-    const items = folder.entries.filter(({ name }) => name !== ".git").map((entry) => line(path, entry));
-    show(path, path ? parentOf(path) : null, [...origin(folder), listOf(items), folder.truncated ? note("There are more than can be shown.") : ""]);
+    const entries = folder.entries.filter(({ name }) => name !== ".git").sort(foldersFirst);
+    const list = document.createElement("ul");
+    list.append(...entries.map((entry) => line(path, entry, open)));
+    fill(into, [entries.length ? list : note("Empty."), folder.truncated ? note("There are more than can be shown.") : ""]);
+    if (!path) fill(top, [...origin(folder), mayWrite && !folder.kept ? row(button("New file", () => newFile(), "small")) : ""]);
   } catch (error) {
-    show(path, path ? "" : null, [note(reasonOf(error))]);
+    fill(into, [alarm(reasonOf(error)), row(button("Look again", () => showDirectory(path, into), "small"))]);
   }
 }
 
-function contentOf(path) {
-  return `${panel.dataset.files}content/?path=${encodeURIComponent(path)}`;
+function foldersFirst(one, other) {
+  return (other.type === "directory") - (one.type === "directory") || one.name.localeCompare(other.name);
 }
 
-async function showFile(path) {
-  try {
-    const file = await look(contentOf(path));
-    const content = make("pre", "", file.binary ? `Not a text: ${file.size} bytes` : file.content);
-    content.tabIndex = 0;
-    const edits = mayWrite && !file.kept && !file.binary && file.hash ? button("Edit", () => edit(path, file)) : "";
-    show(path, parentOf(path), [...origin(file), edits, content, file.truncated ? note("Only its beginning is shown.") : ""]);
-  } catch (error) {
-    show(path, parentOf(path), [note(reasonOf(error))]);
-  }
-}
-
-// What was read is told with what is written: a file that has changed meanwhile is not overwritten.
-function edit(path, file) {
-  const text = make("textarea", "editor");
-  text.value = file.content;
-  text.rows = Math.min(30, file.content.split("\n").length + 2);
-  text.setAttribute("aria-label", `Content of ${path}`);
-  const told = make("div");
-  const save = button("Save", async () => {
-    save.disabled = true;
-    try {
-      await ask(contentOf(path), { method: "PUT", body: { content: text.value }, headers: { "If-Match": file.hash } });
-      showFile(path);
-    } catch (error) {
-      told.replaceChildren(alarm(reasonOf(error)));
-      save.disabled = false;
-    }
-  }, "main");
-  const buttons = make("p", "buttons");
-  buttons.append(save, button("Cancel", () => showFile(path)));
-  fill(place, [make("p", "place", `/${path}`), text, told, buttons]);
-  text.focus();
-}
-
-function show(path, parent, parts) {
-  const back = parent === null ? "" : button("↑ Up", () => showDirectory(parent));
-  fill(place, [make("p", "place", `/${path}`), back, ...parts]);
-}
-
-function line(path, { name, type }) {
-  const full = path ? `${path}/${name}` : name;
-  const isDirectory = type === "directory";
+function line(parent, { name, type, size }, open) {
+  const path = parent ? `${parent}/${name}` : name;
   const item = document.createElement("li");
-  item.append(button(isDirectory ? `${name}/` : name, () => (isDirectory ? showDirectory(full) : showFile(full))));
+  if (type !== "directory") {
+    const file = button(visible(name), () => showFile(path), "quiet");
+    file.dataset.path = path;
+    if (size !== null) file.title = `${size.toLocaleString()} bytes`;
+    item.append(file);
+    return item;
+  }
+  const inner = make("div", "inner");
+  const folder = button(`${visible(name)}/`, () => unfold(folder, inner), "quiet folder");
+  folder.dataset.path = path;
+  folder.ariaExpanded = "false";
+  item.append(folder, inner);
+  if (open.has(path)) unfold(folder, inner, open);
   return item;
 }
 
-function listOf(items) {
-  if (!items.length) return note("Empty.");
-  const list = document.createElement("ul");
-  list.append(...items);
-  return list;
+function unfold(folder, inner, open) {
+  const opens = folder.ariaExpanded !== "true";
+  folder.ariaExpanded = String(opens);
+  if (opens) showDirectory(folder.dataset.path, inner, open);
+  else inner.replaceChildren();
 }
 
-function parentOf(path) {
-  return path.split("/").slice(0, -1).join("/");
+// --- one file ---
+
+function contentOf(path, more = "") {
+  return `${panel.dataset.files}content/?path=${encodeURIComponent(path)}${more}`;
+}
+
+async function showFile(path, ...told) {
+  const number = ++chosen;
+  editing = false;
+  for (const one of tree.querySelectorAll("button")) one.ariaCurrent = one.dataset.path === path ? "true" : null;
+  try {
+    const file = await look(contentOf(path, "&highlight=true"));
+    if (number !== chosen) return;
+    const edits = mayWrite && !file.kept && !file.binary && file.hash ? button("Edit", () => edit(path, file.content, file.hash), "small") : "";
+    fill(content, [head(path, edits), ...told, ...origin(file), ...textOf(file)]);
+  } catch (error) {
+    if (number === chosen) fill(content, [head(path), alarm(reasonOf(error))]);
+  }
+}
+
+function textOf(file) {
+  const size = `${file.size.toLocaleString()} bytes`;
+  if (file.binary) return [note(`This is not a text (${size}), so it is not shown.`)];
+  const text = make("pre", "code");
+  if (file.html) text.innerHTML = file.html; // made and escaped by the server
+  else text.textContent = visible(file.content);
+  text.tabIndex = 0;
+  const cut = file.truncated ? [note(`The file is large (${size}). Only its beginning is shown, and it cannot be edited here.`)] : [];
+  return [...cut, file.size ? text : note("The file is empty.")];
+}
+
+function head(path, ...more) {
+  return row(make("span", "place", visible(path)), ...more, button("Close", () => close(), "quiet small"));
+}
+
+function close() {
+  editing = false;
+  chosen += 1;
+  fill(content, []);
+  for (const one of tree.querySelectorAll("[aria-current]")) one.ariaCurrent = null;
+}
+
+// --- writing ---
+
+function newFile() {
+  const form = make("form", "new-file");
+  const label = make("label", "", "Path of the new file");
+  const name = document.createElement("input");
+  Object.assign(name, { id: "new-file-path", required: true, placeholder: "docs/notes.md", spellcheck: false });
+  label.htmlFor = name.id;
+  form.append(label, name, row(make("button", "main small", "Begin"), button("Cancel", () => close(), "small")));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    edit(name.value.trim().replace(/^\/+/, ""), "", null);
+  });
+  fill(content, [form]);
+  name.focus();
+}
+
+// What was read is told with what is written: a file that has changed meanwhile is not overwritten.
+function edit(path, before, hash, after = before, ...told) {
+  editing = true;
+  const text = make("textarea", "editor");
+  text.value = after;
+  text.rows = Math.min(30, after.split("\n").length + 4);
+  text.spellcheck = false;
+  text.setAttribute("aria-label", `Content of ${visible(path)}`);
+  const save = button("Save", () => write(path, before, hash, text, save), "main small");
+  const stop = button("Cancel", () => (hash === null ? close() : showFile(path)), "small");
+  fill(content, [row(make("span", "place", visible(path))), ...told, text, row(save, stop)]);
+  text.focus();
+}
+
+async function write(path, before, hash, text, save) {
+  save.disabled = true;
+  content.querySelector(".conflict, .refusal")?.remove();
+  try {
+    const headers = hash === null ? {} : { "If-Match": hash };
+    const { created } = await ask(contentOf(path), { method: "PUT", body: { content: text.value }, headers });
+    showFile(path, done(created ? "The file was made." : "Saved."));
+    if (created) showTree();
+  } catch (error) {
+    if (error.code === "conflict") await offerWays(path, text, error);
+    else text.after(alarm(reasonOf(error)));
+  }
+  save.disabled = false;
+}
+
+async function offerWays(path, text, error) {
+  const ways = make("div", "conflict");
+  ways.append(alarm(error.message));
+  try {
+    const now = await ask(contentOf(path));
+    const differs = make("details");
+    differs.append(make("summary", "", "What would be overwritten, and by what"), between(visible(now.content), visible(text.value)));
+    ways.append(
+      differs,
+      row(
+        button("Overwrite it with mine", () => write(path, now.content, now.hash, text, ways.querySelector("button")), "small"),
+        button("Drop mine, and read it again", () => showFile(path), "small"),
+      ),
+    );
+  } catch (again) {
+    ways.append(alarm(reasonOf(again)));
+  }
+  text.after(ways);
 }

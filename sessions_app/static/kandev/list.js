@@ -18,14 +18,16 @@ function follow(place) {
     apply: ({ parts }) => {
       replace(parts);
       showLocalTimes(place);
+      place.dispatchEvent(new CustomEvent("kandev:shown", { bubbles: true }));
     },
     back: () => socket?.renew(),
   });
+  place.addEventListener("kandev:look", () => live.soon());
   if (!place.dataset.socket) return;
   socket = listen({ path: () => place.dataset.socket, hear: () => live.soon(AFTER_NEWS), ended: live.end });
 }
 
-document.querySelectorAll("[data-live]").forEach(follow);
+document.querySelectorAll("main [data-live]").forEach(follow);
 showLocalTimes(document);
 
 // A link to a form opens it.

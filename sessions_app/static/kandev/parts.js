@@ -1,4 +1,4 @@
-// Replaces parts of the page, each only when it has changed; open details and the focus stay where they were.
+// Replaces parts of the page, each only when it has changed; open details, ticks and the focus stay where they were.
 
 export function partsOf(names) {
   const shown = new Map();
@@ -15,9 +15,17 @@ function replaceInside(place, html) {
   const template = document.createElement("template");
   template.innerHTML = html;
   keepOpen(place, template.content);
+  keepTicked(place, template.content);
   const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
   place.replaceChildren(template.content);
-  if (focused) [...place.querySelectorAll("a, button, summary")].find((one) => nameOf(one) === focused)?.focus();
+  if (focused) [...place.querySelectorAll("a, button, summary, input")].find((one) => nameOf(one) === focused)?.focus({ preventScroll: true });
+}
+
+function keepTicked(before, after) {
+  for (const box of before.querySelectorAll("input[type=checkbox]:checked")) {
+    const same = after.querySelector(`input[name="${CSS.escape(box.name)}"][value="${CSS.escape(box.value)}"]`);
+    if (same) same.checked = true;
+  }
 }
 
 export function keepOpen(before, after) {

@@ -1,24 +1,29 @@
 // A session's page: the conversation grows, the parts around it are kept true, and forms are sent
 // without leaving the page. Everything also works without this file.
 
-import { workspaceChanged } from "./changes.js";
+import "./changes.js";
+import "./files.js";
+import "./terminal.js";
 import { append, showMessage } from "./conversation.js";
-import { workspaceStarts } from "./files.js";
 import { keepLive } from "./live.js";
 import { partsOf } from "./parts.js";
+import { tellPresence } from "./presence.js";
+import * as reading from "./reading.js";
 import { listen } from "./socket.js";
+import * as tabs from "./tabs.js";
 import { showLocalTimes } from "./times.js";
 import { showKey } from "./waits.js";
+import { workspaceChanged, workspaceIs } from "./workspace.js";
 
 const PARTS = ["strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity"];
 const EVERY = 1000;
 const EVERY_WITH_SOCKET = 10000;
 const AFTER_NEWS = 50;
 const AFTER_TEXT = 800; // it is shown already, but not yet as Markdown
+const HIDDEN = 250; // no pictures are made of a page that nobody sees
 
 const page = document.getElementById("session");
 const list = document.getElementById("messages");
-const talk = list.closest(".talk");
 const composer = document.getElementById("composer");
 const refused = document.getElementById("refused");
 const isPast = "past" in page.dataset;
@@ -27,12 +32,13 @@ const replaceParts = partsOf(PARTS);
 let lastSeq = Number(page.dataset.lastSeq); // of the log, as far as the server has rendered it for us
 let heardSeq = lastSeq; // as far as the socket has told it
 let statusSeq = lastSeq;
+const frames = []; // heard, and not shown yet
 let settles = false; // something is on its way of which the log may say nothing
 let mayStart = true;
-let follows = false; // the reader has just sent something, and wants to see what comes of it
 let heard = document.querySelector(".strip").dataset.word;
 
 let socket = null;
+const lookAround = tellPresence((here) => socket?.say("task.session.presence", { here }));
 const live = keepLive({
   url: () => `${page.dataset.live}?after=${lastSeq}`,
   every: () => (socket?.isOpen() && !settles ? EVERY_WITH_SOCKET : EVERY),
@@ -47,14 +53,14 @@ function apply(answer) {
     return false;
   }
   if (answer.last_seq < lastSeq || status.last_seq < statusSeq) return false; // older than what is shown
-  keepingTheEnd(() => {
+  reading.keepingPlace(() => {
     replaceParts(answer.parts);
-    if (!isPast) answer.messages.forEach(showMessage);
+    return isPast ? 0 : answer.messages.filter(showMessage).length;
   });
   lastSeq = answer.last_seq;
   statusSeq = status.last_seq;
   settles = status.recovering || status.starting;
-  workspaceStarts(status.executor_status === "starting");
+  workspaceIs(status.executor_status);
   allowPrompts(answer.can_prompt);
   announce();
   showLocalTimes(document);
@@ -64,24 +70,24 @@ function apply(answer) {
 
 function hear(frame) {
   if (frame.type === "truncated" || (frame.epoch ?? page.dataset.epoch) !== page.dataset.epoch) return location.reload();
+  if (frame.type === "hello") lookAround();
   if (frame.type !== "event") return live.soon();
   heardSeq = Math.max(heardSeq, frame.seq);
-  if (frame.event === "session.workspace.changed") workspaceChanged();
-  let isShown = false;
-  if (!isPast) keepingTheEnd(() => (isShown = append(frame)));
-  if (frame.seq > lastSeq) live.soon(isShown ? AFTER_TEXT : AFTER_NEWS);
+  if (!frames.length) document.hidden ? setTimeout(showHeard, HIDDEN) : requestAnimationFrame(showHeard);
+  frames.push(frame);
 }
 
-// A reader who is at the end stays there.
-function keepingTheEnd(change) {
-  const wasAtEnd = follows || isAtEnd();
-  follows = false;
-  change();
-  if (wasAtEnd) toEnd();
+// All that was heard since the last picture of the screen, at once.
+function showHeard() {
+  const told = frames.splice(0);
+  if (told.some(({ event }) => event === "session.workspace.changed")) workspaceChanged();
+  let isShown = false;
+  if (!isPast) reading.keepingPlace(() => ((isShown = append(told)), 0));
+  if (told.some(({ seq }) => seq > lastSeq)) live.soon(isShown ? AFTER_TEXT : AFTER_NEWS);
 }
 
 function allowPrompts(allowed) {
-  for (const one of composer.querySelectorAll("textarea, button")) one.disabled = !allowed;
+  for (const one of composer.querySelectorAll("textarea, .main")) one.disabled = !allowed;
 }
 
 function announce() {
@@ -89,15 +95,6 @@ function announce() {
   if (word !== heard) document.getElementById("announce").textContent = `Session: ${word}`;
   heard = word;
   document.title = document.title.replace(/^(\(!\) )?/, document.getElementById("permissions") ? "(!) " : "");
-}
-
-function isAtEnd() {
-  return talk.getBoundingClientRect().bottom <= window.innerHeight + 120;
-}
-
-function toEnd() {
-  // Not scrollIntoView: that would also move the place from which the Tab key goes on.
-  window.scrollBy({ top: talk.getBoundingClientRect().bottom - window.innerHeight + 16 });
 }
 
 // --- what the reader does ---
@@ -152,7 +149,7 @@ composer.addEventListener("submit", async (event) => {
       messageId.value = answer.next_message_id;
       text.value = "";
       mayStart = false;
-      follows = true;
+      reading.follow();
     }
   } catch {
     tell("The server did not answer. Your text is still here; sending it again is safe, it is delivered once.");
@@ -174,4 +171,7 @@ socket = listen({
 });
 
 showLocalTimes(document);
-if (!isPast && !location.hash && list.childElementCount) toEnd();
+workspaceIs(page.dataset.workspace);
+reading.begin();
+tabs.begin();
+if (!isPast && !location.hash && list.childElementCount) reading.toEnd();

@@ -31,6 +31,7 @@ export function listen({ path, hear, ended }) {
       failures = 0;
     }
     if (frame.type === "event") note(frame);
+    if (frame.type === "response") return; // to what was said in passing
     hear(frame);
   }
 
@@ -70,6 +71,12 @@ export function listen({ path, hear, ended }) {
     else connect();
   }
 
+  // Tell the server something; false while there is no socket.
+  function say(action, payload) {
+    if (isOpen) socket.send(JSON.stringify({ type: "request", id: 0, action, payload }));
+    return isOpen;
+  }
+
   connect();
-  return { renew, isOpen: () => isOpen };
+  return { renew, say, isOpen: () => isOpen };
 }

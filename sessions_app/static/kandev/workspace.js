@@ -1,6 +1,37 @@
-// What the panels of the workspace share: asking its API, and small pieces of the page.
+// What the panels of the workspace share: its state, asking its API, and small pieces of the page.
 
 const token = document.querySelector("#actions [name=csrfmiddlewaretoken]");
+const listeners = [];
+let status = ""; // of the execution; what the panels show is of this one
+
+// --- the state of the workspace ---
+
+export function onWorkspace(listener) {
+  listeners.push(listener);
+}
+
+// While it starts nothing can be read; then what was shown is read anew.
+export function workspaceIs(now) {
+  if (now === status) return;
+  status = now;
+  document.getElementById("session").dataset.workspace = now;
+  for (const shown of document.querySelectorAll(".work > .shown")) {
+    shown.inert = now === "starting";
+    shown.ariaBusy = String(now === "starting");
+  }
+  if (now !== "starting") listeners.forEach((listener) => listener("state"));
+}
+
+// The agent, or somebody else, has changed something in it.
+export function workspaceChanged() {
+  listeners.forEach((listener) => listener("content"));
+}
+
+export function isReady() {
+  return status === "ready";
+}
+
+// --- its API ---
 
 export async function ask(url, { method = "GET", body, headers = {} } = {}) {
   const sent = body === undefined ? {} : { body: JSON.stringify(body) };
@@ -23,12 +54,26 @@ export async function look(url) {
   }
 }
 
-export function origin({ kept }) {
-  return kept ? [note(`The workspace is not open. This is what was kept of it on ${new Date(kept.at).toLocaleString()}.`)] : [];
-}
-
 export function reasonOf(error) {
   return error instanceof SyntaxError || error instanceof TypeError ? "The workspace cannot be asked now." : error.message;
+}
+
+// --- pieces of the page ---
+
+export function origin({ kept }) {
+  if (!kept) return [];
+  const said = make("div", "kept");
+  said.append(
+    make("p", "", `The workspace is not open. This is what was kept of it on ${new Date(kept.at).toLocaleString()}; it can be read, not changed.`),
+    opener(),
+  );
+  return [said];
+}
+
+// Opens the workspace without its agent, where the page offers that.
+export function opener() {
+  const offered = document.querySelector("#part-controls button[value='workspace_only']");
+  return offered ? button("Open the workspace", () => document.querySelector("#part-controls button[value='workspace_only']")?.click(), "small") : "";
 }
 
 export function make(tag, className = "", text = "") {
@@ -45,6 +90,12 @@ export function button(text, act, className = "quiet") {
   return made;
 }
 
+export function row(...parts) {
+  const made = make("p", "buttons");
+  made.append(...parts);
+  return made;
+}
+
 export function note(text) {
   return make("p", "none", text);
 }
@@ -55,9 +106,15 @@ export function alarm(text) {
   return made;
 }
 
+export function done(text) {
+  const made = make("p", "told", text);
+  made.setAttribute("role", "status");
+  return made;
+}
+
 // Replaces what a panel shows; who worked in it with the keyboard stays in it.
 export function fill(place, parts) {
   const hadFocus = place.contains(document.activeElement);
   place.replaceChildren(...parts);
-  if (hadFocus) place.querySelector("button, textarea")?.focus();
+  if (hadFocus) place.querySelector("button, textarea")?.focus({ preventScroll: true });
 }

@@ -9,6 +9,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sessions_app.models import Draft, MessageDraft, NewEvent, append_texts, drafts_of, write_messages
@@ -116,8 +117,12 @@ class Conversation:
 
     def _open_tools(self) -> list[MessageDraft]:
         """Every tool call of the session without a result; not looked for before somebody asks: there may be many."""
-        tools = {**self._tools_of(complete=False), **self._tools}
+        tools = {**self._stored_open_tools, **self._tools}
         return [tool for tool in tools.values() if not tool.complete]
+
+    @cached_property
+    def _stored_open_tools(self) -> dict[str, MessageDraft]:
+        return self._tools_of(complete=False)
 
     def called_tools_since(self, key: str) -> bool:
         """Whether the agent has called a tool behind the user's message ``key``."""

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from executors_app.agentctl.protocol import Kind
-from sessions_app.domain.states import PROMPT, SESSION
+from sessions_app.domain.states import PROMPT, SESSION, WORK
+from sessions_app.domain.usage import figures_of
 from sessions_app.models import Draft, PermissionRequest, Prompt, waits
 from sessions_app.supervisor.ingest.conversation import Conversation
 from sessions_app.supervisor.ingest.interruptions import agent_left, interrupt
@@ -25,6 +26,7 @@ FIELD_TYPES: dict[str, Any] = {
     "permission_id": str,
     "options": list,
     "tool_call": dict,
+    "usage": dict,
 }
 
 
@@ -112,6 +114,12 @@ def _tool_key(line: Line) -> str:
 
 def _plan(fold: Fold, line: Line) -> None:
     fold.conversation.plan(line.get("entries", []))
+
+
+def _usage(fold: Fold, line: Line) -> None:
+    """The agent's own figures; what it tells no more stays as it was told last."""
+    draft = fold.draft
+    draft.set(usage={**draft.session.usage, **figures_of(line.get("usage", {}))})
 
 
 def _permission_requested(fold: Fold, line: Line) -> None:
@@ -218,7 +226,8 @@ def _move(draft: Draft, move: str, *, work: str) -> None:
     """Move the session and its work where it may move; a session that ended for good only keeps its log."""
     if SESSION.allows(draft.session.state, move):
         draft.move(move)
-        draft.work(work)
+        if WORK.allows(draft.session.work_state, work):  # else its task is done
+            draft.work(work)
 
 
 HANDLERS: dict[str, Callable[[Fold, Line], None]] = {
@@ -230,6 +239,7 @@ HANDLERS: dict[str, Callable[[Fold, Line], None]] = {
     Kind.TOOL_CALL: _tool,
     Kind.TOOL_UPDATE: _tool,
     Kind.PLAN: _plan,
+    Kind.USAGE: _usage,
     Kind.PERMISSION_REQUESTED: _permission_requested,
     Kind.PERMISSION_RESOLVED: _permission_settled("resolved"),
     Kind.PERMISSION_CANCELLED: _permission_settled("cancelled"),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from django.conf import settings
-
 from sessions_app.domain import continuation
 from sessions_app.domain.recovery import Policy
-from sessions_app.domain.states import SESSION, UNSETTLED_PROMPT_STATES, PromptState, WorkState
-from sessions_app.models import Draft, IntentKind, Prompt, Run, TaskSession, waits
+from sessions_app.domain.states import SESSION, UNSETTLED_PROMPT_STATES, WORK, PromptState, WorkState
+from sessions_app.models import Draft, IntentKind, Prompt, Run, waits
 from sessions_app.services import unfinished
+from sessions_app.services.policies import policy_of
 from sessions_app.supervisor.ingest.conversation import Conversation
 from sessions_app.supervisor.start import receipts
 
@@ -38,7 +37,8 @@ def interrupt(draft: Draft, reason: str, conversation: Conversation | None = Non
     if run is not None:
         _go_on(draft, run, interrupted, tools)
     if SESSION.allows(draft.session.state, "interrupt"):
-        draft.work("rest")
+        if WORK.allows(draft.session.work_state, "rest"):  # else its task is done
+            draft.work("rest")
         if run is not None:
             draft.move("interrupt", reason="interrupted")
     if conversation is None:
@@ -82,10 +82,11 @@ def _settle_prompts(draft: Draft) -> Prompt | None:
 def _go_on(draft: Draft, run: Run, interrupted: Prompt | None, tools: list[str]) -> None:
     """What the next prompt tells of it, and the continue prompt where nobody else asks for more (rule 16)."""
     session = draft.session
+    held = policy_of(session)
     facts = continuation.ContinueFacts(
         work_state=WorkState(session.work_state),
-        policy=Policy(session.policy),
-        setting=_setting(session),
+        policy=Policy(held.policy),
+        setting=held.continues if held.continues_source else None,
         prompt_held=interrupted is None,
         cancelled_by_user=_was_cancelled(draft, run),
         stopped_by_user=session.stopped_by_user,
@@ -119,10 +120,3 @@ def _put_continue_prompt(draft: Draft, run: Run, interrupted: Prompt, text: str)
     if made:
         draft.move_prompt(interrupted, "dismiss", continued_by=row)  # settled by it
         draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
-
-
-def _setting(session: TaskSession) -> bool | None:
-    """Whether interrupted work is continued by itself: the session's own word, else the deployment's."""
-    if session.continue_prompts is not None:
-        return session.continue_prompts
-    return None if not settings.KANDEV_CONTINUE else settings.KANDEV_CONTINUE == "on"

@@ -18,14 +18,18 @@ from typing import Any
 
 from django.db import InterfaceError, OperationalError, transaction
 
+from sessions_app.domain import acting
 from sessions_app.models import Lease
 from sessions_app.supervisor.ingest.batches import Ingested, ingest
 from sessions_app.supervisor.ingest.fold import Line
+from sessions_app.supervisor.tally import TALLY
 from sessions_app.supervisor.threads import DatabaseThread
 
 log = logging.getLogger(__name__)
 PAUSE = 0.01
 """Seconds at least between two commits."""
+JOURNAL = "journal"
+"""The cause of what is written here: an agent or its agentctl has said so."""
 RETRY = 1.0
 """Seconds until a database that takes nothing is tried again."""
 MOST_LINES = 2000
@@ -69,6 +73,7 @@ class Writer:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        acting.begin(cause=JOURNAL)  # it writes for all streams, whichever has begun it
         while self._waiting:
             began = time.monotonic()
             await self._write(self._next())
@@ -96,6 +101,8 @@ class Writer:
                 batch.written.set_exception(result)
             else:
                 batch.written.set_result(result)
+                if batch.lines:
+                    TALLY.written(float(batch.lines[0]["ts"]))
 
     async def _failed(self, batches: Sequence[Batch], error: Exception) -> None:
         """Where one of several is to blame the others must not wait for it; otherwise all are tried again."""
@@ -118,7 +125,8 @@ def write_together(batches: Sequence[Batch]) -> list[tuple[Batch, Ingested | Exc
 
 def _write_one(batch: Batch) -> Ingested | Exception:
     try:
-        return ingest(batch.session_id, batch.lease, batch.lines, batch.token)
+        with acting.acting(session_id=batch.session_id, execution_id=batch.lease.execution_id):
+            return ingest(batch.session_id, batch.lease, batch.lines, batch.token)
     except (OperationalError, InterfaceError):
         raise
     except Exception as error:  # noqa: BLE001  (it is the stream's to say)

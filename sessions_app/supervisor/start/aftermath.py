@@ -20,9 +20,11 @@ MOST: Final = 200
 """Changed files and ended processes that are kept of each; a prompt names fewer."""
 
 
-async def look(core: Core, attachment: Attachment) -> None:
-    """Add the files that changed and the processes that ended; what cannot be learned in time is left out."""
-    since = await core.database(_wanted, attachment.session_id)
+async def look(core: Core, attachment: Attachment, since: str | None) -> None:
+    """Add the files that changed and the processes that ended; what cannot be learned in time is left out.
+
+    ``since`` is what ``wanted`` has said.
+    """
     if since is None:
         return
     client = attachment.client
@@ -37,9 +39,8 @@ async def look(core: Core, attachment: Attachment) -> None:
     await core.database(_add, attachment.session_id, attachment.lease, changed[:MOST], processes[:MOST])
 
 
-def _wanted(session_id: uuid.UUID) -> str | None:
+def wanted(session: TaskSession) -> str | None:
     """The snapshot to compare with; None where nothing is unfinished, or somebody has looked already."""
-    session = TaskSession.objects.only("metadata").get(id=session_id)
     known = unfinished.of(session)
     return None if known is None or "changed" in known else str(known.get("since", ""))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
+from django.db.models import Subquery
 from django.utils import timezone
 
 from executors_app.agentctl.protocol import Shortfall
@@ -18,11 +20,12 @@ from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Strategy
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
 from sessions_app.domain.verification import ReceiptKind, Verdict
-from sessions_app.models import Draft, Intent, Lease, TaskSession, writing
+from sessions_app.models import Draft, Intent, Lease, Prompt, TaskSession, derived, writing
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.history import history_of
 from sessions_app.supervisor.ingest.interruptions import AGENTCTL_GONE, WITH_ITS_AGENTCTL, hold_unsent, interrupt
-from sessions_app.supervisor.start import receipts, token_keeping
+from sessions_app.supervisor.rows import BESIDE
+from sessions_app.supervisor.start import aftermath, receipts, token_keeping
 from sessions_app.supervisor.start.capabilities import PROBE_FIELDS, take_in
 from sessions_app.supervisor.start.outcomes import SAID_GONE, Failure, settle, write_failure
 from sessions_app.supervisor.start.planning import Plan
@@ -35,15 +38,26 @@ ARRIVED = (PromptState.DELIVERED, PromptState.DONE, PromptState.INTERRUPTED, Pro
 
 @dataclass(frozen=True, slots=True)
 class AgentOrder:
-    """What agentctl is told, and what its answer is judged by."""
+    """What agentctl is told."""
 
     body: Mapping[str, Any]
     strategy: Strategy
     token_before: str
-    last_completed_text: str | None
-    completed_turns: int
     injects: bool
     kind: AgentType = field(repr=False)
+    unfinished_since: str | None = None
+    """``aftermath.wanted``"""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the log knows of the conversation, which the agent's answer is judged by."""
+
+    last_completed_text: str | None
+    completed_turns: int
+    in_log: Mapping[str, int]
+    """Messages, and tool calls that were interrupted."""
+    log_is_a_prefix: bool
 
 
 def prepare(plan: Plan, lease: Lease, *, found: str | None) -> AgentOrder | None:
@@ -53,9 +67,10 @@ def prepare(plan: Plan, lease: Lease, *, found: str | None) -> AgentOrder | None
     none was: what a dead one has left unfinished is said first. An agent that this start has brought
     up, before its answer was lost, is asked for again as it was then.
     """
-    with writing(plan.session_id, lease) as draft:
+    with writing(plan.session_id, lease, beside=BESIDE) as draft:
         session = draft.session
-        if found is None and interrupt(draft, AGENTCTL_GONE):
+        unsettled = found is None and (session.launch_id or draft.open_turn is not None)
+        if unsettled and interrupt(draft, AGENTCTL_GONE):
             draft.move("start")
         strategy = _first_strategy(plan) if found == str(plan.intent_id) else None
         if strategy is None:
@@ -137,28 +152,40 @@ def _order(session: TaskSession, execution: ExecutorRunning, plan: Plan, strateg
         body=body,
         strategy=strategy,
         token_before=token,
-        last_completed_text=_last_completed_text(session),
-        completed_turns=session.runs.filter(state=RunState.COMPLETED).count(),
         injects=strategy == Strategy.HISTORY and history_allowed(session.agent_profile),
         kind=kind,
+        unfinished_since=aftermath.wanted(session),
+    )
+
+
+def known(session_id: uuid.UUID) -> Known:
+    """Read while the agent starts: nothing of it changes before an agent is up."""
+    session = TaskSession(id=session_id)
+    newest = derived.newest_run(session)
+    return Known(
+        last_completed_text=_last_completed_text(session),
+        completed_turns=session.runs.filter(state=RunState.COMPLETED).count(),
+        in_log=receipts.counts_of(session),
+        log_is_a_prefix=newest is not None and newest.reason in WITH_ITS_AGENTCTL,
     )
 
 
 def _last_completed_text(session: TaskSession) -> str | None:
-    run = session.runs.filter(state=RunState.COMPLETED).order_by("-started_at").first()
-    row = session.prompts.filter(message_id=run.message_id).first() if run else None
-    return row.text if row else None
+    newest = session.runs.filter(state=RunState.COMPLETED).order_by("-started_at").values("message_id")[:1]
+    texts = session.prompts.filter(message_id=Subquery(newest)).values_list("text", flat=True)
+    text: str | None = texts.first()
+    return text
 
 
-def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[str, Any]) -> bool:
+def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[str, Any], known: Known) -> bool:
     """The agent is up: token, proof, receipt and states; False where a stop has won meanwhile (rule 9)."""
     verdict = verification.verify(
         strategy=order.strategy,
         outcome=answer["outcome"],
         replayed=int(answer.get("replayed", 0)),
         replayed_user_texts=answer.get("replayed_user_texts", ()),
-        last_completed_text=order.last_completed_text if order.strategy == Strategy.NATIVE else None,
-        completed_turns=order.completed_turns if order.strategy == Strategy.NATIVE else 0,
+        last_completed_text=known.last_completed_text if order.strategy == Strategy.NATIVE else None,
+        completed_turns=known.completed_turns if order.strategy == Strategy.NATIVE else 0,
         type_replays=order.kind.replays_on_load,
         injected=order.injects,
     )
@@ -167,10 +194,11 @@ def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[s
         verdict = verification.accepted(answer["outcome"], contradiction)
     if verdict.contradiction:
         return _quarantine(plan, lease, verdict, answer)
-    with writing(plan.session_id, lease) as draft:
+    with writing(plan.session_id, lease, beside=BESIDE) as draft:
         if draft.session.desired_state != DesiredState.RUNNING:
             return False
-        evidence = _evidence(draft, order, answer, verdict)
+        held = list(draft.session.prompts.filter(state=PromptState.HELD).order_by("id"))
+        evidence = {**_evidence(draft, order, answer, verdict, known), "prompts_held": len(held)}
         note = _keep_token(draft, order, answer, {} if contradiction else _kept(answer, verdict))
         settle(plan.intent_id, verdict.kind)
         draft.receipt(
@@ -182,7 +210,7 @@ def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[s
             evidence={**evidence, "capability_note": note, "accepted_by_user": contradiction},
         )
         receipts.unproven(draft, but=str(plan.intent_id))
-        _settle_doubts(draft, answer.get("replayed_user_texts", ()))
+        _settle_doubts(draft, held, answer.get("replayed_user_texts", ()))
         draft.set(
             launch_id=str(plan.intent_id),
             next_restart_at=None,
@@ -218,30 +246,29 @@ def _keep_token(draft: Draft, order: AgentOrder, answer: Mapping[str, Any], kept
     return note
 
 
-def _evidence(draft: Draft, order: AgentOrder, answer: Mapping[str, Any], verdict: Verdict) -> dict[str, Any]:
+def _evidence(
+    draft: Draft, order: AgentOrder, answer: Mapping[str, Any], verdict: Verdict, known: Known
+) -> dict[str, Any]:
     told = history_of(draft.session).facts() if verdict.kind == ReceiptKind.INJECTED else None
-    newest = draft.session.runs.order_by("-started_at").first()
     return {
         **receipts.process_of(answer),
-        **receipts.conversation_of(draft, order.token_before, answer),
+        **receipts.conversation_of(order.token_before, answer),
+        **known.in_log,
         "cwd_matches": receipts.same_directory(draft, order.body["cwd"]) if order.strategy == Strategy.NATIVE else None,
-        "completed_turns": order.completed_turns,
+        "completed_turns": known.completed_turns,
         "injection": told,
         **receipts.rebuilt(draft),
-        "prompts_held": draft.session.prompts.filter(state=PromptState.HELD).count(),
-        "tool_calls_interrupted": draft.session.messages.filter(role="tool", payload__status="interrupted").count(),
-        "log_is_a_prefix": newest is not None and newest.reason in WITH_ITS_AGENTCTL,
+        "log_is_a_prefix": known.log_is_a_prefix,
         "agent": agent_of(answer),
         "timings_ms": answer.get("timings"),
     }
 
 
-def _settle_doubts(draft: Draft, replayed: Any) -> None:
+def _settle_doubts(draft: Draft, held: Sequence[Prompt], replayed: Any) -> None:
     """A prompt in doubt that the agent's own conversation shows has been delivered: interrupted (rule 13).
 
     What shows a prompt that is known to have arrived is no proof for another with the same words.
     """
-    held = list(draft.session.prompts.filter(state=PromptState.HELD).order_by("id"))
     arrived = list(draft.session.prompts.filter(state__in=ARRIVED).values_list("text", flat=True)) if held else []
     for row in held:
         shown = sum(verification.shows(text, row.text) for text in replayed)

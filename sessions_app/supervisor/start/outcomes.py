@@ -18,7 +18,7 @@ from executors_app.errors import ExecutorError
 from executors_app.plugins import agent_type
 from sessions_app.domain import backoff
 from sessions_app.domain.states import SESSION, DesiredState, PromptState
-from sessions_app.models import Draft, Intent, Lease, waits, writing
+from sessions_app.models import IDLE, Draft, Intent, Lease, TaskSession, waits, writing
 from sessions_app.supervisor.ingest.interruptions import agent_left, hold_unsent, interrupt
 from sessions_app.supervisor.start import receipts, token_keeping
 from sessions_app.supervisor.start.capabilities import PROBE_FIELDS, take_in
@@ -48,6 +48,8 @@ class Failure:
     """What the agent told of itself before it failed (``StartFailed.told``)."""
     broken: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """What we saw it not keep: (Shortfall, how), by capability."""
+    log_tail: str = ""
+    """The end of the agent's log, where somebody will want it."""
 
 
 def failure_of(error: ExecutorError, *, executor_failed: bool) -> Failure:
@@ -154,16 +156,25 @@ def lose_conversation(draft: Draft, code: str, message: str) -> None:
             draft.set(next_restart_at=draft.at + ASK_AGAIN)
 
 
+def is_last_try(session_id: uuid.UUID) -> bool:
+    """Whether a start that fails now is the last one that is made by itself."""
+    attempts = TaskSession.objects.values_list("start_attempts", flat=True).get(id=session_id)
+    return backoff.gave_up(attempts, settings.KANDEV_MAX_RESTARTS)
+
+
 def _back_off(draft: Draft, failure: Failure) -> None:
     attempts = draft.session.start_attempts
     message = failure.message
     if not failure.permanent and backoff.gave_up(attempts, settings.KANDEV_MAX_RESTARTS):
         message = f"Given up after {attempts} starts. The last one: {message}"
+        draft.log_tail = failure.log_tail
         draft.set(next_restart_at=None)
         hold_unsent(draft)
         draft.move("give_up", error_code=failure.code, error_message=message)
         return
-    wait = PERMANENT_WAIT if failure.permanent else backoff.delay(attempts, random.random())  # noqa: S311  (jitter)
+    first = timedelta(seconds=settings.KANDEV_RESTART_DELAY)
+    jitter = random.random()  # noqa: S311  (no secret)
+    wait = PERMANENT_WAIT if failure.permanent else backoff.delay(attempts, jitter, first)
     draft.set(next_restart_at=None if failure.needs_user else draft.at + wait)
     if failure.needs_user:
         hold_unsent(draft)
@@ -174,6 +185,8 @@ def _back_off(draft: Draft, failure: Failure) -> None:
 def write_stopped(session_id: uuid.UUID, lease: Lease | None, reason: str, close_as: str = "") -> None:
     """The execution has ended as it was asked to: nothing of it is left unfinished, the session can be resumed."""
     with writing(session_id, lease) as draft:
+        if reason == IDLE and draft.session.desired_state != DesiredState.RUNNING:
+            reason = "stopped"  # by somebody who came while it fell asleep
         interrupt(draft, reason)
         agent_left(draft)
         draft.set(next_restart_at=None)
@@ -185,6 +198,8 @@ def write_stopped(session_id: uuid.UUID, lease: Lease | None, reason: str, close
             draft.move({"completed": "complete", "cancelled": "cancel"}[close_as])
         elif SESSION.allows(draft.session.state, "stop"):
             draft.move("stop", reason=reason)
+        if draft.session.task.is_over:
+            draft.work("finish")
 
 
 def _settle_queue(draft: Draft) -> None:

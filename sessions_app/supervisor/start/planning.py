@@ -5,20 +5,26 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, replace
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
+from executors_app import capacity
 from executors_app.agentctl import identity
-from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.soundness import DAMAGED_ROW
-from sessions_app.domain.states import DesiredState, SessionState
-from sessions_app.models import QUEUED_FOR_CAPACITY, Draft, Intent, Lease, TaskSession, writing
+from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState
+from sessions_app.models import QUEUED_FOR_CAPACITY, Draft, Intent, IntentKind, Lease, TaskSession, writing
 from sessions_app.services.assessment import execution_of, is_running
+from sessions_app.services.intents import due
 from sessions_app.services.soundness import flaws_of
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.rows import facts_of, present_execution, session_of, spec_of
+from sessions_app.supervisor.rows import BESIDE, facts_of, present_execution, session_of, spec_of
 from sessions_app.supervisor.start.outcomes import settle
+
+AMPLE = 32
+"""Places that are free beside one: then nobody waits for one, and no two starts take the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +41,43 @@ class Plan:
     """The row knows of an earlier agentctl, whose processes may have outlived it."""
 
 
-def claim(session_id: uuid.UUID, intent_id: uuid.UUID, me: str, *, lives: str | None) -> Plan | None:
-    """Claim a start order under the lease; None where there is nothing (more) to do for us.
+def claim(
+    session_id: uuid.UUID,
+    intent_id: uuid.UUID,
+    me: str,
+    *,
+    lives: str | None,
+    held: Lease | None = None,
+    in_grace: bool = False,
+) -> Plan | None:
+    """Claim a start order under the lease; None where there is nothing (more) to do for us. Raises LeaseLost.
 
-    ``lives`` is the launch of the agent that was found where we are attached, None where we are not.
+    ``lives`` is the launch of the agent that was found where we are attached, None where we are not;
+    ``held`` is the lease of that attachment, which need not be taken again.
     A start is counted before it is made (rule 33), once: a supervisor that finds a claimed one goes on with it.
+    ``in_grace``: the supervisor has only just begun, and counts none.
     """
+    lease = held or _take(session_id, intent_id, me)
+    if lease is None:
+        return None
+    with writing(session_id, lease, beside=BESIDE) as draft:
+        intent = Intent.objects.select_for_update().get(id=intent_id)
+        if not _is_to_do(draft, intent, lives):
+            return None
+        if not in_grace:
+            _count(draft, intent)
+        draft.set(start_rank=None)
+        intent.claimed_generation = lease.generation
+        intent.save(update_fields=["claimed_generation"])
+        if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or draft.session.state == SessionState.CREATED:
+            draft.move("start")
+        if lives is None:
+            draft.move_executor("launch", host_id=identity.host_id())  # a half-done launch is found here alone
+    return _plan(draft.session, _locked(draft), intent, lease)
+
+
+def _take(session_id: uuid.UUID, intent_id: uuid.UUID, me: str) -> Lease | None:
+    """The lease of the session's execution; None where another holds it, or nobody is to have it, which is said."""
     execution = ExecutorRunning.objects.filter(session_id=session_id).order_by("-created_at").first()
     if execution is None:
         settle(intent_id, "no_execution")
@@ -48,27 +85,20 @@ def claim(session_id: uuid.UUID, intent_id: uuid.UUID, me: str, *, lives: str | 
     if is_damaged(session_id):
         settle(intent_id, DAMAGED_ROW)
         return None
-    lease = leases.acquire(execution.id, me)
-    if lease is None:
-        return None
-    with writing(session_id, lease) as draft:
-        intent = Intent.objects.select_for_update().get(id=intent_id)
-        refused = _pointless(draft, intent, lives)
-        if intent.done_at is None and refused:
-            settle(intent_id, refused)
-        if intent.done_at is not None or refused:
-            return None
-        if _is_full(draft.session):
-            _queue(intent)
-            return None
-        _count(draft, intent)
-        intent.claimed_generation = lease.generation
-        intent.save(update_fields=["claimed_generation"])
-        if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or draft.session.state == SessionState.CREATED:
-            draft.move("start")
-        if lives is None:
-            draft.move_executor("launch", host_id=identity.host_id())  # a half-done launch is found here alone
-    return _plan(session_id, intent, lease)
+    return leases.acquire(execution.id, me)
+
+
+def _is_to_do(draft: Draft, intent: Intent, lives: str | None) -> bool:
+    """Whether the order is open and can be carried out now; one that has become pointless is settled."""
+    refused = _pointless(draft, intent, lives)
+    if intent.done_at is None and refused:
+        settle(intent.id, refused)
+    if intent.done_at is not None or refused:
+        return False
+    if _is_full(draft.session, intent):
+        _queue(intent)
+        return False
+    return True
 
 
 def is_damaged(session_id: uuid.UUID) -> bool:
@@ -79,21 +109,42 @@ def is_damaged(session_id: uuid.UUID) -> bool:
 
 def _pointless(draft: Draft, intent: Intent, lives: str | None) -> str:
     """Why there is nothing to start; the start of an agent that is up has been done, unless its answer was lost."""
+    if flaws_of(draft.session, draft.execution):
+        return DAMAGED_ROW
     if draft.session.desired_state != DesiredState.RUNNING or draft.session.task.is_over:
         return "stopped"
+    if draft.session.state in TERMINAL_STATES:
+        return "terminal_state"
     up = lives not in (None, str(intent.id)) and is_running(draft.session, draft.execution)
     return "already_running" if up and intent.payload.get("mode") != Mode.FRESH_START else ""
 
 
-def _is_full(session: TaskSession) -> bool:
-    limit = session.executor.max_live
+def _is_full(session: TaskSession, intent: Intent) -> bool:
+    """Whether its place has no room for it, or only for those that have waited longer."""
+    limit = capacity.limit_of(session.executor)
     if limit is None:
         return False
-    Executor.objects.select_for_update(no_key=True).get(id=session.executor_id)  # of two starts one sees the other
-    live = ExecutorRunning.objects.filter(
-        executor=session.executor, status__in=[ExecutorStatus.STARTING, ExecutorStatus.READY]
-    ).exclude(session=session)
-    return live.count() >= limit
+    sharing = capacity.sharing(session.executor)
+    if _live_beside(session, sharing) + AMPLE < limit:
+        return False
+    list(sharing.select_for_update(no_key=True).order_by("id"))  # of two starts one sees the other
+    live = _live_beside(session, sharing)
+    return live >= limit or live + _waiting_longer(sharing, intent) >= limit
+
+
+def _live_beside(session: TaskSession, sharing: QuerySet[Executor]) -> int:
+    number: int = capacity.live_at(sharing).exclude(session=session).count()
+    return number
+
+
+def _waiting_longer(sharing: QuerySet[Executor], intent: Intent) -> int:
+    """How many starts there wait for room since before this order, and could begin."""
+    earlier = Intent.objects.filter(
+        due(), kind=IntentKind.START, done_at=None, created_at__lt=intent.created_at, session__executor__in=sharing
+    )
+    waits = {f"payload__{QUEUED_FOR_CAPACITY}": True, "claimed_generation": None}
+    waiting: int = earlier.filter(**waits).exclude(id=intent.id).count()
+    return waiting
 
 
 def _queue(intent: Intent) -> None:
@@ -108,15 +159,21 @@ def _count(draft: Draft, intent: Intent) -> None:
         draft.set(start_attempts=draft.session.start_attempts + 1)
 
 
-def _plan(session_id: uuid.UUID, intent: Intent, lease: Lease) -> Plan:
-    session = session_of(session_id)
-    execution = _execution(session)
+def _locked(draft: Draft) -> ExecutorRunning:
+    execution = draft.execution
+    assert execution is not None, "the lease was checked against it"  # noqa: S101
+    if execution.executor_id == draft.session.executor_id:
+        execution.executor = draft.session.executor  # read with the session
+    return execution
+
+
+def _plan(session: TaskSession, execution: ExecutorRunning, intent: Intent, lease: Lease) -> Plan:
     if not execution.auth_token:
         execution.auth_token = uuid.uuid4().hex + uuid.uuid4().hex
         execution.save(update_fields=["auth_token"])
     facts = facts_of(execution, session)
     return Plan(
-        session_id=session_id,
+        session_id=session.id,
         intent_id=intent.id,
         mode=str(intent.payload.get("mode", Mode.AUTO)),
         lease=lease,

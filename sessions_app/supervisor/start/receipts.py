@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from django.db.models import Count, Q
+
 from sessions_app.domain import verification
 from sessions_app.domain.belonging import TOKEN_OF
 from sessions_app.domain.verification import ReceiptKind, Verdict, Verified, fingerprint
-from sessions_app.models import ContinuityReceipt, Draft
+from sessions_app.models import ContinuityReceipt, Draft, TaskSession
 from sessions_app.services import unfinished
 
 
@@ -65,15 +67,23 @@ def process_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {"agent_pid": answer.get("pid"), "agent_started_at": answer.get("started_at")}
 
 
-def conversation_of(draft: Draft, token_before: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Which conversation it is: fingerprints of its id before and after, and what was replayed beside what we know."""
+def conversation_of(token_before: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Which conversation it is: fingerprints of its id before and after, and how much of it was replayed."""
     token = str(answer.get("resume_token") or "")
     return {
         "fingerprint_before": fingerprint(token_before) if token_before else None,
         "fingerprint_after": fingerprint(token) if token else None,
         "replayed_messages": int(answer.get("replayed", 0)),
-        "log_messages": draft.session.messages.filter(role__in=("user", "agent")).count(),
     }
+
+
+def counts_of(session: TaskSession) -> dict[str, int]:
+    """What the log has of its conversation: messages, and tool calls that were interrupted."""
+    told, cut = Q(role__in=("user", "agent")), Q(role="tool", payload__status="interrupted")
+    counts: dict[str, int] = session.messages.aggregate(
+        log_messages=Count("id", filter=told), tool_calls_interrupted=Count("id", filter=cut)
+    )
+    return counts
 
 
 def same_directory(draft: Draft, directory: str) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
@@ -24,8 +25,8 @@ from sessions_app.models import Lease, LeaseLost
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.start import aftermath, agent_order, planning
-from sessions_app.supervisor.start.outcomes import Failure, failure_of, settle, write_failure
+from sessions_app.supervisor.start import aftermath, agent_order, log_tail, planning
+from sessions_app.supervisor.start.outcomes import Failure, failure_of, is_last_try, settle, write_failure
 
 log = logging.getLogger(__name__)
 OWN_LIMIT = 10
@@ -59,7 +60,10 @@ async def carry_out(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> 
 async def _start(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
     live = core.attached(session_id)
     lives = live.found_launch if live is not None else None
-    plan = await core.database(planning.claim, session_id, intent_id, core.boot_id, lives=lives)
+    held = live.lease if live is not None else None
+    plan = await core.database(
+        planning.claim, session_id, intent_id, core.boot_id, lives=lives, held=held, in_grace=core.in_grace
+    )
     if plan is None:
         return
     crash_points.reached("supervisor.start_claimed", session_id)
@@ -101,9 +105,15 @@ async def _open_agent(core: Core, attachment: Attachment, plan: planning.Plan) -
     if order is None:
         return
     crash_points.reached("supervisor.agent_prepared", plan.session_id)
-    await aftermath.look(core, attachment)
+    await aftermath.look(core, attachment, order.unfinished_since)
+    with attachment.starting():
+        await _start_agent(core, attachment, plan, order)
+
+
+async def _start_agent(core: Core, attachment: Attachment, plan: planning.Plan, order: agent_order.AgentOrder) -> None:
+    """Have the agent started and write what came of it; what it is judged by is read meanwhile."""
     try:
-        answer = await _ask(attachment, order)
+        answer, known = await asyncio.gather(_ask(attachment, order), core.database(agent_order.known, plan.session_id))
     except StaleGeneration:
         raise LeaseLost(LeaseLost.__doc__) from None
     except AgentctlUnreachable as error:
@@ -114,7 +124,7 @@ async def _open_agent(core: Core, attachment: Attachment, plan: planning.Plan) -
         await _refused(core, attachment, plan, error)
         return
     crash_points.reached("supervisor.agent_started", plan.session_id)
-    won = await core.database(agent_order.write_started, plan, attachment.lease, order, answer)
+    won = await core.database(agent_order.write_started, plan, attachment.lease, order, answer, known)
     crash_points.reached("supervisor.agent_start_written", plan.session_id)
     if not won:
         await attachment.client.stop_agent(grace=5, intent_id=str(plan.intent_id))
@@ -145,5 +155,7 @@ async def _write_failure(
         log.info("session %s: another supervisor says what becomes of its start", session_id)
         return
     crash_points.reached("supervisor.start_failed", session_id)
+    if await core.database(is_last_try, session_id):
+        failure = replace(failure, log_tail=await log_tail.of_session(core, session_id))
     await core.database(write_failure, session_id, intent_id, lease, failure)
     crash_points.reached("supervisor.start_failure_written", session_id)

@@ -13,10 +13,11 @@ from executors_app.domain import Observation, Observed
 from executors_app.errors import ExecutorError
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
-from sessions_app.domain.recovery import UNREACHABLE, WORKTREE_MISSING, Decision
+from sessions_app.domain import attention
+from sessions_app.domain.recovery import UNREACHABLE, WORKTREE_MISSING, Decision, starts
 from sessions_app.domain.resumability import Mode
-from sessions_app.domain.states import EXECUTOR, SESSION
-from sessions_app.models import Draft, IntentKind, Lease, LeaseLost, writing
+from sessions_app.domain.states import ENDED_STATES, EXECUTOR, SESSION, DesiredState
+from sessions_app.models import IDLE, Draft, IntentKind, Lease, LeaseLost, raise_item, writing
 from sessions_app.services import intents
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.core import Core
@@ -28,6 +29,7 @@ from sessions_app.supervisor.ingest.interruptions import (
     hold_unsent,
     interrupt,
 )
+from sessions_app.supervisor.start import log_tail
 from sessions_app.supervisor.sweep.looking import Row
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,8 @@ async def act(core: Core, row: Row, seen: Observation, decision: Decision) -> Ou
     if decision.end_leftovers:
         await runtime(place.runtime).end_leftovers(place)
         crash_points.reached("sweep.leftovers_ended", row.stored.session_id)
+    if decision.rule == "owner_left":
+        await core.database(_say_owner_left, row.stored.session_id)
     attached = core.attached(row.stored.session_id) is not None
     takes_over = seen.observed is Observed.ALIVE and not attached and decision.rule not in LEFT_ALONE
     if decision.quiet and not takes_over:
@@ -66,6 +70,13 @@ async def act(core: Core, row: Row, seen: Observation, decision: Decision) -> Ou
         return await _write_unattached(core, row, seen, decision)
     except LeaseLost:
         return Outcome(skipped=True)
+
+
+def _say_owner_left(session_id: uuid.UUID) -> None:
+    """Staff are told, once, that nobody in the team answers for it (rule 35)."""
+    with writing(session_id, beside=("owner",)) as draft:
+        owner = draft.session.owner
+        raise_item(draft, attention.owner_left(str(session_id), owner.get_username() if owner else ""))
 
 
 async def _take_over(core: Core, row: Row, seen: Observation, decision: Decision) -> Outcome:
@@ -98,7 +109,7 @@ async def _write_unattached(core: Core, row: Row, seen: Observation, decision: D
     if seen.observed is Observed.DEAD:
         await _drain_dead(core, row, lease)
         crash_points.reached("sweep.drained", row.stored.session_id)
-    outcome = await core.database(write, row, seen, decision, lease)
+    outcome = await core.database(write, row, seen, decision, lease, await _evidence(core, row, decision))
     crash_points.reached("sweep.row_written", row.stored.session_id)
     if held is None and decision.agent_action == "none":
         await core.database(leases.release, core.boot_id, row.stored.id)
@@ -123,7 +134,11 @@ async def _drain_dead(core: Core, row: Row, lease: Lease) -> None:
         await core.writer(ingest, row.stored.session_id, lease, [], kept, alive=False)
 
 
-def write(row: Row, seen: Observation, decision: Decision, lease: Lease) -> Outcome:
+async def _evidence(core: Core, row: Row, decision: Decision) -> str:
+    return await log_tail.of_session(core, row.stored.session_id) if decision.session_move == "give_up" else ""
+
+
+def write(row: Row, seen: Observation, decision: Decision, lease: Lease, evidence: str = "") -> Outcome:
     """Write one decision under the lease: states, receipt, orders, in one transaction."""
     outcome = Outcome()
     with writing(row.stored.session_id, lease) as draft:
@@ -133,11 +148,13 @@ def write(row: Row, seen: Observation, decision: Decision, lease: Lease) -> Outc
             # Also a turn that only the drained journal told of: the decision could not know of it.
             interrupt(draft, _why_interrupted(seen))
             agent_left(draft)
+        draft.log_tail = evidence
         _move_executor(draft, seen, decision)
         if decision.agent_action == "reattach":
             outcome.receipt_kind = _reattached(draft, row, seen)
         _move_session(draft, decision)
         _order(draft, decision)
+        _queue(draft, decision)
         crash_points.reached("sweep.row_unwritten", row.stored.session_id)
     return outcome
 
@@ -213,12 +230,42 @@ def _move_session(draft: Draft, decision: Decision) -> None:
 
 def _order(draft: Draft, decision: Decision) -> None:
     """The same orders that a user's click writes."""
-    if decision.agent_action == "resume":
-        intents.order_start(draft.session, None, Mode.AUTO)
-    elif decision.agent_action == "start_workspace":
-        intents.order_start(draft.session, None, Mode.WORKSPACE_ONLY)
+    if starts(decision):
+        if _is_wanted(draft):
+            _order_start(draft, decision)
     elif decision.agent_action == "stop" and not _is_being_stopped(draft):
-        intents.order(draft.session, IntentKind.STOP, None)
+        asleep = {"reason": IDLE} if decision.rule == "asleep_but_alive" else {}
+        intents.order(draft.session, IntentKind.STOP, None, asleep)
+
+
+def _order_start(draft: Draft, decision: Decision) -> None:
+    """Nobody asked for it: the log says why it is started, and for whom."""
+    mode = Mode.AUTO if decision.agent_action == "resume" else Mode.WORKSPACE_ONLY
+    intent = intents.order_start(draft.session, None, mode)
+    if intent.claimed_generation is None and intent.by_id is None:
+        draft.say(
+            "session.restart_ordered",
+            cause=decision.rule,
+            launch_id=str(intent.id),
+            mode=mode,
+            attempt=draft.session.start_attempts + 1,
+            owner_id=draft.session.owner_id,
+        )
+
+
+def _queue(draft: Draft, decision: Decision) -> None:
+    """A place among those that wait to be started, said once; whoever is not to be started loses it."""
+    if decision.start_rank is None and decision.rule != "waits_for_turn":
+        draft.set(start_rank=None)
+    elif decision.start_rank is not None and draft.session.start_rank is None:
+        draft.set(start_rank=decision.start_rank)
+        draft.say("session.start_waits", reason=decision.wait_reason, before=decision.before)
+
+
+def _is_wanted(draft: Draft) -> bool:
+    """Read anew: somebody may have stopped, closed or archived it since the look."""
+    over = draft.session.state in ENDED_STATES or draft.session.task.is_over
+    return draft.session.desired_state == DesiredState.RUNNING and not over
 
 
 def _is_being_stopped(draft: Draft) -> bool:

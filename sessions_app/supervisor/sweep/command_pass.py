@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 
-from sessions_app.models import Intent
+from sessions_app.models import Intent, TaskSession
 from sessions_app.supervisor.lock import SupervisorLock
 from sessions_app.supervisor.loop import Supervisor
 from sessions_app.supervisor.sweep import reporting
@@ -62,9 +62,18 @@ async def _wait_for_starts(supervisor: Supervisor, result: Sweep, deadline: floa
             for session_id in ids:
                 supervisor.orders.poke(session_id)
             await _settle(supervisor, deadline)
+            await _go_on(supervisor, result)
         if not await supervisor.core.database(_open_starts, ids):
             return
         await asyncio.sleep(LOOK_EVERY)
+
+
+async def _go_on(supervisor: Supervisor, result: Sweep) -> None:
+    """Start those whose turn has come; what is decided of them now stands in the place of their waiting."""
+    later = await supervisor.admit()
+    again = {item.facts.session_id: item for item in later.decided} if later else {}
+    result.decided = [again.get(item.facts.session_id, item) for item in result.decided]
+    result.outcomes.update(later.outcomes if later else {})
 
 
 async def _settle(supervisor: Supervisor, deadline: float) -> None:
@@ -76,4 +85,6 @@ async def _settle(supervisor: Supervisor, deadline: float) -> None:
 
 
 def _open_starts(ids: Collection[uuid.UUID]) -> bool:
-    return Intent.objects.filter(session_id__in=ids, done_at=None).exists()
+    """Whether something of them is to be done, or waits for its turn."""
+    waits = TaskSession.objects.filter(id__in=ids, start_rank__isnull=False)
+    return Intent.objects.filter(session_id__in=ids, done_at=None).exists() or waits.exists()

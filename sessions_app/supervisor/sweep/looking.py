@@ -13,6 +13,7 @@ from django.contrib.auth import get_user_model
 
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Observation
 from executors_app.models import AgentProfile
+from sessions_app.domain.policy import Said, effective
 from sessions_app.domain.recovery import Policy, SweepFacts
 from sessions_app.domain.resumability import assess
 from sessions_app.domain.states import (
@@ -24,6 +25,7 @@ from sessions_app.domain.states import (
     WorkState,
 )
 from sessions_app.models import Intent, Prompt, Repository, Run
+from sessions_app.services import policies
 from sessions_app.services.assessment import Known, resume_facts
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.sweep.damage import Damaged, dangling, judge, unreadable_row
@@ -44,6 +46,8 @@ class Row:
     open_run: bool
     ever_prompted: bool
     owner_in_team: bool
+    policy: str = "auto"
+    """The one that holds: the session's own, its team's or the deployment's."""
 
 
 class Reading(NamedTuple):
@@ -85,6 +89,8 @@ def _rows(me: str, stored: list[Stored], profiles: Mapping[uuid.UUID, AgentProfi
     turning = {session_id for session_id, state, has_process in runs if has_process and state in OPEN_RUN_STATES}
     paths = _paths(stored)
     teams = _teams(stored)
+    said = policies.teams_said([one.session__task__team_id for one in stored])
+    deployment = policies.deployment()
     foreign = leases.held_by_others([(one.id, one.owner, one.lease_expires_at) for one in stored], me)
     return [
         Row(
@@ -97,6 +103,9 @@ def _rows(me: str, stored: list[Stored], profiles: Mapping[uuid.UUID, AgentProfi
             open_run=one.session_id in turning,
             ever_prompted=one.session_id in prompted,
             owner_in_team=one.session__owner_id is None or (one.session__owner_id, one.session__task__team_id) in teams,
+            policy=effective(
+                Said(one.session__policy), said.get(one.session__task__team_id, policies.UNSAID), deployment
+            ).policy,
         )
         for one in stored
     ]
@@ -161,7 +170,14 @@ def _known(row: Row, *, task_over: bool) -> Known:
 
 
 def facts(
-    row: Row, seen: Observation, *, boot: bool, unknown_before: bool, attached: bool, now: datetime
+    row: Row,
+    seen: Observation,
+    *,
+    boot: bool,
+    unknown_before: bool,
+    attached: bool,
+    now: datetime,
+    admitted: bool = False,
 ) -> SweepFacts:
     """The facts of one row for the pure decision."""
     one, place = row.stored, row.place
@@ -181,7 +197,7 @@ def facts(
         work_state=WorkState(one.session__work_state),
         task_archived=archived,
         task_closed=closed,
-        policy=Policy(one.session__policy),
+        policy=Policy(row.policy),
         assessment=assess(resume_facts(known, ever_prompted=row.ever_prompted, workspace=seen.workspace), now),
         workspace=seen.workspace,
         workspace_reason=seen.workspace_reason,
@@ -201,4 +217,6 @@ def facts(
         max_attempts=settings.KANDEV_MAX_RESTARTS,
         start_timeout=timedelta(seconds=settings.KANDEV_START_TIMEOUT),
         workspace_only=bool(one.session__metadata.get("workspace_only")),
+        start_rank=one.session__start_rank,
+        admitted=admitted,
     )

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
@@ -18,12 +18,17 @@ from django.utils import timezone
 from executors_app import crash_points
 from executors_app.domain import ExecutionFacts, Observation, Observed
 from executors_app.plugins import UnknownPlugin, runtime
-from sessions_app.domain.recovery import Decision, SweepFacts, decide
+from sessions_app.domain.acting import CAUSE, known
+from sessions_app.domain.acting import acting as known_as
+from sessions_app.domain.admission import Applicant
+from sessions_app.domain.recovery import Decision, SweepFacts, decide, postpone, starts
 from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.start import admission
 from sessions_app.supervisor.sweep import looking
 from sessions_app.supervisor.sweep.acting import Outcome, act
 from sessions_app.supervisor.sweep.damage import Damaged
 from sessions_app.supervisor.sweep.looking import Row
+from sessions_app.supervisor.tally import TALLY
 
 log = logging.getLogger(__name__)
 Trigger = Literal["boot", "reconcile", "command"]
@@ -42,6 +47,8 @@ class Scope:
     concurrency: int = 0
     timeout: float = 0.0
     dry_run: bool = False
+    admitted: bool = False
+    """The turn of these sessions to be started has come."""
 
     @property
     def boot(self) -> bool:
@@ -80,9 +87,19 @@ async def sweep(core: Core, scope: Scope, unknown: set[str], progress: Progress 
     ``unknown`` holds the execution ids that the last look could not tell anything of; it is brought up to date.
     """
     result, began = Sweep(scope), time.monotonic()
+    with known_as(sweep_id=result.sweep_id, cause=f"{scope.trigger} sweep"):
+        await _sweep(core, result, unknown, progress)
+    result.duration_ms = round((time.monotonic() - began) * 1000)
+    if not scope.dry_run:
+        seen = [(item.facts.runtime, str(item.seen.observed)) for item in result.decided]
+        TALLY.swept(scope.trigger, time.monotonic() - began, seen)
+    return result
+
+
+async def _sweep(core: Core, result: Sweep, unknown: set[str], progress: Progress) -> None:
+    scope = result.scope
     rows, result.damaged = await core.database(looking.look, core.boot_id, scope.sessions, scope.runtime)
     _say_damage(core, result.damaged)
-    progress = progress if not scope.dry_run else lambda done, total: None
     acting = _Acting(core, result, len(rows), progress)
     places = defaultdict(list)
     for row in rows:
@@ -93,8 +110,6 @@ async def sweep(core: Core, scope: Scope, unknown: set[str], progress: Progress 
     result.decided.sort(key=lambda item: order[item.row.place.id])
     if not scope.dry_run:
         crash_points.reached("sweep.written")
-    result.duration_ms = round((time.monotonic() - began) * 1000)
-    return result
 
 
 class _Acting:
@@ -106,6 +121,11 @@ class _Acting:
         self._gate = asyncio.Semaphore(ACTING_AT_ONCE)
         progress(0, total)
 
+    def only_looked(self, count: int) -> None:
+        """So many more are decided on, and nothing is done about them."""
+        self._done += count
+        self._progress(self._done, self._total)
+
     async def act_on_all(self, decided: Sequence[Decided]) -> None:
         """Those that were working first; returns when all are done."""
         await asyncio.gather(*map(self._act_on, in_order(decided)))
@@ -113,6 +133,8 @@ class _Acting:
     async def _act_on(self, item: Decided) -> None:
         async with self._gate:
             self.result.outcomes[item.facts.session_id] = await _act_safely(self.core, item)
+        if starts(item.decision) and not item.facts.start_in_flight:
+            self.core.doors.under_way -= 1  # committed, or nobody's
         self._done += 1
         self._progress(self._done, self._total)
 
@@ -125,16 +147,54 @@ async def _sweep_runtime(acting: _Acting, name: str, rows: Sequence[Row], unknow
     for row in rows:
         attached = core.attached(row.stored.session_id) is not None
         facts = looking.facts(
-            row, seen[row.place.id], boot=scope.boot, unknown_before=row.place.id in unknown, attached=attached, now=now
+            row,
+            seen[row.place.id],
+            boot=scope.boot,
+            unknown_before=row.place.id in unknown,
+            attached=attached,
+            now=now,
+            admitted=scope.admitted,
         )
         decided.append(Decided(row, facts, seen[row.place.id], decide(facts, seen[row.place.id], now)))
+    decided = await _admit(core, scope, decided, now)
     acting.result.decided += decided
     if scope.dry_run:
+        acting.only_looked(len(rows))
         return
     unknown.difference_update(row.place.id for row in rows)
     unknown.update(item.row.place.id for item in decided if item.seen.observed is Observed.UNKNOWN)
     crash_points.reached("sweep.decided")
     await acting.act_on_all(decided)
+
+
+async def _admit(core: Core, scope: Scope, decided: list[Decided], now: datetime) -> list[Decided]:
+    """Let in as many of those that are to be started as may be at once; the others get a place in the queue."""
+    wanting = [item for item in decided if starts(item.decision) and not item.facts.start_in_flight]
+    if not wanting:
+        return decided
+    doors = admission.Doors() if scope.dry_run else core.doors
+    gone = {item.row.stored.session_id for item in decided if item.seen.observed is Observed.DEAD}
+    allowed = await core.database(admission.allowance, core.boot_id, doors, gone)
+    applicants = [
+        Applicant(
+            item.row.stored.session_id,
+            item.row.stored.session__task__team_id,
+            allowed.place_of(item.row.stored.session__executor_id),
+            item.facts.has_open_run or item.facts.has_queued_prompts,
+            item.row.stored.last_seen_at or item.row.stored.updated_at,
+        )
+        for item in wanting
+    ]
+    told = allowed.judge(applicants, admitted=scope.admitted)
+    return [_as_admitted(item, told.get(item.row.stored.session_id), now) for item in decided]
+
+
+def _as_admitted(item: Decided, told: tuple[int, str, int] | None, now: datetime) -> Decided:
+    if told is None:
+        return item
+    rank, reason, before = told
+    facts = replace(item.facts, before=before)
+    return replace(item, facts=facts, decision=postpone(facts, item.seen, now, rank=rank, reason=reason))
 
 
 def _say_damage(core: Core, damaged: Sequence[Damaged]) -> None:
@@ -163,10 +223,15 @@ def in_order(decided: Sequence[Decided]) -> list[Decided]:
     return sorted(decided, key=lambda item: not (item.facts.has_open_run or item.facts.has_queued_prompts))
 
 
+def _cause(decision: Decision) -> str:
+    return f"{known().get(CAUSE, 'sweep')}: {decision.rule}"
+
+
 async def _act_safely(core: Core, item: Decided) -> Outcome:
-    began = time.monotonic()
+    began, facts = time.monotonic(), item.facts
     try:
-        outcome = await act(core, item.row, item.seen, item.decision)
+        with known_as(session_id=facts.session_id, task_id=facts.task_id, cause=_cause(item.decision)):
+            outcome = await act(core, item.row, item.seen, item.decision)
     except Exception as error:  # one bad row never stops a sweep
         log.exception("session %s: the sweep could not act", item.facts.session_id)
         outcome = Outcome(error=f"{type(error).__name__}: {error}")

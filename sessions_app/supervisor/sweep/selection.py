@@ -63,7 +63,9 @@ class Stored(NamedTuple):
     session__context_mismatch: bool
     session__start_attempts: int
     session__next_restart_at: datetime | None
+    session__start_rank: int | None
     session__agent_profile_id: uuid.UUID
+    session__executor_id: uuid.UUID
     session__owner_id: int | None
     session__task__title: str
     session__task__state: str

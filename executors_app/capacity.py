@@ -1,0 +1,68 @@
+"""For how many agents an executor has room: as it says itself, else as the machine's memory allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from django.db.models import Q, QuerySet
+
+from executors_app import plugins
+from executors_app.domain import ExecutorStatus
+from executors_app.models import Executor, ExecutorRunning
+from executors_app.runtimes import SharesMemory
+
+MEMORY_OF_AN_AGENT: Final = 512 << 20
+"""Bytes that are reckoned for an agent with its agentctl and what it runs."""
+LEAST: Final = 8
+"""Agents for which any machine has room."""
+LIVE: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY)
+_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def limit_of(executor: Executor) -> int | None:
+    """How many agents may live there at once; None: as many as want to (each has a machine of its own, or far away)."""
+    if executor.max_live is not None:
+        return executor.max_live
+    return agents_that_fit(machine_memory()) if shares_memory(executor.runtime) else None
+
+
+def shares_memory(runtime: str) -> bool:
+    """Whether agents of the runtime live on this machine's memory; one that is not installed has none."""
+    try:
+        return isinstance(plugins.runtime(runtime), SharesMemory)
+    except plugins.UnknownPlugin:
+        return False
+
+
+def agents_that_fit(memory: int) -> int:
+    """The number of agents that so many bytes are enough for."""
+    return max(LEAST, memory // MEMORY_OF_AN_AGENT)
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine, or the container that this is, has in all."""
+    total = next(int(line.split()[1]) << 10 for line in _lines("/proc/meminfo") if line.startswith("MemTotal:"))
+    limits = [int(line) for path in _LIMITS for line in _lines(path) if line.strip().isdigit()]
+    return min([total, *limits])
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def sharing(executor: Executor) -> QuerySet[Executor]:
+    """The executors that share its room: itself, or all that live on this machine's memory and say no number."""
+    if executor.max_live is not None or not shares_memory(executor.runtime):
+        return Executor.objects.filter(id=executor.id)
+    names = [name for name in plugins.runtimes() if shares_memory(name)]
+    return Executor.objects.filter(Q(id=executor.id) | Q(runtime__in=names, max_live=None))
+
+
+def live_at(executors: Iterable[Executor] | QuerySet[Executor]) -> QuerySet[ExecutorRunning]:
+    """What lives there, or is about to."""
+    return ExecutorRunning.objects.filter(executor__in=executors, status__in=LIVE)

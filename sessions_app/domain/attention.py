@@ -1,0 +1,186 @@
+"""What needs somebody, and the words for it: what happened, why, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from sessions_app.domain.redaction import redact
+
+
+class AttentionKind(StrEnum):
+    """Why somebody is wanted, the most pressing first."""
+
+    GAVE_UP = "gave_up"
+    """Started too often without success: only a user starts it again."""
+    ERROR = "error"
+    """In error, and nothing will be tried by itself."""
+    PERMISSION = "permission"
+    """The agent asks before it acts."""
+    HELD = "held"
+    """It is not known whether the agent got a prompt."""
+    OWNER_LEFT = "owner_left"
+    """Its owner has left the team, so it is not started by itself (rule 35); for staff."""
+    OVERDUE = "overdue"
+    """No agent could be had for a prompt in time."""
+    STALLED = "stalled"
+    """The agent has been silent in its turn for long."""
+    RECEIPT = "receipt"
+    """A start has lost the conversation."""
+    IDLE = "idle"
+    """It was at work and is at rest: needs a look."""
+
+
+STAFF_KINDS: Final = frozenset({AttentionKind.OWNER_LEFT})
+"""What the team cannot settle by itself: staff see it whether or not they are in the team."""
+LOOK_KINDS: Final = frozenset({AttentionKind.IDLE, AttentionKind.RECEIPT})
+"""What is settled for a user by having seen it; the others want something to be done."""
+AT_REST_KINDS: Final = frozenset(
+    {AttentionKind.IDLE, AttentionKind.ERROR, AttentionKind.OVERDUE, AttentionKind.STALLED, AttentionKind.OWNER_LEFT}
+)
+"""What is true no longer once the agent is at work, or the session is not wanted any more."""
+PRIORITY: Final[Mapping[str, int]] = {kind: number for number, kind in enumerate(AttentionKind)}
+DETAIL_LIMIT: Final = 8000
+"""Characters kept of a log: its end."""
+_ERRORS: Final[Mapping[str, str]] = {
+    "context_mismatch": "The agent came back with another conversation than this one",
+    "worktree_missing": "The session’s worktree is gone",
+}
+EXCERPT_LIMIT: Final = 200
+"""Characters of an agent's or a provider's own words in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing that needs somebody, as it is told; ``key`` names it once and for all."""
+
+    kind: AttentionKind
+    key: str
+    what: str
+    why: str
+    next_step: str
+    detail: str = ""
+    """Evidence behind a click: the last error, the end of a log; without secrets that we know for such."""
+
+
+def gave_up(session_id: str, starts: int, error: str, seq: int, log_tail: str = "") -> Notice:
+    """Only a user starts it again; ``seq`` tells this time from an earlier one."""
+    return Notice(
+        AttentionKind.GAVE_UP,
+        f"gave_up:{session_id}:{seq}",
+        "The session failed to start and was given up",
+        f"{starts} starts ended without success. The last error: {excerpt(error) or 'unknown'}",
+        "Open the session, look at the last error, and choose “Try again” when its cause is mended.",
+        tail("\n\n".join(filter(None, (error, log_tail)))),
+    )
+
+
+def error(session_id: str, code: str, message: str, seq: int, log_tail: str = "") -> Notice:
+    """Nothing will be tried by itself."""
+    return Notice(
+        AttentionKind.ERROR,
+        f"error:{session_id}:{seq}",
+        _ERRORS.get(code, "The session cannot go on by itself"),
+        excerpt(message) or code.replace("_", " "),
+        "Open the session: its banner says what can be done.",
+        tail("\n\n".join(filter(None, (message, log_tail)))),
+    )
+
+
+def permission(permission_id: str, tool_call: Mapping[str, Any]) -> Notice:
+    """The agent waits for an answer."""
+    title = excerpt(str(tool_call.get("title") or "")) or "an action"
+    return Notice(
+        AttentionKind.PERMISSION,
+        f"permission:{permission_id}",
+        "The agent asks for permission",
+        f"It wants to go on with: {title}",
+        "Open the session and allow or refuse it. The agent waits until then.",
+    )
+
+
+def held(session_id: str, message_id: str, text: str) -> Notice:
+    """A prompt in doubt."""
+    return Notice(
+        AttentionKind.HELD,
+        held_key(session_id, message_id),
+        "It is not known whether the agent got a prompt",
+        f"Its agent was gone before it said so, and nothing is sent twice. The prompt: {excerpt(text)}",
+        "Open the session and send the prompt again, or dismiss it.",
+    )
+
+
+def held_key(session_id: Any, message_id: str) -> str:
+    """The key of a prompt in doubt: its own id is unique in its session only."""
+    return f"held:{session_id}:{message_id}"
+
+
+def overdue(session_id: str, message_id: str, reason: str) -> Notice:
+    """No agent in time."""
+    return Notice(
+        AttentionKind.OVERDUE,
+        f"overdue:{session_id}:{message_id}",
+        "A prompt has waited too long for an agent",
+        f"No agent could be had for it yet: {reason.replace('_', ' ')}",
+        "Open the session: withdraw the prompt, or see to what keeps the agent from starting.",
+    )
+
+
+def stalled(run_id: str, since: str) -> Notice:
+    """Silence."""
+    return Notice(
+        AttentionKind.STALLED,
+        f"stalled:{run_id}",
+        "The agent has been silent for long",
+        f"Nothing was heard of its turn since {since}.",
+        "Open the session: wait for it, or cancel the turn.",
+    )
+
+
+def receipt(receipt_id: str) -> Notice:
+    """A start that lost the conversation."""
+    return Notice(
+        AttentionKind.RECEIPT,
+        f"receipt:{receipt_id}",
+        "The agent started fresh and knows nothing of what was said before",
+        "Its own conversation could not be taken up; the receipt has the evidence.",
+        "Open the session: read the receipt, and tell the agent what it has to know.",
+    )
+
+
+def owner_left(session_id: str, owner: str) -> Notice:
+    """Nobody in the team answers for it."""
+    return Notice(
+        AttentionKind.OWNER_LEFT,
+        f"owner_left:{session_id}",
+        "A session was not started: its owner has left the team",
+        f"{owner or 'Its owner'} is no longer in the team, so it does not run on by itself.",
+        "Add the owner to the team again, or let a member resume the session.",
+    )
+
+
+def idle(run_id: str, state: str) -> Notice:
+    """At rest after work."""
+    words = {"completed": "The agent has ended its turn", "failed": "The agent’s turn has failed"}
+    return Notice(
+        AttentionKind.IDLE,
+        f"idle:{run_id}",
+        words.get(state, "The agent was interrupted and is at rest"),
+        "It was at work, is at rest now, and nothing else is asked of it.",
+        "Open the session: look at what was done, and ask for more or close it.",
+    )
+
+
+def excerpt(text: str) -> str:
+    """The beginning of somebody's words, on one line and without secrets."""
+    plain = " ".join(text[: 4 * EXCERPT_LIMIT].replace("\0", " ").split())
+    safe, _ = redact(plain)
+    return safe if len(safe) <= EXCERPT_LIMIT else f"{safe[: EXCERPT_LIMIT - 1].rstrip()}…"
+
+
+def tail(text: str) -> str:
+    """The end of a log, without secrets."""
+    safe, _ = redact(text[-DETAIL_LIMIT:].replace("\0", ""))
+    return safe

@@ -1,0 +1,58 @@
+"""What a turn has cost, from the figures of each agent's own make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeGuard
+
+_COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "input_tokens": ("input_tokens", "inputTokens", "prompt_tokens"),
+    "output_tokens": ("output_tokens", "outputTokens", "completion_tokens"),
+    "cached_tokens": ("cached_input_tokens", "cache_read_input_tokens", "cachedReadTokens"),
+    "total_tokens": ("total_tokens", "totalTokens"),
+    "context_used": ("used",),
+    "context_size": ("size",),
+}
+"""Our names, and those that agents give them."""
+_MOST: Final = 10**15
+"""More is no count of tokens."""
+
+
+def figures_of(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures that are known: counts of tokens, ``cost`` and its ``currency``; what is none is left out."""
+    found: dict[str, Any] = {}
+    for ours, names in _COUNTS.items():
+        count = next((told[name] for name in names if name in told), None)
+        if _is_number(count):
+            found[ours] = int(count)
+    return found | _cost(told)
+
+
+def _cost(told: Mapping[str, Any]) -> dict[str, Any]:
+    if _is_number(told.get("total_cost_usd")):
+        return {"cost": float(told["total_cost_usd"]), "currency": "USD"}
+    cost = told.get("cost")
+    if isinstance(cost, Mapping) and _is_number(cost.get("amount")):
+        return {"cost": float(cost["amount"]), "currency": str(cost.get("currency") or "USD")[:8]}
+    return {}
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return type(value) in (int, float) and 0 <= value < _MOST
+
+
+def said(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The figures as lines for people: what it is, and how much."""
+    lines = [
+        (words, f"{figures[name]:,}")
+        for name, words in (("input_tokens", "Tokens in"), ("output_tokens", "Tokens out"), ("total_tokens", "Tokens"))
+        if name in figures and not (name == "total_tokens" and "input_tokens" in figures)
+    ]
+    if figures.get("cached_tokens"):
+        lines.append(("Of these from a cache", f"{figures['cached_tokens']:,}"))
+    if figures.get("context_size"):
+        used, size = figures.get("context_used", 0), figures["context_size"]
+        lines.append(("Context in use", f"{used / size:.0%} of {size:,} tokens"))
+    if "cost" in figures:
+        lines.append(("Cost", f"{figures['cost']:,.2f} {figures['currency']}"))
+    return lines

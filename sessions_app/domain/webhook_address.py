@@ -1,0 +1,87 @@
+"""Where a webhook may lead: the shape of its address, and which machines are nobody's business (SSRF)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+LONGEST: Final = 500
+_PORTS: Final = {"https": 443, "http": 80}
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+
+
+class BadAddress(ValueError):
+    """The address is refused; the message says why, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A webhook's address, taken apart."""
+
+    scheme: str
+    host: str
+    """In lower case, without the brackets of an IPv6 literal."""
+    port: int
+    target: str
+    """Path and query."""
+    is_trusted: bool
+    """The deployment names its host: it may be a machine of its own network, and plain http."""
+
+    @property
+    def authority(self) -> str:
+        """The ``Host`` header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def parse(url: str, allowed: Collection[str] = ()) -> Address:
+    """Take an address apart; BadAddress for what no webhook may have.
+
+    ``allowed`` are the hosts, as ``host`` or ``host:port``, that the deployment trusts.
+    """
+    if len(url) > LONGEST or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise BadAddress(f"An address is at most {LONGEST} plain characters; write other letters as punycode.")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise BadAddress("This is no address.") from error
+    host = (parts.hostname or "").rstrip(".").lower()
+    if parts.scheme not in _PORTS or not host:
+        raise BadAddress("An address begins with https:// and the name of a host.")
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        raise BadAddress("An address holds neither a user, nor a password, nor a fragment.")
+    number = _PORTS[parts.scheme] if port is None else port
+    trusted = host in allowed or f"{host}:{number}" in allowed or f"[{host}]:{number}" in allowed
+    if parts.scheme == "http" and not trusted:
+        raise BadAddress("Only https is called, but for hosts that KANDEV_WEBHOOK_ALLOWED_HOSTS names.")
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Address(parts.scheme, host, number, target, trusted)
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the open internet: no loopback, private, link-local, metadata or special one."""
+    try:
+        found = ipaddress.ip_address(address.split("%", maxsplit=1)[0])
+    except ValueError:
+        return False
+    inner = _inner(found)
+    if inner is not None:
+        return is_public(str(inner))
+    return found.is_global and not found.is_multicast and not found.is_reserved and not found.is_unspecified
+
+
+def _inner(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that an IPv6 one leads to, where it does."""
+    if isinstance(found, ipaddress.IPv4Address):
+        return None
+    if found.ipv4_mapped is not None:
+        return found.ipv4_mapped
+    if found.sixtofour is not None:
+        return found.sixtofour
+    if found.teredo is not None:
+        return found.teredo[1]
+    return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF) if found in _NAT64 else None

@@ -1,0 +1,69 @@
+"""``manage.py maintain``: the chores that the worker does every hour, now."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from sessions_app.management.database_check import check_database
+from sessions_app.services.maintenance.running import CHORES, run
+from sessions_app.services.maintenance.running import Progress as Report
+from sessions_app.services.maintenance.work import Work
+
+
+class Command(BaseCommand):
+    """Remove what nobody needs any more; only what is proven to be such."""
+
+    help = "Does the chores of the maintenance: removes what is proven to be needed by nobody, and says what it kept."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """``--dry-run``, ``--json`` and ``--chore``."""
+        parser.add_argument("--dry-run", action="store_true", help="say what would be removed, write nothing")
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
+        parser.add_argument("--chore", action="append", default=[], choices=CHORES, help="only this; may be repeated")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Exit 0; 1 where something could not be done; 2 where the database cannot be used."""
+        check_database()
+        with _progress(silent=options["json"]) as progress:
+            done = run(options["chore"], dry_run=options["dry_run"], progress=progress)
+        if options["json"]:
+            self.stdout.write(json.dumps(_document(done, dry_run=options["dry_run"]), indent=2))
+        else:
+            self._show(done, dry_run=options["dry_run"])
+        if any(work.failed for work in done):
+            sys.exit(1)
+
+    def _show(self, done: Sequence[Work], *, dry_run: bool) -> None:
+        verb = "would remove" if dry_run else "removed"
+        for work in done:
+            state = "  FAILED" if work.failed else ""
+            self.stdout.write(f"{work.chore:<14} {verb} {work.removed}, kept {work.kept}{state}")
+            for text in work.said:
+                self.stdout.write(f"  {text}")
+
+
+def _document(done: Sequence[Work], *, dry_run: bool) -> dict[str, Any]:
+    names = ("removed", "kept", "failed", "said")
+    chores = {work.chore: {name: getattr(work, name) for name in names} for work in done}
+    return {"dry_run": dry_run, "chores": chores}
+
+
+@contextmanager
+def _progress(*, silent: bool) -> Iterator[Report]:
+    """A progress bar on a terminal; nothing else anywhere else."""
+    if silent or not sys.stderr.isatty():
+        yield lambda done, total, name: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)

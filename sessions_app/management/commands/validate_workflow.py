@@ -1,0 +1,52 @@
+"""``manage.py validate_workflow``: what is wrong with workflow files, and where."""
+
+from __future__ import annotations
+
+import sys
+from argparse import SUPPRESS
+from pathlib import Path
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from sessions_app.workflows import drawing
+from sessions_app.workflows.graph import Workflow
+from sessions_app.workflows.loading import load_file
+
+INVALID: Final = 2
+
+
+class Command(BaseCommand):
+    """Look at files alone; neither the database nor what they name outside of their project is touched."""
+
+    help = "Checks workflow files: every error and warning with its file, line and node, and what mends it."
+    requires_system_checks: list[str] = []
+    requires_migrations_checks = False
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The files, and where drawings go."""
+        parser.usage = SUPPRESS  # else a bad argument is told in many lines
+        parser.add_argument("--draw", metavar="DIR", type=Path, help="write a drawing of each valid file there, as SVG")
+        parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a workflow in YAML or JSON")
+
+    def handle(self, *args: Any, files: list[Path], draw: Path | None, **options: Any) -> None:
+        """Check; exit 0 if all can be run, though maybe with warnings, 2 if one cannot."""
+        loaded = {file: load_file(file) for file in files}
+        for file, found in loaded.items():
+            for problem in found.problems:
+                self.stdout.write(str(problem))
+            if found.workflow is not None:
+                count = found.workflow.root.count
+                if draw is not None:
+                    _draw(found.workflow, draw / f"{file.stem}.svg")
+                self.stdout.write(f"{file}: valid, {count} {'node' if count == 1 else 'nodes'}")
+        if any(found.workflow is None for found in loaded.values()):
+            sys.exit(INVALID)
+
+
+def _draw(workflow: Workflow, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(drawing.draw(workflow), encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written: {error.strerror}", returncode=INVALID) from error

@@ -1,0 +1,18 @@
+from django.db import migrations
+
+import executors_app.json_fields
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ("sessions_app", "0008_accounts"),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name="tasksession",
+            name="usage",
+            field=executors_app.json_fields.ObjectField(blank=True, default=dict, editable=False),
+        ),
+    ]

@@ -1,0 +1,123 @@
+"""What needs somebody: one item a thing, raised and resolved by the backend; marks of each user beside it."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+from sessions_app.domain.attention import AttentionKind, Notice
+from sessions_app.models.scoping import TeamModel
+from sessions_app.models.session import TaskSession
+from sessions_app.models.task import Task
+
+if TYPE_CHECKING:
+    from sessions_app.models.draft import Draft
+
+
+class AttentionItem(TeamModel):
+    """One thing that needs somebody; open until what it tells is true no longer."""
+
+    team_path = "task__team"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    key = models.CharField(max_length=200, unique=True)
+    """Names the thing once and for all, as ``permission:<id>``: it is never raised twice."""
+    kind = models.CharField(max_length=16, choices=[(k.value, k.value) for k in AttentionKind])
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="attention")
+    task = models.ForeignKey(Task, models.CASCADE, related_name="attention")
+    what = models.CharField(max_length=300)
+    why = models.TextField(blank=True, default="")
+    next_step = models.TextField(blank=True, default="")
+    detail = models.TextField(blank=True, default="")
+    """Evidence: the last error, the end of a log."""
+    created_at = models.DateTimeField(default=timezone.now, db_index=True)
+    resolved_at = models.DateTimeField(null=True, blank=True)
+    resolution = models.CharField(max_length=64, blank=True, default="")
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "attention_items"
+        ordering = ("-created_at", "id")
+        indexes = (models.Index(fields=("session", "resolved_at"), name="attention_open"),)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class AttentionMark(models.Model):
+    """What one user has said of one item."""
+
+    item = models.ForeignKey(AttentionItem, models.CASCADE, related_name="marks")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    acknowledged_at = models.DateTimeField(null=True, blank=True)
+    dismissed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        db_table = "attention_marks"
+        constraints = (models.UniqueConstraint(fields=("item", "user"), name="one_mark_per_user_and_item"),)
+
+    def __str__(self) -> str:
+        return f"mark of {self.user_id} on {self.item_id}"
+
+
+class Presence(models.Model):
+    """Somebody looks at a session's page now; every web process can tell, and it ends by itself."""
+
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="presences")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "session_presences"
+        constraints = (models.UniqueConstraint(fields=("session", "user"), name="one_presence_per_user_and_session"),)
+
+    def __str__(self) -> str:
+        return f"user {self.user_id} at session {self.session_id}"
+
+
+def raise_item(draft: Draft, notice: Notice) -> bool:
+    """Raise an item in the draft's transaction; False where it is open already, or was and is over for good.
+
+    One whose truth has come back (a prompt that is held once more) is opened again, for everybody.
+    """
+    earlier = AttentionItem.objects.filter(key=notice.key).first()
+    if earlier is not None and earlier.resolved_at is None:
+        return False
+    values: dict[str, Any] = {
+        "kind": notice.kind,
+        "what": notice.what[:300],
+        "why": notice.why,
+        "next_step": notice.next_step,
+        "detail": notice.detail,
+        "created_at": timezone.now(),
+    }
+    if earlier is None:
+        row = AttentionItem(key=notice.key, session=draft.session, task_id=draft.session.task_id, **values)
+        row.save(force_insert=True)
+    else:
+        row = earlier
+        AttentionItem.objects.filter(id=row.id).update(resolved_at=None, resolution="", **values)
+        row.marks.all().delete()
+    draft.say("session.attention", item_id=str(row.id), kind=str(notice.kind), key=notice.key, state="raised")
+    return True
+
+
+def resolve(draft: Draft, resolution: str, **wanted: Any) -> int:
+    """The open items of the session that fit ``wanted`` are true no longer; how many they were."""
+    rows = AttentionItem.objects.filter(session=draft.session, resolved_at=None, **wanted)
+    found = list(rows.values_list("id", "kind", "key"))
+    if not found:
+        return 0
+    now = timezone.now()
+    AttentionItem.objects.filter(id__in=[key for key, _, _ in found]).update(
+        resolved_at=now, resolution=resolution[:64]
+    )
+    for item_id, kind, key in found:
+        draft.say(
+            "session.attention", item_id=str(item_id), kind=kind, key=key, state="resolved", resolution=resolution
+        )
+    return len(found)

@@ -1,0 +1,133 @@
+"""What a draft's changes mean for whoever should know: items are raised and resolved with the change itself.
+
+Called once, before a draft is written, so no writer of states can forget it and nothing is told that is not true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from sessions_app.domain import attention
+from sessions_app.domain.attention import AT_REST_KINDS, AttentionKind
+from sessions_app.domain.states import TERMINAL_STATES, DesiredState, PromptState, RunState, SessionState, WorkState
+from sessions_app.models.attention import raise_item, resolve
+from sessions_app.models.event import NewEvent
+
+if TYPE_CHECKING:
+    from sessions_app.models.draft import Draft
+
+UNREACHABLE: Final = "unreachable"
+"""Error code of what may live: it is looked at again by itself."""
+ASKED_FOR: Final = "fresh_start"
+"""Reason of the receipt of a fresh start that a user chose."""
+
+
+def notice(draft: Draft) -> None:
+    """Raise and resolve what the changes of this draft call for."""
+    for event in list(draft.events):
+        if (react := _REACTIONS.get(event.name)) is not None:
+            react(draft, event)
+    for key in draft.settled_prompts:
+        resolve(draft, "settled", key=key)
+    if draft.changed & {"state", "error_code", "next_restart_at", "desired_state"}:
+        _judge_rest(draft)
+
+
+def _asked(draft: Draft, event: NewEvent) -> None:
+    raise_item(draft, attention.permission(event.payload["permission_id"], event.payload["tool_call"]))
+
+
+def _answered(draft: Draft, event: NewEvent) -> None:
+    state = str(event.payload.get("state") or event.payload.get("reason") or "settled")
+    resolve(draft, state, key=f"permission:{event.payload['permission_id']}")
+
+
+def _held(draft: Draft, event: NewEvent) -> None:
+    message_id = str(event.payload["message_id"])
+    text = draft.session.prompts.filter(message_id=message_id).values_list("text", flat=True).first() or ""
+    raise_item(draft, attention.held(str(draft.session.id), message_id, text))
+
+
+def _overdue(draft: Draft, event: NewEvent) -> None:
+    said = event.payload
+    raise_item(draft, attention.overdue(str(draft.session.id), said["message_id"], said["reason"]))
+
+
+def _stalled(draft: Draft, event: NewEvent) -> None:
+    raise_item(draft, attention.stalled(str(event.payload["run_id"]), str(event.payload["since"])))
+
+
+def _heard(draft: Draft, event: NewEvent) -> None:
+    resolve(draft, "heard_again", kind=AttentionKind.STALLED)
+
+
+def _received(draft: Draft, event: NewEvent) -> None:
+    """A fresh start is a loss only where something was said before, and where nobody asked for it."""
+    said: Mapping[str, Any] = event.payload
+    if said.get("kind") == "fresh" and said.get("reason") not in (None, ASKED_FOR) and _had_a_conversation(draft):
+        raise_item(draft, attention.receipt(said["receipt_id"]))
+
+
+def _had_a_conversation(draft: Draft) -> bool:
+    return bool(draft.session.runs.filter(state=RunState.COMPLETED).exists())
+
+
+def _worked(draft: Draft, event: NewEvent) -> None:
+    """At work again: nothing waits for a look any more. At rest: it does, unless more is asked already."""
+    if event.payload["to"] == WorkState.WORKING:
+        resolve(draft, "working", kind__in=AT_REST_KINDS)
+    elif event.payload["from"] == WorkState.WORKING and event.payload["to"] == WorkState.IDLE:
+        _needs_a_look(draft)
+
+
+def _needs_a_look(draft: Draft) -> None:
+    run, session = draft.newest_run, draft.session
+    if run is None or run.state == RunState.CANCELLED or session.desired_state == DesiredState.STOPPED:
+        return  # a user ended it, and knows
+    if session.state in (SessionState.FAILED, SessionState.ERROR) or session.work_state == WorkState.WORKING:
+        return  # told as what it is, or at work again within these very changes
+    if not session.prompts.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
+        raise_item(draft, attention.idle(str(run.id), run.state))
+
+
+def _judge_rest(draft: Draft) -> None:
+    """What the session's own state asks of somebody, now that all is said."""
+    session, seq = draft.session, draft.session.last_seq
+    if session.state in TERMINAL_STATES:
+        resolve(draft, str(session.state).lower())
+        return
+    if session.desired_state == DesiredState.STOPPED:
+        resolve(draft, "stopped", kind__in=AT_REST_KINDS)
+        return
+    if "state" in draft.changed and session.state == SessionState.FAILED:
+        error = session.error_message or session.error_code
+        raise_item(draft, attention.gave_up(str(session.id), session.start_attempts, error, seq, draft.log_tail))
+    elif "state" in draft.changed and session.state not in (SessionState.FAILED, SessionState.ERROR):
+        resolve(draft, "running_again", kind__in=(AttentionKind.GAVE_UP, AttentionKind.ERROR, AttentionKind.OWNER_LEFT))
+    elif session.state == SessionState.ERROR:
+        _judge_error(draft, seq)
+
+
+def _judge_error(draft: Draft, seq: int) -> None:
+    session = draft.session
+    if session.next_restart_at is not None or session.error_code == UNREACHABLE:
+        resolve(draft, "tried_again", kind=AttentionKind.ERROR)
+        return
+    if not session.attention.filter(kind=AttentionKind.ERROR, resolved_at=None).exists():
+        raise_item(
+            draft, attention.error(str(session.id), session.error_code, session.error_message, seq, draft.log_tail)
+        )
+
+
+_REACTIONS: Final[Mapping[str, Callable[[Any, NewEvent], None]]] = {
+    "session.permission.requested": _asked,
+    "session.permission.resolved": _answered,
+    "session.permission.expired": _answered,
+    "session.prompt.held": _held,
+    "session.prompt.overdue": _overdue,
+    "session.run.stalled": _stalled,
+    "session.run.heard_again": _heard,
+    "session.receipt": _received,
+    "session.work_state_changed": _worked,
+}

@@ -1,0 +1,123 @@
+"""The inbox: what needs a user, and what the user has said of it. Raising and resolving is ``models.noticing``'s."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from typing import Any, Final
+
+from django.db.models import Case, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.utils import timezone
+
+from sessions_app.domain.attention import LOOK_KINDS, PRIORITY, STAFF_KINDS
+from sessions_app.domain.states import TaskState
+from sessions_app.models import AttentionItem, AttentionMark, Presence, TaskSession
+from sessions_app.models.scoping import teams_of
+
+_OVER: Final = (TaskState.DONE, TaskState.CANCELLED)
+
+
+def visible_items(user: Any) -> QuerySet[AttentionItem]:
+    """Every item of the user's teams, and for staff what staff alone can settle; each with what the user said of it.
+
+    Adds ``acknowledged_at``, ``dismissed_at``, ``is_present`` (the user looks at its session now),
+    ``may_open`` (its session is one of the user's teams') and ``rank``, the most pressing first.
+    """
+    marks = AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user.pk)
+    teams = teams_of(user)
+    audience = Q(task__team__in=teams)
+    if user.is_authenticated and user.is_active and user.is_staff:
+        audience |= Q(kind__in=STAFF_KINDS)
+    rank = Case(*(When(kind=kind, then=Value(n)) for kind, n in PRIORITY.items()), output_field=IntegerField())
+    rows: QuerySet[AttentionItem] = AttentionItem.objects.filter(audience).annotate(
+        acknowledged_at=Subquery(marks.values("acknowledged_at")[:1]),
+        dismissed_at=Subquery(marks.values("dismissed_at")[:1]),
+        is_present=Exists(_presences().filter(session=OuterRef("session"), user_id=user.pk)),
+        may_open=Exists(teams.filter(pk=OuterRef("task__team"))),
+        rank=rank,
+    )
+    return rows.select_related("task__team", "session__agent_profile").defer(
+        "session__agent_profile__env", "session__agent_profile__mcp_servers"
+    )
+
+
+def for_user(user: Any) -> QuerySet[AttentionItem]:
+    """What is open for a user: true still, not dismissed, of a task that is not over; the most pressing first."""
+    rows: Any = visible_items(user)  # its annotations are no fields that the types know
+    rows = rows.filter(resolved_at=None, dismissed_at=None, task__archived_at=None)
+    found: QuerySet[AttentionItem] = rows.exclude(task__state__in=_OVER).order_by("rank", "-created_at", "id")
+    return found
+
+
+def inbox_of_team(team: Any) -> QuerySet[AttentionItem]:
+    """What is open of a team's tasks that are not over, for whomever."""
+    rows = AttentionItem.objects.filter(task__team=team, resolved_at=None, task__archived_at=None)
+    return rows.exclude(task__state__in=_OVER).select_related("task__team")
+
+
+def news_for(user: Any) -> QuerySet[AttentionItem]:
+    """Of it what the user has not seen, and does not look at right now."""
+    rows: Any = for_user(user)
+    found: QuerySet[AttentionItem] = rows.filter(acknowledged_at=None, is_present=False)
+    return found
+
+
+def count_for(user: Any) -> int:
+    """How much is news to the user: the number in the head of every page."""
+    return news_for(user).count()
+
+
+def acknowledge(item: AttentionItem, user: Any) -> None:
+    """The user has seen it; it stays until it is settled."""
+    _mark([item.id], user, "acknowledged_at")
+
+
+def dismiss(item: AttentionItem, user: Any) -> None:
+    """The user wants to hear of it no more; others are still shown it."""
+    _mark([item.id], user, "acknowledged_at", "dismissed_at")
+
+
+def acknowledge_session(session: TaskSession, user: Any, *, only_looks: bool = False) -> int:
+    """The user has seen all that is open of a session, or only what having seen it settles; how many were news."""
+    rows = AttentionItem.objects.filter(session=session, resolved_at=None)
+    if only_looks:
+        rows = rows.filter(kind__in=LOOK_KINDS)
+    seen = AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user.pk, acknowledged_at__isnull=False)
+    found = list(rows.exclude(Exists(seen)).values_list("id", flat=True))
+    _mark(found, user, "acknowledged_at")
+    return len(found)
+
+
+def _mark(items: Collection[uuid.UUID], user: Any, *names: str) -> None:
+    """Set times that are not set yet; saying it twice changes nothing."""
+    now = timezone.now()
+    rows = [AttentionMark(item_id=item, user_id=user.pk) for item in items]
+    AttentionMark.objects.bulk_create(rows, ignore_conflicts=True)
+    for name in names:
+        AttentionMark.objects.filter(item__in=list(items), user_id=user.pk, **{name: None}).update(**{name: now})
+
+
+def open_of(session: TaskSession) -> QuerySet[AttentionItem]:
+    """What is open of one session, for whomever."""
+    return AttentionItem.objects.filter(session=session, resolved_at=None)
+
+
+def has_news(user: Any, kind: str) -> Exists:
+    """For a query of sessions: whether one has something open of a kind that the user has not seen."""
+    seen = AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user.pk, acknowledged_at__isnull=False)
+    items = AttentionItem.objects.filter(session=OuterRef("pk"), resolved_at=None, kind=kind)
+    return Exists(items.exclude(Exists(seen)))
+
+
+def open_kinds(session: TaskSession, user: Any = None) -> dict[str, bool]:
+    """The kinds of what is open of a session, each with whether any of it is news to ``user`` (None: to whomever)."""
+    seen = AttentionMark.objects.filter(item=OuterRef("pk"), acknowledged_at__isnull=False)
+    seen = seen.none() if user is None else seen.filter(user_id=user.pk)
+    found: dict[str, bool] = {}
+    for kind, is_news in open_of(session).order_by().annotate(news=~Exists(seen)).values_list("kind", "news"):
+        found[kind] = found.get(kind, False) or is_news
+    return found
+
+
+def _presences() -> QuerySet[Presence]:
+    return Presence.objects.filter(expires_at__gt=timezone.now())

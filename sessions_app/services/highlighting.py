@@ -1,0 +1,61 @@
+"""Code in colours, as HTML of ``<span class="…">`` with the short class names of Pygments.
+
+Only languages on a list: whoever wrote the code also names its language, and each lexer is a risk of its own.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from django.utils.html import escape
+from pygments import highlight
+from pygments.formatters.html import HtmlFormatter
+from pygments.lexer import Lexer
+from pygments.lexers import find_lexer_class_for_filename, get_lexer_by_name
+from pygments.token import STANDARD_TYPES
+from pygments.util import ClassNotFound
+
+LIMIT: Final = 200_000
+"""Characters of a longer code stay without colours."""
+LONGEST_LINE: Final = 5_000
+LANGUAGES: Final = frozenset(
+    {"bash", "c", "cmake", "console", "cpp", "csharp", "css", "csv", "dart", "diff", "docker", "elixir", "erlang", "go"}
+    | {"graphql", "groovy", "haskell", "html", "html+django", "ini", "java", "javascript", "jinja", "json", "jsx"}
+    | {"kotlin", "less", "lua", "make", "markdown", "nginx", "perl", "php", "powershell", "properties", "protobuf"}
+    | {"python", "r", "ruby", "rust", "scala", "scss", "sql", "swift", "terraform", "toml", "tsx", "typescript"}
+    | {"vue", "xml", "yaml", "zig"}
+)
+CLASSES: Final = frozenset(filter(None, STANDARD_TYPES.values()))
+"""All class names that may come out."""
+_FORMATTER: Final = HtmlFormatter(nowrap=True)
+
+
+@lru_cache(maxsize=1024)
+def highlighted(code: str, language: str) -> str:
+    """Code in a language that is named as people do (``py``, ``sh``); escaped alone where it is not known."""
+    return _coloured(code, _by_name(language))
+
+
+def highlighted_file(code: str, path: str) -> str:
+    """The content of a file, by its name."""
+    kind = find_lexer_class_for_filename(path.rpartition("/")[2])
+    lexer = kind(stripnl=False, ensurenl=False) if kind is not None else None
+    return _coloured(code, lexer)
+
+
+def _by_name(language: str) -> Lexer | None:
+    try:
+        return get_lexer_by_name(language, stripnl=False, ensurenl=False) if language else None
+    except ClassNotFound:
+        return None
+
+
+def _coloured(code: str, lexer: Lexer | None) -> str:
+    if lexer is None or not LANGUAGES.intersection(lexer.aliases) or _is_too_much(code):
+        return str(escape(code))
+    return str(highlight(code, lexer, _FORMATTER))
+
+
+def _is_too_much(code: str) -> bool:
+    return len(code) > LIMIT or any(len(line) > LONGEST_LINE for line in code.splitlines())

@@ -1,0 +1,141 @@
+"""Who is in a team, and as what: said by staff, and by the team's own admins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.db.models import Count, QuerySet
+
+from sessions_app.models import LoginLink, TeamRole
+from sessions_app.models.login_link import INVITATION, LIFETIME
+from sessions_app.models.scoping import teams_of
+from sessions_app.services.errors import Conflict, Invalid, NotFound
+
+NAME_LIMIT: Final = 150
+"""Characters of the name of a team or of a user, as Django keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Somebody in a team, and as what."""
+
+    user: Any
+    role: TeamRole.Role
+
+    @property
+    def name(self) -> str:
+        """As people call them."""
+        return str(self.user.get_full_name() or self.user.get_username())
+
+
+def shown_teams(user: Any) -> QuerySet[Group]:
+    """The teams whose members ``user`` may see: the own ones; staff sees all. With ``members``, their number."""
+    rows = Group.objects.all() if user.is_staff and user.is_active else teams_of(user)
+    own = rows.values("id")  # counted apart, for a join that narrows would count nobody else
+    return Group.objects.filter(id__in=own).annotate(members=Count("user", distinct=True)).order_by("name")
+
+
+def members_of(team: Group) -> list[Member]:
+    """Everybody in ``team`` who is active, by name; two statements."""
+    roles = dict(TeamRole.objects.filter(team=team).values_list("user_id", "role"))
+    people = get_user_model().objects.filter(groups=team, is_active=True).order_by("username")
+    return [Member(user, TeamRole.Role(roles.get(user.pk, TeamRole.Role.MEMBER))) for user in people]
+
+
+def roles_of(user: Any) -> dict[int, TeamRole.Role]:
+    """As what ``user`` is in which team, by its id."""
+    told = dict(TeamRole.objects.filter(user=user).values_list("team_id", "role"))
+    return {
+        key: TeamRole.Role(told.get(key, TeamRole.Role.MEMBER)) for key in teams_of(user).values_list("id", flat=True)
+    }
+
+
+def make_team(name: str) -> Group:
+    """A new team with nobody in it; Conflict where there is one of this name."""
+    try:
+        with transaction.atomic():
+            return Group.objects.create(name=name)
+    except IntegrityError:
+        raise Conflict(f"There is a team {name!r} already. Choose another name.") from None
+
+
+@transaction.atomic
+def add_member(team: Group, username: str, role: str) -> Any:
+    """Put somebody who has an account into ``team``; Invalid where nobody active has this name."""
+    user = get_user_model().objects.filter(username=username, is_active=True).first()
+    if user is None:
+        raise Invalid(f"Nobody is called {username!r} here. Invite them as a new person.", field="username")
+    user.groups.add(team)
+    _write_role(team, user, role)
+    return user
+
+
+@transaction.atomic
+def invite(team: Group | None, username: str, email: str, role: str, by: Any) -> tuple[Any, str]:
+    """A new account, in ``team`` if there is one, and the secret of a link with which its owner comes in.
+
+    For a new account alone: a link into somebody's account is given by staff (``link_for``).
+    """
+    users = get_user_model()
+    user = users(username=users.normalize_username(username), email=email)
+    user.set_unusable_password()
+    try:
+        user.full_clean(exclude=("password",))
+    except ValidationError as error:
+        raise Invalid("; ".join(error.messages), field=next(iter(error.message_dict))) from None
+    user.save()
+    if team is not None:
+        user.groups.add(team)
+        _write_role(team, user, role)
+    return user, LoginLink.mint(user, INVITATION, LoginLink.Purpose.PASSWORD, made_by=by)
+
+
+def may_give_link(by: Any, user: Any) -> bool:
+    """Whether ``by`` may make a way into the account of ``user``: staff for those who are not, superusers for all."""
+    return bool(by.is_active and (by.is_superuser or (by.is_staff and not (user.is_staff or user.is_superuser))))
+
+
+def link_for(user: Any, purpose: str, by: Any) -> str:
+    """The secret of a link with which ``user`` logs in (ten minutes), or sets a new password (a day).
+
+    Earlier links of theirs lead nowhere any more.
+    """
+    LoginLink.forget(user)
+    lifetime = INVITATION if purpose == LoginLink.Purpose.PASSWORD else LIFETIME
+    return LoginLink.mint(user, lifetime, purpose, made_by=by)
+
+
+@transaction.atomic
+def change_role(team: Group, user_id: int, role: str) -> Any:
+    """Somebody in ``team`` is something else there from now on; NotFound for somebody who is not in it."""
+    user = _member(team, user_id)
+    _write_role(team, user, role)
+    return user
+
+
+@transaction.atomic
+def remove_member(team: Group, user_id: int) -> Any:
+    """Take somebody out of ``team``: they find nothing of it any more, and their sockets close within seconds."""
+    user = _member(team, user_id)
+    user.groups.remove(team)
+    TeamRole.objects.filter(team=team, user=user).delete()
+    return user
+
+
+def _member(team: Group, user_id: int) -> Any:
+    user = get_user_model().objects.filter(pk=user_id, groups=team).first()
+    if user is None:
+        raise NotFound("They are not in this team any more.")
+    return user
+
+
+def _write_role(team: Group, user: Any, role: str) -> None:
+    if role == TeamRole.Role.MEMBER:
+        TeamRole.objects.filter(team=team, user=user).delete()
+    else:
+        TeamRole.objects.update_or_create(team=team, user=user, defaults={"role": role})

@@ -1,0 +1,133 @@
+"""The recovery story of a session: the lines of its log that tell it, and what sweeps decided meanwhile.
+
+Read page by page, newest first; a constant number of queries for each.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.db.models import F
+
+from sessions_app.models import ContinuityReceipt, Prompt, Run, SessionEvent, SweepOutcome, TaskSession
+
+PAGE: Final = 60
+"""Lines of the log on a page."""
+SWEEPS: Final = 100
+"""Sweeps on a page, at most."""
+RUNS: Final = 400
+"""Turns in the picture of a page, at most."""
+TOLD: Final = (
+    "session.state_changed",
+    "session.agentctl_ready",
+    "session.agentctl_error",
+    "session.agentctl_stopped",
+    "session.agentctl_abandoned",
+    "session.agent_exited",
+    "session.asleep",
+    "session.start_waits",
+    "session.restart_ordered",
+    "session.receipt",
+    "session.journal_gap",
+    "session.journal_skipped",
+    "session.run.started",
+    "session.run.waiting",
+    "session.run.resumed",
+    "session.run.completed",
+    "session.run.failed",
+    "session.run.cancelled",
+    "session.run.interrupted",
+    "session.run.retrying",
+    "session.run.stalled",
+    "session.run.heard_again",
+    "session.permission.expired",
+    "session.prompt.held",
+    "session.prompt.interrupted",
+    "session.prompt.dismissed",
+    "session.prompt.overdue",
+)
+"""Names of the events that tell the story."""
+_PROCESS: Final = ("session.receipt", "session.agent_exited", "session.agentctl_stopped", "session.run.interrupted")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A piece of the story, newest first in every list."""
+
+    events: Sequence[SessionEvent]
+    sweeps: Sequence[SweepOutcome]
+    receipts: Mapping[str, ContinuityReceipt]
+    """By id, those that the events name."""
+    prompts: Mapping[str, Prompt]
+    """By message id, those that the events name."""
+    older: int | None
+    """The number to read before for the page behind it; None: this is the last one."""
+
+
+def page(session: TaskSession, before: int | None = None) -> Page:
+    """The newest events of the story, or those before the event with the number ``before``."""
+    story = session.events.filter(name__in=TOLD).exclude(name="session.state_changed", payload__to__in=_QUIET)
+    rows = story if before is None else story.filter(seq__lt=before)
+    found = list(rows.order_by("-seq")[: PAGE + 1])
+    events, more = found[:PAGE], len(found) > PAGE
+    until = session.events.filter(seq=before).values_list("at", flat=True).first() if before is not None else None
+    since = events[-1].at if more else None
+    return Page(
+        events=events,
+        sweeps=_sweeps(session, since, until),
+        receipts=_receipts(session, events),
+        prompts=_prompts(session, events),
+        older=events[-1].seq if more else None,
+    )
+
+
+_QUIET: Final = ("CREATED", "STARTING", "RUNNING", "WAITING_FOR_INPUT")
+"""States whose changes are told by turns and receipts."""
+
+
+def _sweeps(session: TaskSession, since: datetime | None, until: datetime | None) -> list[SweepOutcome]:
+    """Each sweep is on one page: the bounds are the times at which the pages meet."""
+    rows = SweepOutcome.objects.filter(session=session).select_related("sweep")
+    if since is not None:
+        rows = rows.filter(sweep__started_at__gte=since)
+    if until is not None:
+        rows = rows.filter(sweep__started_at__lt=until)
+    return list(rows.order_by(F("sweep__started_at").desc(), "-id")[:SWEEPS])
+
+
+def _receipts(session: TaskSession, events: Sequence[SessionEvent]) -> dict[str, ContinuityReceipt]:
+    told = (_uuid(event.payload.get("receipt_id")) for event in events if event.name == "session.receipt")
+    return {str(row.id): row for row in session.receipts.filter(id__in=[one for one in told if one])}
+
+
+def _uuid(value: Any) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(str(value))
+    except ValueError:
+        return None
+
+
+def _prompts(session: TaskSession, events: Sequence[SessionEvent]) -> dict[str, Prompt]:
+    ids = {str(event.payload["message_id"]) for event in events if event.payload.get("message_id")}
+    return {row.message_id: row for row in session.prompts.filter(message_id__in=ids)}
+
+
+def runs_between(session: TaskSession, since: datetime, until: datetime) -> list[Run]:
+    """The turns that touch this time, newest first."""
+    rows = session.runs.filter(started_at__lte=until).exclude(ended_at__lt=since)
+    return list(rows.order_by("-started_at")[:RUNS])
+
+
+def process_events(session: TaskSession, since: datetime, until: datetime) -> list[tuple[datetime, bool]]:
+    """When the agent's process came up (True) or was gone (False), oldest first."""
+    rows = session.events.filter(name__in=_PROCESS, at__gte=since, at__lte=until).order_by("seq")
+    told = rows.values_list("at", "name", "payload")[:RUNS]
+    return [(at, _is_up(name, payload)) for at, name, payload in told]
+
+
+def _is_up(name: str, payload: Mapping[str, Any]) -> bool:
+    return name == "session.receipt" and payload.get("kind") not in ("failed", "workspace_only")

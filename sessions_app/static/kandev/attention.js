@@ -1,0 +1,23 @@
+// How much needs the reader: the number in the head of every page, kept true while the page is seen.
+
+import { jittered } from "./live.js";
+
+const EVERY = 20000;
+
+export async function showCount() {
+  const badge = document.getElementById("attention-count");
+  if (!badge) return;
+  const answer = await fetch(badge.dataset.live, { headers: { Accept: "application/json" }, redirect: "manual", cache: "no-store" }).catch(() => null);
+  if (!answer?.ok) return;
+  const { count } = await answer.json();
+  badge.textContent = count || "";
+  badge.hidden = !count;
+}
+
+async function follow() {
+  if (!document.hidden) await showCount();
+  setTimeout(follow, jittered(EVERY));
+}
+
+setTimeout(follow, jittered(EVERY));
+document.addEventListener("visibilitychange", () => document.hidden || showCount());

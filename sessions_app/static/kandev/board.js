@@ -1,0 +1,106 @@
+// The board: what is looked for, what is selected, and the keys.
+
+const SEARCH_PAUSE = 250;
+const KEYS = "kandev-keys";
+const place = document.getElementById("part-board");
+const filters = document.getElementById("filters");
+const bulk = document.getElementById("bulk");
+const keys = document.getElementById("keys");
+
+// --- looking for something ---
+
+function query() {
+  const given = new URLSearchParams(new FormData(filters));
+  for (const [name, value] of [...given]) if (!value.trim()) given.delete(name);
+  return String(given) ? `?${given}` : "";
+}
+
+function look() {
+  const wanted = query();
+  place.dataset.live = place.dataset.live.split("?")[0] + wanted;
+  bulk.setAttribute("action", bulk.getAttribute("action").split("?")[0] + wanted); // its buttons are called action, too
+  history.replaceState(null, "", wanted || location.pathname);
+  document.getElementById("filter-none").hidden = !wanted;
+  place.dispatchEvent(new CustomEvent("kandev:look"));
+}
+
+if (filters) {
+  let timer;
+  filters.querySelector("button").hidden = true; // it shows what is looked for by itself
+  filters.addEventListener("submit", (event) => {
+    event.preventDefault();
+    look();
+  });
+  filters.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(look, SEARCH_PAUSE);
+  });
+}
+
+// --- selecting ---
+
+const boxes = () => [...place.querySelectorAll("input[name=session]")];
+
+function count() {
+  const chosen = boxes().filter((box) => box.checked).length;
+  document.getElementById("bulk-count").textContent = chosen ? `${chosen} selected` : "";
+}
+
+place.addEventListener("change", count);
+place.addEventListener("kandev:shown", count);
+bulk.addEventListener("reset", () => setTimeout(count));
+count();
+
+// --- the keys ---
+
+const keysOn = document.getElementById("keys-on");
+keysOn.checked = localStorage.getItem(KEYS) !== "off";
+keysOn.addEventListener("change", () => localStorage.setItem(KEYS, keysOn.checked ? "on" : "off"));
+
+const titles = () => [...place.querySelectorAll(".task > .title")];
+
+function step(by) {
+  const all = titles();
+  const card = document.activeElement?.closest?.(".task");
+  const at = all.indexOf(card?.querySelector(".title"));
+  const next = at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(Math.max(at + by, 0), all.length - 1);
+  all[next]?.focus();
+}
+
+function select() {
+  const card = document.activeElement?.closest?.(".task");
+  const mine = [...(card?.querySelectorAll("input[name=session]") ?? [])];
+  const all = mine.every((box) => box.checked);
+  for (const box of mine) box.checked = !all;
+  count();
+}
+
+function newTask() {
+  const form = document.getElementById("new-task");
+  if (!form) return;
+  form.open = true;
+  form.querySelector("input[name=title]").focus();
+}
+
+const ACTS = {
+  j: () => step(1),
+  k: () => step(-1),
+  x: select,
+  n: newTask,
+  "/": () => document.getElementById("filter-q")?.focus(),
+  "?": () => keys.showModal(),
+};
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]");
+  if (event.key === "Escape" && typing && filters?.contains(typing)) typing.blur();
+  if (typing || keys.open || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (!ACTS[event.key] || (!keysOn.checked && event.key !== "?")) return;
+  event.preventDefault();
+  ACTS[event.key]();
+});
+
+document.querySelector("[data-dialog=keys]").addEventListener("click", (event) => {
+  event.preventDefault();
+  keys.showModal();
+});

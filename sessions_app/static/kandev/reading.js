@@ -1,0 +1,144 @@
+// How somebody reads a conversation: kept at its end or where they are, told of what is new, given what is
+// older when they come to the beginning.
+
+import { showEarlier } from "./conversation.js";
+import { whenShown } from "./tabs.js";
+import { showLocalTimes } from "./times.js";
+
+const page = document.getElementById("session");
+const list = document.getElementById("messages");
+const talk = document.getElementById("talk");
+const toEndBar = document.getElementById("to-end");
+const NEAR = 120;
+
+let follows = false; // the reader has just sent something, and wants to see what comes of it
+let isOwed = false;
+let news = 0;
+
+export function follow() {
+  follows = true;
+}
+
+// A reader who is at the end stays there; anybody else is told how much is new. change(): how many messages.
+export function keepingPlace(change) {
+  const wasAtEnd = follows || isAtEnd();
+  const added = change();
+  if (wasAtEnd) toEnd();
+  else count(added);
+}
+
+function isAtEnd() {
+  return talk.hidden || talk.getBoundingClientRect().bottom <= window.innerHeight + NEAR;
+}
+
+export function toEnd() {
+  follows = false;
+  isOwed = talk.hidden; // by a tab: then when it is shown
+  if (isOwed) return;
+  // Not scrollIntoView: that would also move the place from which the Tab key goes on.
+  window.scrollBy({ top: talk.getBoundingClientRect().bottom - window.innerHeight + 16, behavior: "instant" });
+  count(-news);
+}
+
+function count(more) {
+  news += more;
+  const away = !isAtEnd();
+  toEndBar.hidden = !away;
+  toEndBar.firstElementChild.textContent = news ? `${news} new ↓` : "To the end ↓";
+}
+
+let isAsked = false;
+function scrolled() {
+  if (isAsked) return;
+  isAsked = true;
+  requestAnimationFrame(() => {
+    isAsked = false;
+    count(isAtEnd() ? -news : 0);
+  });
+}
+
+// --- what is older ---
+
+async function loadEarlier(link) {
+  const before = new URL(link.href).searchParams.get("before");
+  link.ariaBusy = "true";
+  try {
+    const response = await fetch(`${page.dataset.earlier}?before=${before}`, { headers: { Accept: "application/json" }, redirect: "manual" });
+    if (!response.ok) throw new Error(String(response.status));
+    const { messages, older_than: older } = await response.json();
+    const height = document.documentElement.scrollHeight, at = window.scrollY;
+    showEarlier(messages);
+    showLocalTimes(list);
+    if (older) link.href = `?before=${older}`;
+    else link.parentElement.remove();
+    window.scrollTo({ top: at + document.documentElement.scrollHeight - height, behavior: "instant" });
+  } catch {
+    link.href = `?before=${before}`; // followed as a link, it tells what is wrong
+    delete link.dataset.scripted;
+  }
+  link.ariaBusy = "false";
+}
+
+function offerEarlier(link) {
+  link.dataset.scripted = "";
+  const load = () => link.ariaBusy !== "true" && "scripted" in link.dataset && loadEarlier(link);
+  link.addEventListener("click", (event) => {
+    if (!("scripted" in link.dataset)) return;
+    event.preventDefault();
+    load();
+  });
+  let hasScrolled = false;
+  window.addEventListener("wheel", () => (hasScrolled = true), { passive: true, once: true });
+  window.addEventListener("touchmove", () => (hasScrolled = true), { passive: true, once: true });
+  new IntersectionObserver(([{ isIntersecting }]) => isIntersecting && hasScrolled && load(), { rootMargin: "300px" }).observe(link);
+}
+
+// --- copying ---
+
+const copier = document.createElement("button");
+copier.type = "button";
+copier.className = "copy code small";
+copier.textContent = "Copy";
+copier.hidden = true;
+let copied = null;
+
+function offerCopy({ target }) {
+  const pre = target.closest?.("#messages pre, #permissions pre");
+  if (target === copier || pre === copied) return;
+  copied = pre;
+  copier.hidden = !pre;
+  copier.textContent = "Copy";
+  if (!pre) return;
+  const box = pre.getBoundingClientRect(), base = talk.getBoundingClientRect();
+  copier.style.top = `${box.top - base.top + 6}px`;
+  copier.style.right = `${base.right - box.right + 6}px`;
+}
+
+async function copy(button, text) {
+  try {
+    await navigator.clipboard.writeText(text); // only where the page is trusted: https, or this machine
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Not allowed here";
+  }
+  setTimeout(() => (button.textContent = "Copy"), 2000);
+}
+
+function clicked({ target }) {
+  if (target === copier) copy(copier, copied.innerText);
+  if (!target.matches("[data-copies-message]")) return;
+  copy(target, target.closest(".message").querySelector(".prose, .as-written").innerText);
+}
+
+export function begin() {
+  const link = document.getElementById("earlier");
+  if (link) offerEarlier(link);
+  talk.append(copier);
+  talk.addEventListener("pointerover", offerCopy);
+  talk.addEventListener("focusin", offerCopy);
+  talk.addEventListener("click", clicked);
+  toEndBar.firstElementChild.addEventListener("click", toEnd);
+  whenShown("talk", () => isOwed && toEnd());
+  window.addEventListener("scroll", scrolled, { passive: true });
+  page.dataset.scripted = "";
+}

@@ -1,0 +1,5 @@
+// Settings: times in the reader's zone.
+
+import { showLocalTimes } from "./times.js";
+
+showLocalTimes(document);

@@ -1,0 +1,169 @@
+// A shell of the workspace. It lives in agentctl: a reload, a restart of the server or a lost connection
+// only loses the sight of it, and the scrollback brings that back.
+
+import { jittered } from "./live.js";
+import { allowStylesOfScripts, withSheets } from "./inline_styles.js";
+import { isShown, whenShown } from "./tabs.js";
+import { alarm, button, fill, isReady, make, note, onWorkspace, opener, row } from "./workspace.js";
+
+const panel = document.getElementById("panel-terminal"); // only of those who may operate
+const place = document.getElementById("terminal");
+const ACK_EVERY = 256 * 1024; // bytes
+const FIRST_PAUSE = 500, LONGEST_PAUSE = 5000;
+
+const ENDS = {
+  4400: "The server does not take a shell of this size.",
+  4401: "You are logged out. Reload the page to log in.",
+  4403: "Shells are for staff here, and for teams that were trusted with them: agents are not kept apart from the server.",
+  4404: "This session is gone, or no longer yours to see.",
+  4410: "The shell was opened in another place, and is followed there.",
+  4429: "There are as many shells or connections as there may be. Close one, then try again.",
+};
+
+const screen = make("div", "screen"), said = make("div", "said"), keys = row();
+const text = new TextEncoder();
+let term = null, fit = null, socket = null, timer, failures = 0, exit = null, taken = 0, acked = 0;
+
+if (panel) {
+  whenShown("terminal", open);
+  onWorkspace((what) => what === "state" && stateChanged());
+}
+
+function stateChanged() {
+  if (!term) return isShown("terminal") && open();
+  isReady() ? connect() : lost();
+}
+
+async function open() {
+  if (term) return fit.fit();
+  if (!isReady()) return fill(place, [note("No workspace is open, so there is no shell to type in."), row(opener())]);
+  try {
+    await begin();
+  } catch {
+    fill(place, [alarm("The terminal is not installed on this server."), note("`make setup` installs it where npm is there; then start the server again. Everything else works without it.")]);
+  }
+}
+
+async function begin() {
+  if ("missing" in panel.dataset) throw new Error("missing");
+  const [{ Terminal }, { FitAddon }] = await Promise.all([import(panel.dataset.script), import(panel.dataset.fit), styled()]);
+  if (term) return;
+  allowStylesOfScripts();
+  fill(place, [said, screen, keys, make("p", "meta", "F6 leaves the terminal. The shell lives on when you go, and when the server restarts.")]);
+  term = new Terminal({ fontFamily: variable("--mono"), fontSize: 13, scrollback: 5000, cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches, theme: theme() });
+  fit = new FitAddon();
+  term.loadAddon(fit);
+  withSheets(() => term.open(screen));
+  fit.fit();
+  term.onData((typed) => type(text.encode(typed)));
+  term.onBinary((typed) => type(Uint8Array.from(typed, (sign) => sign.charCodeAt(0))));
+  term.onResize(({ cols, rows }) => tell({ resize: [cols, rows] }));
+  term.attachCustomKeyEventHandler(leave);
+  new ResizeObserver(() => panel.hidden || fit.fit()).observe(screen);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (term.options.theme = theme()));
+  for (const [name, sign] of [["Esc", "\x1b"], ["Tab", "\t"], ["Ctrl+C", "\x03"], ["↑", "\x1b[A"], ["↓", "\x1b[B"]]) {
+    keys.append(button(name, () => (type(text.encode(sign)), term.focus()), "small"));
+  }
+  connect();
+}
+
+function styled() {
+  const link = document.createElement("link");
+  Object.assign(link, { rel: "stylesheet", href: panel.dataset.style });
+  return new Promise((resolve, reject) => {
+    Object.assign(link, { onload: resolve, onerror: reject });
+    document.head.append(link);
+  });
+}
+
+function variable(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+// The page's own colours, as plain as xterm wants them.
+function theme() {
+  const [background, foreground, cursor, selectionBackground] = ["--sunken", "--text", "--accent", "--busy-back"].map((name) => {
+    screen.style.color = `var(${name})`;
+    return getComputedStyle(screen).color;
+  });
+  screen.style.color = "";
+  return { background, foreground, cursor, cursorAccent: background, selectionBackground, ...(isDark(background) ? {} : LIGHT) };
+}
+
+const LIGHT = { blue: "#1c4fb3", brightBlue: "#1c4fb3", magenta: "#7a2a8c", brightMagenta: "#7a2a8c", black: "#1a2230", white: "#566173", yellow: "#7a4a00", brightBlack: "#566173", brightWhite: "#1a2230", brightYellow: "#7a4a00", brightGreen: "#146439", green: "#146439", cyan: "#0b5c6b", brightCyan: "#0b5c6b" };
+
+function isDark(colour) {
+  const parts = colour.match(/[\d.]+/g).slice(0, 3).map(Number);
+  return parts.reduce((sum, part) => sum + part) < 384;
+}
+
+function leave(event) {
+  if (event.key !== "F6") return true;
+  event.preventDefault();
+  document.getElementById("tab-terminal").focus();
+  return false;
+}
+
+// --- the connection ---
+
+function connect() {
+  clearTimeout(timer);
+  if (socket) return;
+  const size = `cols=${term.cols}&rows=${term.rows}`;
+  socket = new WebSocket(new URL(`${panel.dataset.socket}?${size}`, location.origin.replace(/^http/, "ws")));
+  socket.binaryType = "arraybuffer";
+  socket.onmessage = ({ data }) => (typeof data === "string" ? hear(JSON.parse(data)) : show(new Uint8Array(data)));
+  socket.onclose = ({ code }) => closed(code);
+}
+
+function hear(frame) {
+  if ("shell" in frame) {
+    failures = taken = acked = 0;
+    exit = null;
+    term.reset(); // its scrollback follows
+    fill(said, []);
+    tell({ resize: [term.cols, term.rows] });
+  }
+  if ("exit" in frame) exit = frame.exit;
+  if ("error" in frame) fill(said, [alarm(frame.error)]);
+}
+
+function show(bytes) {
+  const from = socket;
+  term.write(bytes, () => {
+    if (from !== socket) return;
+    taken += bytes.length;
+    if (taken - acked < ACK_EVERY) return;
+    acked = taken;
+    tell({ ack: taken });
+  });
+}
+
+function type(bytes) {
+  if (socket?.readyState === WebSocket.OPEN) socket.send(bytes);
+  else if (socket?.readyState === WebSocket.CONNECTING) socket.addEventListener("open", ({ target }) => target.send(bytes));
+}
+
+function tell(frame) {
+  if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(frame));
+}
+
+function closed(code) {
+  socket = null;
+  if (code === 1000) return ended(exit === null || exit === 0 ? "The shell has ended." : `The shell has ended with ${exit < 0 ? `signal ${-exit}` : `code ${exit}`}.`, "New shell");
+  if (code in ENDS) return ended(ENDS[code], code === 4410 ? "Follow it here" : "Try again");
+  if (!isReady()) return lost();
+  failures += 1;
+  fill(said, [make("p", "none", "The connection to the shell was lost. It lives on, and is looked for…")]);
+  timer = setTimeout(connect, jittered(Math.min(FIRST_PAUSE * 2 ** failures, LONGEST_PAUSE)));
+}
+
+function lost() {
+  clearTimeout(timer);
+  fill(said, [note("The workspace is not open any more, and its shells have ended with it."), row(opener())]);
+}
+
+function ended(words, again) {
+  const way = button(again, () => (fill(said, []), connect(), term.focus()), "small");
+  fill(said, [make("p", "none", words), row(way)]);
+}

@@ -1,0 +1,136 @@
+"""Idle sessions are put to sleep: their execution ends, all that it needs to come back stays, a prompt wakes it.
+
+Nobody is put to sleep who is at work or is asked for more, who waits for an answer, has a shell open, or
+could not take up its own conversation again. Where a machine is paid for by the hour this is what saves it.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.conf import settings
+from django.db.models import Max, Q
+from django.utils import timezone
+
+from executors_app.agentctl.protocol import AgentState
+from executors_app.domain import ExecutorStatus
+from executors_app.errors import ExecutorError
+from sessions_app.domain.resumability import Strategy
+from sessions_app.domain.states import OPEN_RUN_STATES, DesiredState, PromptState, SessionState, WorkState
+from sessions_app.models import IDLE, Draft, IntentKind, LeaseLost, Prompt, Run, TaskSession, writing
+from sessions_app.services.assessment import assess_session, is_running
+from sessions_app.services.intents import order
+from sessions_app.supervisor.attachment import Attachment
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.ingest.interruptions import agent_left
+
+log = logging.getLogger(__name__)
+ASKED: Final = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
+"""Prompts that want the agent awake."""
+NEVER: Final = Strategy.FRESH
+"""Of a session that was never prompted: it has nothing to forget."""
+LOOK_AT_MOST_EVERY: Final = 60.0
+
+
+def pause() -> float:
+    """Seconds between two looks: sleep is late by a tenth of its time at most."""
+    return min(max(settings.KANDEV_IDLE_SLEEP / 10, 0.2), LOOK_AT_MOST_EVERY)
+
+
+async def put_to_sleep(core: Core) -> int:
+    """One look at all that this supervisor holds; how many have fallen asleep."""
+    if not settings.KANDEV_IDLE_SLEEP:
+        return 0
+    return sum([await _try(core, session_id) for session_id in await core.database(idle_sessions, core.boot_id)])
+
+
+def idle_sessions(me: str) -> list[uuid.UUID]:
+    """Sessions of ``me`` in which nothing has happened for so long, as far as the rows tell."""
+    rows = TaskSession.objects.filter(
+        desired_state=DesiredState.RUNNING,
+        state=SessionState.WAITING_FOR_INPUT,
+        work_state=WorkState.IDLE,
+        executions__owner=me,
+        executions__status=ExecutorStatus.READY,
+    ).exclude(launch_id="")
+    quiet = rows.filter(_before(_limit())).annotate(worked_at=Max("runs__ended_at"))
+    return list(quiet.filter(Q(worked_at=None) | Q(worked_at__lt=_limit())).order_by().values_list("id", flat=True))
+
+
+def _limit() -> datetime:
+    return timezone.now() - timedelta(seconds=settings.KANDEV_IDLE_SLEEP)
+
+
+def _before(limit: datetime) -> Q:
+    """``updated_at`` moves with every change of a session's row: whatever is younger needs no closer look."""
+    return Q(updated_at__lt=limit) & (Q(ready_since=None) | Q(ready_since__lt=limit))
+
+
+async def _try(core: Core, session_id: uuid.UUID) -> bool:
+    attachment = core.attached(session_id)
+    if attachment is None or not await _is_quiet(attachment):
+        return False
+    try:
+        return await core.database(fall_asleep, attachment)
+    except LeaseLost:
+        return False
+    except Exception:  # one bad row never stops the others
+        log.exception("session %s: it could not be put to sleep", session_id)
+        return False
+
+
+async def _is_quiet(attachment: Attachment) -> bool:
+    """Whether agentctl says the same: no turn, no question, no shell. One that cannot tell of shells stays awake."""
+    try:
+        report = await attachment.client.status()
+    except ExecutorError:
+        return False
+    agent, shells = report["agent"], report["workspace"].get("shells")
+    at_rest = agent["state"] == AgentState.IDLE and not agent["active_turn"] and not report["pending_permissions"]
+    return at_rest and shells == 0
+
+
+def fall_asleep(attachment: Attachment) -> bool:
+    """Write that it sleeps, and order the end of its execution; what was asked of it meanwhile goes before."""
+    with writing(attachment.session_id, attachment.lease, beside=("agent_profile", "task")) as draft:
+        since = idle_since(draft)
+        if not _may_sleep(draft) or since is None or since > _limit():
+            return False
+        agent_left(draft)
+        draft.set(next_restart_at=None)
+        draft.move_executor("stop", status_reason=IDLE)
+        draft.say("session.asleep", reason=IDLE, idle_since=since.isoformat(), after=settings.KANDEV_IDLE_SLEEP)
+        order(draft.session, IntentKind.STOP, None, {"reason": IDLE})
+    log.info("session %s: it sleeps, nothing was asked of it since %s", attachment.session_id, since)
+    return True
+
+
+def idle_since(draft: Draft) -> datetime | None:
+    """When the agent last had something to do; None where it has not even come up."""
+    newest = draft.newest_run
+    moments = [draft.session.ready_since, newest.ended_at if newest else None]
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _may_sleep(draft: Draft) -> bool:
+    session = draft.session
+    wanted = session.desired_state == DesiredState.RUNNING and session.state == SessionState.WAITING_FOR_INPUT
+    if not wanted or session.work_state != WorkState.IDLE or not is_running(session, draft.execution):
+        return False
+    if _is_asked(session):
+        return False
+    strategy = assess_session(session).if_dead.strategy
+    return strategy is Strategy.NATIVE or (strategy is NEVER and draft.newest_run is None)
+
+
+def _is_asked(session: TaskSession) -> bool:
+    """Whether somebody wants something of it, or it of somebody."""
+    return (
+        Run.objects.filter(session=session, state__in=OPEN_RUN_STATES).exists()
+        or Prompt.objects.filter(session=session, state__in=ASKED).exists()
+        or session.intents.filter(done_at=None).exists()
+        or session.permissions.filter(state="pending").exists()
+    )

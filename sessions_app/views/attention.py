@@ -1,0 +1,114 @@
+"""The inbox: everything that needs the user, by task, the most pressing first, with the one next step."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.functional import SimpleLazyObject
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST, require_safe
+
+from sessions_app.models import AttentionItem
+from sessions_app.services import attention as inbox
+from sessions_app.views.wording import ATTENTION_KINDS
+
+SHOWN: Final = 200
+"""Items on the page; the rest is counted."""
+MARKS: Final = {"acknowledge": inbox.acknowledge, "dismiss": inbox.dismiss}
+
+
+@never_cache
+@require_safe
+def attention(request: HttpRequest) -> HttpResponse:
+    """Show the inbox; ``?mine=1`` of the user's own sessions alone."""
+    return render(request, "attention.html", attention_context(request))
+
+
+def attention_context(request: HttpRequest) -> dict[str, Any]:
+    """News and what was seen already, each by task."""
+    mine = request.GET.get("mine") == "1"
+    rows = inbox.for_user(request.user)
+    if mine:
+        rows = rows.filter(session__owner_id=request.user.pk)
+    items = list(rows[: SHOWN + 1])
+    news = [item for item in items[:SHOWN] if item.acknowledged_at is None]  # type: ignore[attr-defined]
+    seen = [item for item in items[:SHOWN] if item.acknowledged_at is not None]  # type: ignore[attr-defined]
+    return {
+        "mine": mine,
+        "query": "?mine=1" if mine else "",
+        "news": _by_task(news),
+        "news_count": len(news),
+        "seen": _by_task(seen),
+        "seen_count": len(seen),
+        "is_cut": len(items) > SHOWN,
+    }
+
+
+def _by_task(items: list[AttentionItem]) -> list[dict[str, Any]]:
+    """The tasks in the order of their most pressing item."""
+    found: dict[uuid.UUID, dict[str, Any]] = {}
+    for item in items:
+        group = found.setdefault(item.task_id, {"task": item.task, "items": [], "may_open": item.may_open})  # type: ignore[attr-defined]
+        group["items"].append({"item": item, "word": ATTENTION_KINDS[item.kind], "url": _page_of(item)})
+    return list(found.values())
+
+
+def _page_of(item: AttentionItem) -> str:
+    """Where it is settled; for staff who are not in the team the admin."""
+    if item.may_open:  # type: ignore[attr-defined]
+        return reverse("session", args=[item.task_id, item.session_id])
+    return reverse("admin:sessions_app_tasksession_change", args=[item.session_id])
+
+
+@never_cache
+@require_GET
+def live(request: HttpRequest) -> JsonResponse:
+    """The inbox as it is now."""
+    html = render_to_string("attention_items.html", attention_context(request), request)
+    return JsonResponse({"parts": {"attention": html}, "count": inbox.count_for(request.user)})
+
+
+@never_cache
+@require_GET
+def count(request: HttpRequest) -> JsonResponse:
+    """How much is news, for the head of every page."""
+    return JsonResponse({"count": inbox.count_for(request.user)})
+
+
+@require_POST
+def mark(request: HttpRequest, item_id: uuid.UUID, what: str) -> HttpResponse:
+    """Say that one was seen, or that one wants to hear of it no more."""
+    if what not in MARKS:
+        raise Http404(what)
+    MARKS[what](get_object_or_404(inbox.visible_items(request.user), id=item_id), request.user)
+    return _back(request)
+
+
+@require_POST
+def mark_all(request: HttpRequest) -> HttpResponse:
+    """Say that everything that is shown was seen."""
+    for item in inbox.news_for(request.user):
+        inbox.acknowledge(item, request.user)
+    return _back(request)
+
+
+def _back(request: HttpRequest) -> HttpResponse:
+    if "quiet" in request.POST:
+        return HttpResponse(status=204)
+    there = request.POST.get("next", "")
+    ours = url_has_allowed_host_and_scheme(there, {request.get_host()}, request.is_secure())
+    return redirect(there if ours else "attention")
+
+
+def attention_count(request: HttpRequest) -> dict[str, Any]:
+    """For every template: ``attention_count``, asked for only where it is shown."""
+    user = getattr(request, "user", None)
+    if user is None or not user.is_authenticated:
+        return {}
+    return {"attention_count": SimpleLazyObject(lambda: inbox.count_for(user))}

@@ -1,0 +1,1 @@
+"""The settings: oneself, one's tokens, one's teams; and people, for staff."""

@@ -1,0 +1,303 @@
+"""One body of a file, its nodes and edges, as a checked scope."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from pydantic import ValidationError
+
+from sessions_app.workflows import checks
+from sessions_app.workflows.findings import Findings
+from sessions_app.workflows.graph import HIDDEN, Node, Ref, Scope, Slot, Wire
+from sessions_app.workflows.nodes import NodeType, node_types
+from sessions_app.workflows.nodes.component import ComponentSettings
+from sessions_app.workflows.nodes.gate import GateSettings
+from sessions_app.workflows.nodes.loop import LoopSettings
+from sessions_app.workflows.ordering import CycleFound, descendants, ordered
+from sessions_app.workflows.ports import named
+from sessions_app.workflows.reading import Place as FilePlace
+from sessions_app.workflows.schema import Body, NodeData, Port
+from sessions_app.workflows.schema import Node as WrittenNode
+from sessions_app.workflows.templates import INPUTS, references
+from sessions_app.workflows.wiring import BadEdge, Place, Wiring, with_older_feedback
+
+EDGE_TYPES: Final = frozenset({"interface-input", "interface-output", "interface-continue"})
+MAX_NESTING: Final = 16
+"""Loops within loops."""
+
+FindComponent = Callable[[ComponentSettings, FilePlace, str], "tuple[Scope, tuple[Port, ...], tuple[Port, ...]] | None"]
+"""A component's scope, inputs and outputs; None after a finding."""
+
+
+class Builder:
+    """Builds the scopes of one body; whatever is wrong goes to the findings."""
+
+    def __init__(self, body: Body, place: FilePlace, findings: Findings, component: FindComponent):
+        self._body = body
+        self._place = place
+        self._findings = findings
+        self._component = component
+        self._written: dict[str, WrittenNode] = {}
+        self._at: dict[str, FilePlace] = {}
+        self._types: dict[str, NodeType] = {}
+        self._nodes: dict[str, Node] = {}
+        self._wires: dict[str, list[Wire]] = {}
+
+    def build(self, kind: checks.ScopeKind) -> Scope | None:
+        """The outermost scope of the body; None if something is wrong with it."""
+        self._read_nodes()
+        if self._findings.failed() or not self._check_parents():
+            return None
+        self._wires = self._wiring().wires
+        self._nodes = {name: node for name in self._written if (node := self._node(name)) is not None}
+        if self._findings.failed():
+            return None
+        self._add_templates()
+        self._set_resets()
+        return None if self._findings.failed() else self._scope("", kind)
+
+    def _read_nodes(self) -> None:
+        for index, node in enumerate(self._body.nodes):
+            place = (*self._place, "nodes", index)
+            if node.id in self._written:
+                self._findings.error("duplicate_id", f"there are two nodes “{node.id}”", "Rename one.", place, node.id)
+                continue
+            word = str(node.data.get("nodeType") or node.type or "")
+            kind = node_types().get(word)
+            if kind is None:
+                self._unknown_type(word, place, node.id)
+                continue
+            self._written[node.id], self._at[node.id], self._types[node.id] = node, place, kind
+
+    def _unknown_type(self, word: str, place: FilePlace, node: str) -> None:
+        near = difflib.get_close_matches(word, node_types(), 1)
+        fix = f"Did you mean “{near[0]}”?" if near else f"Use one of {', '.join(sorted(node_types()))}."
+        self._findings.error("node_type", f"“{word}” is no node type" if word else "it has no type", fix, place, node)
+
+    def _check_parents(self) -> bool:
+        for name, node in self._written.items():
+            place = (*self._at[name], "parentId")
+            parent = node.parent_id
+            if parent and (parent not in self._types or self._types[parent].name != "loop"):
+                self._findings.error(
+                    "parent", f"its parentId “{parent}” is no loop", "Name a loop, or leave it out.", place, name
+                )
+            elif parent and self._depth(name) > MAX_NESTING:
+                self._findings.error(
+                    "parent", "loops lie within each other too deep, or in a ring", "Take it out.", place, name
+                )
+        return not self._findings.failed()
+
+    def _depth(self, name: str) -> int:
+        depth = 0
+        while (parent := self._written[name].parent_id) and depth <= MAX_NESTING and parent in self._written:
+            name, depth = parent, depth + 1
+        return depth
+
+    def _settings(self, name: str) -> NodeData | None:
+        try:
+            return self._types[name].settings.model_validate(self._written[name].data)
+        except ValidationError as error:
+            self._findings.misshapen(error, (*self._at[name], "data"), name)
+            return None
+
+    def _node(self, name: str) -> Node | None:
+        kind, settings = self._types[name], self._settings(name)
+        if settings is None or kind.name in EDGE_TYPES:
+            return None
+        inputs, outputs = _ports(kind, settings)
+        body = None
+        if isinstance(settings, ComponentSettings):
+            found = self._component(settings, (*self._at[name], "data"), name)
+            if found is None:
+                return None
+            body, offered, given = found
+            inputs, outputs = (inputs or offered), (outputs or given)
+        node = Node(
+            id=name,
+            type=kind.name,
+            label=settings.label or name,
+            settings=settings,
+            inputs=inputs,
+            outputs=outputs,
+            line=self._findings.source.line_of(self._at[name]),
+            body=body,
+        )
+        checks.check_settings(node, kind, self._findings, (*self._at[name], "data"))
+        return node
+
+    def _wiring(self) -> Wiring:
+        places = {
+            name: Place(self._types[name].name, node.parent_id or "", self._docks(name))
+            for name, node in self._written.items()
+        }
+        wiring = Wiring(places, {})
+        for index, edge in enumerate(self._body.edges):
+            place = (*self._place, "edges", index)
+            missing = [end for end in (edge.source, edge.target) if end not in self._written]
+            if missing:
+                self._findings.error("edge", f"the edge names “{missing[0]}”, which is no node", "Correct it.", place)
+                continue
+            try:
+                wiring.add(edge, edge.id or f"edge-{index}")
+            except BadEdge as error:
+                self._findings.error("edge", str(error), error.fix, place, edge.target)
+        return wiring
+
+    def _docks(self, name: str) -> dict[str, str]:
+        slots = self._written[name].data.get("dockSlots")
+        found = slots if isinstance(slots, list) else []
+        return {str(slot.get("name")): str(slot.get("type")) for slot in found if isinstance(slot, dict)}
+
+    def _add_templates(self) -> None:
+        """A template that names another node waits for it, as an edge would."""
+        wiring = Wiring(
+            {name: Place(node.type, self._written[name].parent_id or "", {}) for name, node in self._nodes.items()},
+            self._wires,
+        )
+        later: dict[str, frozenset[str]] = {}
+        for name, node in list(self._nodes.items()):
+            found: dict[tuple[str, str], str] = {}
+            for key, text in self._types[name].texts(node.settings):
+                for asked, port, line in references(text):
+                    place, below = (*self._at[name], "data", *key), line + ("\n" in text)
+                    known = (asked, port) in found
+                    if not known and not self._check_template(node, (asked, port), (place, below), later):
+                        continue
+                    found[asked, port] = hidden = f"{HIDDEN}{asked}.{port}"
+                    at, ref = self._ref(self._meant(name, asked, later), port)
+                    slot = Slot("node", hidden, name)
+                    wiring.connect((at, ref), (self._written[name].parent_id or "", slot), f"{asked}.{port}")
+            self._nodes[name] = _with(node, references=found)
+
+    def _check_template(
+        self, node: Node, reference: tuple[str, str], at: tuple[FilePlace, int], later: dict[str, frozenset[str]]
+    ) -> bool:
+        """Whether a template names another node; one that names nothing is told of."""
+        (asked, port), (place, below) = reference, at
+        if asked == INPUTS and not checks.has_input(node, port, self._wires):
+            message, fix = f"the template names the input “{port}”, which the node has not", "Add it to inputs."
+            self._findings.warning("template", message, fix, place, node.id, below=below)
+        elif asked != INPUTS and not self._meant(node.id, asked, later):
+            message = f"{{{{ {asked}.{port} }}}} names no node that has ended by then, so it stays as it is written"
+            fix = "Name a node before it, or add an edge."
+            self._findings.warning("template", message, fix, place, node.id, below=below)
+        return asked != INPUTS and bool(self._meant(node.id, asked, later))
+
+    def _ref(self, meant: str, port: str) -> tuple[str, Ref]:
+        scope = self._written[meant].parent_id or ""
+        return scope, Ref("input", port) if self._types[meant].name in EDGE_TYPES else Ref("node", port, meant)
+
+    def _meant(self, name: str, asked: str, later: dict[str, frozenset[str]]) -> str:
+        """The node that a template in ``name`` means, if its outputs can be there by then."""
+        inner: str = name
+        scope = self._written[name].parent_id or ""
+        while True:
+            siblings = [one for one, node in self._written.items() if (node.parent_id or "") == scope and one != inner]
+            meant = _called(asked, siblings, {one: str(self._written[one].data.get("label", "")) for one in siblings})
+            if meant:
+                if inner not in later:
+                    later[inner] = descendants(inner, self._wires.get(scope, []))
+                return "" if meant in later[inner] else meant
+            if not scope:
+                return ""
+            inner, scope = scope, self._written[scope].parent_id or ""
+
+    def _set_resets(self) -> None:
+        for name, node in list(self._nodes.items()):
+            if not isinstance(node.settings, GateSettings):
+                continue
+            target, scope = node.settings.retry_target, self._written[name].parent_id or ""
+            after = descendants(target, self._wires.get(scope, []))
+            if name not in after:
+                message = f"retryTarget “{target}” does not lead to this gate" if target else "it has no retryTarget"
+                fix = "Name a node before it, in the same loop or component."
+                self._findings.error("gate", message, fix, (*self._at[name], "data"), name)
+            # What comes after the gate has not begun while it is not passed.
+            self._nodes[name] = _with(node, reset=(after | {target}) - descendants(name, self._wires.get(scope, [])))
+
+    def _scope(self, owner: str, kind: checks.ScopeKind) -> Scope:
+        names = [name for name in self._nodes if (self._written[name].parent_id or "") == owner]
+        nodes = {name: self._with_body(self._nodes[name]) for name in names}
+        wires = self._wires.get(owner, [])
+        negated = False
+        if owner:
+            wires = with_older_feedback(
+                wires, [port.name for port in self._nodes[owner].outputs if not _is_reported(port)]
+            )
+            negated = self._check_loop(owner, names, wires)
+        waits_for = {name: _sources(name, wires) for name in names}
+        try:
+            order = ordered(names, waits_for)
+        except CycleFound as cycle:
+            order = tuple(names)
+            fix = "Remove one of these edges, or use a loop with a feedback slot."
+            self._findings.error(
+                "cycle", f"{' → '.join(cycle.nodes)} wait for each other", fix, self._at[cycle.nodes[0]]
+            )
+        scope = Scope(
+            kind=kind,
+            nodes=nodes,
+            wires=tuple(wires),
+            order=order,
+            waits_for=waits_for,
+            incoming={name: tuple(wire for wire in wires if wire.target.node == name) for name in names},
+            gates=tuple(name for name in names if nodes[name].type == "gate"),
+            negated=negated,
+            count=len(names) + sum(node.body.count for node in nodes.values() if node.body),
+        )
+        checks.check_scope(scope, self._findings, self._at)
+        return scope
+
+    def _with_body(self, node: Node) -> Node:
+        return _with(node, body=self._scope(node.id, "loop")) if node.type == "loop" else node
+
+    def _check_loop(self, owner: str, names: list[str], wires: list[Wire]) -> bool:
+        settings, place = self._nodes[owner].settings, (*self._at[owner], "data")
+        assert isinstance(settings, LoopSettings)  # noqa: S101  (its type's)
+        slot = next((one for one in settings.dock_slots if one.type == "continue"), None)
+        into = [wire for wire in wires if wire.target.kind == "continue"]
+        if not names:
+            self._findings.error("loop", "there is nothing in the loop", f"Give nodes parentId: {owner}.", place, owner)
+        elif slot is None and not into:
+            fix = "Add {name: continue, type: continue} to dockSlots."
+            self._findings.error("loop", f"Loop “{owner}” must have a “continue” dock slot", fix, place, owner)
+        elif not into:
+            fix = f"Wire a boolean of a node in it to dock:{slot.name if slot else 'continue'}:input."
+            message = "the continue dock slot must have an incoming edge from an inner node"
+            self._findings.error("loop", message, fix, place, owner)
+        negated = slot is not None and slot.negate
+        checks.check_continue(owner, into, self._findings, place, negated=negated)
+        return negated
+
+
+def _ports(kind: NodeType, settings: NodeData) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """Those that are written, or the type's where none is; and outputs that follow from the settings."""
+    none = settings.inputs is None and settings.outputs is None
+    inputs = kind.inputs if none else tuple(settings.inputs or ())
+    outputs = kind.outputs if none else tuple(settings.outputs or ())
+    more = (one for one in kind.implied(settings) if named(outputs, one.name) is None)
+    return inputs, (*outputs, *more)
+
+
+def _called(asked: str, names: list[str], labels: Mapping[str, str]) -> str:
+    """The node of an id, else of a label, as it is or in lower case with _ for spaces."""
+    if asked in names:
+        return asked
+    exact = (name for name in names if labels[name] == asked)
+    return next(exact, "") or next((name for name in names if labels[name].lower().replace(" ", "_") == asked), "")
+
+
+def _sources(name: str, wires: Iterable[Wire]) -> frozenset[str]:
+    return frozenset(wire.source.node for wire in wires if wire.target.node == name and wire.source.kind == "node")
+
+
+def _is_reported(port: Port) -> bool:
+    return port.name in {"iterations", "terminationReason"}
+
+
+def _with(node: Node, **changes: object) -> Node:
+    values = {name: getattr(node, name) for name in Node.__slots__} | changes
+    return Node(**values)

@@ -1,0 +1,165 @@
+"""A workflow as SVG: what waits for what from the left to the right, loops and components as boxes around theirs.
+
+Colours are those of the text around it, so it fits any page; every node and line has a title with its full words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Final
+
+from sessions_app.workflows.graph import HIDDEN, Node, Ref, Scope, Slot, Wire, Workflow
+from sessions_app.workflows.nodes.gate import GateSettings
+
+WIDTH, HEIGHT = 168, 52
+GAP_X, GAP_Y, PAD, HEAD = 56, 24, 20, 30
+LONGEST: Final = 22
+"""Characters of a label; the title has all of it."""
+_STYLE: Final = "".join(
+    f".workflow-graph {rule}"
+    for rule in (
+        "text{font:13px system-ui,sans-serif;fill:currentColor}",
+        ".type{font-size:11px;opacity:.75}",
+        "rect{fill:none;stroke:currentColor;stroke-width:1.5}",
+        ".node{fill:Canvas}",
+        ".wall{stroke-dasharray:6 4;opacity:.7}",
+        "path{fill:none;stroke:currentColor;opacity:.7}",
+        ".back{stroke-dasharray:3 3}",
+    )
+)
+Point = tuple[float, float]
+
+
+@dataclass(slots=True)
+class Box:
+    """A node and where it stands; ``boxes`` are those within it, in coordinates of the whole drawing."""
+
+    node: Node
+    width: float = WIDTH
+    height: float = HEIGHT
+    x: float = 0
+    y: float = 0
+    boxes: dict[str, Box] = field(default_factory=dict)
+
+    def move(self, x: float, y: float) -> None:
+        """Move it and all within it."""
+        self.x, self.y = self.x + x, self.y + y
+        for box in self.boxes.values():
+            box.move(x, y)
+
+
+def draw(workflow: Workflow) -> str:
+    """The drawing as one SVG document."""
+    boxes, width, height = _laid_out(workflow.root)
+    for box in boxes.values():
+        box.move(PAD, PAD)
+    parts = [*_lines(workflow.root, boxes, None), *(part for box in boxes.values() for part in _drawn(box, ""))]
+    width, height = width + 2 * PAD, height + 2 * PAD
+    size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="workflow-graph" role="img" {size}>'
+        f"<title>{escape(workflow.name)}</title><style>{_STYLE}</style>"
+        '<defs><marker id="end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0 8 4 0 8z" style="fill:currentColor"/></marker></defs>'
+        f"{''.join(parts)}</svg>\n"
+    )
+
+
+def _laid_out(scope: Scope) -> tuple[dict[str, Box], float, float]:
+    """The boxes of a scope from its own corner on, and how wide and high they are together."""
+    boxes = {name: _box(scope.nodes[name]) for name in scope.order}
+    columns: dict[int, list[Box]] = {}
+    depth: dict[str, int] = {}
+    for name in scope.order:
+        depth[name] = 1 + max((depth[source] for source in scope.waits_for[name]), default=-1)
+        columns.setdefault(depth[name], []).append(boxes[name])
+    x = height = 0.0
+    for _, column in sorted(columns.items()):
+        y = 0.0
+        for box in column:
+            box.move(x, y)
+            y += box.height + GAP_Y
+        height = max(height, y - GAP_Y)
+        x += max(box.width for box in column) + GAP_X
+    return boxes, max(x - GAP_X, 0), height
+
+
+def _box(node: Node) -> Box:
+    if node.body is None:
+        return Box(node)
+    boxes, width, height = _laid_out(node.body)
+    for box in boxes.values():
+        box.move(2 * PAD, HEAD + PAD)
+    return Box(node, max(width + 4 * PAD, WIDTH), max(height + HEAD + 2 * PAD, HEIGHT), boxes=boxes)
+
+
+def _drawn(box: Box, prefix: str) -> Iterator[str]:
+    node, kind = box.node, "wall" if box.node.body else "node"
+    label = node.label if len(node.label) <= LONGEST else f"{node.label[: LONGEST - 1]}…"
+    place = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}"'
+    path = f"{prefix}{node.id}"
+    yield f'<g id="node-{escape(path)}"><title>{escape(f"{node.label} ({node.type} {node.id})")}</title>'
+    yield f'<rect class="{kind}" rx="8" {place}/>'
+    if node.body is not None:
+        words = f'{escape(label)} <tspan class="type">{escape(node.type)}</tspan>'
+        yield f'<text x="{box.x + 12:g}" y="{box.y + 20:g}">{words}</text>'
+        yield from _lines(node.body, box.boxes, box)
+    else:
+        yield f'<text x="{box.x + 12:g}" y="{box.y + 21:g}">{escape(label)}</text>'
+        yield f'<text class="type" x="{box.x + 12:g}" y="{box.y + 38:g}">{escape(node.type)}</text>'
+    for inner in box.boxes.values():
+        yield from _drawn(inner, f"{path}/")
+    yield "</g>"
+
+
+def _lines(scope: Scope, boxes: Mapping[str, Box], around: Box | None) -> Iterator[str]:
+    """One line between two places, whatever it carries; its title has all of that."""
+    lines: dict[tuple[Point, Point], list[Wire]] = {}
+    for wire in scope.wires:
+        begin, end = _begin(wire.source, boxes, around), _end(wire.target, boxes, around)
+        if begin is not None and end is not None:
+            lines.setdefault((begin, end), []).append(wire)
+    for ((x1, y1), (x2, y2)), wires in lines.items():
+        bend = max(abs(x2 - x1) / 2, 16)
+        back = all(wire.source.kind == "prev" or wire.target.kind == "current" for wire in wires)
+        shape = f"M{x1:g} {y1:g}C{x1 + bend:g} {y1:g} {x2 - bend:g} {y2:g} {x2:g} {y2:g}"
+        title = "\n".join(dict.fromkeys(_words(wire) for wire in wires))
+        yield _line(shape, title, back=back)
+    yield from _ways_back(scope, boxes)
+
+
+def _ways_back(scope: Scope, boxes: Mapping[str, Box]) -> Iterator[str]:
+    """From each gate to what it sends back to."""
+    for name in scope.gates:
+        settings = scope.nodes[name].settings
+        if isinstance(settings, GateSettings):
+            gate, target = boxes[name], boxes[settings.retry_target]
+            (x1, y1), (x2, y2) = ((box.x + box.width / 2, box.y + box.height) for box in (gate, target))
+            low = max(y1, y2) + PAD
+            yield _line(f"M{x1:g} {y1:g}C{x1:g} {low:g} {x2:g} {low:g} {x2:g} {y2:g}", f"{name} sends back", back=True)
+
+
+def _line(shape: str, title: str, *, back: bool) -> str:
+    kind = "back" if back else "on"
+    return f'<path class="{kind}" marker-end="url(#end)" d="{shape}"><title>{escape(title)}</title></path>'
+
+
+def _begin(ref: Ref, boxes: Mapping[str, Box], around: Box | None) -> Point | None:
+    if ref.kind == "node":
+        box = boxes[ref.node]
+        return box.x + box.width, box.y + min(box.height, HEIGHT) / 2
+    return None if around is None else (around.x, around.y + HEAD)
+
+
+def _end(slot: Slot, boxes: Mapping[str, Box], around: Box | None) -> Point | None:
+    if slot.kind == "node":
+        return boxes[slot.node].x, boxes[slot.node].y + min(boxes[slot.node].height, HEIGHT) / 2
+    return None if around is None else (around.x + around.width, around.y + HEAD)
+
+
+def _words(wire: Wire) -> str:
+    source = f"{wire.source.node}.{wire.source.port}" if wire.source.node else f"{wire.source.kind} {wire.source.port}"
+    target = f"{wire.target.node}.{wire.target.port}" if wire.target.node else f"{wire.target.kind} {wire.target.port}"
+    return f"{source} → {target}".replace(HIDDEN, "")

@@ -1,0 +1,31 @@
+"""A loop: the nodes within it run again while its *continue* says so."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from sessions_app.workflows.limits import MAX_ITERATIONS
+from sessions_app.workflows.nodes import NodeType
+from sessions_app.workflows.ports import port
+from sessions_app.workflows.schema import DockSlot, NodeData, Port
+
+DEFAULT_ITERATIONS: Final = 10
+REPORTED: Final = (port("iterations", "number"), port("terminationReason", "string"))
+"""What every loop gives beside its outputs."""
+
+
+class LoopSettings(NodeData):
+    """Settings of a loop."""
+
+    max_iterations: int = Field(default=DEFAULT_ITERATIONS, ge=1, le=MAX_ITERATIONS)
+    dock_slots: list[DockSlot] = Field(default_factory=list)
+
+
+def implied(settings: LoopSettings) -> tuple[Port, ...]:
+    """How often it ran, and why it ended."""
+    return REPORTED
+
+
+TYPE = NodeType(name="loop", title="Loop", settings=LoopSettings, implied=implied, is_open=True)

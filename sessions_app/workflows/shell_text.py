@@ -1,0 +1,250 @@
+"""Values in a shell script: each template becomes a variable, quoted as its place needs, and the value its content.
+
+So a value is never read as a script, whatever it holds. Where the shell would not expand a variable (in a quoted
+here-document) or would read it twice (in backquotes), the script is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sessions_app.workflows.limits import MAX_ENVIRONMENT_VALUE
+from sessions_app.workflows.templates import TEMPLATE, Lookup, reference
+from sessions_app.workflows.values import MISSING, NUMBER, to_text
+
+VARIABLE: Final = "WORKFLOW_VALUE_"
+_HEREDOC: Final = re.compile(r"<<(?P<dash>-?)[ \t]*(?P<quote>\\|'|\")?(?P<word>[A-Za-z0-9_.-]+)")
+_OPENERS: Final = ("$((", "$(", "${")
+
+
+class Around(StrEnum):
+    """What a place in a script lies within."""
+
+    PLAIN = "plain"
+    COMMAND = "command"
+    DOUBLE = "double"
+    SINGLE = "single"
+    BRACE = "brace"
+    QUOTED_BRACE = "quoted_brace"
+    ARITHMETIC = "arithmetic"
+    BACKQUOTE = "backquote"
+    HEREDOC = "heredoc"
+    QUOTED_HEREDOC = "quoted_heredoc"
+
+
+_REFUSED: Final = {
+    Around.BACKQUOTE: "a template stands in backquotes; write $(…) instead",
+    Around.QUOTED_HEREDOC: "a template stands in a here-document whose word is quoted; write the word without quotes",
+}
+
+
+class ShellTextError(ValueError):
+    """A script and a value do not go together; the message is for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One template of a script, and what it lies within."""
+
+    found: re.Match[str]
+    around: Around
+
+
+@dataclass(frozen=True, slots=True)
+class ShellText:
+    """A script and the variables it reads."""
+
+    script: str
+    environment: Mapping[str, str]
+
+
+def prepare(script: str, lookup: Lookup) -> ShellText:
+    """The script with a variable in place of every template that has a value. Raises ShellTextError."""
+    parts: list[str] = []
+    environment: dict[str, str] = {}
+    end = 0
+    for site in sites(script):
+        asked = reference(site.found)
+        value = MISSING if asked is None else lookup(*asked)
+        if value is MISSING:
+            continue
+        name = f"{VARIABLE}{len(environment) + 1}"
+        environment[name] = environment_text(value, site.found.group())
+        if site.around == Around.ARITHMETIC and not NUMBER.match(environment[name]):
+            raise ShellTextError(f"{site.found.group()} stands in arithmetic and is not a number")
+        before = script[end : site.found.start()]
+        parts += (_without_dollar(before, site.around), variable(name, site.around))
+        end = site.found.end()
+    return ShellText("".join([*parts, script[end:]]), environment)
+
+
+def variable(name: str, around: Around) -> str:
+    """How a variable is written in a place, so that its content stays one word of text."""
+    if around in _REFUSED:
+        raise ShellTextError(_REFUSED[around])
+    if around in {Around.PLAIN, Around.COMMAND, Around.BRACE}:
+        return f'"${{{name}}}"'
+    return f"'\"${{{name}}}\"'" if around == Around.SINGLE else f"${{{name}}}"
+
+
+def environment_text(value: object, what: str) -> str:
+    """A value as a variable's content. Raises ShellTextError for one that no variable can hold."""
+    text = to_text(value)
+    if "\0" in text:
+        raise ShellTextError(f"{what} holds a zero byte, which no variable can")
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_ENVIRONMENT_VALUE:
+        raise ShellTextError(f"{what} is longer than {MAX_ENVIRONMENT_VALUE >> 10} KiB; pass the path of a file")
+    return text
+
+
+def troubles(script: str) -> list[tuple[int, str]]:
+    """What ``prepare`` would refuse whatever the values: (line from 0, message)."""
+    return [
+        (script.count("\n", 0, site.found.start()), _REFUSED[site.around])
+        for site in sites(script)
+        if site.around in _REFUSED and reference(site.found)
+    ]
+
+
+def _without_dollar(text: str, around: Around) -> str:
+    """``${{ x }}`` of other template languages: the dollar must not run into the variable."""
+    return f"{text[:-1]}\\$" if text.endswith("$") and around != Around.SINGLE else text
+
+
+def sites(script: str) -> list[Site]:
+    """Every template outside of comments."""
+    return _Scanner(script).scan() if "{{" in script else []
+
+
+class _Scanner:
+    """Follows the quoting of a POSIX shell from the first to the last character."""
+
+    def __init__(self, script: str):
+        self._script = script
+        self._at = 0
+        self._stack: list[tuple[Around, int]] = [(Around.PLAIN, 0)]
+        self._found: list[Site] = []
+        self._heredocs: list[tuple[str, bool]] = []
+
+    def scan(self) -> list[Site]:
+        while self._at < len(self._script):
+            if self._template(self._top):
+                continue
+            char = self._script[self._at]
+            if char == "\\" and self._top != Around.SINGLE:
+                self._at += 2
+            elif char == "\n" and self._heredocs and self._top in {Around.PLAIN, Around.COMMAND}:
+                self._at += 1
+                self._read_heredocs()
+            elif not self._opened(char) and not self._closed(char):
+                self._at += 1
+        return self._found
+
+    @property
+    def _top(self) -> Around:
+        return self._stack[-1][0]
+
+    def _template(self, around: Around) -> bool:
+        found = TEMPLATE.match(self._script, self._at)
+        if found is None:
+            return False
+        self._found.append(Site(found, around))
+        self._at = found.end()
+        return True
+
+    def _push(self, around: Around, length: int, depth: int = 0) -> bool:
+        self._stack.append((around, depth))
+        self._at += length
+        return True
+
+    def _opened(self, char: str) -> bool:
+        if self._top == Around.SINGLE:
+            return False
+        if char == "$" and TEMPLATE.match(self._script, self._at + 1):
+            return False
+        if char == "$":
+            return self._opened_by_dollar()
+        if char == "`" and self._top != Around.BACKQUOTE:
+            return self._push(Around.BACKQUOTE, 1)
+        return self._top not in {Around.DOUBLE, Around.QUOTED_BRACE, Around.ARITHMETIC} and self._opened_bare(char)
+
+    def _opened_by_dollar(self) -> bool:
+        opener = next((one for one in _OPENERS if self._script.startswith(one, self._at)), "")
+        if opener == "$((":
+            return self._push(Around.ARITHMETIC, 3)
+        if opener == "$(":
+            return self._push(Around.COMMAND, 2)
+        if opener == "${":
+            quoted = self._top in {Around.DOUBLE, Around.QUOTED_BRACE, Around.HEREDOC}
+            return self._push(Around.QUOTED_BRACE if quoted else Around.BRACE, 2)
+        return False
+
+    def _opened_bare(self, char: str) -> bool:
+        if char in "'\"":
+            return self._push(Around.SINGLE if char == "'" else Around.DOUBLE, 1)
+        if self._top not in {Around.PLAIN, Around.COMMAND}:
+            return False
+        if char == "(":
+            return self._push(Around.COMMAND, 1)
+        if char == "#" and (self._at == 0 or self._script[self._at - 1] in " \t\n;|&("):
+            end = self._script.find("\n", self._at)
+            self._at = len(self._script) if end < 0 else end
+            return True
+        return char == "<" and self._heredoc_announced()
+
+    def _heredoc_announced(self) -> bool:
+        if self._script.startswith("<<<", self._at):
+            self._at += 3
+            return True
+        found = _HEREDOC.match(self._script, self._at)
+        if found is None:
+            return False
+        self._heredocs.append((found["word"], bool(found["quote"])))
+        self._at = found.end() + (found["quote"] in {"'", '"'})
+        return True
+
+    def _closed(self, char: str) -> bool:
+        around, depth = self._stack[-1]
+        if around == Around.ARITHMETIC:
+            return self._arithmetic(char, depth)
+        closer = {
+            Around.SINGLE: "'",
+            Around.DOUBLE: '"',
+            Around.BRACE: "}",
+            Around.QUOTED_BRACE: "}",
+            Around.COMMAND: ")",
+            Around.BACKQUOTE: "`",
+        }.get(around)
+        if char != closer:
+            return False
+        self._stack.pop()
+        self._at += 1
+        return True
+
+    def _arithmetic(self, char: str, depth: int) -> bool:
+        if char == ")" and depth == 0:
+            self._stack.pop()
+            self._at += 2
+            return True
+        if char in "()":
+            self._stack[-1] = (Around.ARITHMETIC, depth + (1 if char == "(" else -1))
+        return False
+
+    def _read_heredocs(self) -> None:
+        for word, quoted in self._heredocs:
+            self._read_heredoc(word, Around.QUOTED_HEREDOC if quoted else Around.HEREDOC)
+        self._heredocs = []
+
+    def _read_heredoc(self, word: str, around: Around) -> None:
+        while self._at < len(self._script):
+            end = self._script.find("\n", self._at)
+            end = len(self._script) if end < 0 else end
+            line = self._script[self._at : end]
+            self._found += (Site(found, around) for found in TEMPLATE.finditer(self._script, self._at, end))
+            self._at = end + 1
+            if line.strip() == word:
+                return

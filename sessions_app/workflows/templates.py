@@ -1,0 +1,41 @@
+"""Templates: ``{{ node.port }}``, ``{{ inputs.port }}`` and ``{{ input }}`` in the texts of nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from sessions_app.workflows.values import MISSING, to_text
+
+TEMPLATE: Final = re.compile(r"\{\{\s*(?P<node>[A-Za-z0-9_-]+)(?:\.(?P<port>[A-Za-z0-9_-]+))?\s*\}\}")
+INPUTS: Final = "inputs"
+
+Lookup = Callable[[str, str], Any]
+"""(node or ``inputs``, port) to a value, or MISSING: then the template stays as it is written."""
+
+
+def reference(found: re.Match[str]) -> tuple[str, str] | None:
+    """What a match asks for; None for words in braces that are no template."""
+    if found["port"] is not None:
+        return found["node"], found["port"]
+    return (INPUTS, "input") if found["node"] == "input" else None
+
+
+def references(text: str) -> Iterator[tuple[str, str, int]]:
+    """Every (node, port) that a text asks for, with the line in the text, from 0."""
+    for found in TEMPLATE.finditer(text):
+        asked = reference(found)
+        if asked is not None:
+            yield (*asked, text.count("\n", 0, found.start()))
+
+
+def render(text: str, lookup: Lookup) -> str:
+    """The text with its templates filled in. What a value holds is never looked at again."""
+
+    def filled(found: re.Match[str]) -> str:
+        asked = reference(found)
+        value = MISSING if asked is None else lookup(*asked)
+        return found.group() if value is MISSING else to_text(value)
+
+    return TEMPLATE.sub(filled, text)

@@ -1,0 +1,1 @@
+"""Accounts: logins, passwords, keys of the API, teams and how the pages look."""

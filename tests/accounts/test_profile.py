@@ -1,0 +1,64 @@
+"""Name, address, zone and theme: kept for the user, and there before any script runs."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from sessions_app.models import Preferences
+from tests.pages.world import World
+
+PROFILE = "/settings/profile/"
+WISH = {"name": "Ada Lovelace", "email": "ada@example.org", "time_zone": "Europe/London", "theme": "dark"}
+
+
+def test_a_profile_is_kept_and_shown(ada: Client, world: World) -> None:
+    assert ada.post(PROFILE, WISH).status_code == 302
+    world.ada.refresh_from_db()
+    assert (world.ada.get_full_name(), world.ada.email) == ("Ada Lovelace", "ada@example.org")
+    told = ada.get("/").text
+    assert 'data-theme="dark"' in told
+    assert 'data-zone="Europe/London"' in told
+    ada.post(PROFILE, {**WISH, "time_zone": "browser"})
+    assert "data-zone" not in ada.get("/").text
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"email": "ada"}, {"time_zone": "Mars/Olympus"}, {"theme": "pink"}, {"name": "x" * 151}]
+)
+def test_nothing_is_kept_of_a_profile_that_is_wrong(wrong: dict[str, str], ada: Client, world: World) -> None:
+    assert ada.post(PROFILE, {**WISH, **wrong}).status_code == 422
+    world.ada.refresh_from_db()
+    assert (world.ada.first_name, world.ada.email) == ("", "")
+    assert not Preferences.objects.exists()
+
+
+def test_the_choice_comes_along_to_another_browser_and_stays_after_leaving(ada: Client, world: World) -> None:
+    ada.post(PROFILE, WISH)
+    other = Client()
+    assert 'data-theme="system"' in other.get("/login/").text
+    other.post("/login/", {"username": "ada", "password": "lovelace"})
+    assert 'data-theme="dark"' in other.get("/").text
+    other.post("/logout/")
+    assert 'data-theme="dark"' in other.get("/login/").text
+
+
+def test_the_switch_is_for_everybody_and_leads_back_to_our_own_pages_alone(ada: Client, world: World) -> None:
+    for client, kept in ((Client(), 0), (ada, 1)):
+        told = client.post("/settings/theme/", {"theme": "dark", "next": "/executors/"})
+        assert told.headers["Location"] == "/executors/"
+        assert client.cookies["kandev_theme"].value == "dark"
+        assert client.cookies["kandev_theme"]["httponly"] is True
+        assert Preferences.objects.count() == kept
+    away = ada.post("/settings/theme/", {"theme": "light", "next": "https://elsewhere.example/"})
+    assert away.headers["Location"] == "/"
+    assert ada.post("/settings/theme/", {"theme": "light", "quiet": "1"}).status_code == 204
+
+
+@pytest.mark.parametrize(("name", "value"), [("kandev_theme", '"><script>'), ("kandev_zone", "Mars/Olympus")])
+def test_an_invented_cookie_says_nothing(name: str, value: str, ada: Client) -> None:
+    ada.cookies[name] = value
+    told = ada.get("/").text
+    assert 'data-theme="system"' in told
+    assert "data-zone" not in told
+    assert "Olympus" not in told

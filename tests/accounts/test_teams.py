@@ -1,0 +1,128 @@
+"""Who is in a team: said by staff, and by the team's own admins and nobody else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from sessions_app.models import TeamRole
+from sessions_app.services import rights
+from tests.accounts.conftest import browser_of
+from tests.pages.world import World
+
+
+@pytest.fixture
+def admin(world: World) -> Client:
+    """The browser of an admin of Ada's team."""
+    user = User.objects.create(username="grace")
+    user.groups.add(world.team)
+    TeamRole.objects.create(user=user, team=world.team, role=TeamRole.Role.ADMIN)
+    return browser_of(user)
+
+
+def page(world: World, tail: str = "") -> str:
+    return f"/settings/teams/{world.team.pk}/{tail}"
+
+
+def member(world: World, user: User, tail: str = "") -> str:
+    return page(world, f"members/{user.pk}/{tail}")
+
+
+@pytest.mark.parametrize("manager", ["admin", "staff"])
+def test_a_new_person_comes_in_by_a_link_and_sets_a_password(
+    manager: str, world: World, request: pytest.FixtureRequest
+) -> None:
+    client: Client = request.getfixturevalue(manager)
+    form = {"new-username": "mary", "new-email": "mary@example.org", "new-role": "viewer"}
+    told = client.post(page(world, "invite/"), form)
+    assert told.status_code == 201
+    link = re.search(r"/login/[\w-]{43}/", told.text)
+    assert link is not None
+    mary = User.objects.get(username="mary")
+    assert not mary.has_usable_password()
+    assert not rights.may_write(mary, world.team)
+    browser = Client()
+    assert browser.post(link[0]).headers["Location"] == "/settings/password/"
+    assert "Ada&#x27;s team" in browser.get("/settings/teams/").text
+
+
+@pytest.mark.parametrize("name", ["ada", "with a space", "", "x" * 151])
+def test_an_account_is_made_once_and_with_a_name_that_can_be_one(name: str, admin: Client, world: World) -> None:
+    before = User.objects.count()
+    told = admin.post(page(world, "invite/"), {"new-username": name, "new-role": "member"})
+    assert (told.status_code, User.objects.count()) == (422, before)
+    assert "/login/" not in told.text
+
+
+def test_a_link_into_an_account_that_is_there_is_not_an_admins_to_give(admin: Client, world: World) -> None:
+    assert admin.post(f"/settings/people/{world.bob.pk}/link/").status_code == 403
+    assert admin.get("/settings/people/").status_code == 403
+
+
+def test_somebody_who_has_an_account_is_added(admin: Client, bob: Client, world: World) -> None:
+    assert bob.get(page(world)).status_code == 404
+    assert admin.post(page(world, "add/"), {"add-username": "bob", "add-role": "member"}).status_code == 302
+    assert rights.may_write(world.bob, world.team)
+    assert bob.get(page(world)).status_code == 200
+    told = admin.post(page(world, "add/"), {"add-username": "nobody", "add-role": "member"})
+    assert told.status_code == 422
+    assert "Nobody is called" in told.text
+
+
+def test_a_role_is_changed_and_changed_back(admin: Client, world: World) -> None:
+    for role, writes, manages in (("viewer", False, False), ("admin", True, True), ("member", True, False)):
+        assert admin.post(member(world, world.ada), {"role": role}).status_code == 302
+        assert rights.may_write(world.ada, world.team) is writes
+        assert rights.may_manage(world.ada, world.team) is manages
+    assert admin.post(member(world, world.ada), {"role": "owner"}).status_code == 422
+    assert admin.post(member(world, world.bob), {"role": "admin"}).status_code == 404
+
+
+def test_who_is_removed_finds_nothing_any_more(admin: Client, ada: Client, world: World) -> None:
+    task = world.task()
+    assert ada.get(f"/tasks/{task.id}/").status_code == 200
+    assert admin.post(member(world, world.ada, "remove/")).status_code == 302
+    assert ada.get(f"/tasks/{task.id}/").status_code == 404
+    assert admin.post(member(world, world.ada, "remove/")).status_code == 404
+
+
+def test_an_admin_who_leaves_says_nothing_any_more(admin: Client, world: World) -> None:
+    grace = User.objects.get(username="grace")
+    assert admin.post(member(world, grace, "remove/")).headers["Location"] == "/settings/teams/"
+    assert admin.post(page(world, "add/"), {"add-username": "bob", "add-role": "admin"}).status_code == 404
+    TeamRole.objects.create(user=grace, team=world.team, role=TeamRole.Role.ADMIN)
+    assert not rights.may_manage(grace, world.team)
+
+
+def test_an_admin_of_one_team_is_nobody_in_another(admin: Client, world: World) -> None:
+    other = Group.objects.get(name="Bob's team")
+    for tail in ("", "invite/", "add/", f"members/{world.bob.pk}/", f"members/{world.bob.pk}/remove/"):
+        path = f"/settings/teams/{other.pk}/{tail}"
+        assert (admin.post(path) if tail else admin.get(path)).status_code == 404, tail
+
+
+@pytest.mark.parametrize("tail", ["invite/", "add/", "members/{}/", "members/{}/remove/"])
+def test_a_member_sees_who_is_there_and_changes_nothing(tail: str, ada: Client, world: World) -> None:
+    assert "ada" in ada.get(page(world)).text
+    form = {"role": "admin", "add-username": "bob", "add-role": "admin", "new-username": "eve", "new-role": "admin"}
+    assert ada.post(page(world, tail.format(world.ada.pk)), form).status_code == 403
+    assert not TeamRole.objects.exists()
+
+
+def test_staff_makes_a_team_and_no_second_of_its_name(staff: Client) -> None:
+    told = staff.post("/settings/teams/", {"name": "Compilers"})
+    assert told.headers["Location"] == f"/settings/teams/{Group.objects.get(name='Compilers').pk}/"
+    again = staff.post("/settings/teams/", {"name": "Compilers"})
+    assert again.status_code == 422
+    assert "already" in again.text
+
+
+def test_people_are_found_by_any_of_their_names(staff: Client, world: World) -> None:
+    User.objects.filter(pk=world.ada.pk).update(first_name="Countess", email="count@example.org")
+    for words, there in (("ada", True), ("countess", True), ("count@", True), ("charles", False)):
+        told = staff.get("/settings/people/", {"q": words}).text
+        assert ("count@example.org" in told) is there
+        assert ("Nobody is called that" in told) is not there

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import pytest
+from rest_framework.test import APIClient
+
+from tests.api.world import World, client_of, make_world
+
+
+@pytest.fixture
+def world(db: None) -> World:
+    return make_world()
+
+
+@pytest.fixture
+def api(world: World) -> APIClient:
+    """A client of the team's member."""
+    return client_of(world.member)

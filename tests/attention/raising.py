@@ -1,0 +1,32 @@
+"""Items as the backend raises them, for tests of what becomes of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from sessions_app.domain.attention import AttentionKind, Notice
+from sessions_app.models import AttentionItem, TaskSession, raise_item, resolve, writing
+
+
+def raised(session: TaskSession, kind: str = "error", name: str = "one", *, age: float = 60) -> AttentionItem:
+    """One that was raised ``age`` seconds ago."""
+    notice = Notice(AttentionKind(kind), f"{kind}:{name}", f"What {name}", f"Why {name}", f"Next {name}", "The log")
+    with writing(session.id) as draft:
+        raise_item(draft, notice)
+    return made_at(AttentionItem.objects.get(key=notice.key), age)
+
+
+def made_at(item: AttentionItem, age: float) -> AttentionItem:
+    """The same, raised ``age`` seconds ago."""
+    item.created_at = timezone.now() - timedelta(seconds=age)
+    item.save(update_fields=["created_at"])
+    return item
+
+
+def settled(session: TaskSession, **wanted: Any) -> None:
+    """What it tells is true no longer."""
+    with writing(session.id) as draft:
+        resolve(draft, "settled", **wanted)

@@ -1,0 +1,78 @@
+"""A far end of webhooks, as somebody would write it: it checks each signature, and answers what it is told to."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Receiver:
+    """What was received, and what is answered."""
+
+    port: int = 0
+    status: int = 204
+    headers: Mapping[str, str] = field(default_factory=dict)
+    hangs: threading.Event | None = None
+    """Set: it says nothing until this event."""
+    requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}/hook?x=1"
+
+    @property
+    def authority(self) -> str:
+        """What a deployment names to allow it."""
+        return f"127.0.0.1:{self.port}"
+
+    def told(self) -> list[dict[str, Any]]:
+        """The bodies."""
+        return [json.loads(body) for _, body in self.requests]
+
+
+def is_genuine(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
+    """The check that the documents give."""
+    signed = headers["x-kandev-timestamp"].encode() + b"." + body
+    expected = "v1=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+    return hmac.compare_digest(expected, headers["x-kandev-signature"])
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    """One that listens on this machine."""
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            receiver.requests.append(({**headers, ":path": self.path}, body))
+            if receiver.hangs is not None:
+                receiver.hangs.wait(20)
+            self.send_response(receiver.status)
+            for name, value in receiver.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    receiver.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield receiver
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,164 @@
+"""The inbox of a user: what is open in the user's teams, less what the user has dismissed or looks at now."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from sessions_app.models import AttentionItem, Presence, Task
+from sessions_app.services import attention, presence
+from sessions_app.services.tasks import create_session
+from tests.api.world import World, client_of
+from tests.attention.raising import raised, settled
+
+URL = "/api/v1/attention/"
+
+
+def keys(api: APIClient, query: str = "") -> list[str]:
+    return [row["key"] for row in api.get(f"{URL}?{query}").json()["results"]]
+
+
+def test_an_item_is_shown_with_what_happened_why_and_what_to_do(world: World, api: APIClient) -> None:
+    item = raised(world.session)
+    (shown,) = api.get(URL).json()["results"]
+    assert shown == {
+        "id": str(item.id),
+        "key": "error:one",
+        "kind": "error",
+        "session_id": str(world.session.id),
+        "task_id": str(world.task.id),
+        "task_title": "Mend the fence",
+        "team": "team",
+        "agent_profile": "demo",
+        "what": "What one",
+        "why": "Why one",
+        "next_step": "Next one",
+        "detail": "The log",
+        "url": f"/tasks/{world.task.id}/sessions/{world.session.id}/",
+        "created_at": shown["created_at"],
+        "resolved_at": None,
+        "resolution": "",
+        "acknowledged_at": None,
+        "dismissed_at": None,
+    }
+
+
+def test_the_most_pressing_comes_first(world: World, api: APIClient) -> None:
+    for kind in ("idle", "permission", "receipt", "gave_up", "held"):
+        raised(world.session, kind)
+    assert [key.split(":")[0] for key in keys(api)] == ["gave_up", "permission", "held", "receipt", "idle"]
+
+
+def test_acknowledging_is_each_users_own_and_saying_it_twice_changes_nothing(world: World, api: APIClient) -> None:
+    item = raised(world.session)
+    first = api.post(f"{URL}{item.id}/acknowledge/").json()["acknowledged_at"]
+    assert first and api.post(f"{URL}{item.id}/acknowledge/").json()["acknowledged_at"] == first
+    assert (keys(api), keys(api, "state=news")) == (["error:one"], [])
+    assert keys(client_of(world.staff), "state=news") == ["error:one"]
+
+
+def test_dismissing_takes_it_out_of_ones_own_inbox_alone(world: World, api: APIClient) -> None:
+    item = raised(world.session)
+    assert api.post(f"{URL}{item.id}/dismiss/").json()["dismissed_at"]
+    assert (keys(api), keys(api, "state=all")) == ([], ["error:one"])
+    assert keys(client_of(world.staff)) == ["error:one"]
+
+
+def test_what_is_settled_or_of_a_task_that_is_over_is_gone(world: World, api: APIClient) -> None:
+    raised(world.session)
+    settled(world.session)
+    assert (keys(api), keys(api, "state=all")) == ([], ["error:one"])
+    raised(world.session, name="two")
+    assert keys(api) == ["error:two"]
+    Task.objects.filter(id=world.task.id).update(archived_at=timezone.now())
+    assert keys(api) == []
+    Task.objects.filter(id=world.task.id).update(archived_at=None, state="DONE")
+    assert keys(api) == []
+
+
+def test_another_teams_are_not_there(world: World) -> None:
+    item = raised(world.session)
+    stranger = client_of(world.stranger)
+    assert keys(stranger, "state=all") == []
+    assert stranger.post(f"{URL}{item.id}/acknowledge/").status_code == 404
+
+
+def test_staff_of_no_team_sees_that_an_owner_left_and_nothing_else(world: World) -> None:
+    raised(world.session)
+    raised(world.session, "owner_left")
+    world.staff.groups.clear()
+    assert keys(client_of(world.staff)) == ["owner_left:one"]
+    found = attention.visible_items(world.staff).get()
+    assert not found.may_open  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("kind=held", ["held:two"]),
+        ("mine=true", ["error:one", "held:two"]),
+        ("session={session}", ["error:one", "held:two"]),
+        ("task=00000000-0000-0000-0000-000000000000", []),
+    ],
+)
+def test_it_can_be_narrowed(world: World, api: APIClient, query: str, found: list[str]) -> None:
+    raised(world.session)
+    raised(world.session, "held", "two")
+    other = create_session(world.staff, world.task, world.profile, world.executor)
+    if "mine" in query:
+        raised(other, "error", "of somebody else")
+    assert keys(api, query.format(session=world.session.id)) == found
+
+
+def test_a_wrong_query_is_refused(world: World, api: APIClient) -> None:
+    assert {api.get(f"{URL}?{query}").status_code for query in ("kind=x", "state=x", "task=x")} == {400}
+
+
+def test_it_costs_the_same_number_of_queries_whatever_is_in_it(
+    world: World, api: APIClient, django_assert_num_queries: Any
+) -> None:
+    raised(world.session)
+    with django_assert_num_queries(2):
+        api.get(URL)
+    for number in range(20):
+        raised(create_session(world.member, world.task, world.profile, world.executor), name=str(number))
+    with django_assert_num_queries(2):
+        assert api.get(URL).json()["count"] == 21
+
+
+def test_while_a_user_looks_at_the_session_nothing_of_it_is_news_and_looking_settles_what_wants_no_more(
+    world: World, api: APIClient
+) -> None:
+    raised(world.session, "permission")
+    raised(world.session, "idle")
+    assert attention.count_for(world.member) == 2
+    presence.arrive(world.session, world.member)
+    raised(world.session, "held")
+    assert (attention.count_for(world.member), attention.count_for(world.staff)) == (0, 3)
+    presence.leave(world.session, world.member)
+    assert sorted(keys(api, "state=news")) == ["held:one", "permission:one"]
+
+
+def test_presence_ends_by_itself_and_is_renewed_by_being_said_again(world: World) -> None:
+    presence.arrive(world.session, world.member)
+    presence.arrive(world.session, world.member)
+    row = Presence.objects.get()
+    assert timedelta(seconds=30) < row.expires_at - timezone.now() <= presence.STAYS
+    Presence.objects.update(expires_at=timezone.now())
+    assert not presence.is_present(world.session, world.member)
+    presence.arrive(world.session, world.member)
+    assert presence.is_present(world.session, world.member)
+
+
+def test_a_status_says_whether_the_user_is_wanted_until_the_user_has_seen_it(world: World, api: APIClient) -> None:
+    world.session.permissions.all().delete()
+    assert api.get(world.url("status/")).json()["needs_attention"] is False
+    raised(world.session, "idle")
+    assert api.get(world.url("status/")).json()["needs_attention"] is True
+    assert api.post(world.url("acknowledge/")).json()["needs_attention"] is False
+    assert client_of(world.staff).get(world.url("status/")).json()["needs_attention"] is True
+    assert AttentionItem.objects.get().resolved_at is None

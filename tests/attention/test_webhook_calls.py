@@ -1,0 +1,220 @@
+"""A webhook leads where it was allowed to lead and nowhere else, and what it says is signed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sessions_app.domain.webhook_address import BadAddress, is_public, parse
+from sessions_app.services import webhook_calls
+from sessions_app.services.webhook_calls import Call, CallFailed, call, check_address
+from tests.attention.receiver import Receiver, is_genuine, receiving
+
+SECRET = "whsec_of_a_test"
+ANY = ".".join("0000")
+
+
+@pytest.fixture
+def receiver(settings: Any) -> Iterator[Receiver]:
+    """One that the deployment allows."""
+    with receiving() as found:
+        settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = (found.authority,)
+        yield found
+
+
+def tell(url: str) -> int:
+    return call(Call(url, SECRET, b'{"type":"ping"}', "delivery-1", "ping"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "127.9.9.9", ANY, "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254"),
+        *("100.64.0.1", "192.0.0.1", "198.18.0.1", "203.0.113.7", "224.0.0.1", "240.0.0.1", "255.255.255.255"),
+        *("::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "ff02::1", "2001:db8::1"),
+        *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::"),
+        *("nonsense", ""),
+    ],
+)
+def test_an_address_that_is_not_of_the_open_internet_is_nobodys_business(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"]
+)
+def test_an_address_of_the_open_internet_may_be_called(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "http://hooks.example/x",
+            "ftp://hooks.example/",
+            "https://",
+            "https:///x",
+            "hooks.example",
+            "",
+            "file:///etc",
+        ),
+        *("https://user@hooks.example/", "https://u:p@hooks.example/", "https://hooks.example/#part"),
+        *("https://hooks.example:99999/", "https://hooks.example/a b", "https://hooks.example\\@127.0.0.1/"),
+        *(
+            "https://hooks.example/\r\nX: y",
+            "https://hööks.example/",
+            "https://[::1/",
+            "https://hooks.example/" + "x" * 500,
+        ),
+    ],
+)
+def test_an_address_of_a_shape_that_none_has_is_refused(url: str) -> None:
+    with pytest.raises(BadAddress):
+        parse(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed", "trusted", "authority"),
+    [
+        ("https://Hooks.Example./a?b=c", (), False, "hooks.example"),
+        ("https://hooks.example:8443/", (), False, "hooks.example:8443"),
+        ("http://build.internal/", ("build.internal",), True, "build.internal"),
+        ("http://build.internal:8080/", ("build.internal:8080",), True, "build.internal:8080"),
+        ("https://[::1]:8443/", ("[::1]:8443",), True, "[::1]:8443"),
+        ("https://build.internal:8080/", ("build.internal:9090",), False, "build.internal:8080"),
+    ],
+)
+def test_a_host_is_trusted_where_the_deployment_names_it(
+    url: str, allowed: tuple[str, ...], trusted: bool, authority: str
+) -> None:
+    found = parse(url, allowed)
+    assert (found.is_trusted, found.authority) == (trusted, authority)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://127.0.0.1/", "https://localhost/", "https://[::1]/", "https://169.254.169.254/latest/meta-data"),
+        *("https://2130706433/", "https://0x7f.1/", "https://0177.0.0.1/", "https://0/"),
+    ],
+)
+def test_this_machine_is_not_called_however_it_is_written(url: str) -> None:
+    with pytest.raises((BadAddress, OSError)):
+        check_address(url)
+    with pytest.raises(CallFailed):
+        tell(url)
+
+
+def answers(*addresses: str) -> Any:
+    return lambda host, port, *args, **more: [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in addresses
+    ]
+
+
+def test_a_name_with_one_address_inside_is_refused_whatever_its_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", answers("93.184.216.34", "10.0.0.1"))
+    with pytest.raises(BadAddress):
+        check_address("https://hooks.example/")
+
+
+def test_a_name_that_changes_between_look_and_call_is_looked_up_once_and_judged_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", answers("93.184.216.34"))
+    check_address("https://hooks.example/")
+    looked: list[str] = []
+
+    def rebinds(host: str, port: int, **more: Any) -> Any:
+        looked.append(host)
+        return answers("127.0.0.1" if len(looked) == 1 else "93.184.216.34")(host, port)
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinds)
+    with pytest.raises(CallFailed, match="private network"):
+        tell("https://hooks.example/")
+    assert looked == ["hooks.example"]
+
+
+def test_the_connection_is_made_to_the_address_that_was_judged(
+    monkeypatch: pytest.MonkeyPatch, receiver: Receiver, settings: Any
+) -> None:
+    settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = ("hooks.example",)
+    monkeypatch.setattr(socket, "getaddrinfo", answers("127.0.0.1"))
+    assert tell(f"http://hooks.example:{receiver.port}/") == 204
+    assert receiver.requests[0][0]["host"] == f"hooks.example:{receiver.port}"
+
+
+def test_what_arrives_is_signed_and_named(receiver: Receiver) -> None:
+    assert tell(receiver.url) == 204
+    ((headers, body),) = receiver.requests
+    assert (body, headers[":path"], headers["content-type"]) == (b'{"type":"ping"}', "/hook?x=1", "application/json")
+    assert (headers["x-kandev-delivery"], headers["x-kandev-event"]) == ("delivery-1", "ping")
+    assert abs(int(headers["x-kandev-timestamp"]) - time.time()) < 30
+    assert is_genuine(SECRET, headers, body)
+    assert not is_genuine("another", headers, body)
+    assert not is_genuine(SECRET, headers, body + b" ")
+    assert not is_genuine(SECRET, {**headers, "x-kandev-timestamp": "1"}, body)
+
+
+@pytest.mark.parametrize(("status", "permanent"), [(500, False), (404, False), (410, True), (302, False), (307, False)])
+def test_another_answer_than_a_good_one_is_a_failure_and_no_redirect_is_followed(
+    receiver: Receiver, status: int, permanent: bool
+) -> None:
+    receiver.status, receiver.headers = status, {"Location": receiver.url}
+    with pytest.raises(CallFailed, match=f"answered {status}") as failed:
+        tell(receiver.url)
+    assert (failed.value.permanent, len(receiver.requests)) == (permanent, 1)
+
+
+def test_whoever_says_nothing_is_not_waited_for(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_calls, "TIMEOUT", 0.3)
+    receiver.hangs = threading.Event()
+    begun = time.monotonic()
+    with pytest.raises(CallFailed, match="could not be reached"):
+        tell(receiver.url)
+    receiver.hangs.set()
+    assert time.monotonic() - begun < 5
+
+
+def test_whoever_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    monkeypatch.setattr(webhook_calls, "TIMEOUT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port, over = server.getsockname()[1], threading.Event()
+        settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = (f"127.0.0.1:{port}",)
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(0.1)
+                while not over.is_set():
+                    try:
+                        connection.sendall(b"H")
+                    except OSError:
+                        return
+                    over.wait(0.05)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        begun = time.monotonic()
+        with pytest.raises(CallFailed):
+            tell(f"http://127.0.0.1:{port}/")
+        over.set()
+        thread.join()
+    assert time.monotonic() - begun < 5
+
+
+def test_a_server_that_cannot_show_its_name_is_not_told(receiver: Receiver) -> None:
+    with pytest.raises(CallFailed, match="could not be reached"):
+        tell(receiver.url.replace("http://", "https://"))
+
+
+def test_an_error_holds_nothing_of_the_answer_nor_of_the_secret(receiver: Receiver) -> None:
+    receiver.status, receiver.headers = 500, {"X-Inside": "confidential"}
+    with pytest.raises(CallFailed) as failed:
+        tell(receiver.url)
+    assert "confidential" not in str(failed.value) and SECRET not in str(failed.value)

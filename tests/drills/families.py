@@ -1,0 +1,41 @@
+"""Processes by whom they come from, and by their groups."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from executors_app.agentctl import identity
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process under ``pid``."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            fields = path.read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def process_group(pid: int) -> int:
+    """The process group of ``pid``; 0 when it is gone."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def members(groups: Iterable[int]) -> list[int]:
+    """The living processes of some groups."""
+    pids = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    mine = [identity.of(pid) for pid in pids if process_group(pid) in groups]
+    return [one.pid for one in mine if one is not None and identity.is_alive(one)]

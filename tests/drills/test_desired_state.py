@@ -1,0 +1,103 @@
+"""What should run comes back by itself, once and within bounds; what cannot is given up and left to its user."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills.deployment import Deployment, Session
+from tests.waiting import eventually
+
+NOTICED_WITHIN = 2.0
+"""Seconds from a death on this machine until it is known."""
+CRASHES: dict[str, Any] = {
+    "command": [sys.executable, "-c", "import sys; sys.stderr.write('no licence found\\n'); sys.exit(3)"]
+}
+
+
+def at_work(deployment: Deployment) -> Session:
+    """A session in mid-turn, in which nothing else is asked."""
+    session = deployment.start_session("remember heron")
+    session.wait_for("WAITING_FOR_INPUT")
+    session.prompt("work 60")
+    eventually(lambda: "tick" in session.agent_text(), timeout=60, describe="the agent talks")
+    return session
+
+
+@pytest.mark.parametrize("killed", ["agent", "agentctl"])
+def test_a_kill_in_mid_turn_is_noticed_at_once_and_the_turn_is_continued_once(
+    deployment: Deployment, killed: str
+) -> None:
+    deployment.env["KANDEV_RECONCILE_INTERVAL"] = "600"  # no pass of the loop helps
+    deployment.serve()
+    session = at_work(deployment)
+    pid = session.execution["pid"] if killed == "agentctl" else agent_pid(session)
+
+    began = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: "session.run.interrupted" in session.names(), timeout=30, describe="its death is known")
+    noticed = time.monotonic() - began
+
+    eventually(lambda: continues(session), timeout=60, describe="it was asked to go on")
+    (prompt,) = continues(session)
+    eventually(lambda: continues(session)[0]["state"] in ("delivered", "done"), timeout=60, describe="the agent has it")
+    assert [row["message_id"] for row in continues(session)] == [prompt["message_id"]]
+    assert session.names().count("session.run.interrupted") == 1
+    assert session.names().count("session.restart_ordered") == 1
+    assert session.journal().count('"prompt_kind":"continue"') == 1
+    assert noticed < NOTICED_WITHIN * 5, "at once, on a machine as busy as this one may be"
+
+
+def continues(session: Session) -> list[dict[str, Any]]:
+    """Its continue prompts."""
+    return [row for row in session.prompts() if row["kind"] == "continue"]
+
+
+def agent_pid(session: Session) -> int:
+    """The process of its agent."""
+    mine = [one for one in session.processes() if "demo_agent" in command_of(one.pid)]
+    return mine[0].pid
+
+
+def command_of(pid: int) -> str:
+    """Its command line; empty for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def test_what_dies_at_every_start_is_given_up_after_five_and_nothing_else_is_slowed(deployment: Deployment) -> None:
+    deployment.env |= {"KANDEV_RESTART_DELAY": "0.4", "KANDEV_BOOT_GRACE": "0", "KANDEV_RECONCILE_INTERVAL": "600"}
+    deployment.serve()
+    bad = deployment.start_session("do it", CRASHES)
+    bad.wait_for("FAILED", timeout=90)
+
+    failed = [row for row in bad.receipts() if row["kind"] == "failed"]
+    assert [row["reason"] for row in failed] == ["agent_exited"] * 6, "the user's own start, and five by itself"
+    at = [datetime.fromisoformat(str(row["created_at"])) for row in failed]
+    pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(at)]
+    for number, pause in enumerate(pauses):
+        attempt = max(number, 1)
+        assert pause >= 0.4 * 2 ** (attempt - 1) / 2, (number, pauses)
+    assert pauses[-1] > pauses[0], "ever longer"
+    assert bad.status()["restart_attempts"] == 5
+    assert "Given up after 5 starts" in bad.status()["error_message"]
+
+    items = deployment.rows("SELECT * FROM attention_items WHERE session_id = ?", bad.id.replace("-", ""))
+    (item,) = [one for one in items if one["kind"] == "gave_up" and one["resolved_at"] is None]
+    assert "no licence found" in item["detail"], "the end of the agent's own log"
+
+    good = deployment.start_session("remember heron")
+    good.wait_for("WAITING_FOR_INPUT", timeout=30)
+    assert len(bad.receipts()) == 6, "nobody but its user tries again"
+    deployment.api("POST", f"{bad.path}/resume/", {"mode": "auto"})
+    eventually(lambda: len(bad.receipts()) >= 7, timeout=30, describe="its user's try")

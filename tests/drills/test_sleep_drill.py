@@ -1,0 +1,32 @@
+"""An idle agent is put to sleep and its machine's memory given back; a prompt wakes it, and it still knows."""
+
+from __future__ import annotations
+
+import json
+
+from tests.drills.deployment import Deployment
+from tests.waiting import eventually
+
+
+def test_an_idle_session_sleeps_through_a_restart_and_a_prompt_wakes_it(deployment: Deployment) -> None:
+    deployment.env["KANDEV_IDLE_SLEEP"] = "3"
+    deployment.serve()
+    session = deployment.start_session("remember heron")
+    eventually(lambda: session.status()["asleep"], timeout=60, describe="it sleeps")
+    eventually(lambda: not session.processes(), timeout=30, describe="nothing of it runs")
+    status = session.status()
+    assert (status["state"], status["desired_state"], status["executor_status"]) == (
+        "WAITING_FOR_INPUT",
+        "running",
+        "stopped",
+    )
+    told = next(event for event in session.events() if event["name"] == "session.asleep")
+    assert told["payload"]["after"] == 3
+    deployment.kill_server()
+    deployment.env["KANDEV_IDLE_SLEEP"] = "3600"
+    deployment.serve()
+    assert session.status()["asleep"], "sleeping sessions stay asleep"
+    session.prompt("what was the word?")
+    eventually(lambda: session.said().count("heron") == 2, timeout=60, describe="it is awake and knows the word")
+    assert not session.status()["asleep"]
+    assert json.dumps(session.names()).count("session.asleep") == 1

@@ -1,0 +1,182 @@
+"""Whatever a supervisor does by itself is told twice: in the session's log and in ours, with cause and owner."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from sessions_app.domain import acting
+from sessions_app.domain.tokens import WaitKind
+from sessions_app.models import Prompt, ResumeToken, TaskSession, waits, writing
+from sessions_app.models.acts import ACTS
+from sessions_app.services import intents
+from sessions_app.supervisor import deadlines
+from sessions_app.supervisor.ingest.interruptions import interrupt
+from sessions_app.supervisor.start.outcomes import Failure, write_failure, write_stopped
+from sessions_app.supervisor.turns.overdue import say_overdue
+from sessions_app.supervisor.turns.stalls import notice_stalls
+from tests.supervisor.agentctls import talking
+from tests.supervisor.commands import environment, supervising
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import MINE, change, execution_of, make_session, make_user, running_session
+
+LATE = timezone.now() - timedelta(days=1)
+
+
+def in_a_turn(**fields: Any) -> tuple[TaskSession, Journal]:
+    session, journal = running_session(state="RUNNING", work_state="working", **fields), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="build", state="sending")
+    hear(session, journal.turn_begins("p1"))
+    return session, journal
+
+
+def dies_in_a_turn() -> tuple[TaskSession, Callable[[], Any]]:
+    session, _ = in_a_turn()
+
+    def act() -> None:
+        with writing(session.id, MINE) as draft:
+            interrupt(draft, "agentctl_gone")
+
+    return session, act
+
+
+def fails_to_start(attempts: int = 1) -> tuple[TaskSession, Callable[[], Any]]:
+    session = make_session(state="STARTING", start_attempts=attempts)
+    change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
+    order = session.intents.get().id
+    return session, lambda: write_failure(session.id, order, MINE, Failure("spawn_failed", "No such program"))
+
+
+def is_put_to_sleep() -> tuple[TaskSession, Callable[[], Any]]:
+    session = running_session()
+    return session, lambda: write_stopped(session.id, MINE, "idle")
+
+
+def is_tried_again() -> tuple[TaskSession, Callable[[], Any]]:
+    session, journal = in_a_turn()
+    line = journal.line("turn.failed", message_id="p1", code="agent_error", message="API Error: 529 overloaded_error")
+    return session, lambda: hear(session, [line])
+
+
+def is_silent() -> tuple[TaskSession, Callable[[], Any]]:
+    session, _ = in_a_turn()
+    return session, lambda: notice_stalls({session.id: MINE})
+
+
+def waits_too_long() -> tuple[TaskSession, Callable[[], Any]]:
+    session = make_session("Begin", state="ERROR")
+    Prompt.objects.update(created_at=LATE)
+    return session, say_overdue
+
+
+def has_a_key_that_runs_out() -> tuple[TaskSession, Callable[[], Any]]:
+    session = running_session()
+    with writing(session.id) as draft:
+        waits.mint(draft, None, WaitKind.EXTERNAL, "w")
+    ResumeToken.objects.update(expires_at=LATE)
+    return session, deadlines.end_overdue
+
+
+def has_a_damaged_journal() -> tuple[TaskSession, Callable[[], Any]]:
+    session, journal = in_a_turn()
+    journal.seq += 5
+    return session, lambda: hear(session, journal.says("late"))
+
+
+Case = tuple[Callable[[], tuple[TaskSession, Callable[[], Any]]], frozenset[str]]
+CASES: tuple[Case, ...] = (
+    (dies_in_a_turn, frozenset({"run.interrupted", "state_changed", "prompt.queued"})),
+    (fails_to_start, frozenset({"receipt", "state_changed"})),
+    (lambda: fails_to_start(100), frozenset({"receipt", "state_changed"})),
+    (is_put_to_sleep, frozenset({"agentctl_stopped"})),
+    (is_tried_again, frozenset({"run.retrying", "prompt.queued"})),
+    (is_silent, frozenset({"run.stalled"})),
+    (waits_too_long, frozenset({"prompt.overdue"})),
+    (has_a_key_that_runs_out, frozenset({"token.expired"})),
+    (has_a_damaged_journal, frozenset({"journal_gap"})),
+)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("make", "said"), CASES, ids=lambda value: getattr(value, "__name__", ""))
+def test_every_act_has_cause_and_owner_in_both_logs(
+    make: Callable[[], tuple[TaskSession, Callable[[], Any]]],
+    said: frozenset[str],
+    caplog: pytest.LogCaptureFixture,
+    django_capture_on_commit_callbacks: Any,
+) -> None:
+    session, act = make()
+    before = session.events.count()
+    with (
+        acting.acting(owner="boot-1", cause="why"),
+        caplog.at_level(logging.INFO),
+        django_capture_on_commit_callbacks(execute=True),
+    ):
+        act()
+    events = {one.name: one.payload for one in session.events.filter(seq__gt=before) if one.name in ACTS}
+    assert {f"session.{name}" for name in said} <= set(events)
+    assert {(one["cause"], one["owner"]) for one in events.values()} == {("why", "boot-1")}
+    told = {vars(one)["event"]: vars(one) for one in caplog.records if hasattr(one, "event")}
+    assert set(told) == set(events)
+    for line in told.values():
+        about = (line["session_id"], line["task_id"], line["execution_id"], line["cause"], line["owner"])
+        execution_id = str(session.agent_execution_id)
+        assert about == (str(session.id), str(session.task_id), execution_id, "why", "boot-1")
+        assert line["seq"] > before
+
+
+@pytest.mark.django_db
+def test_what_a_user_asks_for_is_no_act_of_a_supervisor(
+    caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
+) -> None:
+    session = running_session("Begin")
+    with caplog.at_level(logging.INFO), django_capture_on_commit_callbacks(execute=True):
+        intents.prompt(session.id, "m1", "Go on", make_user())
+    assert "owner" not in session.events.filter(name="session.prompt.queued").latest("seq").payload
+    assert not [one for one in caplog.records if hasattr(one, "event")]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_taken_back_is_in_neither_log(caplog: pytest.LogCaptureFixture) -> None:
+    session = running_session()
+    with (
+        acting.acting(owner="boot-1", cause="why"),
+        caplog.at_level(logging.INFO),
+        pytest.raises(RuntimeError),
+        writing(session.id, MINE) as draft,
+    ):
+        draft.receipt("resumed", "pending")
+        draft.then.append(_raise)
+    assert not session.receipts.exists()
+    assert not [one for one in caplog.records if hasattr(one, "event")]
+
+
+def _raise() -> None:
+    raise RuntimeError
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_log_of_a_supervisor_is_json_that_tells_who_did_what_and_no_secret(tmp_path: Path) -> None:
+    session = running_session(execution={"owner": "dead", "lease_expires_at": LATE})
+    with talking(session, [*Journal().turn_begins("p1"), *Journal().says("hello")], "working"):
+        env = environment(tmp_path / "data", KANDEV_LOG_FORMAT="json")
+        with supervising(env, tmp_path / "log") as running:
+            running.says("supervising: 1 sessions attached")
+            assert running.ends() == 0
+    lines = [json.loads(line) for line in running.log.splitlines()]
+    (receipt,) = [line for line in lines if line.get("event") == "session.receipt"]
+    execution = execution_of(session)
+    assert (receipt["session_id"], receipt["task_id"]) == (str(session.id), str(session.task_id))
+    assert (receipt["execution_id"], receipt["act_kind"]) == (str(execution.id), "reattached")
+    assert receipt["cause"].startswith("boot sweep: alive_same_agent") and len(receipt["sweep_id"]) == 36
+    told = session.events.get(name="session.receipt").payload
+    assert (told["cause"], told["owner"]) == (receipt["cause"], receipt["owner"])
+    secrets = (execution.auth_token, execution.resume_token, env["KANDEV_SECRET_KEY"])
+    assert all(secrets) and not [one for one in secrets if one in running.log]

@@ -1,0 +1,82 @@
+"""Lines for machines: one object each, with what is known of session, task, execution and sweep."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import uuid
+from typing import Any
+
+import pytest
+
+from kandev.log_format import JsonFormatter, WithoutLoginSecrets, WithWhatIsKnown
+from sessions_app.domain import acting
+from sessions_app.supervisor.threads import DatabaseThread
+
+ID, OTHER = str(uuid.uuid4()), str(uuid.uuid4())
+
+
+def line(text: str, *arguments: object, **extra: object) -> dict[str, Any]:
+    """What stands in the log."""
+    record = logging.getLogger("x").makeRecord("x", logging.INFO, "f", 1, text, arguments, None, extra=extra)
+    WithWhatIsKnown().filter(record)
+    WithoutLoginSecrets().filter(record)
+    told = JsonFormatter().format(record)
+    assert "\n" not in told
+    found: dict[str, Any] = json.loads(told)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "known"),
+    [
+        ("session %s: its stream ended: %s", (uuid.UUID(ID), "no"), {"session_id": ID}),
+        ("100%% of %d: session %s of task %s", (3, ID, OTHER), {"session_id": ID, "task_id": OTHER}),
+        ("%s of session %s cannot be kept", ("the record", ID), {"session_id": ID}),
+        ("session %s", ("no id\nat all",), {}),
+        ("session %s and session %s", (ID,), {"session_id": ID}),
+        ("nothing", (), {}),
+    ],
+)
+def test_a_session_that_a_message_names_is_a_field(text: str, arguments: tuple[Any, ...], known: Any) -> None:
+    record = logging.makeLogRecord({"msg": text, "args": arguments})
+    WithWhatIsKnown().filter(record)
+    assert {name: vars(record)[name] for name in acting.NAMES if name in vars(record)} == known
+
+
+def test_what_is_known_of_who_acts_is_in_every_line_and_the_lines_own_words_count() -> None:
+    with acting.acting(owner="boot", cause="boot sweep", sweep_id=OTHER, session_id=OTHER):
+        told = line("session %s: %s", ID, "multi\nline", seq=7)
+        own = line("hello", session_id="mine")
+    assert (told["session_id"], told["sweep_id"], told["cause"], told["owner"]) == (ID, OTHER, "boot sweep", "boot")
+    assert (told["seq"], told["message"]) == (7, f"session {ID}: multi\nline")
+    assert own["session_id"] == "mine"
+    assert "sweep_id" not in line("later")
+
+
+def test_a_login_secret_is_in_no_line() -> None:
+    assert "s3cr3t" not in json.dumps(line("Not Found: %s", "/login/s3cr3t/"))
+    try:
+        raise ValueError("/login/s3cr3t/ is no path")
+    except ValueError:
+        record = logging.makeLogRecord({"msg": "failed", "exc_info": sys.exc_info()})
+    assert "s3cr3t" not in JsonFormatter().format(record)
+
+
+async def test_who_acts_is_known_on_the_threads_and_in_the_tasks_that_it_begins_and_nowhere_else() -> None:
+    thread = DatabaseThread("test")
+    try:
+        with acting.acting(owner="boot", sweep_id=OTHER):
+            assert await thread(acting.known) == {"owner": "boot", "sweep_id": OTHER}
+            task = asyncio.create_task(_begin())
+        assert await task == {"owner": "boot", "cause": "journal"}
+        assert await thread(acting.known) == {} == acting.known()
+    finally:
+        thread.close()
+
+
+async def _begin() -> acting.Known:
+    acting.begin(cause="journal")
+    return acting.known()

@@ -1,0 +1,29 @@
+"""Running single chores, and sessions that ended long ago."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from sessions_app.models import TaskSession
+from sessions_app.services.maintenance.running import run
+from sessions_app.services.maintenance.work import Work
+from tests.supervisor.rows import change, execution_of, running_session
+
+LONG_AGO = timezone.now() - timedelta(days=400)
+
+
+def do(chore: str, *, dry_run: bool = False) -> Work:
+    """One run of one chore."""
+    (work,) = run([chore], dry_run=dry_run)
+    return work
+
+
+def closed_session(prompt: str = "", **fields: Any) -> TaskSession:
+    """A session that was completed long ago; nothing of it runs."""
+    session = running_session(prompt)
+    session.intents.update(done_at=LONG_AGO)
+    change(execution_of(session), status="stopped", owner="", updated_at=LONG_AGO)
+    return change(session, state="COMPLETED", launch_id="", updated_at=LONG_AGO, **fields)

@@ -1,0 +1,129 @@
+"""Recovery refs: those of deleted sessions go, and of closed ones those that keep nothing of their own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from executors_app import left_refs
+from executors_app.agentctl.places.git import GitFailed
+from executors_app.agentctl.workspace.git import Git
+from executors_app.agentctl.workspace.snapshots import Limits, take
+from sessions_app.models import Leftover, Repository, TaskSession
+from sessions_app.services.tasks import delete_session
+from tests.executors.repositories import commit, make_repository, run_git
+from tests.maintenance.chores import LONG_AGO, closed_session, do
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def repository(tmp_path: Path, settings: Any) -> Path:
+    settings.KANDEV_DATA_DIR = tmp_path / "data"
+    return make_repository(tmp_path / "repository")
+
+
+@pytest.fixture
+def session(repository: Path) -> TaskSession:
+    """Closed long ago; its worktree was the repository itself, on the branch ``main``."""
+    session = closed_session(worktree_branch="main")
+    Repository.objects.update(path=str(repository))
+    return session
+
+
+def keep(repository: Path, session: TaskSession) -> str:
+    """Take a snapshot as agentctl does; its ref."""
+    git = Git(repository, {"KANDEV_EXECUTION_ID": "e"})
+    take(git, str(session.id), repository.parent / "copy", "turn_end", Limits())
+    ref = f"refs/kandev/recovery/{session.id}"
+    assert refs(repository) == [ref]
+    return ref
+
+
+def refs(repository: Path) -> list[str]:
+    return run_git(repository, "for-each-ref", "--format=%(refname)", "refs/kandev/").splitlines()
+
+
+def test_a_snapshot_that_the_branch_makes_needless_goes(repository: Path, session: TaskSession) -> None:
+    keep(repository, session)
+    assert do("recovery_refs", dry_run=True).removed == 1
+    assert refs(repository)
+    commit(repository, "later", "more\n")  # the branch has gone on from there
+    assert do("recovery_refs").removed == 1
+    assert refs(repository) == []
+
+
+@pytest.mark.parametrize("how", ["modified", "untracked", "staged", "branch elsewhere", "no branch", "recently"])
+def test_a_snapshot_with_anything_of_its_own_stays(how: str, repository: Path, session: TaskSession) -> None:
+    if how == "modified":
+        (repository / "README").write_text("changed\n")
+    elif how == "untracked":
+        (repository / "new").write_text("new\n")
+    elif how == "staged":
+        (repository / "README").write_text("changed\n")
+        run_git(repository, "add", "README")
+        (repository / "README").write_text("hello\n")
+    elif how == "branch elsewhere":
+        commit(repository, "lost", "work\n")
+    ref = keep(repository, session)
+    run_git(repository, "reset", "--quiet", "--hard", "HEAD" if how != "branch elsewhere" else "HEAD~1")
+    if how == "no branch":
+        TaskSession.objects.filter(id=session.id).update(worktree_branch="gone", updated_at=LONG_AGO)
+    if how == "recently":
+        TaskSession.objects.filter(id=session.id).update(updated_at=timezone.now() - timedelta(days=1))
+    assert do("recovery_refs").removed == 0
+    assert refs(repository) == [ref]
+
+
+def test_a_session_that_is_not_closed_keeps_its_snapshot(repository: Path, session: TaskSession) -> None:
+    ref = keep(repository, session)
+    TaskSession.objects.filter(id=session.id).update(state="WAITING_FOR_INPUT")
+    assert do("recovery_refs").removed == 0
+    assert refs(repository) == [ref]
+
+
+def test_all_refs_of_a_deleted_session_go_after_a_while_and_no_others(repository: Path, session: TaskSession) -> None:
+    (repository / "new").write_text("new\n")
+    keep(repository, session)
+    other = f"refs/kandev/recovery/{str(session.id)[:-1]}"
+    for ref in (f"refs/kandev/kept/{session.id}/1", f"refs/kandev/arrived/{session.id}/0", other):
+        run_git(repository, "update-ref", ref, "HEAD")
+    delete_session(session)
+    assert do("recovery_refs").removed == 0
+    Leftover.objects.update(deleted_at=LONG_AGO)
+    assert do("recovery_refs").removed == 3
+    assert refs(repository) == [other]
+    assert do("journals").removed == 0
+    assert not Leftover.objects.exists(), "nothing of it is left to be removed"
+
+
+def test_a_session_that_is_only_missing_keeps_its_refs(repository: Path, session: TaskSession) -> None:
+    ref = keep(repository, session)
+    session.delete()  # as in a copy of the database that is older
+    assert do("recovery_refs").removed == 0
+    assert refs(repository) == [ref]
+
+
+def test_a_repository_that_is_away_is_waited_for(repository: Path, session: TaskSession) -> None:
+    keep(repository, session)
+    delete_session(session)
+    Leftover.objects.update(deleted_at=LONG_AGO)
+    repository.rename(repository.with_name("away"))
+    done = do("recovery_refs")
+    assert (done.removed, done.kept, done.failed) == (0, 1, False)
+    repository.with_name("away").rename(repository)
+    assert do("recovery_refs").removed == 1
+
+
+def test_a_ref_that_moved_meanwhile_is_not_removed(repository: Path, session: TaskSession) -> None:
+    ref = keep(repository, session)
+    found = left_refs.adds_nothing(repository, str(session.id), "main")
+    assert found is not None
+    run_git(repository, "update-ref", ref, commit(repository, "later", "more\n"))
+    with pytest.raises(GitFailed):
+        left_refs.drop(repository, [found])
+    assert refs(repository) == [ref]

@@ -1,0 +1,217 @@
+"""Rows of the past: what is old and settled goes, in small transactions, and nothing else."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.sessions.models import Session as WebSession
+from django.db import DatabaseError, connection, models
+from django.utils import timezone
+from django_q.models import Task as QueueTask
+
+from kandev.metrics.reading import read
+from sessions_app.domain.tokens import WaitKind
+from sessions_app.models import (
+    AttentionItem,
+    Chore,
+    Delivery,
+    LoginLink,
+    Presence,
+    RecoverySweep,
+    ResumeToken,
+    Run,
+    SweepRequest,
+    waits,
+    writing,
+)
+from sessions_app.services.maintenance import work as working
+from sessions_app.services.maintenance.running import CHORES, run
+from tests.maintenance.chores import LONG_AGO, do
+from tests.supervisor.rows import make_user, running_session
+
+pytestmark = pytest.mark.django_db
+SOON = timezone.now() + timedelta(days=1)
+
+
+def key(*, settled: Any, state: str = "completed") -> ResumeToken:
+    session = running_session()
+    run_ = Run.objects.create(session=session, message_id="m", state=state, started_at=LONG_AGO)
+    with writing(session.id) as draft:
+        token = waits.mint(draft, run_, WaitKind.EXTERNAL, "w")
+    ResumeToken.objects.filter(id=token.id).update(revoked_at=settled)
+    return token
+
+
+def queue_task(*, stopped: Any, success: bool) -> QueueTask:
+    name = uuid.uuid4().hex
+    return QueueTask.objects.create(
+        id=name, name=name, func="math.sqrt", started=LONG_AGO, stopped=stopped, success=success
+    )
+
+
+def link(expires: Any) -> LoginLink:
+    return LoginLink.objects.create(user=make_user(), secret_hash=uuid.uuid4().hex, expires_at=expires)
+
+
+def web_session(expires: Any) -> WebSession:
+    return WebSession.objects.create(session_key=uuid.uuid4().hex, session_data="", expire_date=expires)
+
+
+def sweep(started: Any) -> RecoverySweep:
+    return RecoverySweep.objects.create(boot_id="b", trigger="boot", started_at=started)
+
+
+def presence(expires: Any) -> Presence:
+    return Presence.objects.create(session=running_session(), user=make_user(), expires_at=expires)
+
+
+def notice(resolved: Any) -> AttentionItem:
+    session = running_session()
+    key = uuid.uuid4().hex
+    return AttentionItem.objects.create(
+        key=key, kind="held", session=session, task=session.task, what="x", resolved_at=resolved
+    )
+
+
+def delivery(finished: Any) -> Delivery:
+    return Delivery.objects.create(channel="email", user=make_user(), finished_at=finished)
+
+
+OLD_AND_KEPT: dict[str, tuple[str, Callable[[], models.Model], Callable[[], models.Model]]] = {
+    "a link": ("logins", lambda: link(LONG_AGO), lambda: link(SOON)),
+    "a login": ("logins", lambda: web_session(LONG_AGO), lambda: web_session(SOON)),
+    "a key settled long ago": ("keys", lambda: key(settled=LONG_AGO), lambda: key(settled=timezone.now())),
+    "a key of an ended run": (
+        "keys",
+        lambda: key(settled=LONG_AGO),
+        lambda: key(settled=LONG_AGO, state="waiting"),
+    ),
+    "an unsettled key": ("keys", lambda: key(settled=LONG_AGO), lambda: key(settled=None)),
+    "a sweep": ("sweeps", lambda: sweep(LONG_AGO), lambda: sweep(timezone.now())),
+    "a wish for one": (
+        "sweeps",
+        lambda: SweepRequest.objects.create(done_at=LONG_AGO),
+        lambda: SweepRequest.objects.create(created_at=LONG_AGO),
+    ),
+    "a notice": ("attention", lambda: notice(LONG_AGO), lambda: notice(None)),
+    "a telling": ("attention", lambda: delivery(LONG_AGO), lambda: delivery(None)),
+    "a failed task": (
+        "worker",
+        lambda: queue_task(stopped=LONG_AGO, success=False),
+        lambda: queue_task(stopped=timezone.now(), success=False),
+    ),
+    "a done task": (
+        "worker",
+        lambda: queue_task(stopped=LONG_AGO, success=True),
+        lambda: queue_task(stopped=timezone.now(), success=True),
+    ),
+    "somebody who has left": ("presences", lambda: presence(LONG_AGO), lambda: presence(SOON)),
+}
+
+
+@pytest.mark.parametrize("case", OLD_AND_KEPT)
+def test_what_is_old_and_settled_goes_and_the_rest_stays(case: str) -> None:
+    chore, make_old, make_kept = OLD_AND_KEPT[case]
+    old, kept = make_old(), make_kept()
+    assert do(chore, dry_run=True).removed == 1
+    assert _is_there(old)
+    done = do(chore)
+    assert (done.removed, done.failed, _is_there(old), _is_there(kept)) == (1, False, False, True)
+    assert do(chore).removed == 0
+
+
+def _is_there(row: models.Model) -> bool:
+    return type(row)._default_manager.filter(pk=row.pk).exists()
+
+
+@pytest.mark.parametrize(("case", "chore"), [(case, row[0]) for case, row in OLD_AND_KEPT.items()][2:11])
+def test_nothing_of_the_past_goes_where_the_deployment_keeps_it_for_ever(case: str, chore: str, settings: Any) -> None:
+    settings.KANDEV_HISTORY_RETENTION = 0
+    OLD_AND_KEPT[case][1]()
+    assert do(chore).removed == 0
+
+
+def test_the_newest_sweep_stays_however_old_it_is() -> None:
+    sweep(LONG_AGO - timedelta(days=1))
+    newest = sweep(LONG_AGO)
+    assert do("sweeps").removed == 1
+    assert RecoverySweep.objects.get() == newest
+
+
+def test_keys_that_go_stay_counted() -> None:
+    key(settled=LONG_AGO)
+    before = sorted(read()["kandev_tokens_total"], key=str)
+    assert do("keys").removed == 1
+    assert sorted(read()["kandev_tokens_total"], key=str) == before
+
+
+def test_one_bad_row_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [link(LONG_AGO) for _ in range(5)]
+    bad, plain = rows[2].pk, models.QuerySet.delete
+
+    def delete(these: models.QuerySet[Any]) -> Any:
+        if these.model is LoginLink and these.filter(pk=bad).exists():
+            raise DatabaseError("a page of the disk is gone")
+        return plain(these)
+
+    monkeypatch.setattr(models.QuerySet, "delete", delete)
+    done = do("logins")
+    assert (done.removed, done.failed) == (4, True)
+    assert list(LoginLink.objects.values_list("pk", flat=True)) == [bad]
+    row = Chore.objects.get(name="logins")
+    assert row.failed_at and "a page of the disk is gone" in row.said[0]
+    monkeypatch.undo()
+    assert do("logins").removed == 1
+    again = Chore.objects.get(name="logins")
+    assert (again.failed_at, list(again.said)) == (None, [])
+
+
+def test_batches_are_small_and_what_is_left_is_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(7):
+        link(LONG_AGO)
+    monkeypatch.setattr(working, "BATCH", 3)
+    clock = iter([0.0, 0.0, 0.0, 100.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    assert do("logins").removed == 6
+    monkeypatch.undo()
+    assert do("logins").removed == 1
+
+
+def test_a_chore_that_breaks_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    link(LONG_AGO)
+    broken: dict[str, Callable[[Any], Any]] = {
+        name: chore for name, chore in CHORES.items() if name in ("presences", "logins")
+    }
+    broken["presences"] = lambda work: 1 / 0
+    monkeypatch.setattr("sessions_app.services.maintenance.running.CHORES", dict(reversed(broken.items())))
+    first, second = run()
+    assert (first.chore, first.failed, second.chore, second.removed) == ("presences", True, "logins", 1)
+    failing = {labels["chore"]: number for labels, number in read()["kandev_maintenance_failing"]}
+    assert failing == {"presences": 1, "logins": 0}
+    assert ({"chore": "logins"}, 1) in read()["kandev_maintenance_removed_total"]
+    (told,) = read()["kandev_maintenance_last_success_timestamp_seconds"]
+    assert told[0] == {"chore": "logins"}
+
+
+def test_a_dry_run_writes_nothing() -> None:
+    link(LONG_AGO)
+    run(dry_run=True)
+    assert not Chore.objects.exists()
+    assert LoginLink.objects.exists()
+
+
+@pytest.mark.embedded
+@pytest.mark.django_db(transaction=True)
+def test_the_write_ahead_log_is_given_back_to_the_disk() -> None:
+    for _ in range(50):
+        link(SOON)
+    done = do("database")
+    assert (done.failed, done.said) == (False, [])
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA wal_checkpoint")
+        _, left, _ = cursor.fetchone()
+    assert 0 <= left <= 1, "nothing is left in it but what has just been written"

@@ -1,0 +1,137 @@
+"""Counters: each thing is counted once, whoever did it, and nothing that is deleted makes one fall."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+from prometheus_client.parser import text_string_to_metric_families
+
+from kandev.metrics import rendering
+from kandev.metrics.catalogue import CATALOGUE
+from kandev.metrics.reading import read
+from sessions_app.domain.tokens import WaitKind
+from sessions_app.models import MetricCount, Prompt, TaskSession, metric_count, waits, writing
+from sessions_app.services.tasks import delete_session
+from sessions_app.supervisor.ingest.interruptions import interrupt
+from sessions_app.supervisor.start.outcomes import Failure, write_failure
+from sessions_app.supervisor.tally import Tally
+from tests.supervisor.rows import MINE, change, execution_of, make_session, running_session
+
+pytestmark = pytest.mark.django_db
+
+
+def shown(name: str) -> dict[Any, float]:
+    """Samples at ``/metrics`` by the values of their labels, whose names are in order."""
+    told = rendering.render(read()).decode()
+    families = text_string_to_metric_families(told)
+    samples = [sample for family in families for sample in family.samples if sample.name == name]
+    return {tuple(sample.labels.values()): sample.value for sample in samples}
+
+
+def busy_session() -> TaskSession:
+    """One with a receipt, a start that nobody asked for, keys, and a turn that was cut."""
+    session = running_session("Begin", work_state="working", state="RUNNING")
+    began = timezone.now() - timedelta(seconds=7)
+    session.intents.update(by=None, outcome="resumed", created_at=began, done_at=began + timedelta(seconds=3))
+    prompt = session.prompts.get()
+    with writing(session.id, MINE) as draft:
+        draft.receipt("resumed", "pending")
+        draft.move_prompt(prompt, "send", journal_epoch="e", execution_id="x")
+        draft.move_prompt(prompt, "accept")
+        draft.move_prompt(prompt, "deliver")
+        draft.start_run(prompt.message_id)
+        waits.mint(draft, draft.open_run, WaitKind.EXTERNAL, "w1")
+        waits.mint(draft, draft.open_run, WaitKind.EXTERNAL, "w2")
+        waits.revoke(draft, "rotated", wait_id="w1")
+    with writing(session.id, MINE) as draft:
+        interrupt(draft, "agentctl_gone")
+    Prompt.objects.filter(session=session, kind="continue").update(journal_epoch="e")
+    return session
+
+
+COUNTED: Mapping[str, dict[Any, float]] = {
+    "kandev_resumes_total": {("demo", "resumed"): 1},
+    "kandev_runs_interrupted_total": {("agentctl_gone",): 1},
+    "kandev_reconciler_sessions_restarted_total": {(): 1},
+    "kandev_reconciler_continue_prompts_sent_total": {(): 1},
+    "kandev_resume_duration_seconds_count": {(): 1},
+    "kandev_resume_duration_seconds_sum": {(): 3},
+}
+
+
+def test_what_happened_is_counted_and_stays_counted_when_the_session_is_deleted() -> None:
+    session = busy_session()
+    before = {name: shown(name) for name in CATALOGUE if CATALOGUE[name].kind == "counter"}
+    assert {name: shown(name) for name in COUNTED} == COUNTED
+    assert shown("kandev_tokens_total")["minted",] == 2
+    assert shown("kandev_events_ingested_total")[()] == session.events.count() > 5
+
+    change(execution_of(session), status="stopped")
+    session.intents.filter(done_at=None).update(done_at=timezone.now())
+    delete_session(TaskSession.objects.get(id=session.id))
+    assert not TaskSession.objects.exists()
+    assert {name: shown(name) for name in before} == before
+    buckets = shown("kandev_resume_duration_seconds_bucket")
+    assert (buckets["2",], buckets["5",], buckets["+Inf",]) == (0, 1, 1)
+
+
+def test_a_session_that_is_given_up_counts_once_and_not_where_the_writing_failed(settings: Any) -> None:
+    settings.KANDEV_MAX_RESTARTS = 1
+    session = make_session(start_attempts=5, state="STARTING")
+    change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
+    order = session.intents.get()
+    write_failure(session.id, order.id, MINE, Failure("spawn_failed", "No such program"))
+    write_failure(session.id, order.id, MINE, Failure("spawn_failed", "No such program"))
+    assert shown("kandev_reconciler_given_up_total") == {(): 1}
+    other = make_session(state="STARTING")
+    with pytest.raises(RuntimeError), writing(other.id) as draft:
+        draft.move("give_up")
+        raise RuntimeError
+    assert shown("kandev_reconciler_given_up_total") == {(): 1}
+
+
+def test_two_supervisors_measure_and_the_sum_is_shown() -> None:
+    one, other = Tally(), Tally()
+    one.swept("reconcile", 0.2, [("local_standalone", "alive"), ("local_standalone", "dead")])
+    other.swept("boot", 70.0, [("local_standalone", "alive")])
+    other.written(time.time() - 3)
+    other.written(time.time() + 60)  # a clock that was put back
+    one.flush("one")
+    other.flush("other")
+    one.flush("one")
+    assert shown("kandev_sweep_duration_seconds_bucket")["0.25",] == 1
+    assert shown("kandev_sweep_duration_seconds_count") == {(): 2}
+    assert shown("kandev_sweep_duration_seconds_sum")[()] == pytest.approx(70.2)
+    assert shown("kandev_reconciler_reconcile_duration_seconds_count") == {(): 1}
+    seen = shown("kandev_sweep_executors_total")
+    assert seen == {("alive", "local_standalone"): 2, ("dead", "local_standalone"): 1}
+    lag = shown("kandev_event_lag_seconds_bucket")
+    assert (lag["0.01",], lag["2.5",], lag["5",], lag["+Inf",]) == (1, 1, 2, 2)
+
+
+def test_folding_parts_changes_no_number() -> None:
+    for part in ("one", "other", ""):
+        metric_count.add([("kandev_sweep_executors_total", {"runtime": "remote", "observed": "dead"}, 2)], part)
+    before = metric_count.totals()
+    assert metric_count.fold() == 0
+    MetricCount.objects.update(updated_at=timezone.now() - timedelta(hours=2))
+    assert metric_count.fold() == 2
+    assert metric_count.totals() == before
+    assert MetricCount.objects.count() == 1
+
+
+def test_what_could_not_be_written_is_kept_for_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tally = Tally()
+    tally.count("kandev_sweep_executors_total", runtime="remote", observed="dead")
+    with monkeypatch.context() as broken:
+        broken.setattr(connection, "cursor", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tally.flush("me")
+    tally.flush("me")
+    assert shown("kandev_sweep_executors_total") == {("dead", "remote"): 1}

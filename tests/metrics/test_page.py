@@ -1,0 +1,129 @@
+"""``/metrics``: who may read it, and what stands there."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+from django.utils import timezone
+from prometheus_client.parser import text_string_to_metric_families
+
+from kandev.metrics.catalogue import CATALOGUE
+from kandev.metrics.reading import read
+from sessions_app.models import Supervisor
+from tests.supervisor.rows import change, execution_of, make_session, running_session
+
+pytestmark = pytest.mark.django_db
+TOKEN = "t0ken-of-the-metrics"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_cached() -> None:
+    cache.clear()
+
+
+def text() -> str:
+    answer = Client().get("/metrics")
+    assert answer.status_code == 200
+    return str(answer.content.decode())
+
+
+def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    found = {}
+    for family in text_string_to_metric_families(text()):
+        for sample in family.samples:
+            found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def value(name: str, **labels: str) -> float | None:
+    return samples().get((name, tuple(sorted(labels.items()))))
+
+
+@pytest.mark.parametrize(
+    ("token", "request_", "status"),
+    [
+        ("", {"REMOTE_ADDR": "127.0.0.1"}, 200),
+        ("", {"REMOTE_ADDR": "::1"}, 200),
+        ("", {"REMOTE_ADDR": "::ffff:127.0.0.1"}, 200),
+        ("", {"REMOTE_ADDR": "10.0.0.7"}, 403),
+        ("", {"REMOTE_ADDR": ""}, 403),
+        ("", {"REMOTE_ADDR": "10.0.0.7", "HTTP_X_FORWARDED_FOR": "127.0.0.1"}, 403),
+        ("", {"REMOTE_ADDR": "127.0.0.1", "HTTP_X_FORWARDED_FOR": "10.0.0.7"}, 403),
+        ("", {"REMOTE_ADDR": "127.0.0.1", "HTTP_FORWARDED": "for=10.0.0.7"}, 403),
+        ("", {"REMOTE_ADDR": "127.0.0.1", "HTTP_HOST": "evil.example"}, 400),
+        (TOKEN, {"REMOTE_ADDR": "127.0.0.1"}, 401),
+        (TOKEN, {"HTTP_AUTHORIZATION": "Bearer wrong"}, 401),
+        (TOKEN, {"HTTP_AUTHORIZATION": f"Token {TOKEN}"}, 401),
+        (TOKEN, {"HTTP_AUTHORIZATION": "Bearer ümlaut"}, 401),
+        (TOKEN, {"HTTP_AUTHORIZATION": f"Bearer {TOKEN}", "REMOTE_ADDR": "10.0.0.7"}, 200),
+        (TOKEN, {"HTTP_AUTHORIZATION": f"bearer {TOKEN}", "HTTP_X_FORWARDED_FOR": "10.0.0.7"}, 200),
+        (TOKEN, {"HTTP_AUTHORIZATION": f"Bearer {TOKEN}", "HTTP_HOST": "evil.example"}, 400),
+    ],
+)
+def test_the_metrics_are_for_whoever_has_the_token_or_else_for_this_machine(
+    token: str, request_: dict[str, str], status: int, settings: Any
+) -> None:
+    settings.KANDEV_METRICS_TOKEN = token
+    answer = Client().get("/metrics", **request_)  # type: ignore[arg-type]
+    assert answer.status_code == status
+    assert (b"kandev_sessions" in answer.content) == (status == 200)
+    if status == 401:
+        assert answer["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_every_metric_of_the_catalogue_is_there_with_its_kind() -> None:
+    told = text()
+    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", told, re.MULTILINE))
+    assert kinds == {name: metric.kind for name, metric in CATALOGUE.items()}
+    assert told.count("# HELP ") == len(CATALOGUE)
+
+
+def test_the_number_of_queries_does_not_grow_with_the_sessions(django_assert_num_queries: Any) -> None:
+    running_session("Begin")
+    with django_assert_num_queries(14):
+        read()
+    for _ in range(5):
+        running_session("Begin")
+        make_session("Later")
+    with django_assert_num_queries(14):
+        read()
+
+
+def test_who_asks_twice_within_seconds_costs_the_database_nothing(django_assert_num_queries: Any) -> None:
+    text()
+    with django_assert_num_queries(0):
+        text()
+
+
+def test_gauges_are_what_the_rows_are_now() -> None:
+    one, other = running_session(), running_session()
+    make_session("Waits")
+    change(other, state="ERROR", error_code="disk_full")
+    now = timezone.now()
+    change(execution_of(other), lease_expires_at=now - timedelta(seconds=1))
+    Supervisor.objects.create(boot_id="b", host_id="h", started_at=now, beat_at=now, swept_at=now)
+    found = samples()
+    assert found["kandev_sessions", (("state", "WAITING_FOR_INPUT"),)] == 1
+    assert found["kandev_sessions", (("state", "ERROR"),)] == 1
+    assert found["kandev_sessions", (("state", "CANCELLED"),)] == 0
+    assert found["kandev_session_errors", (("code", "disk_full"),)] == 1
+    assert found["kandev_executions", (("runtime", "local_standalone"), ("status", "ready"))] == 2
+    assert found["kandev_leases_held", ()] == 1
+    assert found["kandev_prompts", (("state", "queued"),)] == 1
+    assert (found["kandev_supervisors", ()], found["kandev_supervisors_swept", ()]) == (1, 1)
+    assert one.id != other.id
+
+
+def test_words_of_an_agent_never_make_a_series() -> None:
+    session = running_session()
+    change(session, error_code="weird_1234")
+    session.receipts.create(kind="resumed")
+    change(session.agent_profile, agent_type="gone_type")
+    found = samples()
+    assert found["kandev_session_errors", (("code", "other"),)] == 1
+    assert found["kandev_resumes_total", (("agent_type", "other"), ("kind", "resumed"))] == 1

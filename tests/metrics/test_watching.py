@@ -1,0 +1,129 @@
+"""The alert rules and the dashboard ask for what there is, and the documents tell what each alert means."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from kandev.metrics.catalogue import CATALOGUE, Metric
+from tests.docs.documents import rows, text_of
+from tests.services import ROOT
+
+EXAMPLES = ROOT / "docs" / "examples"
+SECTION = "Watching it"
+FUNCTIONS = {
+    *("sum", "by", "rate", "increase", "histogram_quantile", "time", "vector", "le", "and", "or", "up", "job"),
+    *(label for metric in CATALOGUE.values() for label in metric.labels),
+}
+SERIES: dict[str, Metric] = {name: metric for metric in CATALOGUE.values() for name in metric.series}
+
+
+def alerts() -> list[dict[str, Any]]:
+    told = yaml.safe_load((EXAMPLES / "alerts.yaml").read_text())
+    return [rule for group in told["groups"] for rule in group["rules"]]
+
+
+def dashboard() -> dict[str, Any]:
+    board: dict[str, Any] = json.loads((EXAMPLES / "dashboard.json").read_text())
+    return board
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """(name, query) of everything that asks for a metric."""
+    for rule in alerts():
+        yield rule["alert"], rule["expr"]
+    for panel in dashboard()["panels"]:
+        for target in panel["targets"]:
+            yield f"{panel['title']} {target['refId']}", target["expr"]
+
+
+def mistakes(query: str) -> Iterator[str]:
+    """What cannot be right in a query."""
+    if any(query.count(left) != query.count(right) for left, right in ("()", "[]", "{}")):
+        yield "a bracket is open"
+    plain = re.sub(r'"[^"]*"|\[[^\]]*\]', "", query)
+    for word in re.findall(r"[a-zA-Z_]\w*", plain):
+        if word not in SERIES and word not in FUNCTIONS:
+            yield f"there is no {word}"
+    for name, matchers in re.findall(r"(\w+)\{([^}]*)\}", query):
+        for label in re.findall(r"(\w+)\s*[=!]", re.sub(r'"[^"]*"', "", matchers)):
+            if name in SERIES and label not in SERIES[name].labels:
+                yield f"{name} has no {label}"
+    for labels, inside in re.findall(r"by \(([^)]*)\) \((.*?)\[", query):
+        found = next((SERIES[word] for word in re.findall(r"\w+", inside) if word in SERIES), None)
+        for label in re.split(r",\s*", labels):
+            if found and label not in (*found.labels, "le" if found.kind == "histogram" else ""):
+                yield f"{found.name} has no {label}"
+
+
+@pytest.mark.parametrize(("name", "query"), list(queries()), ids=[name for name, _ in queries()])
+def test_a_query_asks_for_what_there_is(name: str, query: str) -> None:
+    assert list(mistakes(query)) == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "kandev_gone > 0",
+        'kandev_sessions{colour="red"}',
+        "rate(kandev_sessions[5m]",
+        "sum by (state) (rate(kandev_tokens_total[5m]))",
+    ],
+)
+def test_a_query_that_asks_for_something_else_is_noticed(query: str) -> None:
+    assert list(mistakes(query))
+
+
+def test_every_metric_is_watched_by_an_alert_or_on_the_dashboard() -> None:
+    asked = {SERIES[word].name for _, query in queries() for word in re.findall(r"\w+", query) if word in SERIES}
+    assert set(CATALOGUE) - asked == set()
+
+
+def test_only_what_grows_is_asked_for_its_growth() -> None:
+    for name, query in queries():
+        for asked in re.findall(r"(?:rate|increase)\((\w+)", query):
+            assert SERIES[asked].kind != "gauge", name
+
+
+def test_every_alert_says_what_it_is_and_the_documents_what_to_do() -> None:
+    documented = rows("operate.md", SECTION)
+    names = [rule["alert"] for rule in alerts()]
+    assert len(set(names)) == len(names)
+    assert set(names) == {name for name in documented if name.startswith("Kandev")}
+    for rule in alerts():
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert rule["annotations"]["summary"] and rule["annotations"]["description"]
+        assert re.fullmatch(r"\d+[smhd]", rule.get("for", "1m"))
+        for label in re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])):
+            assert re.search(rf"\b{label}\b", rule["expr"]) or any(
+                label in metric.labels for name, metric in SERIES.items() if name in rule["expr"]
+            )
+
+
+def test_every_metric_is_documented_with_its_labels() -> None:
+    documented = rows("operate.md", SECTION)
+    assert {name for name in documented if name.startswith("kandev_")} == set(CATALOGUE)
+    for name, metric in CATALOGUE.items():
+        assert all(f"`{label}`" in documented[name] for label in metric.labels), name
+    assert "docs/examples/alerts.yaml" in text_of("operate.md") or "examples/alerts.yaml" in text_of("operate.md")
+
+
+def test_the_dashboard_has_no_two_panels_in_one_place() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) == len({panel["title"] for panel in panels})
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not taken & cells, panel["title"]
+        taken |= cells

@@ -1,0 +1,87 @@
+"""The page of the agents: what each claims, what it was seen to keep, and what that means after a restart."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from executors_app.models import AgentCapability, AgentProfile
+from executors_app.plugins import agent_types
+from tests.pages.world import World
+
+NOVEMBER: Final = datetime(2026, 11, 3, 9, tzinfo=UTC)
+
+
+def test_every_kind_says_what_a_restart_means_for_it(ada: Client, world: World) -> None:
+    html = ada.get("/agents/").text
+    for kind in agent_types().values():
+        assert f'id="kind-{kind.name}">{kind.title.replace("&", "&amp;")}' in html
+    assert html.count("It opens its own conversation") + html.count("It keeps no conversation") == len(agent_types())
+
+
+def test_a_profile_says_whether_it_resumes_and_how_much_it_is_used(ada: Client, bob: Client, world: World) -> None:
+    world.session()
+    forgetful = {"supports_session_resume": False, "history_context_injection": False}
+    AgentProfile.objects.create(name="Forgetful", agent_type="demo", team=world.team, **forgetful)
+    AgentProfile.objects.create(name="Old", agent_type="dismantled")
+    html = ada.get("/agents/").text
+    for words in (">Resumes<", "Begins anew", "1 session of your teams", "Unknown kind"):
+        assert words in html
+    assert "Forgetful" not in bob.get("/agents/").text
+
+
+def test_without_a_profile_it_says_what_one_is_for(ada: Client, world: World) -> None:
+    AgentProfile.objects.all().delete()
+    assert "There is no agent profile yet." in ada.get("/agents/").text
+    assert "Ask a member of staff" in ada.get("/agents/").text
+
+
+def test_it_asks_the_database_as_often_for_many_as_for_few(ada: Client, world: World) -> None:
+    counts = []
+    for number in (1, 20):
+        for n in range(number):
+            AgentProfile.objects.create(name=f"p{n}", agent_type="demo", team=world.team)
+            AgentCapability.objects.create(
+                agent_type="demo",
+                agent_version=f"{number}.{n}",
+                capability="load_session",
+                claimed=True,
+                last_seen_at=NOVEMBER,
+            )
+        with CaptureQueriesContext(connection) as seen:
+            ada.get("/agents/")
+        counts.append(len(seen))
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"claimed": True}, "Demo agent 1.2 claims session/load; it has not been tried."),
+        ({"claimed": True, "kept_at": NOVEMBER}, "Demo agent 1.2 claims session/load, and kept it on 3 Nov 2026."),
+        (
+            {"claimed": True, "broken_at": NOVEMBER, "broken_how": "error", "broken_said": "no <b>such</b> row"},
+            "Demo agent 1.2 claims session/load, but did not keep it on 3 Nov 2026: it answered with an error.",
+        ),
+    ],
+)
+def test_what_agents_claim_is_told_to_everybody_without_their_own_words(
+    values: dict[str, Any], words: str, bob: Client
+) -> None:
+    key = {"agent_type": "demo", "agent_version": "1.2", "capability": "load_session", "last_seen_at": NOVEMBER}
+    AgentCapability.objects.create(**key, **values)
+    html = bob.get("/agents/").text
+    assert words in html
+    assert "such" not in html
+
+
+def test_an_agent_type_that_is_no_more_is_called_by_its_name(ada: Client) -> None:
+    AgentCapability.objects.create(
+        agent_type="<dismantled>", capability="load_session", claimed=True, last_seen_at=NOVEMBER
+    )
+    assert "&lt;dismantled&gt; claims session/load" in ada.get("/agents/").text

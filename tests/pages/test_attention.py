@@ -1,0 +1,173 @@
+"""The inbox, the number in the head of every page, the board's marks, and the pages where people choose."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.test import Client
+
+from sessions_app.models import Delivery, NotificationSettings, TaskSession, TeamPolicy, TeamRole, Webhook
+from sessions_app.services import webhook_calls
+from tests.attention.raising import raised, settled
+from tests.pages.world import World, path_of
+
+
+@pytest.fixture
+def session(world: World) -> TaskSession:
+    return world.running_session()
+
+
+def badge(client: Client) -> str:
+    """The number in the head."""
+    found = re.search(r'id="attention-count"[^>]*?( hidden)?>(\d*)<', client.get("/").text)
+    assert found is not None
+    return found[2] if not found[1] else ""
+
+
+def test_an_empty_inbox_says_what_would_be_in_it(ada: Client) -> None:
+    told = ada.get("/attention/").text
+    assert "Nothing needs you" in told and badge(ada) == ""
+
+
+def test_the_inbox_groups_by_task_and_offers_the_next_step(ada: Client, bob: Client, session: TaskSession) -> None:
+    raised(session, "permission")
+    raised(session, "gave_up", "two")
+    told = ada.get("/attention/").text
+    assert told.count('class="card needs"') == 1
+    assert told.index("What two") < told.index("What one")  # the more pressing one
+    for words in ("Given up", "Asks for permission", "Why one", "Next one", "The log", path_of(session)):
+        assert words in told
+    assert (badge(ada), badge(bob)) == ("2", "")
+    assert "What one" not in bob.get("/attention/").text
+
+
+@pytest.mark.parametrize(("what", "news", "seen"), [("acknowledge", "1", True), ("dismiss", "1", False)])
+def test_what_was_marked_is_news_no_longer(ada: Client, session: TaskSession, what: str, news: str, seen: bool) -> None:
+    item = raised(session)
+    raised(session, name="two")
+    assert ada.post(f"/attention/{item.id}/{what}/").status_code == 302
+    told = ada.get("/attention/").text
+    assert (badge(ada), "What one" in told, "Seen, and still open" in told) == (news, seen, seen)
+    assert ada.post(f"/attention/{item.id}/{what}/", {"quiet": "1"}).status_code == 204
+
+
+def test_all_can_be_marked_at_once_and_nobody_is_sent_elsewhere(ada: Client, session: TaskSession) -> None:
+    raised(session)
+    raised(session, name="two")
+    answer = ada.post("/attention/seen/", {"next": "https://elsewhere.example/"})
+    assert (answer.headers["Location"], badge(ada)) == ("/attention/", "")
+
+
+def test_the_live_inbox_is_the_page_and_the_number(ada: Client, session: TaskSession) -> None:
+    raised(session)
+    told = ada.get("/attention/live/").json()
+    assert ("What one" in told["parts"]["attention"], told["count"]) == (True, 1)
+    settled(session)
+    assert ada.get("/attention/count/").json() == {"count": 0}
+
+
+def test_ones_own_sessions_alone_can_be_shown(ada: Client, world: World, session: TaskSession) -> None:
+    raised(session)
+    TaskSession.objects.filter(id=session.id).update(owner=world.bob)
+    assert "What one" not in ada.get("/attention/?mine=1").text
+    assert "What one" in ada.get("/attention/").text
+
+
+@pytest.mark.parametrize(("kind", "mark"), [("idle", "Needs a look"), ("receipt", "Memory lost")])
+def test_the_board_marks_a_session_until_it_was_looked_at(
+    ada: Client, session: TaskSession, kind: str, mark: str
+) -> None:
+    item = raised(session, kind)
+    assert f">{mark}<" in ada.get("/").text
+    ada.post(f"/attention/{item.id}/acknowledge/")
+    assert f">{mark}<" not in ada.get("/").text
+
+
+def test_what_an_agent_wrote_is_text_in_the_inbox(ada: Client, session: TaskSession) -> None:
+    item = raised(session)
+    item.why = "<script>alert(1)</script>"
+    item.save()
+    assert "<script>alert(1)" not in ada.get("/attention/").text
+
+
+# --- the page of a session ---
+
+
+def test_a_session_says_which_policy_holds_and_lets_a_member_change_it(
+    ada: Client, world: World, session: TaskSession
+) -> None:
+    assert "Said by the deployment" in ada.get(path_of(session)).text
+    TeamPolicy.objects.create(team=session.task.team, policy="manual")
+    assert "Said by the team" in ada.get(path_of(session)).text
+    ada.post(path_of(session) + "policy/", {"policy": "on_open"})
+    told = ada.get(path_of(session)).text
+    assert "Said by the session" in told and "When somebody opens it" in told
+
+
+def test_a_session_says_why_nothing_is_happening_and_what_to_do(ada: Client, session: TaskSession) -> None:
+    TaskSession.objects.filter(id=session.id).update(desired_state="stopped", stopped_by_user=True)
+    told = ada.get(path_of(session)).text
+    assert "It was stopped, and is not started by itself." in told and "Press “Resume session”" in told
+
+
+# --- what people choose ---
+
+PAGE = "/settings/notifications/"
+
+
+def test_email_is_chosen_where_it_can_be_sent(ada: Client, world: World, settings: Any) -> None:
+    chosen = {"email": "on", "kinds": ["gave_up"], "every": 60, "minimum_share": 0}
+    assert "sends no e-mail" in ada.post(PAGE, chosen).text
+    settings.KANDEV_EMAIL = True
+    world.ada.email = ""
+    world.ada.save()
+    assert "no e-mail address" in ada.post(PAGE, chosen).text
+    world.ada.email = "ada@example.com"
+    world.ada.save()
+    assert ada.post(PAGE, chosen).status_code == 302
+    row = NotificationSettings.objects.get(user=world.ada)
+    assert (row.email, row.kinds, row.every) == (True, ["gave_up"], 60)
+    assert ada.post(PAGE + "test/").status_code == 302
+    assert Delivery.objects.get().is_test
+
+
+def test_a_webhooks_secret_is_shown_once(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_calls, "check_address", lambda url: None)
+    made = ada.post(PAGE + "webhooks/", {"url": "https://hooks.example/x", "owner": "", "kinds": ["held"]})
+    hook = Webhook.objects.get()
+    assert (made.status_code, hook.user, hook.kinds) == (201, world.ada, ["held"])
+    assert hook.secret in made.text and hook.secret not in ada.get(PAGE).text
+    assert "no-store" in made.headers["Cache-Control"]
+    before = hook.secret
+    rotated = ada.post(f"{PAGE}webhooks/{hook.id}/rotate/").text
+    hook.refresh_from_db()
+    assert hook.secret != before and hook.secret in rotated
+    ada.post(f"{PAGE}webhooks/{hook.id}/remove/")
+    assert not Webhook.objects.exists()
+
+
+@pytest.mark.parametrize("url", ["http://hooks.example/", "https://127.0.0.1/", "https://169.254.169.254/", "nonsense"])
+def test_a_webhook_that_leads_inside_is_refused_with_a_reason(ada: Client, url: str) -> None:
+    answer = ada.post(PAGE + "webhooks/", {"url": url, "owner": "", "kinds": ["held"]})
+    assert (answer.status_code, Webhook.objects.count(), 'class="errors"' in answer.text) == (422, 0, True)
+
+
+def test_a_teams_webhook_and_policy_are_for_who_looks_after_the_team(
+    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_calls, "check_address", lambda url: None)
+    team = Group.objects.get(user=world.ada)
+    asked = {"url": "https://hooks.example/x", "owner": str(team.pk), "kinds": ["held"]}
+    policy = f"/settings/teams/{team.pk}/policy/"
+    assert ada.post(PAGE + "webhooks/", asked).status_code == 422
+    assert (ada.get(policy).status_code, ada.post(policy, {"policy": "manual"}).status_code) == (200, 403)
+    TeamRole.objects.update_or_create(user=world.ada, team=team, defaults={"role": "admin"})
+    assert ada.post(PAGE + "webhooks/", asked).status_code == 201
+    assert Webhook.objects.get().team == team
+    assert ada.post(policy, {"policy": "manual", "continues": "on"}).status_code == 302
+    row = TeamPolicy.objects.get()
+    assert (row.policy, row.continue_prompts, row.updated_by) == ("manual", True, world.ada)
+    assert "By hand" in ada.get(policy).text

@@ -1,0 +1,193 @@
+"""What is looked for on the board, what its chips say, and how often it asks the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from executors_app.models import AgentProfile, Executor
+from sessions_app.models import Supervisor, Task, TaskSession
+from sessions_app.services.tasks import create_session
+from tests.pages.world import World, asks, first_prompt, hear, make_sweep, path_of
+
+
+@pytest.fixture
+def many(world: World) -> World:
+    """Four tasks: one by a colleague, one with another agent, one that asks, one in review of another team of Ada's."""
+    mate = User.objects.create_user("mate")
+    mate.groups.add(world.team)
+    world.task("Paint the bridge", description="green, please")
+    Task.objects.filter(title="Paint the bridge").update(created_by=mate)
+    other = AgentProfile.objects.create(name="Otter", agent_type="demo")
+    session = create_session(mate, world.task("Count the fish"), other, world.executor)
+    TaskSession.objects.filter(id=session.id).update(worktree_branch="kandev/fish-7")
+    hear(world.running_session(), asks())
+    second = Group.objects.create(name="Second team")
+    world.ada.groups.add(second)
+    Task.objects.create(title="Write the review", team=second, state="REVIEW", created_by=mate)
+    return world
+
+
+TITLES = ("Paint the bridge", "Count the fish", "Mend the tests", "Write the review")
+LOOKED_FOR: dict[str, tuple[Callable[[], str], set[str]]] = {
+    "words of the title": (lambda: "q=BRIDGE", {"Paint the bridge"}),
+    "words of the description": (lambda: "q=green", {"Paint the bridge"}),
+    "the agent's name": (lambda: "q=otter", {"Count the fish"}),
+    "a branch": (lambda: "q=fish-7", {"Count the fish"}),
+    "what is nowhere": (lambda: "q=%25", set()),
+    "a team": (lambda: f"team={Group.objects.get(name='Second team').id}", {"Write the review"}),
+    "an agent": (lambda: f"agent={AgentProfile.objects.get(name='Otter').id}", {"Count the fish"}),
+    "a state": (lambda: "state=REVIEW", {"Write the review"}),
+    "the own": (lambda: "mine=1", {"Count the fish", "Mend the tests"}),
+    "what needs somebody": (lambda: "needs=1", {"Mend the tests"}),
+    "two things at once": (lambda: "mine=1&q=fish", {"Count the fish"}),
+    "what cannot be meant": (lambda: "team=x&agent=y&state=z", set(TITLES)),
+    "another team's": (lambda: f"team={Group.objects.get(name=BOBS).id}", set()),
+}
+BOBS = "Bob's team"
+
+
+@pytest.mark.parametrize("looked_for", LOOKED_FOR)
+def test_the_board_shows_what_is_looked_for(looked_for: str, ada: Client, many: World) -> None:
+    query, wanted = LOOKED_FOR[looked_for]
+    page, live = ada.get(f"/?{query()}").text, ada.get(f"/live/?{query()}").json()["parts"]["board"]
+    for shown in (page, live):
+        assert {title for title in TITLES if f">{title}</a>" in shown} == wanted
+    assert ("No task fits." in page) is (not wanted)
+
+
+def test_what_is_looked_for_stays_in_the_form_and_in_the_live_address(ada: Client, many: World) -> None:
+    page = ada.get('/?q="><script>&needs=1').text
+    assert 'value="&quot;&gt;&lt;script&gt;"' in page
+    assert 'data-live="/live/?q=%22%3E%3Cscript%3E&amp;needs=1"' in page
+    assert "<script>" not in page.split("</head>")[1]
+
+
+def asking(world: World) -> TaskSession:
+    session = world.running_session()
+    hear(session, asks())
+    return session
+
+
+def doubting(world: World) -> TaskSession:
+    session = world.resting_session()
+    session.prompts.create(message_id="held", text="x", state="held")
+    return session
+
+
+def done(world: World) -> TaskSession:
+    session = world.resting_session()
+    TaskSession.objects.filter(id=session.id).update(work_state="done")
+    return session
+
+
+def interrupted(world: World) -> TaskSession:
+    session = world.running_session()
+    TaskSession.objects.filter(id=session.id).update(launch_id="")
+    return session
+
+
+CHIPS: dict[str, tuple[Callable[[World], TaskSession], list[str], list[str]]] = {
+    "at work": (lambda world: world.running_session(), ["Working"], ["Running", "Idle"]),
+    "at rest": (lambda world: world.resting_session(), ["Your turn"], ["Idle", "Work done"]),
+    "asking": (asking, ["Working", "Asks for permission"], ["Waiting"]),
+    "in doubt": (doubting, ["Prompt in doubt"], []),
+    "cut short": (interrupted, ["Interrupted at work"], []),
+    "done": (done, ["Your turn", "Work done"], ["Idle"]),
+    "not started": (lambda world: world.session(), ["Not started"], ["Idle", "Work done"]),
+}
+
+
+@pytest.mark.parametrize("how", CHIPS)
+def test_the_chips_of_a_session_say_its_state_and_what_that_leaves_out(how: str, ada: Client, world: World) -> None:
+    make, said, unsaid = CHIPS[how]
+    session = make(world)
+    page = ada.get("/").text
+    chips = page.split(f'href="{path_of(session)}"')[1].split("</li>")[0]
+    for words in said:
+        assert f">{words}</span>" in chips
+    for words in unsaid:
+        assert f">{words}</span>" not in chips
+
+
+def test_until_somebody_has_looked_after_a_restart_nothing_is_claimed(ada: Client, world: World) -> None:
+    world.running_session()
+    Supervisor.objects.update(swept_at=None)
+    assert "Looking after a restart" in ada.get("/").text
+
+
+def ask_count(client: Client, path: str) -> int:
+    with CaptureQueriesContext(connection) as seen:
+        client.get(path)
+    return len(seen)
+
+
+def test_the_board_asks_as_often_for_five_hundred_tasks_as_for_ten(ada: Client, world: World) -> None:
+    rows = [Task(title=f"Task {n}", team=world.team, repository=world.repository) for n in range(490)]
+    sessions = [world.running_session() for _ in range(2)]
+    hear(sessions[0], asks())
+    make_sweep(sessions[0], loaded=1)
+    for _ in range(8):
+        world.task()
+    few = [ask_count(ada, path) for path in ("/", "/?needs=1&q=a&mine=1", "/live/")]
+    made = Task.objects.bulk_create(rows)
+    TaskSession.objects.bulk_create(
+        TaskSession(task=task, agent_profile=world.profile, executor=world.executor) for task in made for _ in range(2)
+    )
+    assert [ask_count(ada, path) for path in ("/", "/?needs=1&q=a&mine=1", "/live/")] == few
+    assert "The newest 50 of" in ada.get("/").text
+
+
+def test_since_the_last_restart_it_is_told_what_came_of_it_and_who_needs_somebody(
+    ada: Client, bob: Client, world: World
+) -> None:
+    needy, calm = asking(world), world.resting_session()
+    sweep = make_sweep(needy)
+    sweep.rows.create(session=calm, observed="alive", rule="alive_same_agent", agent_action="reattach")
+    page = ada.get("/").text.split("Since the last restart")[1].split("</section>")[0]
+    assert f'href="/sweeps/{sweep.id}/?came=reattached">1 reattached' in page
+    assert f'href="/sweeps/{sweep.id}/?came=loaded">1 loaded' in page
+    assert "1 needs you" in page
+    assert path_of(needy) in page
+    assert path_of(calm) not in page
+    assert "Since the last restart" not in bob.get("/").text
+
+
+def test_a_start_that_has_not_ended_is_said_to_be_under_way(ada: Client, world: World) -> None:
+    make_sweep(world.resting_session()).rows.update(receipt_kind="")
+    assert "1 still starting" in ada.get("/").text
+
+
+def test_the_form_offers_first_what_was_chosen_last(ada: Client, world: World) -> None:
+    place = Executor.objects.create(name="Another place", runtime="local_standalone")
+    profile = AgentProfile.objects.create(name="Zed", agent_type="demo")
+    create_session(world.ada, world.task(), profile, place)
+    for page in (ada.get("/").text, ada.get(f"/tasks/{world.task().id}/").text):
+        for row in (place, profile):
+            assert f'<option value="{row.id}" selected>' in page
+
+
+def test_a_task_is_started_with_one_click_and_its_words(ada: Client, world: World) -> None:
+    task = world.task("Quick", description="Do it.")
+    assert f'formaction="/tasks/{task.id}/start/"' in ada.get("/").text
+    answer = ada.post(f"/tasks/{task.id}/start/")
+    session = task.sessions.get()
+    assert answer.headers["Location"] == path_of(session)
+    assert (first_prompt(session).text, session.agent_profile, session.owner) == ("Do it.", world.profile, world.ada)
+    assert f'formaction="/tasks/{task.id}/start/"' not in ada.get("/").text, "a second one is made on the task's page"
+
+
+def test_without_an_agent_a_start_says_what_lacks(ada: Client, world: World) -> None:
+    task = world.task()
+    AgentProfile.objects.all().delete()
+    answer: Any = ada.post(f"/tasks/{task.id}/start/", follow=True)
+    assert "There is no agent profile or no executor yet." in answer.text
+    assert not task.sessions.exists()
+    assert timezone.now() >= task.created_at

@@ -1,0 +1,98 @@
+"""The inbox by the keyboard, kept true by itself; and a page that tells whether somebody looks at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, expect
+
+from sessions_app.models import AttentionMark, TaskSession
+from tests.attention.raising import raised, settled
+from tests.pages.browsers import NO_SOCKET
+from tests.pages.world import World, make_world, path_of, supervise
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+WATCH = """async () => {
+  const { tellPresence } = await import("/static/kandev/presence.js");
+  window.told = [];
+  window.look = tellPresence((here) => window.told.push(here));
+  window.look();
+  window.dispatchEvent(new Event("keydown"));
+  Object.defineProperty(document, "hidden", { value: true, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+  document.dispatchEvent(new Event("visibilitychange"));
+  Object.defineProperty(document, "hidden", { value: false, configurable: true });
+  window.dispatchEvent(new Event("keydown"));
+  return window.told;
+}"""
+
+
+@pytest.fixture
+def world(browser: Browser) -> World:
+    supervise()
+    return make_world()
+
+
+def test_the_inbox_is_worked_through_by_the_keyboard_and_keeps_itself_true(visit: Any, world: World) -> None:
+    session = world.running_session()
+    first, second = raised(session, "gave_up"), raised(session, "held", "two")
+    ada = visit()
+    page = ada.open("/attention/")
+    number = page.locator("#attention-count")
+    expect(number).to_have_text("2")
+    page.keyboard.press("j")
+    expect(page.get_by_role("link", name="What one")).to_be_focused()
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    page.keyboard.press("e")
+    expect(number).to_have_text("1")
+    expect(page.get_by_text("Seen, and still open")).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("d")
+    expect(page.get_by_role("link", name="What two")).to_have_count(0)
+    expect(number).to_be_hidden()
+    eventually(lambda: AttentionMark.objects.filter(item=second, dismissed_at__isnull=False).exists())
+    assert AttentionMark.objects.get(item=first).dismissed_at is None
+
+    raised(session, "permission", "three")
+    expect(page.get_by_role("link", name="What three")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    assert Axe().run(page).response["violations"] == []
+    settled(session)
+    expect(page.get_by_text("Nothing needs you")).to_be_visible()
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_an_item_leads_to_its_session_which_says_why_it_is_quiet(visit: Any, world: World) -> None:
+    session = world.running_session()
+    session.runs.all().delete()
+    TaskSession.objects.filter(id=session.id).update(state="WAITING_FOR_INPUT", work_state="idle")
+    raised(session, "idle")
+    ada = visit()
+    page = ada.open("/attention/")
+    page.get_by_role("link", name="Open session").click()
+    expect(page).to_have_url(f"{page.url.split('/tasks/')[0]}{path_of(session)}")
+    expect(page.locator("#stillness")).to_contain_text("Give it a prompt.")
+    expect(page.locator("#policy")).to_contain_text("Said by the deployment.")
+    page.locator("summary", has_text="After a restart").click()
+    page.get_by_label("Who brings the agent back").select_option("manual")
+    page.get_by_role("button", name="Set policy").click()
+    expect(page.locator("#policy")).to_contain_text("Said by the session.")
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_a_page_that_nobody_sees_says_so_once_and_says_again_when_somebody_is_back(visit: Any, world: World) -> None:
+    page = visit().open("/")
+    assert page.evaluate(WATCH) == [True, False, True]
+
+
+def test_the_page_of_the_choices_has_no_barrier(visit: Any, world: World) -> None:
+    page = visit().open("/settings/notifications/")
+    expect(page.get_by_role("heading", name="New webhook")).to_be_visible()
+    assert Axe().run(page).response["violations"] == []

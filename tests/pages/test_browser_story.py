@@ -1,0 +1,209 @@
+"""The board, the timeline, sweeps, help and the places in a real browser: keys, choices, phones, both themes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.utils import timezone
+from playwright.sync_api import Browser, expect
+
+from sessions_app.models import SweepRequest, Task, TaskSession
+from tests.pages.browsers import NO_SOCKET
+from tests.pages.world import World, asks, hear, make_sweep, make_world, path_of, supervise
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def world(browser: Browser) -> World:
+    supervise()
+    return make_world()
+
+
+def a_full_world(world: World) -> TaskSession:
+    """Sessions in every column, one of them asking, and a sweep that found them."""
+    world.ada.is_staff = True
+    world.ada.save()
+    session = world.running_session()
+    hear(session, asks())
+    session.receipts.create(kind="reattached", verified="same_process")
+    resting = world.resting_session(resume_token="t")
+    Task.objects.filter(id=resting.task_id).update(title="Paint the bridge")
+    sweep = make_sweep(session, loaded=1, reattached=1, failed=1)
+    sweep.rows.create(session=resting, observed="alive", rule="alive_same_agent", agent_action="reattach")
+    world.task("Count the fish", description="All of them.")
+    return session
+
+
+def request_under_way() -> str:
+    return f"/sweeps/requests/{SweepRequest.objects.create(rows_done=3, rows_in_all=9).id}/"
+
+
+PLACES: dict[str, Callable[[TaskSession], str]] = {
+    "board": lambda session: "/",
+    "a board on which nothing fits": lambda session: "/?q=nowhere",
+    "timeline": lambda session: f"{path_of(session)}timeline/",
+    "sweep": lambda session: f"/sweeps/{session.sweep_outcomes.get().sweep_id}/",
+    "a sweep under way": lambda session: request_under_way(),
+    "executors": lambda session: "/executors/",
+    "agents": lambda session: "/agents/",
+    "help": lambda session: "/help/",
+    "restart": lambda session: "/restart/",
+}
+
+
+def test_every_page_fits_a_telephone_and_can_be_read_in_both_themes(visit: Any, world: World) -> None:
+    session = a_full_world(world)
+    paths = {name: place(session) for name, place in PLACES.items()}
+    for scheme in ("light", "dark"):
+        ada = visit(viewport={"width": 360, "height": 740}, color_scheme=scheme)
+        for name, path in paths.items():
+            page = ada.open(path)
+            for summary in page.locator("details[data-key] > summary").all()[:2]:
+                summary.click()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360, name
+            found = Axe().run(page)
+            assert found.violations_count == 0, (name, scheme, found.generate_report())
+        assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_the_keys_walk_the_board_and_can_be_switched_off(visit: Any, world: World) -> None:
+    a_full_world(world)
+    ada = visit()
+    page = ada.open("/")
+    titles = page.locator(".task > .title")
+    page.keyboard.press("j")
+    expect(titles.nth(0)).to_be_focused()
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    page.keyboard.press("k")
+    expect(titles.nth(0)).to_be_focused()
+    page.keyboard.press("j")
+    expect(titles.nth(1)).to_be_focused()
+    page.keyboard.press("x")
+    expect(page.get_by_text("1 selected")).to_be_visible()
+    page.keyboard.press("x")
+    expect(page.locator("#bulk")).to_be_hidden()
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.type("jn?")
+    expect(page.get_by_role("searchbox")).to_have_value("jn?")
+    page.keyboard.press("Escape")
+    page.keyboard.press("n")
+    expect(page.get_by_label("Title", exact=True)).to_be_focused()
+    page.locator("h1").click()
+    page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keyboard")
+    expect(dialog).to_be_visible()
+    dialog.get_by_label("Single keys do this").uncheck()
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    ada.open("/")
+    page.keyboard.press("j")
+    expect(titles.nth(0)).not_to_be_focused()
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_what_is_looked_for_is_shown_at_once_and_is_in_the_address(visit: Any, world: World, picture: Any) -> None:
+    a_full_world(world)
+    page = visit().open("/")
+    picture(page, "board")
+    page.get_by_role("searchbox").fill("bridge")
+    expect(page.locator(".task")).to_have_count(1)
+    expect(page).to_have_url(re.compile(r"\?q=bridge$"))
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.reload()
+    expect(page.locator(".task")).to_have_count(1)
+    page.get_by_role("link", name="Show all").click()
+    expect(page.locator(".task")).to_have_count(3)
+    page.get_by_label("Needs somebody").check()
+    expect(page.locator(".task")).to_have_count(1)
+    expect(page.locator(".task")).to_contain_text("Asks for permission")
+
+
+def test_choices_focus_and_place_outlive_what_changes_on_the_board(visit: Any, world: World) -> None:
+    session = a_full_world(world)
+    ada = visit()
+    page = ada.open("/")
+    box = page.get_by_role("checkbox", name="Select Demo on Paint the bridge")
+    box.check()
+    page.get_by_role("checkbox", name="Select Demo on Mend the tests").check()
+    page.set_viewport_size({"width": 390, "height": 500})
+    box.focus()
+    before = page.evaluate("scrollY")
+    Task.objects.filter(id=session.task_id).update(title="Mend all the tests")
+    expect(page.get_by_text("Mend all the tests").first).to_be_visible()
+    expect(box).to_be_checked()
+    expect(box).to_be_focused()
+    assert abs(page.evaluate("scrollY") - before) < 5
+    expect(page.get_by_text("2 selected")).to_be_visible()
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.get_by_role("button", name="Stop selected").click()
+    expect(page.get_by_role("status").filter(has_text="2 sessions were asked to stop")).to_be_visible()
+    page.get_by_role("link", name="Back to the board").click()
+    expect(page.get_by_role("heading", name="Board")).to_be_visible()
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+@pytest.mark.parametrize("javascript", [True, False], ids=["with JavaScript", "without JavaScript"])
+def test_a_task_is_started_and_the_board_narrowed_with_and_without_javascript(
+    javascript: bool, visit: Any, world: World
+) -> None:
+    a_full_world(world)
+    page = visit(java_script_enabled=javascript).open("/")
+    page.get_by_label("State").select_option("TODO")
+    if not javascript:
+        page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.locator(".task")).to_have_count(1)
+    page.get_by_role("button", name="Start Count the fish").click()
+    expect(page.get_by_role("heading", name="Count the fish")).to_be_visible()
+    assert TaskSession.objects.latest("created_at").prompts.get().text == "All of them."
+
+
+def test_a_timeline_is_read_and_goes_on_by_itself(visit: Any, world: World) -> None:
+    session = a_full_world(world)
+    ada = visit(timezone_id="Asia/Tokyo")
+    page = ada.open(f"{path_of(session)}timeline/")
+    entry = page.locator(".entry", has_text="The agent asked for a permission")
+    expect(entry.locator("time")).to_have_text("21:00:00")
+    expect(page.get_by_role("heading", name="March 1, 2026")).to_be_visible()
+    entry.locator("summary").click()
+    expect(entry.get_by_text("wait kind")).to_be_visible()
+    hear(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
+    expect(page.locator(".entry", has_text="exit status -9")).to_be_visible()
+    expect(entry.get_by_text("wait kind")).to_be_visible()
+    entry.get_by_role("link", name="The conversation until then").click()
+    expect(page.get_by_role("heading", name="Mend the tests")).to_be_visible()
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_a_dry_run_shows_how_far_it_is_and_then_what_it_found(visit: Any, world: World) -> None:
+    session = a_full_world(world)
+    ada = visit()
+    page = ada.open("/sweeps/")
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.get_by_role("heading", name="The supervisor has not begun yet")).to_be_visible()
+    SweepRequest.objects.update(rows_done=1, rows_in_all=2)
+    expect(page.get_by_role("progressbar", name="1 of 2 sessions")).to_be_visible()
+    SweepRequest.objects.update(done_at=timezone.now(), report=a_report(session))
+    expect(page.get_by_text("Nothing was written: 1 looked at in 7 ms.")).to_be_visible()
+    expect(page.get_by_role("link", name="Mend the tests")).to_be_visible()
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def a_report(session: TaskSession) -> dict[str, Any]:
+    row = {
+        "session_id": str(session.id),
+        "task_id": str(session.task_id),
+        "task_title": "Mend the tests",
+        "observed": "alive",
+        "rule": "alive_same_agent",
+        "agent_action": "reattach",
+        "strategy": "",
+        "error_message": "",
+    }
+    return {"examined": 1, "duration_ms": 7, "outcomes": {}, "sessions": [row]}

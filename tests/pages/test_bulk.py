@@ -1,0 +1,92 @@
+"""Many sessions resumed or stopped at once, on the page and in the API: each row is on its own."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from sessions_app.models import TaskSession, TeamRole
+from sessions_app.services import bulk, intents
+from tests.pages.world import World, path_of
+
+
+def open_orders(session: TaskSession) -> list[str]:
+    return list(session.intents.filter(done_at=None).values_list("kind", flat=True))
+
+
+def ids(*sessions: TaskSession) -> list[str]:
+    return [str(one.id) for one in sessions]
+
+
+def ask_api(client: Client, action: Any, sessions: Any) -> Any:
+    body = {"action": action, "sessions": sessions}
+    return client.post("/api/v1/sessions/bulk/", body, content_type="application/json")
+
+
+def test_all_that_are_selected_are_stopped(ada: Client, world: World) -> None:
+    sessions = [world.running_session() for _ in range(2)]
+    answer = ada.post("/sessions/bulk/?q=x", {"action": "stop", "session": ids(*sessions)})
+    assert "2 sessions were asked to stop" in answer.text
+    assert 'href="/?q=x"' in answer.text, "the way back leads to what was looked for"
+    assert [open_orders(one) for one in sessions] == [["stop"], ["stop"]]
+
+
+def test_one_bad_row_never_stops_the_rest(
+    ada: Client, bob: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, over, broken, last = (world.resting_session(resume_token="t") for _ in range(4))
+    TaskSession.objects.filter(id=over.id).update(state="COMPLETED")
+    resume = intents.resume
+
+    def resume_but_one(session_id: uuid.UUID, by: Any) -> None:
+        if session_id == broken.id:
+            raise RuntimeError("a bug")
+        resume(session_id, by)
+
+    monkeypatch.setattr(bulk, "ORDERS", {"resume": resume_but_one})
+    nowhere = str(uuid.uuid4())
+    wanted = [*ids(good, over, broken), nowhere, *ids(last)]
+    results = ask_api(ada, "resume", wanted).json()["results"]
+    assert [one["session_id"] for one in results] == wanted
+    assert [one["code"] for one in results] == ["", "terminal_state", "internal_error", "not_found", ""]
+    assert [open_orders(one) for one in (good, over, broken, last)] == [["start"], [], [], ["start"]]
+    html = ada.post("/sessions/bulk/", {"action": "resume", "session": wanted}).text
+    assert "2 sessions were asked to go on; 3 were not" in html
+    assert "The session has ended for good." in html
+    assert html.index("The session has ended for good.") < html.index("Done: asked to go on"), "what failed comes first"
+    assert {one["code"] for one in ask_api(bob, "resume", ids(good)).json()["results"]} == {"not_found"}
+
+
+def test_a_viewer_may_order_nothing(ada: Client, world: World) -> None:
+    session = world.running_session()
+    TeamRole.objects.create(team=world.team, user=world.ada, role=TeamRole.Role.VIEWER)
+    assert ask_api(ada, "stop", ids(session)).status_code == 403
+    assert ada.post("/sessions/bulk/", {"action": "stop", "session": ids(session)}).status_code == 403
+    assert open_orders(session) == []
+    assert path_of(session) in ada.get("/").text
+    assert 'name="session"' not in ada.get("/").text
+
+
+@pytest.mark.parametrize(
+    ("action", "sessions"),
+    [("explode", ["{id}"]), ("stop", []), ("stop", ["nonsense"]), ("stop", ["{many}"]), ("", ["{id}"])],
+)
+def test_a_wrong_request_does_nothing_and_says_why(action: str, sessions: list[str], ada: Client, world: World) -> None:
+    session = world.running_session()
+    if sessions == ["{many}"]:
+        sessions = [str(uuid.uuid4()) for _ in range(bulk.LIMIT + 1)]
+    given = [str(session.id) if one == "{id}" else one for one in sessions]
+    assert ask_api(ada, action, given).status_code == 400
+    answer = ada.post("/sessions/bulk/", {"action": action, "session": given})
+    assert answer.status_code == 422
+    assert "Nothing was done." in answer.text
+    assert open_orders(session) == []
+
+
+def test_the_same_session_twice_is_one_order(ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    assert len(ask_api(ada, "resume", ids(session, session)).json()["results"]) == 1
+    assert open_orders(session) == ["start"]

@@ -1,0 +1,103 @@
+"""A list says of every session what its own page says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from sessions_app.models import ResumeToken, Run, TaskSession
+from sessions_app.models.derived import derived_status, newest_run
+from sessions_app.services.assessment import execution_of
+from sessions_app.services.derived import derived_of
+from tests.pages.world import World, asks, hear
+
+
+def asking(world: World) -> TaskSession:
+    session = world.running_session()
+    hear(session, asks())
+    return session
+
+
+def with_key(**values: object) -> Callable[[World], TaskSession]:
+    """A session whose key is in another state."""
+
+    def make(world: World) -> TaskSession:
+        session = asking(world)
+        ResumeToken.objects.filter(session=session).update(**values)
+        return session
+
+    return make
+
+
+def answered_elsewhere(world: World) -> TaskSession:
+    session = asking(world)
+    session.permissions.update(state="resolved")
+    return session
+
+
+def waiting_outside(world: World) -> TaskSession:
+    session = asking(world)
+    session.permissions.update(state="resolved")
+    Run.objects.filter(session=session).update(wait_kind="external", wait_id="build", has_process=False)
+    ResumeToken.objects.filter(session=session).update(wait_kind="external", wait_id="build")
+    return session
+
+
+def agent_gone(world: World) -> TaskSession:
+    session = world.running_session()
+    TaskSession.objects.filter(id=session.id).update(launch_id="")
+    return session
+
+
+def run_ended(state: str, *, waited: bool = False) -> Callable[[World], TaskSession]:
+    def make(world: World) -> TaskSession:
+        session = world.running_session()
+        session.runs.update(state=state, ended_at=timezone.now(), waited=waited)
+        return session
+
+    return make
+
+
+SITUATIONS: dict[str, tuple[Callable[[World], TaskSession], str]] = {
+    "nothing was said": (lambda world: world.session(), "idle"),
+    "a turn goes on": (lambda world: world.running_session(), "running"),
+    "the turn is over": (lambda world: world.resting_session(), "idle"),
+    "its agent is gone": (agent_gone, "interrupted_startup"),
+    "it was interrupted": (run_ended("interrupted"), "interrupted_startup"),
+    "it was interrupted while it waited": (run_ended("interrupted", waited=True), "interrupted_waiting"),
+    "it asks": (asking, "waiting"),
+    "its answer is on its way": (with_key(consumed_at=timezone.now()), "waiting"),
+    "its key is too old": (with_key(expires_at=timezone.now()), "interrupted_waiting"),
+    "its key was taken back": (with_key(revoked_at=timezone.now()), "interrupted_waiting"),
+    "its question is settled": (answered_elsewhere, "interrupted_waiting"),
+    "it waits for a build": (waiting_outside, "waiting"),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_list_and_a_page_agree(situation: str, world: World) -> None:
+    make, expected = SITUATIONS[situation]
+    session = make(world)
+    session.refresh_from_db()
+    alone = derived_status(session, execution_of(session), newest_run(session))
+    assert derived_of([session])[session.id] == alone == expected
+
+
+def test_the_newest_turn_counts_and_many_ask_no_more_than_few(world: World) -> None:
+    few = [make(world) for make, _ in SITUATIONS.values()]
+    for session in few:
+        session.runs.create(message_id="old", state="interrupted", started_at=timezone.now().replace(year=2020))
+    many = few + [make(world) for make, _ in SITUATIONS.values()]
+    counts = []
+    for sessions in (few, many):
+        fresh = list(TaskSession.objects.filter(id__in=[one.id for one in sessions]))
+        with CaptureQueriesContext(connection) as seen:
+            told = derived_of(fresh)
+        counts.append(len(seen))
+        for one in fresh:
+            assert told[one.id] == derived_status(one, execution_of(one), newest_run(one))
+    assert counts == [4, 4]

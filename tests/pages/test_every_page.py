@@ -1,0 +1,178 @@
+"""Every page there is, in both themes, on a desk and on a telephone: it can be read, it fits, and nothing complains.
+
+The pages are those of the authorization matrix, so a new one is walked to by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.urls import reverse
+from playwright.sync_api import Browser, Page, expect
+
+from sessions_app.models import LoginLink, SweepRequest
+from sessions_app.services import api_tokens
+from tests.pages.browsers import NO_SOCKET, Visit
+from tests.pages.test_browser import busy_session
+from tests.pages.world import World, make_sweep, make_world, supervise
+from tests.rights.matrix import PAGES
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+NOT_TO_LOOK_AT: Final = re.compile(
+    r"live/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$"
+)
+"""Parts of pages, pictures and words for programs; coming in is walked to by somebody who is not in yet."""
+ROUTES: Final = [
+    route
+    for route, methods in PAGES.items()
+    if "get" in methods and not NOT_TO_LOOK_AT.search(route) and 200 in methods["get"].statuses
+]
+ADMIN: Final = (
+    "/admin/",
+    "/admin/sessions_app/",
+    "/admin/sessions_app/tasksession/",
+    "/admin/executors_app/executor/add/",
+)
+PHONE: Final = 360
+
+
+@pytest.fixture
+def world(browser: Browser) -> World:
+    supervise()
+    return make_world()
+
+
+@pytest.fixture
+def names(world: World) -> Mapping[str, Any]:
+    """What the variables in addresses are, in a world in which there is something of everything."""
+    session = busy_session(world)
+    sweep = make_sweep(session, reattached=3, loaded=1, failed=1)
+    world.ada.is_staff, world.ada.first_name = True, "Ada Lovelace"
+    world.ada.save()
+    api_tokens.make(world.ada, "Nightly build", "write", 90)
+    asked = SweepRequest.objects.create(by=world.ada, sweep=sweep, report={"sessions": []})
+    return {
+        "task_id": session.task_id,
+        "session_id": session.id,
+        "sweep_id": sweep.id,
+        "request_id": asked.id,
+        "team_id": world.team.pk,
+    }
+
+
+def paths(names: Mapping[str, Any]) -> Iterator[str]:
+    for route in ROUTES:
+        yield "/" + re.sub(r"<\w+:(\w+)>", lambda found: str(names[found[1]]), route)
+
+
+def look_at(page: Page, path: str, width: int) -> list[str]:
+    """What is wrong with a page."""
+    answer = page.goto(path)
+    assert answer is not None
+    wrong = [] if answer.status == 200 else [f"{path}: {answer.status}"]
+    if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
+        wrong.append(f"{path}: {wide} pixels wide")
+    return [*wrong, *ill_read(page, path)]
+
+
+def ill_read(page: Page, path: str) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    return [f"{path}: {one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
+
+
+def is_dark(page: Page) -> bool:
+    back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(int(part) for part in re.findall(r"\d+", back)[:3]) < 200
+
+
+SCREENS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
+    "a light desk": ("light", {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"}),
+    "a dark telephone": ("dark", {"viewport": {"width": PHONE, "height": 740}, "color_scheme": "light"}),
+}
+"""The theme is what was chosen, whatever the system has."""
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_every_page_can_be_read_and_complains_of_nothing(screen: str, visit: Any, names: Mapping[str, Any]) -> None:
+    theme, options = SCREENS[screen]
+    ada: Visit = visit(**options)
+    page = ada.open("/settings/profile/")
+    page.locator(".account summary").click()
+    page.get_by_role("button", name=theme.capitalize(), exact=True).click()
+    expect(page.locator("html")).to_have_attribute("data-theme", theme)
+    wrong = ill_read(page, "the open menu")
+    width = options["viewport"]["width"]
+    for path in paths(names):
+        wrong += look_at(page, path, width)
+        wrong += [] if is_dark(page) is (theme == "dark") else [f"{path}: the wrong theme"]
+    assert wrong == []
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_coming_in_can_be_read_in_both_themes(visit: Any, world: World) -> None:
+    link = reverse("login-link", args=(LoginLink.mint(world.ada),))
+    wrong = []
+    for scheme in ("light", "dark"):
+        nobody: Visit = visit(viewport={"width": PHONE, "height": 740}, color_scheme=scheme)
+        nobody.context.clear_cookies()
+        for path in ("/login/", link):
+            wrong += look_at(nobody.page, path, PHONE)
+            assert is_dark(nobody.page) is (scheme == "dark")
+        nobody.page.goto("/login/used/")
+        wrong += ill_read(nobody.page, "used link")
+        assert nobody.unexpected("410") == []
+    assert wrong == []
+
+
+def test_the_admin_can_be_read_and_complains_of_nothing(visit: Any, names: Mapping[str, Any]) -> None:
+    ada: Visit = visit(viewport={"width": 1280, "height": 800})
+    wrong = []
+    for path in ADMIN:
+        ada.open(path)
+        assert ada.complaints == []
+        wrong += ill_read(ada.page, path)
+        ada.complaints.clear()  # axe tries styles of its own, which the policy refuses
+    assert wrong == []
+
+
+def test_menus_and_dialogs_go_by_the_keyboard(visit: Any, world: World) -> None:
+    ada: Visit = visit(viewport={"width": 1280, "height": 800})
+    page = ada.open("/design/")
+    summary = page.locator(".account summary")
+    summary.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="Settings")).to_be_visible()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("link", name="Settings")).to_be_hidden()
+    expect(summary).to_be_focused()
+    opener = page.get_by_role("button", name="Open the dialog")
+    opener.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert ill_read(page, "the open dialog") == []
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(opener).to_be_focused()
+    assert ada.complaints == []
+
+
+def test_a_token_is_made_shown_once_and_revoked(visit: Any, world: World) -> None:
+    ada: Visit = visit(viewport={"width": 390, "height": 844})
+    page = ada.open("/settings/tokens/")
+    expect(page.get_by_text("No token yet")).to_be_visible()
+    page.get_by_label("What it is for").fill("Nightly build")
+    page.get_by_role("button", name="Make token").click()
+    expect(page.locator("#new-token")).to_have_text(re.compile(r"kdv_[\w-]{43}"))
+    expect(page.get_by_role("button", name="Copy")).to_be_visible()
+    assert ill_read(page, "a new token") == []
+    page.goto("/settings/tokens/")
+    expect(page.locator("#new-token")).to_have_count(0)
+    page.on("dialog", lambda asked: asked.accept())
+    page.get_by_role("button", name="Revoke Nightly build").click()
+    expect(page.get_by_text("The token is revoked")).to_be_visible()
+    assert ada.complaints == []

@@ -1,0 +1,45 @@
+"""Help: complete, with pictures of what is there; and nothing of a team for others."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from sessions_app.domain.states import SessionState, TaskState
+from sessions_app.domain.status import DerivedStatus
+from sessions_app.views.glossary import glossary
+from sessions_app.views.help_page import PICTURES
+from sessions_app.views.wording import DERIVED, OUTCOMES, SESSION_STATES, TASK_STATES
+from tests.pages.world import World
+
+
+def test_every_word_that_the_pages_use_for_a_state_is_explained(ada: Client, world: World) -> None:
+    html = ada.get("/help/").text
+    for words, every in ((TASK_STATES, TaskState), (SESSION_STATES, SessionState), (DERIVED, DerivedStatus)):
+        assert set(words) == set(every)
+        for word in words.values():
+            assert f">{word.text}</span></dt>" in html
+    assert sum(len(part["rows"]) for part in glossary()) == len(TaskState) + len(SessionState) + len(
+        DerivedStatus
+    ) + len(OUTCOMES)
+
+
+def test_a_place_to_begin_is_named_to_its_own_team(ada: Client, bob: Client, world: World) -> None:
+    world.task("Begin here")
+    assert "Begin here" in ada.get("/help/").text
+    assert "Begin here" not in bob.get("/help/").text
+
+
+def test_the_pictures_are_those_that_the_tests_take(ada: Client, world: World) -> None:
+    html = ada.get("/help/").text
+    shown = [name for name in PICTURES if f"/help/pictures/{name}.png" in html]
+    assert {"board", "session-running", "session-after-a-restart", "sweeps"} <= set(shown)
+    for name in shown:
+        answer = ada.get(f"/help/pictures/{name}.png")
+        assert answer.headers["Content-Type"] == "image/png"
+        assert answer.content.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["secret-key", "board.png", "..", "sweep"])
+def test_no_other_file_is_given_out(name: str, ada: Client, world: World) -> None:
+    assert ada.get(f"/help/pictures/{name}.png").status_code == 404

@@ -1,0 +1,151 @@
+"""Restarting the control plane from the page: by whom, where, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from executors_app.agentctl import identity
+from sessions_app.models import Supervisor
+from sessions_app.services import restarting
+from sessions_app.services.first_steps import DEMO_TASK
+from tests.pages.world import World, make_sweep, path_of
+
+
+@pytest.fixture(autouse=True)
+def data(settings: Any, tmp_path: Path) -> Path:
+    settings.KANDEV_DATA_DIR, settings.KANDEV_EMBEDDED, settings.KANDEV_PUBLIC = tmp_path, True, False
+    return tmp_path
+
+
+@pytest.fixture
+def staff(world: World, ada: Client) -> Client:
+    world.ada.is_staff = True
+    world.ada.save()
+    return ada
+
+
+def keep(data: Path, pid: int | None = None, **told: Any) -> None:
+    """Let this process be one that a server on the loopback address keeps."""
+    keeper = identity.of(pid or os.getppid())
+    assert keeper
+    (data / "serve.json").write_text(json.dumps({"keeper": keeper.to_json(), "loopback": True, **told}))
+
+
+def test_staff_orders_a_restart_and_the_keeper_carries_it_out_once(staff: Client, world: World, data: Path) -> None:
+    orders = restarting.Orders(loopback=True)
+    keep(data)
+    assert "Restart the control plane now</button>" in staff.get("/restart/").text
+    assert staff.post("/restart/").status_code == 302
+    assert "It is about to be killed." in staff.get("/restart/").text
+    assert not orders.due(100.0), "whoever ordered is answered first"
+    assert not orders.due(100.0 + restarting.PAUSE / 2)
+    assert orders.due(100.0 + restarting.PAUSE)
+    orders.done(["web", "supervisor", "worker"])
+    assert not orders.due(200.0)
+    told = restarting.last_ordered()
+    assert told is not None
+    assert (told.by, list(told.killed)) == ("ada", ["web", "supervisor", "worker"])
+
+
+def test_an_order_of_a_server_that_is_no_more_is_forgotten(world: World, data: Path) -> None:
+    restarting.order_restart(world.ada)
+    orders = restarting.Orders(loopback=True)
+    assert not any(orders.due(now) for now in (1.0, 100.0))
+    assert not restarting.is_ordered()
+
+
+def keep_as(**setting: bool) -> Callable[[Path, Any], None]:
+    """Let a keeper keep this process, where the deployment is another."""
+
+    def prepare(data: Path, settings: Any) -> None:
+        keep(data)
+        for name, value in setting.items():
+            setattr(settings, name, value)
+
+    return prepare
+
+
+def damage(data: Path, settings: Any) -> None:
+    (data / "serve.json").write_text("{")
+
+
+WHERE: dict[str, Callable[[Path, Any], None]] = {
+    "there is no keeper": lambda data, settings: None,
+    "the keeper listens to the world": lambda data, settings: keep(data, loopback=False),
+    "another process is the keeper": lambda data, settings: keep(data, pid=os.getpid()),
+    "the keeper's file is damaged": damage,
+    "the database is not the embedded one": keep_as(KANDEV_EMBEDDED=False),
+    "it is public": keep_as(KANDEV_PUBLIC=True),
+}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_nobody_restarts_what_is_not_kept_here(
+    where: str, staff: Client, world: World, data: Path, settings: Any
+) -> None:
+    WHERE[where](data, settings)
+    assert staff.post("/restart/").status_code == 403
+    assert "Not from here" in staff.get("/restart/").text
+    assert not restarting.is_ordered()
+
+
+def test_only_staff_restarts_and_only_by_its_own_form(ada: Client, world: World, data: Path) -> None:
+    keep(data)
+    assert ada.post("/restart/").status_code == 403
+    world.ada.is_staff = True
+    world.ada.save()
+    guarded = Client(enforce_csrf_checks=True)
+    guarded.force_login(world.ada)
+    assert guarded.post("/restart/").status_code == 403
+    assert not restarting.is_ordered()
+
+
+def test_what_came_of_it_is_told_step_by_step(staff: Client, bob: Client, world: World, data: Path) -> None:
+    session = world.running_session()
+    killed = timezone.now() - timedelta(seconds=5)
+    done = {"by": "ada", "killed_at": killed.isoformat(), "killed": ["web", "supervisor", "worker"]}
+    (data / "restarted.json").write_text(json.dumps(done))
+    Supervisor.objects.update(started_at=killed - timedelta(hours=1))
+    assert "A new supervisor is starting" in staff.get("/restart/live/").json()["parts"]["restart"]
+    up = Supervisor.objects.create(
+        boot_id="new", host_id="h", started_at=killed + timedelta(seconds=1.5), beat_at=timezone.now()
+    )
+    state = staff.get("/restart/live/").json()["parts"]["restart"]
+    assert "1.5 s after the kill" in state
+    assert "It looks at everything" in state
+    up.swept_at = killed + timedelta(seconds=2)
+    up.save()
+    sweep = make_sweep(session)
+    session.receipts.create(kind="reattached", verified="same_process")
+    state = staff.get("/restart/live/").json()["parts"]["restart"]
+    assert "Nothing was lost: 1 agent went on working in the same process." in state
+    assert f'href="/sweeps/{sweep.id}/"' in state
+    assert f"{path_of(session)}timeline/" in state
+    assert path_of(session) not in bob.get("/restart/").text
+
+
+def test_the_first_steps_lead_to_a_restart_and_go_away(staff: Client, world: World, data: Path) -> None:
+    assert "See for yourself" not in staff.get("/").text
+    keep(data)
+    assert "See for yourself" not in staff.get("/").text, "without the demo there is nothing to take"
+    session = world.running_session()
+    task = session.task
+    task.title = DEMO_TASK
+    task.save()
+    page = staff.get("/").text
+    assert "It has begun" in page
+    assert 'formaction="/restart/"' in page
+    restarting.Orders(loopback=True).done(["web"])
+    keep(data)
+    assert f"{path_of(session)}timeline/" in staff.get("/").text
+    session.receipts.create(kind="reattached", verified="same_process")
+    assert "See for yourself" not in staff.get("/").text

@@ -1,0 +1,193 @@
+"""The timeline of a session: every line that tells its story, in plain words, page by page."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from sessions_app.models import ContinuityReceipt, NewEvent, Run, TaskSession, append
+from sessions_app.services import timeline as story
+from sessions_app.views.strip import draw
+from sessions_app.views.timeline_words import event_words, why
+from tests.pages.world import World, asks, first_prompt, hear, make_sweep, path_of
+
+WORDS: list[tuple[str, dict[str, Any], str, str]] = [
+    (
+        "session.state_changed",
+        {"to": "ERROR", "error_message": "No space left."},
+        "Something failed: No space left.",
+        "bad",
+    ),
+    ("session.state_changed", {"to": "COMPLETED"}, "The session was closed as completed", "good"),
+    ("session.agent_exited", {"expected": True}, "The agent’s process ended, as it was asked to", "off"),
+    ("session.agent_exited", {"exit_code": -9}, "The agent’s process ended by itself (exit status -9)", "bad"),
+    ("session.agentctl_error", {"error_message": "gone"}, "The workspace failed: gone", "bad"),
+    ("session.journal_gap", {"reason": "lines_missing"}, "lines of the agent’s record are missing", "bad"),
+    ("session.journal_skipped", {"count": 3}, "3 damaged lines", "bad"),
+    ("session.run.interrupted", {"reason": "agent_gone"}, "ended in the middle of the turn", "bad"),
+    ("session.run.interrupted", {"reason": "wait_timeout"}, "Nobody answered in time", "bad"),
+    ("session.run.interrupted", {"reason": "a_new_reason"}, "The turn was cut short: a new reason", "bad"),
+    ("session.run.waiting", {"wait_kind": "permission"}, "asked for a permission", "ask"),
+    ("session.run.waiting", {"wait_kind": "external", "reason": "the build"}, "something outside: the build", "ask"),
+    ("session.run.retrying", {"attempt": 2, "of": 5}, "tried again (try 2 of 5)", "ask"),
+    ("session.run.cancelled", {"reason": "new_message"}, "The turn was cancelled: new message", "off"),
+    ("session.prompt.held", {}, "not sent again by itself", "ask"),
+    ("session.something.never_seen", {}, "Never seen", "calm"),
+]
+
+
+@pytest.mark.parametrize(("name", "payload", "words", "tone"), WORDS)
+def test_a_line_of_the_log_is_told_in_plain_words(name: str, payload: dict[str, Any], words: str, tone: str) -> None:
+    told = event_words(name, payload)
+    assert words in told.text
+    assert told.tone == tone
+
+
+def test_every_event_of_the_story_has_words_of_its_own_even_without_its_payload() -> None:
+    for name in story.TOLD:
+        if name != "session.receipt":
+            assert event_words(name, {}).text != name.rpartition(".")[2].replace("_", " ").capitalize()
+
+
+def test_a_rule_is_explained_and_an_unknown_one_is_named() -> None:
+    assert why("dead_resume_now") != "Dead resume now."
+    assert why("of_a_later_version") == "Of a later version."
+
+
+def entries(client: Client, session: TaskSession, query: str = "") -> list[str]:
+    """The sentences of the page, newest first."""
+    html = client.get(f"{path_of(session)}timeline/{query}").text
+    told = re.findall(r'<li class="entry [^>]*>.*?<p>(.*?)</p>', html, re.DOTALL)
+    return [re.sub(r"<[^>]+>", "", one).strip() for one in told]
+
+
+def test_a_turn_that_is_interrupted_and_resumed_is_told_from_the_beginning(ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks(), {"kind": "agent.exited", "exit_code": -9, "expected": False})
+    session.receipts.create(kind="loaded", verified="replay", evidence={"replayed": 4})
+    receipt = session.receipts.get()
+    tell(session, "session.receipt", receipt_id=str(receipt.id), kind="loaded")
+    told = entries(ada, session)
+    wanted = [
+        "Loaded: the agent read its conversation back (verified by what it replayed).",
+        "The agent’s process ended",
+        "The agent asked for a permission and waits.",
+        "A turn began.",
+    ]
+    places = [next(number for number, one in enumerate(told) if words in one) for words in wanted]
+    assert places == sorted(places)
+    html = ada.get(f"{path_of(session)}timeline/").text
+    assert "“Look at the tests.”" in html
+    assert "<dt>replayed</dt><dd>4</dd>" in html
+    assert f'href="{path_of(session)}?before=' in html
+
+
+def tell(session: TaskSession, name: str, **payload: Any) -> None:
+    with transaction.atomic():
+        append(session.id, [NewEvent(name, payload)])
+
+
+def test_a_sweep_stands_where_it_was_with_what_it_found_and_why(ada: Client, bob: Client, world: World) -> None:
+    session = world.running_session()
+    sweep = make_sweep()
+    sweep.rows.create(session=session, observed="alive", rule="alive_same_agent", agent_action="reattach")
+    told = entries(ada, session)
+    assert told[0].startswith("The control plane was restarted. The agent had gone on in the same process")
+    html = ada.get(f"{path_of(session)}timeline/").text
+    assert f'href="/sweeps/{sweep.id}/"' in html
+    assert "The agent is there: reattach, drain the journal, send nothing." in html
+    assert bob.get(f"{path_of(session)}timeline/").status_code == 404
+    assert bob.get(f"{path_of(session)}timeline/live/").status_code == 404
+
+
+def test_before_anything_has_happened_it_says_what_will_be_told(ada: Client, world: World) -> None:
+    assert "Nothing has happened yet." in ada.get(f"{path_of(world.session())}timeline/").text
+
+
+def test_a_long_story_comes_in_pages_each_line_and_each_sweep_once(ada: Client, world: World) -> None:
+    session = world.running_session()
+    begun = timezone.now() - timedelta(hours=2)
+    with transaction.atomic():
+        append(
+            session.id,
+            [
+                NewEvent("session.agent_exited", {"exit_code": n}, at=begun + timedelta(seconds=20 * n))
+                for n in range(150)
+            ],
+        )
+    for n in range(7):
+        sweep = make_sweep()
+        sweep.started_at = begun + timedelta(seconds=400 * n + 10)
+        sweep.save()
+        sweep.rows.create(session=session, observed="alive", rule="alive_same_agent", agent_action="reattach")
+    seen: list[str] = []
+    query = ""
+    for _ in range(4):
+        seen += entries(ada, session, query)
+        older = re.search(r'href="(\?before=\d+)">What was before', ada.get(f"{path_of(session)}timeline/{query}").text)
+        if not older:
+            break
+        query = older[1]
+    codes = [int(found[1]) for one in seen if (found := re.search(r"exit status (\d+)", one))]
+    assert sorted(codes) == list(range(150))
+    assert len([one for one in seen if "restarted" in one]) == 7
+
+
+def test_the_picture_shows_the_turns_and_the_looks_and_can_be_heard(ada: Client, world: World) -> None:
+    session = world.running_session()
+    make_sweep(session)
+    hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+    html = ada.get(f"{path_of(session)}timeline/").text
+    assert 'role="img" aria-label="1 turn, 1 look after it"' in html
+    assert re.search(r'<rect class="good" x="[\d.]+" y="36" width="[\d.]+"', html)
+    assert re.search(r'<line class="ask" x1="[\d.]+"', html)
+
+
+def test_what_an_agent_or_a_user_wrote_cannot_act_on_the_page(ada: Client, world: World) -> None:
+    session = world.session(prompt="<script>alert(1)</script>")
+    session.intents.all().delete()
+    tell(session, "session.run.started", message_id=first_prompt(session).message_id)
+    tell(session, "session.agentctl_error", error_message="<img src=x onerror=alert(1)>", other={"<b>": ["<i>"]})
+    html = ada.get(f"{path_of(session)}timeline/").text.split("<main")[1]
+    for bad in ("<script>alert", "<img src=x", "<b>", "<i>"):
+        assert bad not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+
+
+def test_it_asks_the_database_as_often_for_many_lines_as_for_few(ada: Client, world: World) -> None:
+    session = world.running_session()
+    counts = []
+    for number in (1, 30):
+        for n in range(number):
+            receipt = ContinuityReceipt.objects.create(session=session, kind="reattached", verified="same_process")
+            tell(session, "session.receipt", receipt_id=str(receipt.id), kind="reattached", n=n)
+            make_sweep(session)
+        with CaptureQueriesContext(connection) as seen:
+            ada.get(f"{path_of(session)}timeline/")
+        counts.append(len(seen))
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("before", ["x", "-1", "9" * 30, ""])
+def test_a_place_that_is_none_is_not_there(before: str, ada: Client, world: World) -> None:
+    assert ada.get(f"{path_of(world.session())}timeline/?before={before}").status_code == 404
+
+
+def test_a_long_rest_is_drawn_short_and_said_to_be() -> None:
+    since = timezone.now() - timedelta(days=10)
+    until = since + timedelta(days=9)
+    turns = [Run(state="completed", started_at=since, ended_at=since + timedelta(minutes=20))]
+    turns.append(Run(state="interrupted", started_at=until - timedelta(minutes=20), ended_at=until))
+    drawn = draw(since, until, turns, [(since, True), (until, False)], [])
+    assert {bar.tone for bar in drawn.turns} == {"good", "bad"}
+    assert all(float(bar.width) > 350 for bar in drawn.turns), "the turns have the room"
+    assert [bar.title for bar in drawn.breaks] == ["Nothing for 9 days"]
+    assert drawn.agent[0].x == "0.0"
+    assert drawn.summary == "2 turns (1 cut short), 0 looks after it"

@@ -1,0 +1,232 @@
+"""A world in which agents die, supervisors crash and users change their minds, around the real loop and database."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from django.utils import timezone
+
+from executors_app.agentctl.protocol import AgentState
+from executors_app.domain import Launched, Observation
+from executors_app.models import ExecutorRunning
+from sessions_app.domain.recovery_examples import reported
+from sessions_app.domain.states import ENDED_STATES
+from sessions_app.models import Intent, IntentKind, Prompt, Task, TaskSession
+from sessions_app.services import intents, tasks
+from sessions_app.supervisor import leases
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.orders import next_overtaking, next_start
+from sessions_app.supervisor.start import admission, agent_order, planning
+from sessions_app.supervisor.start.outcomes import Failure, settle, write_failure, write_stopped
+from sessions_app.supervisor.sweep.one_pass import Scope, sweep
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.places import DEAD, UNKNOWN, AsTold
+from tests.supervisor.rows import execution_of, fresh, make_session, make_task, make_user
+
+BROKE = Failure("launch_failed", "It ended at once.", executor_failed=True)
+ANSWER = {"outcome": "new", "resume_token": "conversation", "capabilities": {}}
+
+
+class World:
+    """Sessions, the agents that really live, and one supervisor after the other."""
+
+    def __init__(self, place: AsTold, loop: asyncio.AbstractEventLoop):
+        Task.objects.all().delete()
+        place.sees.clear()
+        self.place, self._loop = place, loop
+        self.sessions: list[uuid.UUID] = []
+        self.alive: dict[uuid.UUID, str] = {}
+        """Launches of the agents that live."""
+        self.journals: dict[uuid.UUID, Journal] = {}
+        self.turns: dict[uuid.UUID, str] = {}
+        """Prompts that agents are at work on."""
+        self.starts: Counter[uuid.UUID] = Counter()
+        self.unknown: set[str] = set()
+        self.blind = False
+        self.core = self._supervisor()
+
+    def _supervisor(self) -> Core:
+        async def make() -> Core:
+            return Core()
+
+        return self._loop.run_until_complete(make())
+
+    def row(self, key: uuid.UUID) -> TaskSession:
+        """A session as it is now."""
+        return TaskSession.objects.select_related("task", "executor").get(id=key)
+
+    def is_wanted(self, key: uuid.UUID) -> bool:
+        """Whether it should be up."""
+        row = self.row(key)
+        return row.desired_state == "running" and not row.task.is_over and row.state not in ENDED_STATES
+
+    # --- people ---
+
+    def make(self, team: int) -> uuid.UUID:
+        """A new session that is to be started."""
+        session = make_session("do it", task=make_task(title=f"Task {team}"), runtime=self.place.name)
+        self.sessions.append(session.id)
+        self.journals[session.id] = Journal()
+        return session.id
+
+    def archive(self, key: uuid.UUID) -> None:
+        """Its task is put away."""
+        tasks.archive(self.row(key).task, make_user())
+
+    # --- the world ---
+
+    def dies(self, key: uuid.UUID) -> None:
+        """Its agent and agentctl are killed."""
+        self.alive.pop(key, None)
+        self.turns.pop(key, None)
+        self.core.attachments.pop(key, None)
+
+    def time_passes(self) -> None:
+        """Whatever waits for its time is due, and no dead supervisor's lease is fresh."""
+        past = timezone.now() - timedelta(seconds=1)
+        TaskSession.objects.filter(next_restart_at__isnull=False).update(next_restart_at=past)
+        ExecutorRunning.objects.exclude(owner__in=("", self.core.boot_id)).update(lease_expires_at=past)
+
+    def crash(self) -> None:
+        """The supervisor is killed; another one follows, and finds what it left."""
+        self.core.attachments.clear()
+        self._close()
+        self.core, self.unknown = self._supervisor(), set()
+        self.time_passes()
+        self.sweep("boot")
+
+    # --- the supervisor ---
+
+    def sweep(self, trigger: Any, sessions: Any = (), *, admitted: bool = False) -> None:
+        """One look at all or at some."""
+        for key in self.sessions:
+            self.place.sees[str(key)] = self._seen(key)
+            if key in self.alive:
+                self._attach(key)
+        scope = Scope(trigger, sessions=sessions, admitted=admitted)
+        self._loop.run_until_complete(sweep(self.core, scope, self.unknown))
+
+    def _seen(self, key: uuid.UUID) -> Observation:
+        if self.blind:
+            return UNKNOWN
+        state = AgentState.WORKING if key in self.turns else AgentState.IDLE
+        return reported(state) if key in self.alive else DEAD
+
+    def _attach(self, key: uuid.UUID) -> None:
+        """As ``Core.attach``, without a socket: the lease is taken, and its stream lives."""
+        if key in self.core.attachments:
+            return
+        lease = leases.acquire(execution_of(self.row(key)).id, self.core.boot_id)
+        if lease is not None:
+            stub: Any = SimpleNamespace(ended=False, lease=lease, session_id=key)
+            self.core.attachments[key] = stub
+
+    def admit(self) -> None:
+        """Whose turn it is, as the loop does it."""
+        picked = admission.next_ones(self.core.boot_id, self.core.doors)
+        if picked:
+            self.sweep("reconcile", picked, admitted=True)
+            admission.leave(set(picked) - set(TaskSession.objects.filter(start_rank=None).values_list("id", flat=True)))
+
+    def carry_out(self, key: uuid.UUID, end: str) -> None:
+        """The next order of a session; ``end`` is how a start ends: works, breaks, or the supervisor dies in it."""
+        overtaking = next_overtaking(key)
+        if overtaking is not None:
+            self._stop(key, overtaking)
+            return
+        order = next_start(key)
+        if order is None:
+            return
+        held = self.core.attachments.get(key)
+        plan = planning.claim(
+            key, order, self.core.boot_id, lives=self.alive.get(key), held=held.lease if held else None
+        )
+        if plan is None:
+            return
+        wanted = self.row(key)
+        assert wanted.desired_state == "running"
+        assert not wanted.task.is_over
+        assert wanted.state not in ENDED_STATES
+        if end == "crash":
+            self.crash()
+        elif end == "breaks":
+            write_failure(key, order, plan.lease, BROKE)
+        else:
+            self._starts(key, plan)
+
+    def _starts(self, key: uuid.UUID, plan: planning.Plan) -> None:
+        assert key not in self.alive, "two agents would live"
+        self.starts[key] += 1
+        place: dict[str, Any] = {
+            "workspace_path": "/",
+            "worktree_id": "w",
+            "worktree_path": "/",
+            "worktree_branch": "b",
+        }
+        if not planning.write_launched(plan, Launched(url="http://127.0.0.1:9", pid=1, boot_id="b", **place)):
+            settle(plan.intent_id, "stopped")
+            return
+        order = agent_order.prepare(plan, plan.lease, found=None)
+        if order is None:
+            return
+        known = agent_order.known(key)
+        if agent_order.write_started(plan, plan.lease, order, ANSWER, known):
+            self.alive[key] = str(plan.intent_id)
+            self._attach(key)
+
+    def _stop(self, key: uuid.UUID, order: Intent) -> None:
+        if order.kind in (IntentKind.STOP, IntentKind.CLOSE):
+            lease = leases.acquire(execution_of(self.row(key)).id, self.core.boot_id)
+            if lease is None:
+                return
+            self.dies(key)
+            write_stopped(key, lease, "stopped", order.payload.get("as", ""))
+        settle(order.id, "done")
+
+    def turn(self, key: uuid.UUID, *, ends: bool) -> None:
+        """The agent takes its next prompt, or ends the turn that it is in."""
+        held = self.core.attachments.get(key)
+        if held is None or key not in self.alive or fresh(self.row(key)).launch_id != self.alive[key]:
+            return
+        journal = self.journals[key]
+        if key in self.turns and ends:
+            hear(self.row(key), [journal.completes(self.turns.pop(key))], lease=held.lease)
+        elif key not in self.turns:
+            prompt = Prompt.objects.filter(session_id=key, state="queued").order_by("id").first()
+            if prompt is not None:
+                Prompt.objects.filter(id=prompt.id).update(state="sending")
+                self.turns[key] = prompt.message_id
+                hear(self.row(key), journal.turn_begins(prompt.message_id, prompt.text), lease=held.lease)
+
+    # --- the end ---
+
+    def _close(self) -> None:
+        self.core.writer.close()
+        self.core.database.close()
+
+    def rest(self, rounds: int = 40) -> None:
+        """All is well again, and everybody does what there is to do."""
+        self.blind = False
+        for _ in range(rounds):
+            if all((key in self.alive) == self.is_wanted(key) for key in self.sessions):
+                return
+            self.time_passes()
+            self.sweep("reconcile")
+            self.admit()
+            for key in self.sessions:
+                self.carry_out(key, "works")
+                self.turn(key, ends=True)
+
+    def close(self) -> None:
+        """The last supervisor ends."""
+        self._close()
+
+
+def prompt(key: uuid.UUID, number: int) -> None:
+    """A user asks for more."""
+    intents.prompt(key, f"user {number}", "go on", make_user())

@@ -1,0 +1,274 @@
+"""Agentctls of one process that speak interfaces 6 over real sockets, start nothing, and are as many as a storm needs.
+
+``python -m tests.supervisor.stand_ins`` serves them; each has a path of its own under one address, as behind
+a host daemon. The first line on standard output is that address; ends with SIGTERM. What has not been launched
+is not there: its status is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from aiohttp import WSMsgType, web
+
+from executors_app.agentctl.places.bulk_status import StatusTarget, observe_statuses
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
+from executors_app.stand_in import StandIn, status_of
+
+ROOT = Path(__file__).resolve().parents[2]
+STARTS_IN = 0.05
+"""Seconds that an agent takes to come up."""
+
+
+class Seat:
+    """One execution: its journal, who listens, and when its agents were started."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.sockets: set[web.WebSocketResponse] = set()
+        self.generation = 0
+        self.launch_id = ""
+        self.epoch = uuid.uuid4().hex
+
+    def line(self, kind: str, **body: Any) -> dict[str, Any]:
+        """The next line of its journal."""
+        line = {"seq": len(self.lines) + 1, "epoch": self.epoch, "ts": time.time(), "kind": kind, **body}
+        self.lines.append(line)
+        return line
+
+
+class Host:
+    """All of them."""
+
+    def __init__(self) -> None:
+        self.seats: dict[str, Seat] = {}
+        self.starting = self.most_starting = self.started = 0
+
+    def app(self) -> web.Application:
+        """Their endpoints."""
+        app = web.Application()
+        app.add_routes(
+            [
+                web.post("/launch/{id}", self._launch),
+                web.post("/end/{id}", self._end),
+                web.get("/counts", self._counts),
+                web.get("/{id}/status", self._status),
+                web.get("/{id}/events", self._events),
+                web.get("/{id}/agent/session", self._session),
+                web.get("/{id}/agent/left", self._left),
+                web.post("/{id}/agent/start", self._start),
+                web.post("/{id}/agent/stop", self._done),
+                web.post("/{id}/shutdown", self._done),
+                web.post("/{id}/prompt", self._prompt),
+            ]
+        )
+        return app
+
+    def _seat(self, request: web.Request) -> Seat:
+        seat = self.seats.get(request.match_info["id"])
+        if seat is None:
+            raise web.HTTPServiceUnavailable(
+                text='{"code": "not_found", "message": "Nobody is here.", "details": {}}',
+                content_type="application/json",
+            )
+        return seat
+
+    async def _launch(self, request: web.Request) -> web.Response:
+        self.seats.setdefault(request.match_info["id"], Seat())
+        return web.json_response({})
+
+    async def _end(self, request: web.Request) -> web.Response:
+        seat = self.seats.pop(request.match_info["id"], Seat())
+        for socket in list(seat.sockets):
+            await socket.close()
+        return web.json_response({})
+
+    async def _counts(self, request: web.Request) -> web.Response:
+        return web.json_response(
+            {"up": sum(bool(seat.launch_id) for seat in self.seats.values()), "most": self.most_starting,
+             "started": self.started}
+        )  # fmt: skip
+
+    async def _status(self, request: web.Request) -> web.Response:
+        key = request.match_info["id"]
+        seat = self._seat(request)
+        told = dict(status_of(StandIn(key, key, "", "", "answers")))
+        state = "idle" if seat.launch_id else "none"
+        told["generation"] = seat.generation
+        told["agent"] = {**told["agent"], "state": state, "launch_id": seat.launch_id or None}
+        told["journal"] = {"epoch": seat.epoch, "first_seq": 1, "last_seq": len(seat.lines)}
+        told["workspace"] = {**told["workspace"], "shells": 0}
+        return web.json_response(told)
+
+    async def _events(self, request: web.Request) -> web.WebSocketResponse:
+        seat = self._seat(request)
+        seat.generation = max(seat.generation, int(request.query["generation"]))
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        seat.sockets.add(socket)
+        after = int(request.query["after"]) if request.query["epoch"] == seat.epoch else 0
+        await self._send(socket, seat.lines[after:])
+        async for message in socket:
+            if message.type is not WSMsgType.TEXT:
+                break
+        seat.sockets.discard(socket)
+        return socket
+
+    @staticmethod
+    async def _send(socket: web.WebSocketResponse, lines: Sequence[Mapping[str, Any]]) -> None:
+        if lines:
+            with contextlib.suppress(ConnectionError):
+                await socket.send_bytes(b"\n".join(map(orjson.dumps, lines)))
+
+    async def _session(self, request: web.Request) -> web.Response:
+        return web.json_response({"resume_token": "conversation", "last_message_uuid": "", "fingerprint": "f"})
+
+    async def _left(self, request: web.Request) -> web.Response:
+        return web.json_response({"processes": []})
+
+    async def _start(self, request: web.Request) -> web.Response:
+        seat, body = self._seat(request), await request.json()
+        if seat.launch_id == body["launch_id"]:
+            return self._answer(body)  # the same start once more
+        self.starting += 1
+        self.most_starting = max(self.most_starting, self.starting)
+        try:
+            await asyncio.sleep(STARTS_IN)
+        finally:
+            self.starting -= 1
+        self.started += 1
+        seat.launch_id = body["launch_id"]
+        return self._answer(body)
+
+    @staticmethod
+    def _answer(body: Mapping[str, Any]) -> web.Response:
+        outcome = "loaded" if body["strategy"] == "native" else "created"
+        return web.json_response({"outcome": outcome, "resume_token": "conversation", "replayed": 0, "pid": 1})
+
+    async def _done(self, request: web.Request) -> web.Response:
+        self._seat(request).launch_id = ""
+        return web.json_response({})
+
+    async def _prompt(self, request: web.Request) -> web.Response:
+        seat, body = self._seat(request), await request.json()
+        message = {"message_id": body["message_id"]}
+        lines = [
+            seat.line("prompt.accepted", **message, text=body["text"], prompt_kind=body["prompt_kind"]),
+            seat.line("prompt.delivered", **message),
+            seat.line("message.agent", text="done"),
+            seat.line("turn.completed", **message, stop_reason="end_turn"),
+        ]
+        for socket in list(seat.sockets):
+            await self._send(socket, lines)
+        return web.json_response({"accepted": True, "duplicate": False}, status=202)
+
+
+class StandIns:
+    """The runtime whose agentctls these are."""
+
+    name = "stand_ins"
+    isolated = True
+
+    def __init__(self, url: str):
+        self.url = url
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        """Any will do."""
+
+    async def check_place(self, config: Mapping[str, Any]) -> None:
+        """It is there."""
+
+    async def launch(self, spec: LaunchSpec) -> Launched:
+        """One more of them."""
+        await self._ask("launch", spec.execution_id)
+        return Launched(
+            url=self._of(spec.execution_id),
+            pid=None,
+            boot_id="stand-in",
+            workspace_path="/",
+            worktree_id="w",
+            worktree_path="/",
+            worktree_branch="b",
+        )
+
+    def _of(self, execution_id: str) -> str:
+        return f"{self.url}/{execution_id}"
+
+    async def _ask(self, what: str, execution_id: str) -> None:
+        async with aiohttp.ClientSession() as http, http.post(f"{self.url}/{what}/{execution_id}") as answer:
+            answer.raise_for_status()
+
+    def is_here(self, execution: ExecutionFacts) -> bool:
+        """Everywhere."""
+        return True
+
+    async def observe(
+        self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
+    ) -> dict[str, Observation]:
+        """Ask all; whoever was not launched is dead."""
+        targets = [StatusTarget(one.id, self._of(one.id), one.auth_token) for one in executions]
+        seen = await observe_statuses(targets, timeout, concurrency)
+        return {one.id: self._judged(one, seen[one.id]) for one in executions}
+
+    def _judged(self, one: ExecutionFacts, told: Any) -> Observation:
+        if isinstance(told, dict):
+            return Observation(Observed.ALIVE, report=told, url=self._of(one.id))
+        return Observation(Observed.DEAD, reason="process_gone")
+
+    async def end(self, execution: ExecutionFacts) -> bool:
+        """It is there no more."""
+        await self._ask("end", execution.id)
+        return True
+
+    async def end_leftovers(self, execution: ExecutionFacts) -> int:
+        """There are none."""
+        return 0
+
+    def resume_token(self, execution: ExecutionFacts) -> str | None:
+        """Nothing lies on a disk."""
+        return None
+
+    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """Nothing lies on a disk."""
+        return ()
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """Their process; its address."""
+    argv = [sys.executable, "-m", "tests.supervisor.stand_ins"]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+async def _serve() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
+    runner = web.AppRunner(Host().app(), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
+    await site.start()
+    sys.stdout.write(f"http://127.0.0.1:{runner.addresses[0][1]}\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())

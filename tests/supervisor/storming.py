@@ -1,0 +1,52 @@
+"""``python -m tests.supervisor.storming URL``: ``supervise`` that knows the stand-ins at that address."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import django
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> None:
+    """Supervise until told to end."""
+    django.setup()
+    from executors_app import plugins  # noqa: PLC0415  (models want the settings above)
+    from sessions_app.supervisor.loop import Supervisor  # noqa: PLC0415
+    from tests.supervisor.stand_ins import StandIns  # noqa: PLC0415
+
+    made = StandIns(sys.argv[1])
+    known = {**plugins.runtimes(), made.name: made}
+    plugins.runtimes = lambda: known
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        await Supervisor().run(stop)
+
+    asyncio.run(run())
+
+
+@contextmanager
+def supervising(url: str, log: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Its process, killed in the end."""
+    argv = [sys.executable, "-m", "tests.supervisor.storming", url]
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(argv, cwd=ROOT, env=dict(env), stderr=stderr) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""However many want to be started at once: so many are, in a fair order, and the others are told why they wait."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+
+from executors_app import capacity
+from executors_app.models import Executor
+from sessions_app.domain.recovery import explain
+from sessions_app.models import Intent, Prompt, TaskSession
+from sessions_app.services import intents, tasks
+from sessions_app.services.status import session_status
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.loop import Supervisor
+from sessions_app.supervisor.start import admission, planning
+from sessions_app.supervisor.start.admission import Doors
+from sessions_app.supervisor.sweep.one_pass import Scope, Sweep, sweep
+from tests.supervisor import tables
+from tests.supervisor.places import AsTold, swept, with_core
+from tests.supervisor.rows import (
+    MINE,
+    change,
+    execution_of,
+    fresh,
+    last_payload,
+    make_session,
+    make_task,
+    make_user,
+    names,
+    running_session,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
+
+
+@pytest.fixture(autouse=True)
+def two_at_a_time(settings: Any) -> None:
+    """So few that a test sees it."""
+    settings.KANDEV_MAX_STARTS_PER_PASS = 2
+
+
+def lost(place: AsTold, number: int = 1, **fields: Any) -> list[TaskSession]:
+    """Sessions that claim to run where nobody is."""
+    return [running_session(runtime=place.name, execution=FREE, **fields) for _ in range(number)]
+
+
+def of_team(place: AsTold, name: str, number: int) -> list[TaskSession]:
+    """The same, of a team of their own."""
+    team, user = Group.objects.create(name=name), User.objects.create_user(name)
+    user.groups.add(team)
+    task = tasks.create_task(user, {"title": name, "team": team})
+    return lost(place, number, task=change(task, repository=make_task().repository), owner=user)
+
+
+def ordered() -> set[Any]:
+    """Sessions whose start is ordered."""
+    return set(Intent.objects.filter(kind="start", done_at=None).values_list("session_id", flat=True))
+
+
+def waiting() -> dict[Any, int]:
+    """Places of those that wait, by session."""
+    rows = TaskSession.objects.filter(start_rank__isnull=False).values_list("id", "start_rank")
+    return {key: rank for key, rank in rows if rank is not None}
+
+
+def have_ended(*sessions: TaskSession) -> None:
+    """Their starts, or all, came to an agent that has ended meanwhile."""
+    orders = Intent.objects.filter(kind="start", done_at=None)
+    if sessions:
+        orders = orders.filter(session__in=sessions)
+    orders.update(done_at=timezone.now(), outcome="loaded")
+
+
+def admit(boot_id: str = "") -> Sweep | None:
+    """One look of a supervisor whose turn it is."""
+
+    async def run() -> Sweep | None:
+        supervisor = Supervisor()
+        supervisor.core.boot_id = boot_id or supervisor.core.boot_id
+        try:
+            return await supervisor.admit()
+        finally:
+            await supervisor.close()
+
+    return asyncio.run(run())
+
+
+def test_a_sweep_orders_so_many_starts_and_gives_the_others_a_place(place: AsTold) -> None:
+    sessions = lost(place, 5)
+    swept()
+    assert len(ordered()) == 2
+    assert len(waiting()) == 3
+    for session in sessions:
+        said = names(session)
+        assert ("session.start_waits" in said) == (session.id in waiting())
+        assert ("session.restart_ordered" in said) == (session.id in ordered())
+        assert fresh(session).launch_id == "", "what died is written down at once, for all of them"
+
+
+def test_another_sweep_orders_no_more_while_these_are_under_way_and_moves_nobody(place: AsTold) -> None:
+    lost(place, 5)
+
+    async def twice(core: Core) -> None:
+        await sweep(core, Scope("boot"), set())
+        before.update(await core.database(waiting))
+        await sweep(core, Scope("reconcile"), set())
+
+    before: dict[Any, int] = {}
+    with_core(twice)
+    assert len(ordered()) == 2
+    assert waiting() == before
+
+
+def test_sweeps_at_once_do_not_both_use_the_same_places(place: AsTold) -> None:
+    first, second = lost(place, 4), lost(place, 4)
+
+    async def at_once(core: Core) -> None:
+        halves = ([one.id for one in half] for half in (first, second))
+        await asyncio.gather(*(sweep(core, Scope("reconcile", sessions=half), set()) for half in halves))
+
+    with_core(at_once)
+    assert 1 <= len(ordered()) <= 2
+    assert len(ordered()) + len(waiting()) == 8
+
+
+def test_whose_turn_it_is_is_started_until_nobody_waits(place: AsTold) -> None:
+    sessions = lost(place, 5)
+    swept()
+    seen = ordered()
+    for _ in range(2):
+        have_ended()
+        assert admit() is not None
+        seen |= ordered()
+    have_ended()
+    assert seen == {session.id for session in sessions}
+    assert not waiting()
+    assert admit() is None
+
+
+def test_nobody_is_called_up_while_as_many_as_may_be_are_under_way(place: AsTold) -> None:
+    lost(place, 5)
+    swept()
+    started = [TaskSession.objects.get(id=key) for key in ordered()]
+    for session in started:
+        change(execution_of(session), owner="me", lease_expires_at=timezone.now() + timedelta(minutes=1))
+    assert admission.next_ones("me", Doors()) == []
+    have_ended(started[0])
+    assert len(admission.next_ones("me", Doors())) == 1
+
+
+def test_whose_work_was_cut_short_is_started_first(place: AsTold) -> None:
+    calm, asked = lost(place, 4), lost(place, 2)
+    for session in asked:
+        Prompt.objects.create(session=session, message_id="p1", text="do it")
+    swept()
+    assert ordered() == {session.id for session in asked}
+    assert waiting().keys() == {session.id for session in calm}
+
+
+def test_a_team_with_one_session_does_not_wait_for_a_team_with_many(place: AsTold) -> None:
+    many = of_team(place, "many", 6)
+    (one,) = of_team(place, "one", 1)
+    swept()
+    assert one.id in ordered()
+    assert sum(session.id in ordered() for session in many) == 1
+
+
+def test_the_status_says_how_many_are_before_it(place: AsTold) -> None:
+    sessions = lost(place, 6)
+    swept()
+    told = sorted(
+        session_status(fresh(session))["start_wait"]["before"] for session in sessions if session.id in waiting()
+    )
+    assert told == [0, 1, 2, 3]
+    started = [session for session in sessions if session.id in ordered()]
+    assert [session_status(fresh(session))["start_wait"] for session in started] == [None, None]
+    (last,) = [session for session in sessions if waiting().get(session.id) == max(waiting().values())]
+    assert last_payload(last, "session.start_waits") == {"reason": "turn", "before": 3}
+
+
+def test_a_dry_run_explains_the_same_and_gives_no_place(place: AsTold) -> None:
+    lost(place, 4)
+    before = tables.dump()
+    result = swept(Scope("command", dry_run=True))
+    assert tables.dump() == before
+    lines = [dict(explain(item.facts, item.seen, item.decision))["next start"] for item in result.decided]
+    assert sorted(lines) == [
+        "at once",
+        "at once",
+        "waits for its turn: 0 before it (turn)",
+        "waits for its turn: 1 before it (turn)",
+    ]
+
+
+def test_an_executor_without_room_holds_up_nobody_else(place: AsTold, settings: Any) -> None:
+    settings.KANDEV_MAX_STARTS_PER_PASS = 9
+    small = lost(place, 3)
+    Executor.objects.filter(name=place.name).update(max_live=1)
+    swept()
+    assert len(ordered()) == 1
+    told = [session_status(fresh(one))["start_wait"] for one in small if one.id in waiting()]
+    assert sorted(one["before"] for one in told) == [0, 1]
+    elsewhere = running_session(execution=FREE | {"agentctl_url": "http://127.0.0.1:1"})
+    swept()
+    admit()
+    assert elsewhere.id in ordered()
+    assert len(waiting()) == 2
+
+
+def test_those_that_wait_for_room_start_in_the_order_in_which_they_came() -> None:
+    running = running_session()
+    first, second = make_session(), make_session()
+    assert running.executor is not None
+    change(running.executor, max_live=2)
+    change(execution_of(first), owner=MINE.owner, generation=1)
+    change(execution_of(second), owner=MINE.owner, generation=1)
+    orders = {one.id: one.intents.get() for one in (first, second)}
+    Intent.objects.filter(session=first).update(payload={"mode": "auto", "queued_for_capacity": True})
+    assert planning.claim(second.id, orders[second.id].id, MINE.owner, lives=None) is None
+    assert session_status(fresh(second))["start_wait"] == {"reason": "capacity", "before": 1}
+    assert planning.claim(first.id, orders[first.id].id, MINE.owner, lives=None) is not None
+    assert session_status(fresh(second))["start_wait"] == {"reason": "capacity", "before": 0}
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        lambda one: intents.stop(one.id, make_user()),
+        lambda one: intents.close(one.id, make_user(), "completed"),
+        lambda one: tasks.archive(one.task, make_user()),
+        lambda one: tasks.finish(one.task, make_user()),
+        lambda one: intents.resume(one.id, make_user()),
+        lambda one: intents.prompt(one.id, "p1", "go on", make_user()),
+    ],
+    ids=["stop", "close", "archive", "done", "resume", "prompt"],
+)
+def test_who_is_stopped_or_asked_for_waits_no_longer(place: AsTold, ends: Any) -> None:
+    lost(place, 3)
+    swept()
+    (key,) = waiting()
+    ends(TaskSession.objects.get(id=key))
+    assert not waiting()
+
+
+@pytest.mark.parametrize("how", ["policy", "owner", "worktree"])
+def test_whose_turn_comes_too_late_leaves_the_queue(place: AsTold, how: str) -> None:
+    lost(place, 3)
+    swept()
+    (key,) = waiting()
+    session = TaskSession.objects.get(id=key)
+    if how == "policy":
+        change(session, policy="manual")
+    elif how == "owner":
+        change(session, owner=User.objects.create_user("stranger"))
+    else:
+        change(session, state="FAILED")
+    have_ended()
+    admit()
+    assert key not in ordered()
+    assert not waiting()
+
+
+def test_what_another_supervisor_holds_is_not_called_up(place: AsTold) -> None:
+    lost(place, 3)
+    swept()
+    (key,) = waiting()
+    later = timezone.now() + timedelta(minutes=1)
+    change(execution_of(TaskSession.objects.get(id=key)), owner="another", lease_expires_at=later)
+    have_ended()
+    assert admission.next_ones("me", Doors()) == []
+    assert key in waiting()
+
+
+def test_a_start_in_the_grace_of_a_new_supervisor_is_no_try() -> None:
+    session = make_session()
+    change(execution_of(session), owner=MINE.owner, generation=1)
+    Intent.objects.filter(session=session).update(by=None)
+    order = session.intents.get()
+    plan = planning.claim(session.id, order.id, MINE.owner, lives=None, in_grace=True)
+    assert plan is not None
+    assert fresh(session).start_attempts == 0
+    again = Intent.objects.filter(id=order.id)
+    again.update(claimed_generation=None)
+    assert planning.claim(session.id, order.id, MINE.owner, lives=None) is not None
+    assert fresh(session).start_attempts == 1
+
+
+def test_the_machines_memory_bounds_what_says_no_number_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Executor.objects.create(name="here", runtime="local_standalone")
+    boxes = Executor.objects.create(name="boxes", runtime="local_docker")
+    far = Executor.objects.create(name="far", runtime="sprites")
+    said = Executor.objects.create(name="said", runtime="local_standalone", max_live=3)
+    monkeypatch.setattr(capacity, "machine_memory", lambda: 16 << 30)
+    assert [capacity.limit_of(one) for one in (here, boxes, far, said)] == [32, 32, None, 3]
+    assert set(capacity.sharing(here)) == set(capacity.sharing(boxes)) == {here, boxes}
+    assert set(capacity.sharing(said)) == {said}
+    assert capacity.agents_that_fit(1 << 30) == capacity.LEAST
+
+
+def test_this_machine_knows_its_memory() -> None:
+    assert 100 << 20 < capacity.machine_memory() < 1 << 50

@@ -1,0 +1,173 @@
+"""The loop in a world that crashes: whatever comes in whatever order, its promises hold, and in the end all is up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections import Counter
+from typing import Any
+
+import pytest
+from django.conf import settings as deployment
+from hypothesis import HealthCheck, Phase
+from hypothesis import settings as walk
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from sessions_app.domain.states import ENDED_STATES
+from sessions_app.models import Intent, Prompt, SessionEvent, TaskSession
+from sessions_app.services import intents
+from sessions_app.services.errors import SessionsError
+from tests.supervisor import loop_machine
+from tests.supervisor.loop_machine import World
+from tests.supervisor.places import AsTold
+from tests.supervisor.rows import make_user
+
+pytestmark = pytest.mark.django_db(transaction=True)
+AT_ONCE = 2
+SESSIONS = 4
+
+WALK = walk(
+    max_examples=6,
+    stateful_step_count=20,
+    derandomize=True,
+    phases=[Phase.generate],
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+"""The same steps each time; to shrink a failure, add ``Phase.shrink``."""
+
+number = st.integers(0, SESSIONS - 1)
+
+
+class Loop(RuleBasedStateMachine):
+    """Every step is something that may happen at any time."""
+
+    place: AsTold
+
+    @initialize()
+    def begin(self) -> None:
+        """Four sessions of three tasks, all to be started."""
+        self.loop = asyncio.new_event_loop()
+        self.world = World(self.place, self.loop)
+        self.asked = 0
+        for session in range(SESSIONS):
+            self.world.make(session % 3)
+
+    def key(self, index: int) -> uuid.UUID:
+        """One of them."""
+        return self.world.sessions[index]
+
+    @rule(index=number)
+    def somebody_prompts(self, index: int) -> None:
+        """It may be refused."""
+        self.asked += 1
+        with contextlib.suppress(SessionsError):
+            loop_machine.prompt(self.key(index), self.asked)
+
+    @rule(index=number)
+    def somebody_stops_it(self, index: int) -> None:
+        """And may want it again later."""
+        intents.stop(self.key(index), make_user())
+
+    @rule(index=number)
+    def somebody_tries_again(self, index: int) -> None:
+        """It may be refused."""
+        with contextlib.suppress(SessionsError):
+            intents.resume(self.key(index), make_user())
+
+    @rule(index=number)
+    def its_task_is_archived(self, index: int) -> None:
+        """For good."""
+        if index == SESSIONS - 1:
+            self.world.archive(self.key(index))
+
+    @rule(index=number)
+    def its_agent_dies(self, index: int) -> None:
+        """With all that belongs to it."""
+        self.world.dies(self.key(index))
+
+    @rule(blind=st.booleans())
+    def nothing_can_be_seen(self, blind: bool) -> None:
+        """Its machine does not answer, or answers again."""
+        self.world.blind = blind
+
+    @rule()
+    def time_passes(self) -> None:
+        """What waits for its time is due."""
+        self.world.time_passes()
+
+    @rule()
+    def the_supervisor_crashes(self) -> None:
+        """Another one follows."""
+        self.world.crash()
+
+    @rule()
+    def the_loop_looks(self) -> None:
+        """A whole pass."""
+        self.world.sweep("reconcile")
+
+    @rule()
+    def a_turn_comes(self) -> None:
+        """Of those that wait to be started."""
+        self.world.admit()
+
+    @rule(index=number, end=st.sampled_from(["works", "works", "breaks", "crash"]))
+    def an_order_is_carried_out(self, index: int, end: str) -> None:
+        """Or begun, and cut short."""
+        self.world.carry_out(self.key(index), end)
+
+    @rule(index=number, ends=st.booleans())
+    def an_agent_works(self, index: int, ends: bool) -> None:
+        """It takes a prompt or ends its turn."""
+        self.world.turn(self.key(index), ends=ends)
+
+    @invariant()
+    def no_more_is_started_than_may_be(self) -> None:
+        """By the supervisor itself."""
+        if hasattr(self, "world"):
+            mine = Intent.objects.filter(kind="start", done_at=None, by=None)
+            assert mine.count() <= AT_ONCE
+            per_session = Counter(Intent.objects.filter(kind="start", done_at=None).values_list("session", flat=True))
+            assert set(per_session.values()) <= {1}
+
+    @invariant()
+    def nobody_waits_who_is_not_wanted(self) -> None:
+        """Nor whose start is ordered already."""
+        waiting = TaskSession.objects.filter(start_rank__isnull=False)
+        assert not waiting.exclude(desired_state="running").exists()
+        assert not waiting.filter(task__archived_at__isnull=False).exists()
+        assert not waiting.filter(state__in=ENDED_STATES).exists()
+
+    @invariant()
+    def every_interruption_and_every_continuation_is_told_once(self) -> None:
+        """And the log has no hole."""
+        ends = SessionEvent.objects.filter(name="session.run.interrupted").values_list("payload__run_id", flat=True)
+        assert len(set(ends)) == len(ends)
+        told = Prompt.objects.filter(kind="continue").values_list("session_id", "message_id")
+        assert len(set(told)) == len(told)
+
+    @invariant()
+    def tries_are_counted_and_bounded(self) -> None:
+        """Five without success at most."""
+        assert not TaskSession.objects.filter(start_attempts__gt=deployment.KANDEV_MAX_RESTARTS).exists()
+
+    def teardown(self) -> None:
+        """The world heals: whoever is wanted is up, or was given up, and nobody else is."""
+        if not hasattr(self, "world"):
+            return
+        self.world.rest()
+        for key in self.world.sessions:
+            row = self.world.row(key)
+            told = (row.state, row.error_code, row.desired_state, row.start_rank)
+            assert (key in self.world.alive) == self.world.is_wanted(key), told
+        self.world.close()
+        self.loop.close()
+
+
+def test_the_loop_keeps_its_promises_in_a_world_that_crashes(place: AsTold, settings: Any) -> None:
+    settings.KANDEV_MAX_STARTS_PER_PASS = AT_ONCE
+    Loop.place = place
+    run_state_machine_as_test(Loop, settings=WALK)

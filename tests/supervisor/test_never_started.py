@@ -1,0 +1,136 @@
+"""Archived, done and user-stopped sessions are started by nobody: over all that their rows can say."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+from django.utils import timezone
+
+from executors_app.models import ExecutorRunning
+from sessions_app.domain.states import SessionState
+from sessions_app.models import Intent, Prompt, Run, TaskSession
+from sessions_app.services import intents
+from sessions_app.services.errors import SessionsError
+from sessions_app.services.status import session_status
+from sessions_app.supervisor.start import planning
+from sessions_app.supervisor.sweep.one_pass import Scope
+from sessions_app.views.session_state import wants_start_on_open
+from tests.supervisor.places import AsTold, swept
+from tests.supervisor.rows import MINE, make_task, make_user, running_session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+UNWANTED: Final[Mapping[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+    "archived": ({}, {"archived_at": timezone.now()}),
+    "done": ({}, {"state": "DONE"}),
+    "cancelled": ({}, {"state": "CANCELLED"}),
+    "stopped by a user": ({"desired_state": "stopped", "stopped_by_user": True}, {}),
+    "closed": ({"desired_state": "stopped", "stopped_by_user": True, "state": "COMPLETED"}, {}),
+    "ended, and by damage still wanted": ({"state": "CANCELLED"}, {}),
+}
+"""Fields of session and task, by what happened to it."""
+EXECUTIONS: Final = (
+    {"status": "ready"},
+    {"status": "starting"},
+    {"status": "stopped", "status_reason": "stopped"},
+    {"status": "stopped", "status_reason": "idle"},
+    {"status": "error", "error_code": "unreachable"},
+)
+NEVER_RUN_AGAIN: Final = frozenset({"archived", "done", "cancelled", "closed", "ended, and by damage still wanted"})
+
+
+@dataclass(frozen=True)
+class Made:
+    """One session and what happened to it."""
+
+    session: TaskSession
+    how: str
+
+
+def everyone(place: AsTold) -> Iterator[Made]:
+    """Every state, execution, work state and ledger of each kind of unwanted session."""
+    base = running_session(runtime=place.name, task=make_task())
+    pattern = ExecutorRunning.objects.get(session=base)
+    tasks = {how: make_task(title=how) for how in UNWANTED}
+    for how, (_, values) in UNWANTED.items():
+        type(tasks[how]).objects.filter(id=tasks[how].id).update(**values)
+    kinds = itertools.product(UNWANTED, SessionState, EXECUTIONS, ((False, "idle"), (True, "working")))
+    rows: list[tuple[str, TaskSession, ExecutorRunning, bool]] = []
+    for how, state, execution, (asked, work) in kinds:
+        if UNWANTED[how][0].get("state", state) != state:
+            continue
+        session = TaskSession(
+            task=tasks[how],
+            agent_profile=base.agent_profile,
+            executor=base.executor,
+            owner=base.owner,
+            work_state=work,
+            launch_id="launch" if execution["status"] == "ready" else "",
+            **{"state": state, "policy": "auto", "start_rank": 1 if asked else None, **UNWANTED[how][0]},
+        )
+        there = ExecutorRunning(
+            session=session,
+            task=tasks[how],
+            executor=base.executor,
+            runtime=place.name,
+            resume_token="conversation",
+            auth_token="token",
+            agentctl_url=pattern.agentctl_url,
+            **execution,
+        )
+        session.agent_execution_id = there.id
+        rows.append((how, session, there, asked))
+    TaskSession.objects.bulk_create(session for _, session, _, _ in rows)
+    ExecutorRunning.objects.bulk_create(there for _, _, there, _ in rows)
+    Prompt.objects.bulk_create(
+        Prompt(session=session, message_id="p1", text="go on") for _, session, _, asked in rows if asked
+    )
+    Run.objects.bulk_create(
+        Run(session=session, message_id="p0", state="completed", started_at=timezone.now()) for _, session, _, _ in rows
+    )
+    base.delete()
+    for how, session, _, _ in rows:
+        yield Made(session, how)
+
+
+def starts() -> list[Any]:
+    """Open orders to start anything."""
+    return list(Intent.objects.filter(kind="start", done_at=None).values_list("session_id", flat=True))
+
+
+def test_neither_boot_nor_loop_nor_a_turn_that_comes_starts_one(place: AsTold) -> None:
+    made = list(everyone(place))
+    assert len(made) == 340
+    for scope in (Scope("boot"), Scope("reconcile"), Scope("reconcile", admitted=True), Scope("command")):
+        swept(scope)
+        assert starts() == []
+
+
+def test_its_page_does_not_start_it(place: AsTold) -> None:
+    for one in everyone(place):
+        session = TaskSession.objects.select_related("task", "agent_profile", "executor").get(id=one.session.id)
+        assert not wants_start_on_open(session_status(session)), (one.how, session.state)
+
+
+def test_a_start_that_was_ordered_before_is_not_carried_out(place: AsTold) -> None:
+    made = list(everyone(place))[::3]
+    ExecutorRunning.objects.update(owner=MINE.owner, generation=1)
+    for one in made:
+        order = Intent.objects.create(session=one.session, kind="start", payload={"mode": "auto"})
+        assert planning.claim(one.session.id, order.id, MINE.owner, lives=None) is None, one.how
+    assert starts() == []
+
+
+def test_no_prompt_and_no_resume_starts_one_where_all_is_over(place: AsTold) -> None:
+    for number, one in enumerate(everyone(place)):
+        if one.how in NEVER_RUN_AGAIN and number % 3 == 0:
+            with pytest.raises(SessionsError):
+                intents.prompt(one.session.id, f"new {number}", "go on", make_user())
+            with contextlib.suppress(SessionsError):  # nothing to do is no error, where an agent is still up
+                intents.resume(one.session.id, make_user())
+    assert starts() == []

@@ -1,0 +1,168 @@
+"""Agent nodes: what they are told, in which session, and what is made of their answers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sessions_app.workflows.again import again_from
+from sessions_app.workflows.engine import advance
+from sessions_app.workflows.loading import load_file
+from sessions_app.workflows.records import State
+from tests.services import ROOT
+from tests.workflows.driving import Agents, Run, counting, drive, given
+from tests.workflows.writing import TRIGGER, node, workflow
+
+EXAMPLES = ROOT / "docs/examples/workflows"
+
+
+def example(name: str, agents: Agents, text: str = "T") -> Run:
+    return drive(load_file(EXAMPLES / f"{name}.yaml").checked, text, agents=agents)
+
+
+@pytest.mark.parametrize("runner", ["claude-code", "codex", "openai"])
+def test_a_loop_counts_from_42_to_52_in_one_session(runner: str) -> None:
+    run = example(f"test-resumable-{runner}", Agents(counting))
+
+    assert run.outcome.succeeded
+    assert len(run.agents.told) == 1
+    asked = [run[f"count[{index}]/counter"].request["sessionId"] for index in range(1, 11)]
+    assert asked == ["", *["session-1"] * 9]
+    assert run["count"].outputs["final"] == "52"
+
+
+def test_a_run_of_its_own_begins_a_session_of_its_own() -> None:
+    agents = Agents(counting)
+    example("test-resumable-codex", agents)
+    example("test-resumable-codex", agents)
+    assert [len(told) for told in agents.told.values()] == [10, 10]
+
+
+def test_the_seed_runs_as_it_is_written() -> None:
+    """Its *continue* is wired to “approved”, so it ends when the reviewer does not approve."""
+    agents = Agents(lambda told: '{"approved": false, "feedback": "no"}' if "Review" in told[0] else "work")
+    run = example("test-resumable-agent", agents)
+    assert run.outcome.succeeded
+    assert run["loop"].outputs == {"iterations": 1, "terminationReason": "condition"}
+
+    approving = Agents(
+        lambda told: '{"approved": true, "feedback": ""}' if "Review" in told[0] else f"work {len(told)}"
+    )
+    run = example("test-resumable-agent", approving)
+    assert run["loop"].outputs == {"iterations": 5, "terminationReason": "max_iterations"}
+    assert approving.told["session-1"] == ["1", "work 1", "work 2", "work 3", "work 4"]
+    assert [len(told) for told in approving.told.values()] == [5, 1, 1, 1, 1, 1]
+
+
+def test_a_review_goes_on_until_it_is_approved_and_the_coder_hears_the_feedback() -> None:
+    def answer(told: list[str]) -> str:
+        if "Review this work" not in told[0]:
+            return f"version {len(told)}"
+        verdict = {"approved": "version 3" in told[0], "feedback": "Better, please."}
+        return f"Well.\n```json\n{json.dumps(verdict)}\n```"
+
+    run = example("review-until-approved", Agents(answer), "Write a parser.")
+
+    assert run["review"].outputs["iterations"] == 3
+    assert run["review"].outputs["result"] == "version 3"
+    assert run.agents.told["session-1"] == ["Write a parser.", "Better, please.", "Better, please."]
+
+
+def test_pattern_a_leads_one_session_through_two_loops() -> None:
+    says = ["draft", "reviewed", "reviewed", "tested"]
+    run = example("pattern-a", Agents(lambda told: says[len(told) - 1]), "task")
+    assert run.outcome.succeeded
+    assert list(run.agents.told) == ["session-1"]
+    assert run.agents.told["session-1"] == ["task", "task", *["Run the tests and fix what fails."] * 2]
+
+
+def test_pattern_b_sends_back_with_the_feedback_in_the_same_session() -> None:
+    says = ["draft", "reviewed", "reviewed, tested"]
+    run = example("pattern-b", Agents(lambda told: says[len(told) - 1]), "task")
+    assert run.outcome.succeeded
+    assert run.agents.told == {"session-1": ["task", "Say reviewed.", "These checks failed: tested."]}
+    assert [run[path].state for path in ("gate", "gate#2", "gate#3")] == [State.RETRIED, State.RETRIED, State.SUCCEEDED]
+    assert run["done"].outputs["output"] == "after 2 retries"
+    assert {"review#2", "test#3", "coder#3"} <= run.paths
+
+
+def test_a_gate_that_was_passed_can_be_run_again_with_what_leads_to_it() -> None:
+    says = ["draft", "reviewed", "reviewed, tested"]
+    run = example("pattern-b", Agents(lambda told: says[len(told) - 1]), "task")
+
+    left = again_from(run.workflow, run.records, "test#3")
+
+    assert run.records.keys() - left.keys() == {"test#3", "gate#3", "done"}
+    assert [one.path for one in advance(run.workflow, given("task"), left).begun] == ["test#3"]
+    for path in ("test", "nothing", "test#9", "test/x"):
+        with pytest.raises(KeyError):
+            again_from(run.workflow, run.records, path)
+
+
+def test_a_gate_gives_up_after_its_retries() -> None:
+    run = example("pattern-b", Agents(lambda told: "draft"), "task")
+    assert run["gate#4"].state == State.FAILED
+    assert run["gate#4"].outputs["retry_count"] == 3
+    assert run["done"].state == State.SKIPPED
+    assert "not passed after 3 retries" in run.outcome.error
+
+
+@pytest.mark.parametrize(
+    ("data", "edges", "told"),
+    [
+        ({"prompt": "Say {{ trigger.text }}"}, ["trigger > agent.go"], "Say T"),
+        ({}, ["trigger.text > agent.prompt"], "T"),
+        ({"prompt": "written"}, ["trigger.text > agent.prompt"], "T"),
+        ({"prompt": "in: {{ inputs.prompt }}"}, ["trigger.text > agent.prompt"], "in: T"),
+        ({"prompt": "written"}, ["nothing.value > agent.prompt"], "written"),
+    ],
+)
+def test_what_comes_in_wins_over_what_is_written(data: dict[str, str], edges: list[str], told: str) -> None:
+    nodes = [TRIGGER, node("nothing", "constant", value=None), node("agent", "agent", **data)]
+    assert drive(workflow(nodes, edges)).agents.told == {"session-1": [told]}
+
+
+def test_an_agent_without_any_prompt_fails() -> None:
+    assert "no prompt" in drive(workflow([node("agent", "agent")])).outcome.error
+
+
+SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}, "tags": {"type": "array"}}, "required": ["ok"]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "outputs", "error"),
+    [
+        ('{"ok": true, "tags": ["a"]}', {"ok": True, "tags": ["a"]}, ""),
+        ('Here:\n```json\n{"ok": false}\n```\nDone.', {"ok": False, "tags": None}, ""),
+        ('I say {"ok": true} to that', {"ok": True}, ""),
+        ('{"ok": "maybe"}', {}, "outputSchema"),
+        ("no JSON", {"ok": None}, "holds no JSON"),
+        ("[1]", {"ok": None}, "outputSchema"),
+    ],
+)
+def test_an_answer_keeps_to_its_schema_or_the_node_fails(answer: str, outputs: dict[str, object], error: str) -> None:
+    run = drive(workflow([node("agent", "agent", prompt="x", outputSchema=SCHEMA)]), agents=Agents(lambda told: answer))
+    assert error in run["agent"].error
+    assert bool(error) is (run["agent"].state == State.FAILED)
+    assert outputs.items() <= run["agent"].outputs.items()
+    assert run["agent"].outputs["sessionId"] == "session-1"
+
+
+def test_an_answer_that_cannot_be_used_is_asked_for_once_more_in_the_same_session() -> None:
+    says = ["Fine by me.", '{"ok": true}']
+    agents = Agents(lambda told: says[len(told) - 1])
+    run = drive(workflow([node("agent", "agent", prompt="x", outputSchema=SCHEMA)]), agents=agents)
+    assert run["agent"].outputs["ok"] is True
+    assert [len(told) for told in agents.told.values()] == [2]
+    assert "holds no JSON" in agents.told["session-1"][1]
+
+
+def test_a_session_goes_from_one_agent_to_the_next() -> None:
+    text = workflow(
+        [node("first", "agent", prompt="Remember BLUE42."), node("second", "agent", prompt="What was it?")],
+        ["first.sessionId > second.sessionId"],
+    )
+    run = drive(text, agents=Agents(lambda told: "BLUE42" if "BLUE42" in told[0] else "no idea"))
+    assert run["second"].outputs["output"] == "BLUE42"
+    assert len(run.agents.told) == 1

@@ -1,0 +1,127 @@
+"""A run that is killed anywhere, in any order of endings, comes to the same end, and nothing of it is done twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from sessions_app.workflows.again import again_from
+from sessions_app.workflows.engine import Outcome, advance, completed
+from sessions_app.workflows.graph import Workflow
+from sessions_app.workflows.loading import load
+from sessions_app.workflows.records import Record
+from tests.workflows.driving import given, kept
+from tests.workflows.writing import node, workflow
+
+DOCKS = [
+    {"name": "i", "type": "iteration"},
+    {"name": "go", "type": "continue"},
+    {"name": "session", "type": "feedback"},
+]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> str:
+    """Agents in a graph without rings, some of them in a loop of three iterations; some may fail."""
+    names = [f"n{index}" for index in range(draw(st.integers(1, 6)))]
+    nodes: list[dict[str, Any]] = []
+    edges: list[str] = []
+    with_loop = draw(st.booleans())
+    for index, name in enumerate(names):
+        parent = "loop" if with_loop and draw(st.booleans()) else ""
+        tolerant = draw(st.booleans())
+        nodes.append(
+            node(name, "agent", parent, prompt=f"{name} {{{{ inputs.x }}}}", inputs=["x"], continueOnFailure=tolerant)
+        )
+        before = [one["id"] for one in nodes[:-1] if one.get("parentId", "") == parent]
+        if draw(st.booleans()) and before:
+            edges.append(f"{draw(st.sampled_from(before))}.output > {name}.x")
+        if parent and index % 2:
+            edges += [f"loop@dock:session:prev > {name}.sessionId"]
+    if with_loop:
+        nodes += [
+            node("loop", "loop", maxIterations=5, dockSlots=DOCKS),
+            node("more", "agent", "loop", prompt="{{ inputs.i }}", inputs=["i"]),
+        ]
+        edges += [
+            "loop@dock:i:output > more.i",
+            "more.output > loop@dock:go:input",
+            "more.sessionId > loop@dock:session:current",
+        ]
+    return workflow(nodes, edges)
+
+
+def answer(request: dict[str, Any], path: str, failing: frozenset[str]) -> dict[str, Any]:
+    """What the work comes to: the same whenever it is asked for."""
+    session = request["sessionId"] or f"session of {path}"
+    if path.rpartition("/")[2] in failing:
+        return {"text": "", "sessionId": session, "error": "failed on purpose"}
+    prompt = request["prompt"]
+    return {
+        "text": ("true" if int(prompt) < 3 else "false") if prompt.isdigit() else prompt.upper(),
+        "sessionId": session,
+    }
+
+
+def run_to_its_end(
+    loaded: Workflow, failing: frozenset[str], choose: Any = None, records: dict[str, Record] | None = None
+) -> tuple[Outcome, dict[str, Record], list[str]]:
+    """``choose(n)`` draws which of n pieces of work ends next, and whether the step before is lost: a kill."""
+    records = records or {}
+    ended: list[str] = []
+    while True:
+        if choose and choose(2):
+            advance(loaded, given(), records)  # decided, and killed before it was kept
+        step = advance(loaded, given(), records)
+        records = kept(records | {record.path: record for record in step.written})
+        if step.outcome:
+            return step.outcome, records, ended
+        under_way = [record for record in records.values() if record.is_at_work]
+        assert under_way or step.is_full
+        if under_way:
+            record = under_way[choose(len(under_way)) if choose else 0]
+            ended.append(record.path)
+            result = answer(dict(record.request), record.path, failing)
+            records[record.path] = completed(loaded, record, result, lambda requests: [])
+
+
+@settings(max_examples=60, deadline=None)
+@for_all(st.data())
+def test_a_run_killed_anywhere_ends_as_one_that_was_not(data: st.DataObject) -> None:
+    loaded = load(data.draw(graphs())).checked
+    failing = data.draw(st.sampled_from([frozenset[str](), frozenset({"n1"}), frozenset({"n1", "n3"})]))
+    outcome, _, _ = run_to_its_end(loaded, frozenset())
+
+    other, records, ended = run_to_its_end(loaded, failing, lambda many: data.draw(st.integers(0, many - 1)))
+
+    assert len(ended) == len(set(ended)), "something was done twice"
+    assert all(record.is_finished for record in records.values())
+    if not failing:
+        assert other == outcome
+
+
+@settings(max_examples=40, deadline=None)
+@for_all(st.data())
+def test_a_run_taken_up_again_from_any_node_comes_to_the_same_end(data: st.DataObject) -> None:
+    loaded = load(data.draw(graphs())).checked
+    outcome, records, _ = run_to_its_end(loaded, frozenset())
+    path = data.draw(st.sampled_from(sorted(path for path, one in records.items() if one.kind != "iteration")))
+
+    left = again_from(loaded, records, path)
+    other, all_records, ended = run_to_its_end(loaded, frozenset(), records=left)
+
+    assert path not in left
+    assert (other, all_records) == (outcome, records)
+    assert set(ended) == {name for name in records.keys() - left.keys() if records[name].request}
+
+
+@settings(max_examples=30, deadline=None)
+@for_all(st.data())
+def test_a_finished_run_asks_for_nothing_more(data: st.DataObject) -> None:
+    loaded = load(data.draw(graphs())).checked
+    outcome, records, _ = run_to_its_end(loaded, frozenset())
+    again = advance(loaded, given(), records)
+    assert (again.outcome, again.written) == (outcome, ())

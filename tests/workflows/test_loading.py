@@ -1,0 +1,300 @@
+"""Workflow files: what loads, what does not, and what is said of it with file, line, node and what mends it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from sessions_app.workflows.json_schema import json_schema
+from sessions_app.workflows.library import Directory
+from sessions_app.workflows.limits import MAX_NODES
+from sessions_app.workflows.loading import Loaded, load, load_file
+from sessions_app.workflows.problems import InvalidWorkflow, Severity
+from sessions_app.workflows.reading import read
+from sessions_app.workflows.schema import WorkflowFile
+from tests.services import ROOT
+from tests.workflows.writing import TRIGGER, body, node, workflow
+
+EXAMPLES = sorted((ROOT / "docs/examples/workflows").glob("*.yaml"))
+LOOP: dict[str, Any] = {"dockSlots": [{"name": "continue", "type": "continue"}, {"name": "i", "type": "iteration"}]}
+TRUE = node("true", "constant", "loop", value=True, outputs=["value:boolean"])
+IN_LOOP = [TRIGGER, node("loop", "loop", **LOOP), TRUE]
+
+
+def errors(loaded: Loaded) -> list[str]:
+    return [one.code for one in loaded.problems if one.severity == Severity.ERROR]
+
+
+def warnings(loaded: Loaded) -> list[str]:
+    return [one.code for one in loaded.problems if one.severity == Severity.WARNING]
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "no mapping": ("- a", "shape"),
+    "nothing": ("", "shape"),
+    "no version": ("metadata: {name: a}\nnodes: []\nedges: []", "shape"),
+    "version of tomorrow": ("version: 4\nmetadata: {name: a}\nnodes: []\nedges: []", "shape"),
+    "no name": ("version: 1\nmetadata: {}\nnodes: []\nedges: []", "shape"),
+    "no edges": ("version: 1\nmetadata: {name: a}\nnodes: []", "shape"),
+    "id with a slash": (workflow([node("a/b", "wire")]), "shape"),
+    "two alike": (workflow([node("a", "wire"), node("a", "wire")]), "duplicate_id"),
+    "unknown type": (workflow([node("a", "shel")]), "node_type"),
+    "no type": (workflow([{"id": "a"}]), "node_type"),
+    "wrong setting": (workflow([node("a", "shell", script=["x"])]), "shape"),
+    "edge to nowhere": (workflow([TRIGGER], ["trigger > b"]), "edge"),
+    "handle of another world": (workflow([TRIGGER, node("a", "wire")], ["trigger@x:y > a"]), "edge"),
+    "no such dock": (workflow(IN_LOOP, ["true.value > loop@dock:go:input"]), "edge"),
+    "dock the wrong way": (workflow(IN_LOOP, ["true.value > loop@dock:i:current"]), "edge"),
+    "output from within": (workflow(IN_LOOP, ["loop.x > true", "true.value > loop@dock:continue:input"]), "edge"),
+    "input from within": (workflow(IN_LOOP, ["true.value > loop.x", "true.value > loop@dock:continue:input"]), "edge"),
+    "nothing says continue": (workflow(IN_LOOP), "loop"),
+    "no continue slot": (workflow([node("loop", "loop"), TRUE]), "loop"),
+    "empty loop": (workflow([node("loop", "loop", **LOOP)]), "loop"),
+    "two say continue": (
+        workflow(
+            [*IN_LOOP, node("no", "constant", "loop", value=False)],
+            ["true.value > loop@dock:continue:input", "no.value > loop@dock:continue:input"],
+        ),
+        "double",
+    ),
+    "parent that is no loop": (workflow([TRIGGER, node("a", "wire", "trigger")]), "parent"),
+    "loops in a ring": (workflow([node("a", "loop", "b"), node("b", "loop", "a")]), "parent"),
+    "cycle": (workflow([node("a", "wire"), node("b", "wire")], ["a > b", "b > a"]), "cycle"),
+    "node after itself": (workflow([node("a", "wire")], ["a > a"]), "cycle"),
+    "cycle over a loop": (
+        workflow(
+            [*IN_LOOP, node("after", "wire")],
+            ["true.value > loop@dock:continue:input", "loop > after", "after > loop.x"],
+        ),
+        "cycle",
+    ),
+    "two on a number": (
+        workflow(
+            [TRIGGER, node("f", "function", code="return {}", inputs=["n:number"])],
+            ["trigger > f.n", "trigger.text > f.n"],
+        ),
+        "double",
+    ),
+    "two ports alike": (workflow([node("a", "wire", inputs=["x", "x"])]), "port"),
+    "hidden port": (workflow([node("a", "wire", inputs=["@x"])]), "port"),
+    "pattern that is none": (
+        workflow(
+            [node("a", "shell", script="x", outputs=[{"name": "x", "extract": {"type": "regex", "pattern": "("}}])]
+        ),
+        "pattern",
+    ),
+    "template in backquotes": (workflow([node("a", "shell", script="echo `{{ inputs.x }}`")]), "template_place"),
+    "script outside": (workflow([node("a", "shell", scriptFiles=["../x.sh"])]), "path"),
+    "prompt outside": (workflow([node("a", "agent", prompt="x", promptFiles=["/etc/passwd"])]), "path"),
+    "schema that is none": (workflow([node("a", "agent", prompt="x", outputSchema="{")]), "schema"),
+    "function without code": (workflow([node("a", "function")]), "no_code"),
+    "no expression": (workflow([node("a", "function", language="python", code="x = 1")]), "expression"),
+    "constant of another type": (workflow([node("a", "constant", valueType="number", value="x")]), "value"),
+    "cron": (workflow([node("a", "trigger", triggerType="cron", cron="x")]), "cron"),
+    "idle": (workflow([node("a", "trigger", triggerType="idle")]), "idle"),
+    "gate without target": (workflow([node("a", "gate", inputs=["ok:boolean"])]), "gate"),
+    "gate that is not reached": (
+        workflow([node("b", "wire"), node("a", "gate", retryTarget="b", inputs=["ok:boolean"])]),
+        "gate",
+    ),
+    "gate without checks": (
+        workflow([node("b", "wire"), node("a", "gate", retryTarget="b")], ["b.value > a.x"]),
+        "gate",
+    ),
+    "component without name": (workflow([node("a", "component")]), "component"),
+    "component that is not there": (workflow([node("a", "component", componentRef="x")]), "component"),
+    "component without interface": (workflow([TRIGGER], components={"a": body([TRIGGER])}), "shape"),
+    "file without files": (workflow([node("a", "component", workflowPath="x.yaml")]), "component"),
+    "code without files": (workflow([node("a", "function", file="x.js")]), "file"),
+    "component of itself": (
+        workflow(
+            [TRIGGER],
+            components={"a": {"interface": {}, **body([node("x", "component", componentRef="a")])}},
+        ),
+        "recursion",
+    ),
+    "too many iterations": (workflow([node("loop", "loop", maxIterations=1_000_000)]), "shape"),
+}
+
+
+@pytest.mark.parametrize(("text", "code"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_run_is_refused(text: str, code: str) -> None:
+    loaded = load(text, "w.yaml")
+
+    assert loaded.workflow is None
+    assert set(errors(loaded)) == {code}
+    with pytest.raises(InvalidWorkflow, match=r"w\.yaml"):
+        _ = loaded.checked
+
+
+HARDLY_MEANT: dict[str, tuple[str, set[str]]] = {
+    "nothing": (workflow([TRIGGER, node("a", "wire")], ["trigger.text > a.value"]), set()),
+    "approved goes on": (
+        workflow(
+            [*IN_LOOP, node("check", "function", "loop", code="return {}", outputs=["approved:boolean"])],
+            ["check.approved > loop@dock:continue:input"],
+        ),
+        {"inverted_continue", "orphan"},
+    ),
+    "no such output": (
+        workflow([TRIGGER, node("s", "shell", script="x"), node("a", "wire")], ["trigger > s", "s.x > a"]),
+        {"port"},
+    ),
+    "no such input": (workflow([TRIGGER, node("s", "shell", script="x")], ["trigger.text > s.x"]), {"port"}),
+    "other type": (
+        workflow([TRIGGER, node("f", "function", code="x", inputs=["b:boolean"])], ["trigger.params > f.b"]),
+        {"type"},
+    ),
+    "required": (workflow([node("s", "shell", script="x", inputs=[{"name": "x", "required": True}])]), {"required"}),
+    "unknown template": (workflow([node("s", "shell", script="{{ inputs.x }} {{ later.x }}")]), {"template"}),
+    "template of a later node": (
+        workflow([node("a", "shell", script="{{ b.x }}"), node("b", "wire")], ["a > b.value"]),
+        {"template"},
+    ),
+    "templates of each other": (
+        workflow([node("a", "shell", script="{{ b.x }}"), node("b", "shell", script="{{ a.x }}")]),
+        {"template", "port"},
+    ),
+    "lonely": (workflow([TRIGGER, node("a", "wire"), node("b", "wire")], ["trigger > a"]), {"orphan"}),
+    "trigger without edges": (workflow([TRIGGER, node("a", "wire"), node("b", "wire")], ["a > b.value"]), {"orphan"}),
+    "several on a text": (
+        workflow([TRIGGER, node("s", "shell", script="x")], ["trigger.text > s", "trigger.type > s"]),
+        {"double"},
+    ),
+    "read twice": (workflow([node("s", "shell", script="sh -c 'echo {{ inputs.input }}'")]), {"read_twice"}),
+}
+
+
+@pytest.mark.parametrize(("text", "codes"), HARDLY_MEANT.values(), ids=HARDLY_MEANT)
+def test_what_is_hardly_meant_is_told_and_can_be_run(text: str, codes: set[str]) -> None:
+    loaded = load(text)
+    assert loaded.workflow is not None
+    assert set(warnings(loaded)) == codes
+
+
+def test_a_problem_names_file_line_node_and_what_mends_it() -> None:
+    text = (
+        "version: 2\n"
+        "metadata: {name: a}\n"
+        "nodes:\n"
+        "  - id: say\n"
+        "    type: shel\n"
+        "  - id: ask\n"
+        "    type: shell\n"
+        "    data:\n"
+        "      timeout: soon\n"
+        "      script: |\n"
+        "        true\n"
+        "        echo `{{ inputs.x }}`\n"
+        "edges: []\n"
+    )
+    misshapen = load(text, "w.yaml")
+    assert [str(one) for one in misshapen.problems] == [
+        "w.yaml:4: error: node say: “shel” is no node type [node_type] Did you mean “shell”?"
+    ]
+    lines = {one.code: (one.line, one.node) for one in load(text.replace("shel\n", "wire\n"), "w.yaml").problems}
+    assert lines["shape"] == (9, "ask")
+    lines = {
+        one.code: (one.line, one.node)
+        for one in load(text.replace("shel\n", "wire\n").replace("soon", "60"), "w.yaml").problems
+    }
+    assert lines["template_place"] == (12, "ask")
+
+
+def test_unknown_keys_are_kept() -> None:
+    data = {
+        "version": 2,
+        "metadata": {"name": "a", "colour": "red"},
+        "nodes": [{"id": "a", "type": "wire", "data": {"executionStatus": "completed"}, "selected": True}],
+        "edges": [{"id": "e", "source": "a", "target": "a", "animated": True}],
+        "viewport": {"zoom": 1},
+    }
+    assert WorkflowFile.model_validate(data).model_dump(by_alias=True, exclude_unset=True) == data
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_a_shipped_example_can_be_run_and_keeps_to_the_published_schema(path: Path) -> None:
+    loaded = load_file(path)
+    assert errors(loaded) == []
+    assert warnings(loaded) == (["inverted_continue"] if path.stem == "test-resumable-agent" else [])
+    jsonschema.Draft202012Validator(json_schema()).validate(read(path.read_text(), path.name).data)
+
+
+def test_the_published_schema_knows_the_settings_of_each_type() -> None:
+    check = jsonschema.Draft202012Validator(json_schema())
+    loop = json.loads(workflow([{"id": "a", "type": "wrong", "data": {"nodeType": "loop", "maxIterations": "x"}}]))
+    assert len(list(check.iter_errors(loop))) == 2
+
+
+def test_many_nodes_are_refused_at_once() -> None:
+    begun = time.monotonic()
+    many = workflow([node(f"n{index}", "wire") for index in range(10_000)])
+    assert errors(load(json.dumps(json.loads(many), separators=(",", ":")))) == ["too_many"]
+    assert time.monotonic() - begun < 5
+
+
+def test_the_longest_chain_is_loaded_in_bounded_time() -> None:
+    names = [f"n{index}" for index in range(MAX_NODES)]
+    edges = [f"{one}.value > {two}.value" for one, two in itertools.pairwise(names)]
+    begun = time.monotonic()
+    text = json.dumps(json.loads(workflow([node(name, "wire") for name in reversed(names)], edges)))
+    workflow_ = load(text).checked
+    assert list(workflow_.root.order) == names
+    assert time.monotonic() - begun < 5
+
+
+def test_components_that_double_are_counted_not_unfolded() -> None:
+    parts: dict[str, Any] = {"c0": {"interface": {}, **body([node("x", "wire")])}}
+    for level in range(1, 15):
+        twice = [node(name, "component", componentRef=f"c{level - 1}") for name in ("x", "y")]
+        parts[f"c{level}"] = {"interface": {}, **body(twice)}
+    begun = time.monotonic()
+    assert errors(load(workflow([node("all", "component", componentRef="c14")], components=parts))) == ["too_many"]
+    assert time.monotonic() - begun < 5
+
+
+def test_a_component_file_is_found_in_the_project_and_never_outside(tmp_path: Path) -> None:
+    project, outside = tmp_path / "ws", tmp_path / "ws-evil"
+    (project / ".git").mkdir(parents=True)
+    (project / "flows/parts").mkdir(parents=True)
+    outside.mkdir()
+    part = workflow([TRIGGER])
+    (project / "flows/parts/ok.yaml").write_text(part)
+    (outside / "part.yaml").write_text(part)
+    (project / "flows/link.yaml").symlink_to(outside / "part.yaml")
+    paths = {
+        "flows/parts/ok.yaml": True,
+        "../ws-evil/part.yaml": False,
+        "flows/../../ws-evil/part.yaml": False,
+        str(outside / "part.yaml"): False,
+        "flows/link.yaml": False,
+        "flows/none.yaml": False,
+        "flows": False,
+        "C:\\part.yaml": False,
+        "..\\part.yaml": False,
+    }
+    for path, good in paths.items():
+        main = project / "flows/main.yaml"
+        main.write_text(workflow([node("part", "component", workflowPath=path)]))
+        assert (load_file(main).workflow is not None) is good, path
+
+
+def test_problems_of_a_component_name_its_file_and_a_ring_of_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(workflow([node("x", "component", workflowPath="b.yaml")]))
+    (tmp_path / "b.yaml").write_text(workflow([node("y", "component", workflowPath="a.yaml")]))
+    (tmp_path / "c.yaml").write_text(workflow([node("z", "shel")]))
+    library = Directory(tmp_path)
+    ring = load(workflow([node("x", "component", workflowPath="a.yaml")]), "main.yaml", library)
+    assert [(one.file, one.code, one.node) for one in ring.problems] == [("b.yaml", "recursion", "y")]
+    wrong = load(workflow([node("x", "component", workflowPath="c.yaml")]), "main.yaml", library)
+    assert [(one.file, one.code, one.node) for one in wrong.problems] == [("c.yaml", "node_type", "z")]
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    assert errors(load_file(tmp_path / "none.yaml")) == ["unreadable"]
