@@ -10,7 +10,7 @@ from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kandev.settings")
 
-WebSocketProtocol.closeHandshakeTimeout = 5.0
+WebSocketProtocol.closeHandshakeTimeout = 30.0
 """Seconds in which whoever is sent away may read why; after the usual one, slow readers found the line dead instead."""
 
 http = get_asgi_application()
