@@ -42,6 +42,17 @@ class DockerDeployment(Deployment):
         if values.get("executor") == self.on_this_machine:
             return super().start_session(prompt, profile, **values)
         inside = {"command": ["kandev-demo-agent"], "env": {"KANDEV_DEMO_AGENT_HOME": AGENT_HOME}}
-        session = super().start_session(prompt, {**inside, **(profile or {})}, **values)
-        session.agent_home = self.data / "agent_homes" / session.id / Path(AGENT_HOME).name
-        return session
+        made = super().start_session(prompt, {**inside, **(profile or {})}, **values)
+        agent_home = self.data / "agent_homes" / made.id / Path(AGENT_HOME).name
+        return ContainerSession(self, made.task_id, made.id, agent_home)
+
+
+class ContainerSession(Session):
+    """One whose processes are in a container."""
+
+    deployment: DockerDeployment
+
+    def kill_everything(self) -> None:
+        """SIGKILL for what runs in it; done when the engine knows, for until then nobody can call it dead."""
+        super().kill_everything()
+        self.deployment.engine.wait_for_end_of(self.execution_id)

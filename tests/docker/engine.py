@@ -24,6 +24,7 @@ import docker
 from executors_app.agentctl import identity
 from executors_app.containers.address import EngineAddress
 from executors_app.containers.engine import connected
+from executors_app.containers.names import name_of
 from executors_app.errors import RuntimeUnavailable
 from tests.docker import machine_image
 from tests.waiting import eventually
@@ -99,6 +100,14 @@ class Engine:
     def client(self, timeout: float = 60) -> Any:
         """A client of it, for tests to look with."""
         return docker.APIClient(base_url=self.url, timeout=timeout)
+
+    def wait_for_end_of(self, execution_id: str) -> None:
+        """Wait until it knows that the execution's container has ended; it learns of that a moment later."""
+        client = self.client()
+        try:
+            client.wait(name_of(execution_id), timeout=30)
+        finally:
+            client.close()
 
     def events(self, since: float, until: float | None = None) -> list[tuple[str, str]]:
         """(kind, action) of all that it did between two times."""

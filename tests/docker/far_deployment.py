@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from executors_app.agentctl import identity
-from executors_app.containers.names import name_of
 from executors_app.containers.site import HOME
 from executors_app.containers.volumes import home_of, state_of, work_of
 from tests.docker.engine import IMAGE
@@ -75,12 +74,4 @@ class FarSession(Session):
     def kill_everything(self) -> None:
         """SIGKILL for all of it, and nothing else of its container's."""
         identity.end_all(self.processes(), 10)
-        self.wait_until_ended()
-
-    def wait_until_ended(self) -> None:
-        """The container has stopped."""
-        client = self.deployment.engine.client()
-        try:
-            client.wait(name_of(self.execution_id), timeout=30)
-        finally:
-            client.close()
+        self.deployment.engine.wait_for_end_of(self.execution_id)
