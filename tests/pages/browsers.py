@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.services import chromium, require
 
@@ -15,8 +15,8 @@ FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
     *("--disable-sync", "--no-first-run", "--disable-quic"),
 )
-PATIENCE: Final = 10_000
-"""Milliseconds for whatever is clicked to be there."""
+PATIENCE: Final = 30_000
+"""Milliseconds for whatever is clicked or expected to be there: a busy machine is slow, and that is no failure."""
 COOKIE: Final = "kandev_session"
 NO_SOCKET: Final = ("Unexpected response code: 404",)
 """What Chromium says where a server has no sockets, as Django's own test server."""
@@ -25,6 +25,9 @@ SERVER_AWAY: Final = (
     *("ERR_INCOMPLETE_CHUNKED_ENCODING", "Connection closed before receiving a handshake response"),
 )
 """What Chromium says of a server that was killed."""
+
+
+expect.set_options(timeout=PATIENCE)
 
 
 @contextmanager

@@ -18,8 +18,6 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.browser
 
-SOON = 20_000
-"""Milliseconds within which a restarted server has done its first pass, on a busy machine."""
 Picture = Callable[[Page, str], None]
 
 
@@ -44,17 +42,17 @@ def test_drill_a_the_page_stays_open_and_nothing_is_lost_or_shown_twice(place: P
     session = place.start("work 3\nask", "Mend the login tests")
     with place.visiting() as me:
         page = me.open(path_of(session))
-        expect(agent_says(page)).to_contain_text("tick 3", timeout=SOON)
+        expect(agent_says(page)).to_contain_text("tick 3")
         picture(page, "session-running")
         place.kill()
         expect(reconnecting(page)).to_be_visible()
         eventually(lambda: "permission.requested" in session.journal(), timeout=30, describe="it asks unheard")
         place.serve()
 
-        expect(reconnecting(page)).to_be_hidden(timeout=SOON)
-        expect(pill(page, "Continuity")).to_have_text("Reattached: the same process (verified)", timeout=SOON)
-        page.get_by_role("button", name="Allow").first.click(timeout=SOON)
-        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        expect(reconnecting(page)).to_be_hidden()
+        expect(pill(page, "Continuity")).to_have_text("Reattached: the same process (verified)")
+        page.get_by_role("button", name="Allow").first.click()
+        expect(pill(page, "Session")).to_have_text("Your turn")
         page.get_by_text("Continuity receipts").click()
         expect(page.get_by_role("listitem").filter(has_text="Reattached")).to_be_visible()
         picture(page, "session-after-a-restart")
@@ -68,23 +66,23 @@ def test_drill_b_an_interrupted_prompt_is_shown_and_the_agent_still_knows(place:
     session = place.start("remember walrus", "Name the release")
     with place.visiting() as me:
         page = me.open(path_of(session))
-        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        expect(pill(page, "Session")).to_have_text("Your turn")
         expect(pill(page, "Continuity")).to_have_text("First start")
         page.get_by_label("Your prompt").fill("work 30")
         page.keyboard.press("Control+Enter")
-        expect(agent_says(page).last).to_contain_text("tick 3", timeout=SOON)
+        expect(agent_says(page).last).to_contain_text("tick 3")
         place.kill()
         session.kill_everything()
         place.serve(KANDEV_CONTINUE="off")
 
         unsettled = page.get_by_role("region", name="Prompts to decide on")
-        expect(unsettled).to_contain_text("The agent was interrupted while it worked on this.", timeout=SOON)
-        expect(pill(page, "Continuity")).to_contain_text("Loaded: the agent read its conversation back", timeout=SOON)
+        expect(unsettled).to_contain_text("The agent was interrupted while it worked on this.")
+        expect(pill(page, "Continuity")).to_contain_text("Loaded: the agent read its conversation back")
         unsettled.get_by_role("button", name="Dismiss").click()
         expect(unsettled).to_be_hidden()
         page.get_by_label("Your prompt").fill("what was the word?")
         page.get_by_role("button", name="Send", exact=True).click()
-        expect(agent_says(page).last).to_contain_text("walrus", timeout=SOON)
+        expect(agent_says(page).last).to_contain_text("walrus")
         expect(page.locator(".message.user")).to_have_count(3)
         assert me.unexpected(*SERVER_AWAY) == []
 
@@ -93,7 +91,7 @@ def test_drill_c_an_agent_that_cannot_resume_leaves_its_files_open(place: Place)
     session = place.start("write kept.txt hello", "Write the change log", {"supports_session_resume": False})
     with place.visiting() as me:
         page = me.open(path_of(session))
-        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        expect(pill(page, "Session")).to_have_text("Your turn")
         page.get_by_role("tab", name="Files").click()
         expect(page.get_by_role("button", name="kept.txt")).to_be_visible()
         place.kill()
@@ -101,8 +99,8 @@ def test_drill_c_an_agent_that_cannot_resume_leaves_its_files_open(place: Place)
         place.serve()
 
         banner = page.get_by_text("This agent doesn’t support resuming. Start a new session.")
-        expect(banner).to_be_visible(timeout=SOON)
-        expect(pill(page, "Executor")).to_contain_text("Ready", timeout=SOON)
+        expect(banner).to_be_visible()
+        expect(pill(page, "Executor")).to_contain_text("Ready")
         page.get_by_role("button", name="kept.txt").click()
         expect(page.locator("#files pre")).to_have_text("hello")
         expect(page.get_by_label("Your prompt")).to_be_disabled()
@@ -114,7 +112,7 @@ def test_drill_d_a_worktree_that_is_gone_is_said_with_its_reason(place: Place, p
     session = place.start("remember one", "Move the images")
     with place.visiting() as me:
         page = me.open(path_of(session))
-        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        expect(pill(page, "Session")).to_have_text("Your turn")
         place.kill()
         session.kill_everything()
         lost = session.row
@@ -125,7 +123,7 @@ def test_drill_d_a_worktree_that_is_gone_is_said_with_its_reason(place: Place, p
         place.serve()
 
         banner = page.get_by_role("region", name="What to know")
-        expect(banner).to_contain_text("The worktree of this session is gone", timeout=SOON)
+        expect(banner).to_contain_text("The worktree of this session is gone")
         expect(banner).to_contain_text(lost["worktree_branch"])
         expect(pill(page, "Executor")).to_contain_text("Error")
         assert me.unexpected(*SERVER_AWAY) == []
@@ -149,13 +147,13 @@ def test_a_text_grows_through_the_socket_alone(place: Place) -> None:
         acks: list[int] = []
         me.page.on("websocket", lambda socket: socket.on("framesent", lambda told: acks.extend(acknowledged(told))))
         page = me.open(path_of(session))
-        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        expect(pill(page, "Session")).to_have_text("Your turn")
         session.prompt("work 5")
         expect(agent_says(page)).to_have_count(2)
         page.route("**/live/**", lambda route: None)  # never answered
-        expect(agent_says(page).last).to_contain_text("tick 30", timeout=SOON)
+        expect(agent_says(page).last).to_contain_text("tick 30")
         page.unroute("**/live/**")
-        expect(agent_says(page).last).to_contain_text("tick 50", timeout=SOON)
+        expect(agent_says(page).last).to_contain_text("tick 50")
         assert acks == sorted(acks) != []
         assert me.complaints == []
 
@@ -170,8 +168,8 @@ def test_two_tabs_start_a_resting_agent_once_and_show_the_same(place: Place) -> 
         for tab in tabs:
             tab.goto(path_of(session), wait_until="commit")
         for tab in tabs:
-            expect(pill(tab, "Continuity")).to_contain_text("Loaded", timeout=SOON)
-            expect(pill(tab, "Session")).to_have_text("Your turn", timeout=SOON)
+            expect(pill(tab, "Continuity")).to_contain_text("Loaded")
+            expect(pill(tab, "Session")).to_have_text("Your turn")
         starts = place.deployment.rows(
             "SELECT * FROM session_intents WHERE session_id = ? AND kind = 'start'", session.id.replace("-", "")
         )
@@ -179,7 +177,7 @@ def test_two_tabs_start_a_resting_agent_once_and_show_the_same(place: Place) -> 
         tabs[0].get_by_label("Your prompt").fill("what was the word?")
         tabs[0].get_by_role("button", name="Send", exact=True).click()
         for tab in tabs:
-            expect(agent_says(tab).last).to_contain_text("walrus", timeout=SOON)
+            expect(agent_says(tab).last).to_contain_text("walrus")
         assert lines_of(tabs[0]) == lines_of(tabs[1])
         assert me.complaints == []
 
@@ -188,9 +186,9 @@ def test_a_teammate_sees_the_same_and_a_stranger_finds_nothing(place: Place) -> 
     session = place.start("work 1\nask")
     with place.visiting() as me, place.visiting("mate") as other, place.visiting("stranger") as stranger:
         mine, theirs = me.open(path_of(session)), other.open(path_of(session))
-        theirs.get_by_role("button", name="Allow").first.click(timeout=SOON)
+        theirs.get_by_role("button", name="Allow").first.click()
         for page in (mine, theirs):
-            expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+            expect(pill(page, "Session")).to_have_text("Your turn")
             expect(page.locator(".message.growing")).to_have_count(0)
         assert lines_of(mine) == lines_of(theirs) != []
         assert stranger.page.goto(path_of(session)).status == 404  # type: ignore[union-attr]
@@ -205,16 +203,16 @@ def test_a_question_has_the_same_key_after_a_restart_also_on_a_page_that_is_load
     with place.visiting() as me:
         page = me.open(path_of(session))
         key = page.locator("input[name=resume_token]")
-        expect(key).to_have_count(1, timeout=SOON)
+        expect(key).to_have_count(1)
         before = key.input_value()
         place.kill()
         place.serve()
-        expect(reconnecting(page)).to_be_hidden(timeout=SOON)
+        expect(reconnecting(page)).to_be_hidden()
         assert key.input_value() == before
         page.reload()
         assert key.input_value() == before
         page.get_by_role("button", name="Allow").first.click()
-        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        expect(pill(page, "Session")).to_have_text("Your turn")
         assert me.unexpected(*SERVER_AWAY) == []
 
 
@@ -223,12 +221,12 @@ def test_of_two_who_answer_at_once_the_second_is_told_who_won(place: Place) -> N
     with place.visiting() as me, place.visiting("mate") as other:
         mine, theirs = me.open(path_of(session)), other.open(path_of(session))
         for page in (mine, theirs):
-            expect(page.get_by_role("button", name="Allow").first).to_be_enabled(timeout=SOON)
+            expect(page.get_by_role("button", name="Allow").first).to_be_enabled()
         theirs.route("**/live/**", lambda route: None)  # never answered: the page shows the question as it was
         mine.get_by_role("button", name="Allow").first.click()
         expect(mine.locator("input[name=resume_token]")).to_have_count(1)
         theirs.get_by_role("button", name="Reject").first.click()
-        expect(theirs.get_by_role("alert")).to_contain_text("has answered this already: Allow once.", timeout=SOON)
+        expect(theirs.get_by_role("alert")).to_contain_text("has answered this already: Allow once.")
         theirs.unroute("**/live/**")
         assert other.unexpected("409") == []
 
@@ -237,10 +235,10 @@ def test_a_question_whose_agent_dies_is_closed_with_a_sentence(place: Place) -> 
     session = place.start("ask", policy="manual")
     with place.visiting() as me:
         page = me.open(path_of(session))
-        expect(page.get_by_role("button", name="Allow").first).to_be_visible(timeout=SOON)
+        expect(page.get_by_role("button", name="Allow").first).to_be_visible()
         session.kill_everything()
         closed = page.get_by_text("The agent ended before it got an answer, so this question is closed.")
-        expect(closed).to_be_visible(timeout=SOON)
+        expect(closed).to_be_visible()
         expect(page.get_by_role("button", name="Allow")).to_have_count(0)
         assert me.complaints == []
 
@@ -250,14 +248,14 @@ def test_who_leaves_the_team_or_logs_out_is_told_and_sees_no_more(place: Place) 
     with place.visiting("leaver") as leaver, place.visiting("guest") as guest:
         pages = [leaver.open(path_of(session)), guest.open(path_of(session))]
         for page in pages:
-            expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+            expect(pill(page, "Session")).to_have_text("Your turn")
         tab = guest.tab()
         tab.goto("/")
         tab.locator(".account summary").click()
         tab.get_by_role("button", name="Log out").click()
-        expect(pages[1].get_by_text("You are logged out.")).to_be_visible(timeout=SOON)
+        expect(pages[1].get_by_text("You are logged out.")).to_be_visible()
         place.shell("from django.contrib.auth.models import User; User.objects.get(username='leaver').groups.clear()")
-        expect(pages[0].get_by_text("This is gone, or no longer yours to see.")).to_be_visible(timeout=SOON)
+        expect(pages[0].get_by_text("This is gone, or no longer yours to see.")).to_be_visible()
         asked: list[str] = []
         for page in pages:
             page.on("request", lambda request: asked.append(request.url))
@@ -286,20 +284,20 @@ def test_a_whole_conversation_by_the_keyboard_alone(place: Place) -> None:
         press_until(page, "Tab", AGENT)
         page.keyboard.press("Enter")
         page.wait_for_url(f"**{path_of(session)}")
-        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        expect(pill(page, "Session")).to_have_text("Your turn")
         press_until(page, "Tab", "Your prompt")
         page.keyboard.type("ask")
         press_until(page, "Tab", "Send")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("region", name="Permissions")).to_be_visible(timeout=SOON)
+        expect(page.get_by_role("region", name="Permissions")).to_be_visible()
         press_until(page, "Shift+Tab", "Allow once")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("region", name="Permissions")).to_be_hidden(timeout=SOON)
-        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        expect(page.get_by_role("region", name="Permissions")).to_be_hidden()
+        expect(pill(page, "Session")).to_have_text("Your turn")
         press_until(page, "Tab", "Your prompt")
         page.keyboard.type("what was the word?")
         page.keyboard.press("Control+Enter")
-        expect(agent_says(page).last).to_contain_text("walrus", timeout=SOON)
+        expect(agent_says(page).last).to_contain_text("walrus")
         assert me.complaints == []
 
 
@@ -308,13 +306,13 @@ def test_a_conversation_on_a_telephone_in_the_dark(place: Place, picture: Pictur
     screen: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
     with place.visiting(**screen, has_touch=True, is_mobile=True) as me:
         page = me.open(path_of(session))
-        expect(page.get_by_role("region", name="Permissions")).to_be_visible(timeout=SOON)
+        expect(page.get_by_role("region", name="Permissions")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         found = Axe().run(page)
         assert found.violations_count == 0, found.generate_report()
         picture(page, "telephone-dark")
         page.get_by_role("button", name="Allow").first.tap()
-        expect(pill(page, "Session")).to_have_text("Your turn", timeout=SOON)
+        expect(pill(page, "Session")).to_have_text("Your turn")
         page.goto("/")
         expect(page.get_by_role("heading", name="Board")).to_be_visible()
         assert me.complaints == []
@@ -327,7 +325,7 @@ def test_staff_asks_for_a_sweep_and_sees_it_come(place: Place) -> None:
         expect(page.get_by_role("link", name=AGENT).first).to_be_visible()
         page.get_by_role("link", name="Sweeps").click()
         page.get_by_role("button", name="Sweep now").click()
-        expect(page.get_by_role("rowheader", name="Count the ticks")).to_be_visible(timeout=SOON)
+        expect(page.get_by_role("rowheader", name="Count the ticks")).to_be_visible()
         page.get_by_role("link", name="The sweep", exact=True).click()
         expect(page.get_by_role("heading", name="Sweep: In the loop")).to_be_visible()
         assert me.complaints == []

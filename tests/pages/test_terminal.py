@@ -14,8 +14,6 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.browser
 
-SOON = 20_000
-
 
 @pytest.fixture(scope="module")
 def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
@@ -46,7 +44,7 @@ def test_a_shell_is_typed_in_and_is_found_again_after_the_server_was_killed(plac
     with place.visiting() as me:
         page = me.open(path_of(session))
         page.get_by_role("tab", name="Terminal").click()
-        expect(page.locator(".xterm-rows")).to_be_visible(timeout=SOON)
+        expect(page.locator(".xterm-rows")).to_be_visible()
         typed(page, "export KEPT=walrus; echo told-$((40+2))")
         sees(page, "told-42")
         typed(page, "printf '\\033[1;31mred\\033[38;2;1;2;3mtrue\\033[0m\\n'; stty size")
@@ -55,9 +53,9 @@ def test_a_shell_is_typed_in_and_is_found_again_after_the_server_was_killed(plac
         assert columns > 5, "it fits its panel"
 
         place.kill()
-        expect(page.get_by_text("The connection to the shell was lost.")).to_be_visible(timeout=SOON)
+        expect(page.get_by_text("The connection to the shell was lost.")).to_be_visible()
         place.serve()
-        expect(page.get_by_text("The connection to the shell was lost.")).to_be_hidden(timeout=SOON)
+        expect(page.get_by_text("The connection to the shell was lost.")).to_be_hidden()
         sees(page, "told-42")
         assert screen(page).count("told-42") == 1, "the scrollback is shown once"
         typed(page, "echo still-$KEPT")
@@ -66,14 +64,14 @@ def test_a_shell_is_typed_in_and_is_found_again_after_the_server_was_killed(plac
         other = me.tab()
         other.goto(path_of(session))
         other.get_by_role("tab", name="Terminal").click()
-        expect(page.get_by_text("The shell was opened in another place")).to_be_visible(timeout=SOON)
+        expect(page.get_by_text("The shell was opened in another place")).to_be_visible()
         page.get_by_role("button", name="Follow it here").click()
-        expect(other.get_by_text("The shell was opened in another place")).to_be_visible(timeout=SOON)
+        expect(other.get_by_text("The shell was opened in another place")).to_be_visible()
 
         page.keyboard.press("F6")
         expect(page.get_by_role("tab", name="Terminal")).to_be_focused()
         typed(page, "exit 3")
-        expect(page.get_by_text("The shell has ended with code 3.")).to_be_visible(timeout=SOON)
+        expect(page.get_by_text("The shell has ended with code 3.")).to_be_visible()
         page.get_by_role("button", name="New shell").click()
         typed(page, "echo anew-$((1+1))-$KEPT.")
         sees(page, "anew-2-.")

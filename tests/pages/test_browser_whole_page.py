@@ -1,0 +1,105 @@
+"""A page of which a part did not come loads again by itself, a few times, and never where something would be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from tests.pages.world import World, hear, make_world, path_of, supervise
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+LACKING = "Part of this page could not be loaded."
+RELOADS = 4
+"""How often a page loads itself again."""
+TYPE = "addEventListener('DOMContentLoaded', () => { document.querySelector('#text').value = 'Half a thought'; })"
+PARTS = {
+    "its module": "**/kandev/session*.js",
+    "what its module imports": "**/kandev/conversation*.js",
+    "the frame": "**/kandev/frame*.js",
+    "a stylesheet": "**/kandev/session*.css",
+}
+
+
+@pytest.fixture
+def world(browser: Browser) -> World:
+    supervise()
+    return make_world()
+
+
+def failing(page: Page, part: str, refuse: Callable[[int], bool]) -> list[int]:
+    """Requests for ``part`` fail where ``refuse`` says so of their number; the numbers so far."""
+    asked: list[int] = []
+
+    def answer(route: Route) -> None:
+        asked.append(len(asked))
+        route.abort() if refuse(asked[-1]) else route.continue_()
+
+    page.route(part, answer)
+    return asked
+
+
+def loads_of(page: Page) -> list[str]:
+    """Grows by one whenever a page has come."""
+    seen: list[str] = []
+    page.on("domcontentloaded", lambda loaded: seen.append(loaded.url))
+    return seen
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_a_page_whose_part_failed_comes_alive_by_itself(part: str, visit: Any, world: World) -> None:
+    session, page = world.running_session(), visit().page
+    loads, asked = loads_of(page), failing(page, part, lambda number: number == 0)
+    page.goto(path_of(session))
+    eventually(lambda: page.wait_for_timeout(50) or len(loads) == 2, timeout=30, describe="it loads again")
+    hear(session, {"kind": "message.agent", "text": "Here I am."})
+    expect(page.get_by_text("Here I am.")).to_be_visible()
+    expect(page.get_by_text(LACKING)).to_be_hidden()
+    assert len(asked) == 2
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_part_that_never_comes_is_said_after_a_few_tries(visit: Any, world: World) -> None:
+    session, page = world.running_session(), visit().page
+    loads, asked = loads_of(page), failing(page, PARTS["its module"], lambda number: number <= RELOADS)
+    page.goto(path_of(session))
+    eventually(lambda: page.wait_for_timeout(50) or len(loads) == 1 + RELOADS, timeout=60, describe="it tries again")
+    expect(page.get_by_role("alert")).to_contain_text(LACKING)
+    eventually(lambda: page.evaluate("sessionStorage.length") == 0, timeout=30, describe="it has given up")
+    page.get_by_role("button", name="Reload").click()
+    hear(session, {"kind": "message.agent", "text": "Here I am."})
+    expect(page.get_by_text("Here I am.")).to_be_visible()
+    assert (len(loads), len(asked)) == (2 + RELOADS, 2 + RELOADS)
+
+
+def test_a_server_that_went_away_while_the_page_loaded_is_waited_for(visit: Any, world: World) -> None:
+    session, page = world.running_session(), visit().page
+    away = True
+    loads = loads_of(page)
+    everything = failing(page, "**/static/**", lambda _: away)
+    looks = failing(page, "**/healthz", lambda _: away)
+    page.goto(path_of(session))
+    eventually(lambda: page.wait_for_timeout(50) or len(looks) >= 2, timeout=30, describe="it asks for the server")
+    assert everything
+    assert len(loads) == 1, "no page is asked of a server that is away"
+    away = False
+    eventually(lambda: page.wait_for_timeout(50) or len(loads) == 2, timeout=30, describe="it loads again")
+    hear(session, {"kind": "message.agent", "text": "Here I am."})
+    expect(page.get_by_text("Here I am.")).to_be_visible()
+
+
+def test_what_was_typed_is_not_reloaded_away(visit: Any, world: World) -> None:
+    session, page = world.running_session(), visit().page
+    loads, asked = loads_of(page), failing(page, PARTS["its module"], lambda number: number == 0)
+    looks = failing(page, "**/healthz", lambda _: False)
+    page.add_init_script(TYPE)
+    page.clock.install()
+    page.goto(path_of(session))
+    expect(page.get_by_role("alert")).to_contain_text(LACKING)
+    page.clock.run_for(60_000)
+    expect(page.get_by_label("Your prompt")).to_have_value("Half a thought")
+    assert (len(loads), len(asked), len(looks)) == (1, 1, 0)
