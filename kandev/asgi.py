@@ -15,6 +15,9 @@ WebSocketProtocol.closeHandshakeTimeout = 5.0
 
 http = get_asgi_application()
 
-from sessions_app.routing import websockets  # noqa: E402 - the apps must be loaded before
+from kandev import web_limits  # noqa: E402 - the apps must be loaded before
+from sessions_app.routing import websockets  # noqa: E402
+
+web_limits.apply()
 
 application = ProtocolTypeRouter({"http": http, "websocket": websockets})
