@@ -37,7 +37,7 @@ def left_over(directory: Path) -> list[str]:
 
 def test_the_story_is_as_promised_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as told:
-        words, _ = told.communicate(timeout=120)
+        words, _ = told.communicate(timeout=300)
     assert told.returncode == 0, words
     for sentence in (
         "No agent process was harmed",
@@ -59,7 +59,7 @@ def test_a_story_that_is_broken_off_leaves_nothing_behind(tmp_path: Path) -> Non
         eventually(lambda: "the agent says" in lines.readline(), timeout=60, describe="the agent talks")
         assert left_over(tmp_path)
         told.send_signal(signal.SIGTERM)
-        told.communicate(timeout=60)
+        told.communicate(timeout=300)
     assert told.returncode == 143
     assert left_over(tmp_path) == []
 

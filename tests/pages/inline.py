@@ -1,0 +1,17 @@
+"""What stands within a page that the policy of our pages would not let work."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kandev.content_security import WHOLE_PAGE
+
+_INLINE: Final = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
+KNOWN: Final = f"<script>{WHOLE_PAGE.read_text()}</script>"
+"""The one script that stands in our pages themselves."""
+
+
+def foreign_inline(text: str) -> list[str]:
+    """Scripts, styles and handlers within a page, except the one script that the policy names."""
+    return _INLINE.findall(text.replace(KNOWN, ""))
