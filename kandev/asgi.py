@@ -6,7 +6,10 @@ import os
 
 from channels.routing import ProtocolTypeRouter
 from daphne.ws_protocol import WebSocketProtocol
+from django.conf import settings
 from django.core.asgi import get_asgi_application
+
+from kandev.proxies import TrustedProxies
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kandev.settings")
 
@@ -20,4 +23,6 @@ from sessions_app.routing import websockets  # noqa: E402
 
 web_limits.apply()
 
-application = ProtocolTypeRouter({"http": http, "websocket": websockets})
+application = TrustedProxies(
+    ProtocolTypeRouter({"http": http, "websocket": websockets}), settings.KANDEV_TRUSTED_PROXIES
+)
