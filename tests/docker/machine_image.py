@@ -30,8 +30,11 @@ _ACCOUNTS: Final = {
 
 
 @cache
-def archive() -> bytes:
-    """The image's root directory as a tar; about 100 MB, made once in a run."""
+def archive(requirements: str = "agentctl", more_programs: str = "") -> bytes:
+    """The image's root directory as a tar; about 100 MB, made once in a run.
+
+    It has the packages of ``requirements/<requirements>.txt``, as they are installed for these tests.
+    """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tree = _Tree(tar)
@@ -40,11 +43,11 @@ def archive() -> bytes:
             if top.is_symlink() and top.name.startswith(("bin", "lib", "sbin")):
                 tree.follow(top)
         tree.take(interpreter)
-        for program in filter(None, map(shutil.which, PROGRAMS.split())):
+        for program in filter(None, map(shutil.which, f"{PROGRAMS} {more_programs}".split())):
             tree.take(Path(program))
         tree.take_all(Path(sysconfig.get_path("stdlib")))
         tree.take_all(Path(subprocess.check_output(["git", "--exec-path"], text=True).strip()))
-        _take_packages(tree, _site_packages(interpreter))
+        _take_packages(tree, _site_packages(interpreter), requirements)
         tree.link("/usr/local/bin/python3", str(interpreter))
         for place, text in _ACCOUNTS.items():
             tree.write(place, text.encode())
@@ -53,11 +56,11 @@ def archive() -> bytes:
     return packed.getvalue()
 
 
-def import_into(engine: Any) -> str:
-    """Make the image in an engine (a ``docker.APIClient``); its name."""
+def import_into(engine: Any, tag: str = "test", **of_archive: str) -> str:
+    """Make the image in an engine (a ``docker.APIClient``) of what ``archive`` is told; its name."""
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    engine.import_image_from_data(archive(), repository=NAME, tag="test", changes=[f"ENV PATH={path}"])
-    return f"{NAME}:test"
+    engine.import_image_from_data(archive(**of_archive), repository=NAME, tag=tag, changes=[f"ENV PATH={path}"])
+    return f"{NAME}:{tag}"
 
 
 @contextmanager
@@ -113,7 +116,9 @@ class _Tree:
             self._tar.addfile(_entry(place[1:], tarfile.SYMTYPE, target))
 
     def write(self, place: str, data: bytes) -> None:
-        """A file of its own."""
+        """A file of its own, unless it is there."""
+        if not self._is_new(Path("/") / place):
+            return
         self.directory(str(PurePosixPath(place).parent))
         info = _entry(place, tarfile.REGTYPE)
         info.size, info.mode = len(data), 0o644
@@ -183,9 +188,9 @@ def _site_packages(interpreter: Path) -> Path:
     return Path(subprocess.check_output([str(interpreter), "-I", "-c", code], text=True).strip())
 
 
-def _take_packages(tree: _Tree, into: Path) -> None:
-    """What agentctl needs of others, as it is installed for these tests."""
-    listed = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements" / "agentctl.txt").read_text(), re.MULTILINE)
+def _take_packages(tree: _Tree, into: Path, requirements: str) -> None:
+    """What is needed of others, as it is installed for these tests."""
+    listed = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements" / f"{requirements}.txt").read_text(), re.MULTILINE)
     for name in listed:
         try:
             found = metadata.distribution(name)
