@@ -11,7 +11,9 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-FIRST: Final = ("docker", "chaos", "drills", "remote", "sprites", "bench", "portable", "pages", "real_agents", "live")
+FIRST: Final = (
+    *("docker", "chaos", "drills", "deploy", "remote", "sprites", "bench", "portable", "pages", "real_agents", "live"),
+)
 """Areas whose tests start many processes, or wait; one that began last would be waited for alone."""
 TOGETHER: Final = "tests/docker/"
 

@@ -37,9 +37,20 @@ from enum import StrEnum
 from typing import Any, Final, NotRequired, TypedDict
 
 PROTOCOL_VERSION: Final = 1
-"""Two adjacent versions understand each other (rule 24)."""
+"""Two adjacent versions understand each other (rule 24).
+
+Each leaves unknown fields and kinds of lines alone, so what is only added needs no new version. An agentctl cannot be
+upgraded while its agent lives: it is the control plane that judges whether it understands one (``is_understood``).
+"""
 
 GENERATION_HEADER: Final = "X-Kandev-Generation"
+
+
+def is_understood(version: object) -> bool:
+    """Whether a control plane of this version may command an agentctl that says it is of ``version``."""
+    return isinstance(version, int) and abs(version - PROTOCOL_VERSION) <= 1
+
+
 MARKER: Final = "KANDEV_EXECUTION_ID"
 """The environment variable that marks every process of an execution (design 5)."""
 

@@ -91,7 +91,14 @@ def test_systemd_finds_nothing_wrong_with_them(installed: Path) -> None:
 @pytest.mark.parametrize(("name", "most"), [("kandev-web@.service", 30), ("kandev-worker.service", 30)])
 def test_systemd_thinks_little_of_what_they_expose(installed: Path, name: str, most: int) -> None:
     require("systemd")
-    command = ["systemd-analyze", "security", "--offline=yes", f"--threshold={most}", "--no-pager", installed / name]
+    command = [
+        "systemd-analyze",
+        "security",
+        "--offline=yes",
+        f"--threshold={most}",
+        "--no-pager",
+        str(installed / name),
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

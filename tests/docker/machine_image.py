@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -180,7 +181,7 @@ def _is_elf(path: Path) -> bool:
 
 def _libraries(path: Path) -> list[Path]:
     told = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False).stdout
-    return [Path(found) for found in _LIBRARY.findall(told)]
+    return [Path(os.path.normpath(found)) for found in _LIBRARY.findall(told)]
 
 
 def _site_packages(interpreter: Path) -> Path:

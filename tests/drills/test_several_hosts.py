@@ -20,7 +20,6 @@ from tests.services import require
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.postgresql]
-QUEUED = "SELECT id FROM django_q_ormq"
 QUEUE = "from django_q.tasks import async_task; async_task('sessions_app.tasks.maintenance.maintain')"
 COMPLETED = "session.run.completed"
 
@@ -142,11 +141,15 @@ def test_what_was_queued_for_a_worker_that_was_killed_is_done_by_the_next_one(
         hosts.kill("worker")
         queued = deployment.manage("shell", "-v", "0", "-c", QUEUE)
         assert queued.returncode == 0, queued.stderr
-        waiting = {row["id"] for row in deployment.rows(QUEUED)}
+        waiting = queued_rows(deployment)
         assert waiting
         hosts.work()
-        left = lambda: waiting & {row["id"] for row in deployment.rows(QUEUED)}  # noqa: E731
-        eventually(lambda: not left(), timeout=120, describe="the next worker does it")
+        eventually(lambda: not waiting & queued_rows(deployment), timeout=120, describe="the next worker does it")
+
+
+def queued_rows(deployment: Deployment) -> set[int]:
+    """What waits for a worker, or is being done."""
+    return {row["id"] for row in deployment.rows("SELECT id FROM django_q_ormq")}
 
 
 def wrong_login(url: str) -> int:

@@ -67,7 +67,11 @@ def elsewhere(server: RedisServer) -> Iterator[socket.socket]:
     """Another host's relay; readable when it is rung."""
     bell, hammer = socket.socketpair()
     bell.setblocking(False)
-    relay = far_wakeups.Relay(str(wakeups.directory()), lambda: hammer.send(b"!") and None)
+
+    def strike() -> None:
+        hammer.send(b"!")
+
+    relay = far_wakeups.Relay(str(wakeups.directory()), strike)
     relay.here = "another host"
     relay.start()
     with bell, hammer:
