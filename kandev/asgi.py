@@ -19,7 +19,7 @@ WebSocketProtocol.closeHandshakeTimeout = 5.0
 """Seconds in which whoever is sent away may read why; after the usual one, slow readers found the line dead instead."""
 
 LONGEST_STATEMENT = 30
-"""Seconds after which a page that asks too much of PostgreSQL ends; migrations, sweeps and maintenance may take longer."""
+"""Seconds after which a page that asks too much of PostgreSQL ends; migrations and maintenance may take longer."""
 
 http = get_asgi_application()
 bound_statements(connections.settings["default"], LONGEST_STATEMENT)

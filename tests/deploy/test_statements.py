@@ -42,9 +42,9 @@ def test_how_long_a_statement_may_take(tmp_path: Path, module: str, expected: st
 
 
 def test_one_that_had_no_more_time_is_a_trouble_that_passes() -> None:
-    with psycopg.connect(postgresql.server().url(), options="-c statement_timeout=1") as session:
-        with pytest.raises(psycopg.errors.QueryCanceled) as cancelled:
-            session.execute("SELECT pg_sleep(60)")
+    session = psycopg.connect(postgresql.server().url(), options="-c statement_timeout=1")
+    with session, pytest.raises(psycopg.errors.QueryCanceled) as cancelled:
+        session.execute("SELECT pg_sleep(60)")
     error = OperationalError("canceling statement due to statement timeout")
     error.__cause__ = cancelled.value
     assert trouble_of(error) is BUSY

@@ -166,7 +166,8 @@ def _entry(place: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
 
 def _files_below(root: Path) -> Iterator[Path]:
     for path in sorted(root.iterdir()):
-        if path.name in _LEFT_OUT or path.name.startswith("config-"):
+        is_needed = (path.parent.name, path.name) == ("django", "test")  # its name alone is that of tests
+        if (path.name in _LEFT_OUT and not is_needed) or path.name.startswith("config-"):
             continue
         if path.is_dir() and not path.is_symlink():
             yield from _files_below(path)
