@@ -70,3 +70,13 @@ def test_the_key_of_a_wait_works_without_a_login_and_no_cookie_helps(cast: Cast)
     body = json.dumps({"resume_token": "kwt_nonsense", "payload": {}, "idempotency_key": "a"})
     answer = browser.post("/api/v1/runs/resume/", body, content_type="application/json")
     assert answer.json()["code"] == "token_invalid"
+
+
+@pytest.mark.parametrize("path", ["/", "/login/", "/healthz", "/readyz", "/metrics", "/api/v1/tasks/", "/admin/"])
+def test_a_name_that_was_made_to_point_here_is_not_served(path: str, cast: Cast) -> None:
+    browser = Client()
+    browser.force_login(cast.world.member)
+    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8000", "localhost@evil.example"):
+        answer = browser.get(path, headers={"host": host})
+        assert answer.status_code == 400, host
+        assert host not in answer.text
