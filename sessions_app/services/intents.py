@@ -18,6 +18,7 @@ from sessions_app.domain.recovery import FUTURE
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, RunState, SessionState
 from sessions_app.models import Draft, Intent, IntentKind, Prompt, Run, TaskSession, waits, wakeups, writing
+from sessions_app.models.prepared import Prepared
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.errors import BY_CODE, Conflict, Invalid, PromptInDoubt, TerminalState
 from sessions_app.services.retries import take_back
@@ -28,6 +29,8 @@ TEXT_LIMIT = 1024 * 1024
 """Characters of a prompt."""
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
 """What no database stores: U+0000 and halves of characters."""
+
+_OPEN_START = Prepared(lambda key: Intent.objects.filter(session_id=key, kind=IntentKind.START, done_at=None)[:1])
 
 
 def due() -> Q:
@@ -51,7 +54,7 @@ def order_start(session: TaskSession, by: Any, mode: str) -> Intent:
 
     What a user chose counts as long as nobody has begun the start.
     """
-    earlier = session.intents.filter(kind=IntentKind.START, done_at=None).first()
+    earlier = _OPEN_START.first(session.id)
     if earlier is None:
         return order(session, IntentKind.START, by, {"mode": mode})
     if by is not None and mode != Mode.AUTO and earlier.claimed_generation is None:

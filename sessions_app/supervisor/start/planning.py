@@ -61,18 +61,25 @@ def claim(
     if lease is None:
         return None
     with writing(session_id, lease, beside=BESIDE) as draft:
-        intent = Intent.objects.select_for_update().get(id=intent_id)
-        if not _is_to_do(draft, intent, lives):
-            return None
-        if not in_grace:
-            _count(draft, intent)
-        draft.set(start_rank=None)
-        intent.claimed_generation = lease.generation
-        intent.save(update_fields=["claimed_generation"])
-        if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or draft.session.state == SessionState.CREATED:
-            draft.move("start")
-        if lives is None:
-            draft.move_executor("launch", host_id=identity.host_id())  # a half-done launch is found here alone
+        return claim_within(draft, intent_id, lease, lives=lives, in_grace=in_grace)
+
+
+def claim_within(
+    draft: Draft, intent_id: uuid.UUID, lease: Lease, *, lives: str | None, in_grace: bool = False
+) -> Plan | None:
+    """The same, in the caller's transaction and under a lease that it holds."""
+    intent = Intent.objects.select_for_update().get(id=intent_id)
+    if not _is_to_do(draft, intent, lives):
+        return None
+    if not in_grace:
+        _count(draft, intent)
+    draft.set(start_rank=None)
+    intent.claimed_generation = lease.generation
+    intent.save(update_fields=["claimed_generation"])
+    if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or draft.session.state == SessionState.CREATED:
+        draft.move("start")
+    if lives is None:
+        draft.move_executor("launch", host_id=identity.host_id())  # a half-done launch is found here alone
     return _plan(draft.session, _locked(draft), intent, lease)
 
 
@@ -95,7 +102,7 @@ def _is_to_do(draft: Draft, intent: Intent, lives: str | None) -> bool:
         settle(intent.id, refused)
     if intent.done_at is not None or refused:
         return False
-    if _is_full(draft.session, intent):
+    if lives is None and _is_full(draft.session, intent):  # an agentctl that is up has its place
         _queue(intent)
         return False
     return True
