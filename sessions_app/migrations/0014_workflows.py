@@ -60,6 +60,7 @@ class Migration(migrations.Migration):
                 ('owner', models.CharField(blank=True, default='', editable=False, max_length=64)),
                 ('lease_expires_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('generation', models.BigIntegerField(default=0, editable=False)),
+                ('round', models.PositiveIntegerField(default=0, editable=False)),
                 ('version', models.BigIntegerField(default=0, editable=False)),
                 ('idempotency_key', models.CharField(blank=True, default='', editable=False, max_length=128)),
                 ('asked', models.CharField(blank=True, default='', editable=False, max_length=64)),

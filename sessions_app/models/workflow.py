@@ -97,6 +97,8 @@ class WorkflowRun(TeamModel):
     """Boot id of the supervisor that drives it; as for executions (rules 17-19)."""
     lease_expires_at = models.DateTimeField(null=True, blank=True, editable=False)
     generation = models.BigIntegerField(default=0, editable=False)
+    round = models.PositiveIntegerField(default=0, editable=False)
+    """How often somebody had it go on after its end, so that what is asked again is another prompt and job."""
     version = models.BigIntegerField(default=0, editable=False)
     """Grows with each commit of the run, so that a page knows whether anything is new."""
     idempotency_key = models.CharField(max_length=128, blank=True, default="", editable=False)
