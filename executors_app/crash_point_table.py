@@ -48,6 +48,9 @@ _REATTACH = "The sweep finds the execution alive and takes it over."
 _AGAIN = "The order is given again; agentctl knows it and answers as the first time."
 _DEAD = "The sweep finds it dead, ends what it left, reads its journal and starts it again."
 _BY_SEQ = "The exporter goes on behind the last whole line of the record."
+_NO_JOB = "Nothing was run; who asks again with the same id asks for the first time."
+_JOB_NOT_BEGUN = "It never begins: its end says that agentctl ended, and no exit code."
+_JOB_ENDED = "Its guard ends it and writes down how; the next agentctl tells it, and runs nothing again."
 _NO_AGENT = "The start is tried again after a pause; a half-started agent has ended with its guard."
 
 POINTS: Final = (
@@ -161,6 +164,11 @@ POINTS: Final = (
     ),
     Point("agentctl.cancel_remembered", "the cancel is remembered | the agent was not asked", _DEAD),
     Point("agentctl.cancel_asked", "the agent was asked to cancel | it has not ended its turn", _DEAD),
+    # agentctl's jobs
+    Point("agentctl.job_prepared", "a script's files are there | nobody remembers the script", _NO_JOB),
+    Point("agentctl.job_remembered", "a script is remembered | it has not begun", _JOB_NOT_BEGUN),
+    Point("agentctl.job_spawned", "a script's guard runs | who asked has no answer", _JOB_ENDED),
+    Point("agentctl.job_ended", "a script's end is on the disk | nobody was told", _JOB_ENDED),
     # agentctl's journal
     Point("agentctl.journal_written", "a batch is written | it is not on the disk", "A torn last line is cut."),
     Point("agentctl.journal_synced", "a batch is on the disk | nobody was shown it", "It is read from the disk."),

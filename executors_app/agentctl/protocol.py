@@ -207,6 +207,8 @@ class Status(TypedDict):
     journal: JournalReport
     pending_permissions: list[dict[str, Any]]
     workspace: dict[str, Any]
+    jobs: NotRequired[int]
+    """How many run."""
 
 
 class JobState(StrEnum):
@@ -241,7 +243,7 @@ class Job(TypedDict):
     """The last MiB; bytes that are no UTF-8, and zero bytes, are U+FFFD."""
     stderr: str
     truncated: bool
-    """Whether something of either stream is not there: said too much, or a full disk."""
+    """Whether something of either stream is not in this answer: too much, too old, or a full disk."""
     error: str
     started_at: str
     """ISO 8601, as ``ended_at``."""

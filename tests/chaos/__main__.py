@@ -29,6 +29,7 @@ def every_group(prefixes: Sequence[str]) -> list[Group]:
     """All cells: each point alone with every behaviour; the command's points a few at a time."""
     agents = list(BEHAVIOURS.values())
     groups = [Group([name], [one for one in agents if not why_unreachable(name, one)]) for name in NAMES]
+    groups = [group for group in groups if group.behaviours]
     by_command = [point.name for point in POINTS if "recover_sessions" in point.processes]
     some = [BEHAVIOURS[name] for name in BY_COMMAND]
     dealt = [by_command[part::TOGETHER] for part in range(TOGETHER)]

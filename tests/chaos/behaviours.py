@@ -62,6 +62,8 @@ NEEDS: Final = {
     **dict.fromkeys(("supervisor.answer_sent", "agentctl.permission_asked", "agentctl.answer_journaled"), "ask"),
     **dict.fromkeys(("supervisor.cancel_sent", "agentctl.cancel_remembered", "agentctl.cancel_asked"), "long"),
     **dict.fromkeys(("supervisor.start_failed", "supervisor.start_failure_written"), "failure"),
+    **dict.fromkeys(("agentctl.job_prepared", "agentctl.job_remembered"), "script"),
+    **dict.fromkeys(("agentctl.job_spawned", "agentctl.job_ended"), "script"),
     **dict.fromkeys(("agentctl.segment_added", "agentctl.segment_dropped"), "segment"),
 }
 """The stage of life that a point needs; a point that is not here needs nothing of its agent."""
@@ -75,6 +77,8 @@ def why_unreachable(point: str, behaviour: Behaviour) -> str:
     stage = NEEDS.get(point, "")
     if stage == "failure":
         return "" if behaviour.name in FAILING else "its starts do not fail"
+    if stage == "script":
+        return "it is in no workflow; tests/agentctl kills there"
     if stage == "segment":
         return "" if behaviour.name == "floods" else "it says too little for a second segment"
     if stage == "leftovers":
