@@ -43,6 +43,8 @@ class Execution:
     workspace: Path
     state_dir: Path
     labels: Mapping[str, str] = field(default_factory=dict)
+    worktree_id: str = ""
+    """The session whose worktree the workspace is, and under whose name it is kept; empty: its own."""
 
 
 class Sidecar:
@@ -77,7 +79,8 @@ class Sidecar:
         )
         self.workspace = Workspace(execution.workspace, {MARKER: execution.execution_id})
         self.jobs = Jobs(execution.workspace, Records(state, self.memory), {MARKER: execution.execution_id})
-        self.keeper = Keeper(self.workspace, execution.session_id, state, self.journal)
+        kept_as = execution.worktree_id or execution.session_id
+        self.keeper = Keeper(self.workspace, kept_as, state, self.journal)
         self._turns.before_turn, self._turns.after_turn = self.keeper.before_turn, self.keeper.after_turn
         self._intents: dict[str, asyncio.Task[dict[str, Any]]] = {}
 

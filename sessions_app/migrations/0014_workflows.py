@@ -16,6 +16,16 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.AddField(
+            model_name='tasksession',
+            name='has_agent',
+            field=models.BooleanField(default=True, editable=False),
+        ),
+        migrations.AddField(
+            model_name='tasksession',
+            name='shares_worktree_of',
+            field=models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.RESTRICT, related_name='sharing', to='sessions_app.tasksession'),
+        ),
         migrations.CreateModel(
             name='Workflow',
             fields=[
