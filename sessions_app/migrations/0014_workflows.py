@@ -38,6 +38,7 @@ class Migration(migrations.Migration):
                 ('is_valid', models.BooleanField(default=False)),
                 ('triggers_enabled', models.BooleanField(default=False)),
                 ('next_run_at', models.DateTimeField(blank=True, null=True)),
+                ('trigger_error', models.TextField(blank=True, default='')),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('updated_at', models.DateTimeField(auto_now=True)),
                 ('archived_at', models.DateTimeField(blank=True, null=True)),

@@ -41,6 +41,8 @@ class Workflow(TeamModel):
     """Whether its cron and idle triggers start runs."""
     next_run_at = models.DateTimeField(null=True, blank=True)
     """When its cron trigger is due next."""
+    trigger_error = models.TextField(blank=True, default="")
+    """What kept its last trigger from starting it; empty: nothing."""
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     """In whose name triggers start it."""
     created_at = models.DateTimeField(auto_now_add=True)

@@ -27,6 +27,7 @@ from sessions_app.workflows.library import Texts
 from sessions_app.workflows.limits import MAX_BYTES
 from sessions_app.workflows.loading import Loaded, load
 from sessions_app.workflows.problems import Problem
+from sessions_app.workflows.triggers import triggers_of
 
 __all__ = ["allowed", "archive_workflow", "cancel_run", "retry_run", "run_document", "save_workflow", "start_run"]
 WORKING: Final = frozenset({"shell", "agent"})
@@ -57,6 +58,8 @@ def save_workflow(
         row = _locked(workflow, revision) if workflow is not None else Workflow(team=team, created_by=user)
         loaded = _take(row, values, is_new=workflow is None)
         _check_places(row, row.repository, row.agent_profile)
+        row.next_run_at = triggers_of(loaded.workflow).next_after(timezone.now()) if row.triggers_enabled else None
+        row.trigger_error = ""
         try:
             with transaction.atomic():
                 row.save()
