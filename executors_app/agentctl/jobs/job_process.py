@@ -46,16 +46,16 @@ class Ring:
 
     def keep(self, data: bytes) -> None:
         """Take in what was said. After a write that failed nothing more is kept: a gap would not be seen."""
-        start, rest = self.said, memoryview(b"" if self.lost else data)
+        rest = memoryview(b"" if self.lost else data)
         try:
             while rest:
-                place = start % KEPT
+                place = self.said % KEPT
                 written = os.pwrite(self.file, rest[: KEPT - place], HEAD + place)
-                rest, start = rest[written:], start + written
-            os.pwrite(self.file, b"%016d" % start, 0)
-            self.said = start
+                rest, self.said = rest[written:], self.said + written
         except OSError:
             self.lost = True
+        with suppress(OSError):
+            os.pwrite(self.file, b"%016d" % self.said, 0)
 
     def hear(self) -> bool:
         """Take in what the pipe holds; False where it holds nothing, or is at its end."""

@@ -40,13 +40,21 @@ class JobRequest:
 def job_request(body: Mapping[str, Any]) -> JobRequest:
     """The body of ``POST /jobs``; Refused."""
     return JobRequest(
-        job_id=identifier(body, "job_id"),
+        job_id=_id(body),
         script=_script(body),
         environment=environment(body, "environment"),
         cwd=text(body, "cwd", "."),
         timeout=seconds(body, "timeout", TIMEOUT, LONGEST_TIMEOUT),
         grace=seconds(body, "grace", GRACE, LONGEST_GRACE),
     )
+
+
+def _id(body: Mapping[str, Any]) -> str:
+    """Any id but those that the path of an address cannot hold."""
+    job_id = identifier(body, "job_id")
+    if job_id in {".", ".."}:
+        raise invalid("job_id must be more than dots", field="job_id")
+    return job_id
 
 
 def _script(body: Mapping[str, Any]) -> str:
