@@ -6,6 +6,8 @@ last line of a prompt:
 =========================== ==========================================================================
 remember the word X         says so, and knows it for ever
 what was the word?          says it
+Your number is N. Add N.    keeps a number and says the sum
+Add N to your number.       adds to it and says the sum
 use a tool                  runs a command, in words, and says what came of it
 ask                         asks for permission, and says the answer
 hang                        says ``waiting`` and never ends by itself; it has a child that ignores TERM
@@ -110,6 +112,13 @@ def _recall(memory: Memory, mouth: Mouth, words: list[str]) -> None:
     mouth.say(f"The word was {known[-1]}." if known else "I know no word.")
 
 
+def _count(memory: Memory, mouth: Mouth, words: list[str]) -> None:
+    numbers = [int(word.rstrip(".")) for word in words if word.rstrip(".").isdigit()]
+    known = sum(map(int, memory.words()))
+    memory.keep([str(known + sum(numbers))])
+    mouth.say(str(known + sum(numbers)))
+
+
 def _use(memory: Memory, mouth: Mouth, words: list[str]) -> None:
     mouth.use_tool("echo hello", "hello")
     mouth.say("It says hello.")
@@ -164,6 +173,8 @@ def _shrug(memory: Memory, mouth: Mouth, words: list[str]) -> None:
 _DOINGS: dict[str, Callable[[Memory, Mouth, list[str]], bool | None]] = {
     "remember": _remember,
     "what": _recall,
+    "Your": _count,
+    "Add": _count,
     "use": _use,
     "ask": _ask,
     "hang": _hang,
