@@ -37,6 +37,7 @@ PROCESSES: Final = {
     "sweep": ("supervisor", "recover_sessions"),
     "shutdown": ("supervisor",),
     "export": ("supervisor",),
+    "workflow": ("supervisor",),
     "agentctl": ("agentctl",),
 }
 """By the first part of a point's name. The worker keeps nothing and takes part in nothing of a session."""
@@ -52,6 +53,8 @@ _NO_JOB = "Nothing was run; who asks again with the same id asks for the first t
 _JOB_NOT_BEGUN = "It never begins: its end says that agentctl ended, and no exit code."
 _JOB_ENDED = "Its guard ends it and writes down how; the next agentctl tells it, and runs nothing again."
 _NO_AGENT = "The start is tried again after a pause; a half-started agent has ended with its guard."
+_STEP = "The next supervisor finds it in the rows and goes on."
+_SAME_JOB = "It is asked for again by its id, and does not run a second time."
 
 POINTS: Final = (
     # what is asked
@@ -106,6 +109,15 @@ POINTS: Final = (
         "the order is settled | the lease is not given back",
         "The lease of a dead owner is free.",
     ),
+    # workflows
+    Point(
+        "workflow.step_written",
+        "records, prompts and orders of a step are written | their transaction is not committed",
+        "The next supervisor takes the same step.",
+    ),
+    Point("workflow.step_committed", "a step is committed | what it asks for is not begun", _STEP),
+    Point("workflow.job_asked", "agentctl has the script of a node | no row says so", _SAME_JOB),
+    Point("workflow.jobs_ended", "the scripts of a cancelled run have ended | the run is open", _STEP),
     # the sweep
     Point("sweep.decided", "all is decided | nothing is done", "The next sweep decides the same."),
     Point("sweep.leftovers_ended", "leftovers are ended | nothing is written", "The next sweep goes on."),

@@ -144,4 +144,9 @@ class Migration(migrations.Migration):
             model_name='noderun',
             constraint=models.UniqueConstraint(fields=('run', 'path'), name='one_node_run_per_path'),
         ),
+        migrations.AlterField(
+            model_name='attentionitem',
+            name='kind',
+            field=models.CharField(choices=[('gave_up', 'gave_up'), ('error', 'error'), ('permission', 'permission'), ('held', 'held'), ('owner_left', 'owner_left'), ('overdue', 'overdue'), ('workflow', 'workflow'), ('stalled', 'stalled'), ('receipt', 'receipt'), ('idle', 'idle')], max_length=16),
+        ),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sessions_app.models import WorkflowRun
+from sessions_app.services import workflow_notices
 from sessions_app.services.errors import Invalid
 from sessions_app.services.workflow_rows import RECORD_FIELDS, records_of, workflow_of
 from sessions_app.workflows.going_on import NothingToDo, going_on
@@ -25,6 +26,7 @@ def begin_again(user: Any, run: WorkflowRun, path: str) -> None:
                 setattr(row, field, getattr(record, field))
             row.ended_at = None
             row.save()
+    workflow_notices.begins_again(run)
     run.state, run.error, run.outputs = "queued", "", {}
     run.ended_at = run.cancel_requested_at = None
     run.round += 1
