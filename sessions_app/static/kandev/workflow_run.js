@@ -27,4 +27,11 @@ function bringNear() {
   detail.focus({ preventScroll: true });
 }
 
+// A wide graph stays where it was scrolled to when it is drawn anew.
+let left = 0, top = 0;
+place.addEventListener("scroll", ({ target }) => {
+  if (target.matches?.(".drawing")) [left, top] = [target.scrollLeft, target.scrollTop];
+}, true);
+place.addEventListener("kandev:shown", () => place.querySelector(".drawing")?.scrollTo({ left, top, behavior: "instant" }));
+
 addEventListener("popstate", () => show(location.href));
