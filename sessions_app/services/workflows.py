@@ -13,11 +13,12 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor
-from executors_app.plugins import UnknownPlugin
+from executors_app.plugins import UnknownPlugin, runtime
+from executors_app.runtimes import SharesWorktrees
 from sessions_app.models import Repository, TeamRole, Workflow, WorkflowRun, wakeups
 from sessions_app.services import workflow_retries
 from sessions_app.services.catalogue import profiles_for
-from sessions_app.services.errors import Conflict, Invalid, ReadOnly, TerminalState
+from sessions_app.services.errors import Conflict, Invalid, ReadOnly, TerminalState, WorktreeNotShared
 from sessions_app.services.once import Mark, make_once
 from sessions_app.services.rights import require_write
 from sessions_app.services.tasks import create_task
@@ -223,8 +224,21 @@ def _check_run(user: Any, run: WorkflowRun, graph: Graph, repository: Repository
     if working and repository is None:
         needy = " and ".join(sorted(working))
         raise Invalid(f"Its {needy} nodes want a workspace. Name a repository.", field="repository")
+    if "agent" in working and not _shares_worktrees(run.executor):
+        raise WorktreeNotShared(
+            f"The agents of a workflow work in one worktree, which sessions on {run.executor.runtime} cannot share. "
+            "Choose another executor; on this one only workflows without agents run.",
+            runtime=run.executor.runtime,
+        )
     if not allowed(user, run, graph):
         raise ReadOnly(UNISOLATED.format(place=run.executor.name))
+
+
+def _shares_worktrees(executor: Executor) -> bool:
+    try:
+        return isinstance(runtime(executor.runtime), SharesWorktrees)
+    except UnknownPlugin:
+        return False
 
 
 def allowed(user: Any, run: WorkflowRun, graph: Graph) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -66,10 +66,10 @@ class _TakingUp:
 
     def _latest(self, prefix: str, node: str) -> str | None:
         """A gate decides anew when what it sends back has been done anew."""
-        return next((one for one in reversed(list(self._frame(prefix))) if self.kept[one].node == node), None)
+        return next((one for one in reversed(self._frame(prefix)) if self.kept[one].node == node), None)
 
-    def _frame(self, prefix: str) -> Iterator[str]:
-        return (one for one in list(self.kept) if _prefix(one) == prefix and self.kept[one].kind != ITERATION)
+    def _frame(self, prefix: str) -> list[str]:
+        return [one for one, record in self.kept.items() if _prefix(one) == prefix and record.kind != ITERATION]
 
     def _scope(self, prefix: str) -> Scope:
         body = node_at(self._workflow, prefix[:-1]).body if prefix else self._workflow.root

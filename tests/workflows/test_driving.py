@@ -13,10 +13,10 @@ from django.utils import timezone
 
 from executors_app.models import AgentProfile
 from sessions_app.models import AttentionItem, Prompt
-from sessions_app.services import continuation, prompts, tasks, workflows
+from sessions_app.services import continuation, intents, prompts, tasks, workflows
 from sessions_app.services.workflow_rows import run_document
 from tests.services import ROOT
-from tests.supervisor.rows import change, fresh
+from tests.supervisor.rows import change, execution_of, fresh
 from tests.workflows.driving import counting, shell
 from tests.workflows.world import Scripts, World
 from tests.workflows.writing import node, workflow
@@ -358,3 +358,30 @@ def test_the_document_tells_all_of_it(django_assert_max_num_queries: Callable[..
         document = run_document(fresh(run))
     assert json.loads(json.dumps(document)) == document
     assert [one["path"] for one in document["nodes"]] == ["first", "second"]
+
+
+def test_what_no_database_stores_is_replaced() -> None:
+    code = "return {result: String.fromCharCode(0) + String.fromCharCode(0xd800)}"
+    world = World(workflow([node("odd", "function", code=code, outputs=["result"])]), repository=None)
+    run = world.to_its_end()
+    assert run.state == "succeeded", run.error
+    assert run.outputs == {"result": "\N{REPLACEMENT CHARACTER}" * 2}
+
+
+def test_a_workspace_that_somebody_stops_fails_the_script_that_waits_for_it() -> None:
+    world = World(SHELL, Scripts(is_up=False))
+    run = world.look()
+    assert run.workspace is not None
+    intents.stop(run.workspace.id, world.user)
+    run = world.look(2)
+    assert (run.state, "stopped the workspace" in run.error) == ("failed", True)
+
+
+def test_a_run_whose_workspace_is_on_another_machine_is_left_to_it() -> None:
+    world = World(SHELL, Scripts(is_up=False))
+    run = world.look()
+    assert run.workspace is not None
+    assert run.owner == "me"
+    change(execution_of(run.workspace), host_id="elsewhere")
+    run = world.look()
+    assert (run.owner, run.lease_expires_at) == ("", None)

@@ -143,7 +143,11 @@ class Driver:
     async def _ended(self, lease: RunLease, work: Work, result: dict[str, Any]) -> News:
         """What the node's type makes of what came of its work; texts are looked through in the limited process."""
         graph = await self._database(_graph, lease)
-        record = await asyncio.to_thread(completed, graph, work.record, result, limited.run)
+        try:
+            record = await asyncio.to_thread(completed, graph, work.record, result, limited.run)
+        except Exception as error:  # a node that nobody can look through is a failure, not a run that stands still
+            log.exception("run %s: %s could not be looked through", lease.run_id, work.path)
+            record = steps.failed(work.record, f"what it gave could not be looked through: {type(error).__name__}")
         return News(work.path, work.attempt, ended=record)
 
     async def _too_late(self, seen: Seen, work: Work) -> News:

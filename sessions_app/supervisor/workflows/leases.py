@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from django.db.models import Q
 
+from executors_app.agentctl import identity
+from executors_app.models import ExecutorRunning
 from sessions_app.models import LeaseLost, WorkflowRun
-from sessions_app.supervisor.leases import database_now, held_by_others, ttl
+from sessions_app.supervisor.leases import database_now, held_by_others, is_here, ttl
 
 OPEN = ("queued", "running")
 
@@ -23,11 +25,25 @@ class RunLease:
 
 
 def take_open(me: str) -> list[RunLease]:
-    """The leases of all runs that are under way and that ``me`` has or can have now."""
+    """The leases of all runs that are under way and that ``me`` has or can have now.
+
+    A run whose workspace is on another machine is left to that machine, even one that was begun here (rule 2).
+    """
     rows = list(WorkflowRun.objects.filter(state__in=OPEN).values_list("id", "owner", "lease_expires_at", "generation"))
-    held = held_by_others([(key, owner, expires) for key, owner, expires, _ in rows], me)
+    away = _away({key for key, *_ in rows})
+    WorkflowRun.objects.filter(id__in=away, owner=me).update(owner="", lease_expires_at=None)
+    held = held_by_others([(key, owner, expires) for key, owner, expires, _ in rows], me) | away
     found = (_take(key, owner, generation, me) for key, owner, _, generation in rows if key not in held)
     return [lease for lease in found if lease is not None]
+
+
+def _away(runs: set[uuid.UUID]) -> set[uuid.UUID]:
+    """Those whose workspace another machine looks after."""
+    if not runs:
+        return set()
+    found = dict(WorkflowRun.objects.filter(id__in=runs, workspace__isnull=False).values_list("workspace_id", "id"))
+    elsewhere = ExecutorRunning.objects.exclude(host_id__in=("", identity.host_id())).select_related("executor")
+    return {found[one.session_id] for one in elsewhere.filter(session__in=found) if not is_here(one)}
 
 
 def _take(run_id: uuid.UUID, owner: str, generation: int, me: str) -> RunLease | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from executors_app.domain import ExecutionFacts, ExecutorStatus
-from sessions_app.domain.states import SessionState
+from sessions_app.domain.states import DesiredState, SessionState
 from sessions_app.models import LeaseLost, NodeRun, TaskSession, WorkflowRun
 from sessions_app.services.workflow_rows import record_of
 from sessions_app.supervisor.rows import execution_facts
@@ -100,6 +100,8 @@ def _workspace(session: TaskSession | None) -> tuple[ExecutionFacts | None, str]
     if session.state in GIVEN_UP:
         words = session.error_message or session.error_code or f"it is {session.state}"
         return None, f"the workspace of the run could not be opened: {words}"
+    if session.desired_state == DesiredState.STOPPED:
+        return None, "somebody has stopped the workspace of the run"
     facts = execution_facts(session.id)
     ready = session.executions.filter(status=ExecutorStatus.READY).values_list("id", flat=True)
     is_up = facts is not None and bool(facts.agentctl_url) and session.agent_execution_id in ready

@@ -13,6 +13,7 @@ from executors_app import crash_points
 from sessions_app.models import NodeRun, WorkflowRun
 from sessions_app.services import workflow_notices
 from sessions_app.services.errors import SessionsError
+from sessions_app.services.intents import NO_TEXT
 from sessions_app.services.workflow_rows import RECORD_FIELDS, record_of, records_of, workflow_of
 from sessions_app.supervisor.workflows import chains, run_sessions
 from sessions_app.supervisor.workflows.leases import RunLease, leased
@@ -23,6 +24,7 @@ from sessions_app.workflows.records import Record, State
 JOB_GRACE = timedelta(seconds=60)
 """How long after a script's own time somebody still waits for agentctl to say that it has ended."""
 KEPT_ERROR = 10_000
+RUN_FIELDS = ("state", "error", "outputs", "started_at", "ended_at", "owner", "lease_expires_at", "version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,15 @@ def step(lease: RunLease, news: Sequence[News], now: datetime) -> bool:
         crash_points.reached("workflow.step_written", run.id)
     crash_points.reached("workflow.step_committed", run.id)
     return is_full
+
+
+def storable(value: Any) -> Any:
+    """The same with every character that no database stores replaced."""
+    if isinstance(value, str):
+        return NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, Mapping):
+        return {storable(name): storable(one) for name, one in value.items()}
+    return [storable(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def failed(record: Record, error: str, **outputs: Any) -> Record:
@@ -117,8 +128,8 @@ class _Step:
             row.attempt += 1
             row.message_id, row.job_id, row.deadline_at = "", "", None
         for name in RECORD_FIELDS:
-            setattr(row, name, getattr(record, name))
-        row.error = row.error[:KEPT_ERROR].replace("\0", "\N{REPLACEMENT CHARACTER}")
+            setattr(row, name, storable(getattr(record, name)))
+        row.error = row.error[:KEPT_ERROR]
         if record.is_finished:
             if row.waiting_for == chains.USER:
                 workflow_notices.waits_no_more(row)
@@ -185,7 +196,8 @@ class _Step:
     def _end(self, outcome: engine.Outcome, state: str = "") -> None:
         run = self._run
         run.state = state or ("succeeded" if outcome.succeeded else "failed")
-        run.error, run.outputs, run.ended_at = outcome.error[:KEPT_ERROR], dict(outcome.outputs), self._now
+        run.error, run.outputs = outcome.error[:KEPT_ERROR], storable(dict(outcome.outputs))
+        run.ended_at = self._now
         run.owner, run.lease_expires_at = "", None
         self._write_rows()  # before anybody looks for what has failed
         run_sessions.put_to_rest(run)
@@ -195,7 +207,7 @@ class _Step:
     def _save(self) -> None:
         self._write_rows()
         self._run.version += 1
-        self._run.save()
+        self._run.save(update_fields=RUN_FIELDS)
 
     def _write_rows(self) -> None:
         changed, self._changed = self._changed.values(), {}
