@@ -130,10 +130,9 @@ async def test_a_kill_at_any_point_of_a_job_runs_it_at_most_once(tmp_path: Path,
         except AgentctlUnreachable:
             assert point != "agentctl.job_ended"
         assert eventually(lambda: process.poll() is not None, DEADLINE)
-    before = _times(place)
 
     with place.agentctl(REAL):
-        client = place.client()
+        client, before = place.client(), _times(place)
         if state is None:
             with pytest.raises(AgentctlRefused) as refused:
                 await client.job("job-1")

@@ -140,6 +140,13 @@ async def test_a_timeout_ends_the_whole_tree(running: Running, forked: str) -> N
     await is_gone(left)
 
 
+async def test_a_cancel_that_comes_at_once_is_one_too(running: Running) -> None:
+    await begin(running, "sleep 3600")
+    _, answer = await running.post("/jobs/job-1/cancel")
+    assert (answer["state"], answer["error"]) == ("ended", "cancelled")
+    assert answer["exit_code"] in (None, -15, -9), "none where it never began"
+
+
 async def test_a_script_that_is_told_to_end_can_say_goodbye(running: Running) -> None:
     await begin(running, "trap 'echo goodbye; exit 5' TERM; echo ready; while :; do sleep 0.1; done")
     await eventually_async(lambda: _said(running, "ready\n"), DEADLINE)

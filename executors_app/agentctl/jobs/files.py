@@ -109,7 +109,7 @@ class JobFiles:
     @property
     def is_guarded(self) -> bool:
         """Whether the process that guards the job lives."""
-        with contextlib.suppress(FileNotFoundError), (self.directory / END).open("rb") as file:
+        with contextlib.suppress(OSError), (self.directory / END).open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -131,6 +131,7 @@ class JobFiles:
     def write_end(self, error: JobError) -> None:
         """Write it in the place of a process that did not; OSError."""
         line, kept = end_line(None, error, list(self.said()), time.time()), b"".join(self._lines() or ())
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(self.directory / END, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             write_all(fd, line, len(kept))
@@ -139,10 +140,10 @@ class JobFiles:
             os.close(fd)
 
     def _lines(self) -> list[bytes] | None:
-        """Every whole line of the end; None where it is not there."""
+        """Every whole line of the end; None where it is not there, or cannot be read."""
         try:
             content = (self.directory / END).read_bytes()
-        except FileNotFoundError:
+        except OSError:
             return None
         return [line for line in content.partition(b"\0")[0].splitlines(keepends=True) if line.endswith(b"\n")]
 
@@ -174,7 +175,7 @@ class JobFiles:
         return 0
 
 
-async def wait_for_guards(state_dir: Path, within: float = 5.0) -> None:
+async def wait_for_guards(state_dir: Path, within: float = 10.0) -> None:
     """Until every job that an earlier agentctl has left is ended and its end written: its guard does so at once."""
     directory, until = jobs_directory(state_dir), time.monotonic() + within
     left = [JobFiles(path) for path in directory.iterdir()] if directory.is_dir() else []

@@ -112,9 +112,12 @@ class JobGuard(Guard):
             os.fsync(self.end)
 
     def hear_whom(self) -> bool:
-        """Read what is to be run; there always is something."""
+        """Read what is to be run; False where it is not to be run any more."""
         data = os.pread(self.order, os.fstat(self.order).st_size, 0)
         self.argv, self.env, self.cwd, timeout, self.grace = marshal.loads(data)  # noqa: S302  (agentctl's own)
+        if select.select([self.control], [], [], 0)[0]:
+            self.obey(os.read(self.control, 4096))
+            return False
         self.write(b"%b %.3f\n" % (BEGUN, time.time()))
         self.deadline = time.monotonic() + timeout
         return True
