@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
+from executors_app.agentctl.protocol import Code, Job
+from executors_app.errors import AgentctlRefused
 from executors_app.models import AgentProfile
 from sessions_app.models import AttentionItem, Prompt
 from sessions_app.services import continuation, intents, prompts, tasks, workflows
@@ -102,6 +105,17 @@ def test_a_job_is_asked_for_again_by_its_id_until_agentctl_has_confirmed_it() ->
     world.scripts.is_up = True
     assert world.look(2).state == "succeeded"
     assert len(set(world.scripts.asked)) == 1
+
+
+@pytest.mark.parametrize("refusal", [Code.BUSY, Code.NOT_RUNNING, Code.JOURNAL_FULL])
+def test_a_script_that_cannot_begin_now_is_asked_for_again(refusal: Code) -> None:
+    class Refusing(Scripts):
+        async def start_job(self, job_id: str, request: Mapping[str, Any]) -> Job:
+            raise AgentctlRefused("Not now.", status=409, refusal=refusal)
+
+    world = World(SHELL, Refusing())
+    assert not world.look(2).is_over
+    assert world["say"].waiting_for == "machine"
 
 
 def test_a_script_that_agentctl_has_forgotten_is_never_run_again() -> None:

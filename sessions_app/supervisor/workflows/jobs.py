@@ -15,7 +15,8 @@ TAIL: Final = 4_000
 """Bytes of each stream that pages see of a script that still runs."""
 FILE_LIMIT: Final = 256 << 10
 """Characters of one prompt file."""
-_PASSING: Final = frozenset({Code.BUSY, Code.STALE_GENERATION})
+_PASSING: Final = frozenset({Code.BUSY, Code.STALE_GENERATION, Code.NOT_RUNNING, Code.JOURNAL_FULL})
+"""Refusals of a script that has not begun, and may the next time."""
 _ENDS: Final = {
     JobError.TIMEOUT: "it took longer than {timeout} s and was ended",
     JobError.CANCELLED: "it was cancelled",
