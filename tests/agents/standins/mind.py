@@ -19,6 +19,9 @@ flood N                     says N lines of a kilobyte each, and keeps count in 
 whisper                     prints 4 MB on stderr
 =========================== ==========================================================================
 
+With ``$STANDIN_SCRIPT``, ``{"if": [[words, answer], ...], "says": [...]}`` in JSON, it says what the first words that
+are in the prompt lead to, else what it says in this turn of the conversation, the last one again and again.
+
 With ``$STANDIN_LIES`` it answers a resume with a conversation of another name.
 """
 
@@ -36,6 +39,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 HOME = Path(os.environ["STANDIN_HOME"])
+SCRIPT = json.loads(os.environ.get("STANDIN_SCRIPT", "null"))
 LIES = bool(os.environ.get("STANDIN_LIES"))
 LITTER = (
     "not json at all",
@@ -97,9 +101,19 @@ def answer(memory: Memory, prompt: str, mouth: Mouth) -> bool:
     """Do what the prompt says; False where the turn has failed."""
     with (HOME / "commands").open("a") as commands:
         commands.write(json.dumps(sys.argv[1:]) + "\n")
+    if SCRIPT:
+        mouth.say(_by_script(memory, prompt))
+        return True
     words = prompt.strip().splitlines()[-1].split()
     doing = _DOINGS.get(words[0], _shrug)
     return doing(memory, mouth, words) is not False
+
+
+def _by_script(memory: Memory, prompt: str) -> str:
+    turn = len(memory.words())
+    memory.keep([*memory.words(), prompt])
+    told = next((answer for words, answer in SCRIPT["if"] if words in prompt), None)
+    return str(told or SCRIPT["says"][min(turn, len(SCRIPT["says"]) - 1)])
 
 
 def _remember(memory: Memory, mouth: Mouth, words: list[str]) -> None:
