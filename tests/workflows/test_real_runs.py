@@ -9,6 +9,7 @@ import pytest
 
 from tests.workflows.acceptance import CASES
 from tests.workflows.runs import Desk, Run, example
+from tests.workflows.writing import node, workflow
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -155,6 +156,14 @@ edges:
         ended = run.end()
         assert ended["state"] == "succeeded", ended
         assert len(run.sessions()) == 1
+
+
+def test_shells_that_wait_for_nothing_run_side_by_side(desk: Desk) -> None:
+    """Each waits until the others have begun, which one after the other they never would."""
+    wait = "touch {0}; while [ ! -e a ] || [ ! -e b ] || [ ! -e c ]; do sleep 0.1; done"
+    shells = [node(name, "shell", script=wait.format(name)) for name in "abc"]
+    ended = desk.start(workflow(shells), name="side by side").end()
+    assert ended["state"] == "succeeded", ended
 
 
 def test_a_run_that_is_over_has_nothing_running(desk: Desk) -> None:
