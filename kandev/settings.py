@@ -225,6 +225,8 @@ SPECTACULAR_SETTINGS = {
         "TaskState": "sessions_app.api.words.TASK_STATES",
         "TokenScope": "sessions_app.api.words.TOKEN_SCOPES",
         "WorkState": "sessions_app.api.words.WORK_STATES",
+        "WorkflowNodeState": "sessions_app.models.workflow.NODE_STATES",
+        "WorkflowRunState": "sessions_app.models.workflow.RUN_STATES",
     },
 }
 

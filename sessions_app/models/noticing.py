@@ -87,6 +87,8 @@ def _needs_a_look(draft: Draft) -> None:
         return  # a user ended it, and knows
     if session.state in (SessionState.FAILED, SessionState.ERROR) or session.work_state == WorkState.WORKING:
         return  # told as what it is, or at work again within these very changes
+    if session.node_runs.filter(run__ended_at=None).exists():
+        return  # its workflow goes on by itself
     if not session.prompts.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
         raise_item(draft, attention.idle(str(run.id), run.state))
 

@@ -20,7 +20,7 @@ from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, 
 from sessions_app.models import Draft, Intent, IntentKind, Prompt, Run, TaskSession, waits, wakeups, writing
 from sessions_app.models.prepared import Prepared
 from sessions_app.services.assessment import assess_session
-from sessions_app.services.errors import BY_CODE, Conflict, Invalid, PromptInDoubt, TerminalState
+from sessions_app.services.errors import BY_CODE, Conflict, Invalid, NoAgent, PromptInDoubt, TerminalState
 from sessions_app.services.retries import take_back
 
 MODES = tuple(mode.value for mode in Mode)
@@ -96,7 +96,7 @@ def prompt(session_id: uuid.UUID, message_id: str, text: str, by: Any) -> tuple[
     """Put a user's prompt into the ledger; (prompt, whether it is new). Wakes or resumes the session.
 
     The same ``message_id`` again gives the first row. Raises Invalid, TerminalState, NotResumable,
-    MissingResumeToken, WorktreeMissing, PromptInDoubt.
+    NoAgent, MissingResumeToken, WorktreeMissing, PromptInDoubt.
     """
     _check_prompt(message_id, text)
     with writing(session_id) as draft:
@@ -144,6 +144,8 @@ def wake(draft: Draft, by: Any) -> None:
 
     Refuses where no start can be had. A user's prompt does not wait for the time of the loop's next try.
     """
+    if not draft.session.has_agent:
+        raise NoAgent
     waits.end_external(draft, "new_message")
     assessment = _opinion(draft)
     if assessment.row == RUNNING_ROW:

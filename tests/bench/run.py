@@ -21,6 +21,7 @@ from tests.bench import (
     storms,
     sweeps,
     terminals,
+    workflows,
 )
 from tests.bench.figures import Figure, Floor
 from tests.bench.world import World
@@ -51,6 +52,8 @@ class Sizes:
     """Stand-ins that should run and do not."""
     storm_agents: int
     """Real agents beside them."""
+    nodes: int
+    """Of a workflow."""
     limit: float | None
     """How many times its floor a sweep may take; None where the counts are too small to judge."""
 
@@ -68,6 +71,7 @@ FULL = Sizes(
     resumes=20,
     storm=1000,
     storm_agents=30,
+    nodes=20,
     limit=4.0,
 )
 QUICK = Sizes(
@@ -83,6 +87,7 @@ QUICK = Sizes(
     resumes=1,
     storm=25,
     storm_agents=1,
+    nodes=2,
     limit=None,
 )
 
@@ -109,6 +114,7 @@ def everything(sizes: Sizes) -> tuple[list[Figure], list[Floor]]:
         "latency": lambda: latencies.of_a_turn(world, sizes.work),
         "resume": lambda: resumes.of_a_killed_agent(world, sizes.resumes, limited=sizes.limit is not None),
         "death": lambda: deaths.to_ready(world, sizes.resumes),
+        "workflow": lambda: workflows.of_nodes(world, sizes.nodes),
         "storm": lambda: storms.of_many(world, sizes.storm, sizes.storm_agents, limited=sizes.limit is not None),
         "screen": lambda: screens.of_a_fast_agent(world, sizes.work),
         "terminal": lambda: terminals.of_a_long_text(world, sizes.megabytes, sizes.rounds),

@@ -26,6 +26,7 @@ ROWS = (
         if not missing("codex-acp") and not missing("acpx")
         else ()
     ),
+    "workflow, each of 2 shell nodes",
     "session page, 50 messages",
     "one event to 20 sockets",
     *(("agent to screen, 200 a second, p50", "agent to screen, 200 a second, p95") if chromium() else ()),

@@ -112,7 +112,8 @@ def _workspace_only(draft: Draft, plan: Plan, refusal: str) -> None:
         reason=refusal or plan.mode,
         evidence=receipts.rebuilt(draft),
     )
-    keeps_away = {**draft.session.metadata, "workspace_only": plan.mode == Mode.WORKSPACE_ONLY}
+    asked_for = plan.mode == Mode.WORKSPACE_ONLY or not draft.session.has_agent
+    keeps_away = {**draft.session.metadata, "workspace_only": asked_for}
     draft.set(launch_id="", metadata=keeps_away)
     given_up = draft.session.state == SessionState.FAILED
     if plan.mode == Mode.WORKSPACE_ONLY and (given_up or draft.session.error_code in REFUSALS):

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from executors_app import capacity
 from executors_app.agentctl import identity
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec
+from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.soundness import DAMAGED_ROW
@@ -122,13 +122,20 @@ def _pointless(draft: Draft, intent: Intent, lives: str | None) -> str:
         return "stopped"
     if draft.session.state in TERMINAL_STATES:
         return "terminal_state"
-    up = lives not in (None, str(intent.id)) and is_running(draft.session, draft.execution)
+    up = lives not in (None, str(intent.id)) and _is_up(draft)
     return "already_running" if up and intent.payload.get("mode") != Mode.FRESH_START else ""
+
+
+def _is_up(draft: Draft) -> bool:
+    """Its agent is; or, of a session without one, its workspace."""
+    if draft.session.has_agent:
+        return is_running(draft.session, draft.execution)
+    return draft.execution is not None and draft.execution.status == ExecutorStatus.READY
 
 
 def _is_full(session: TaskSession, intent: Intent) -> bool:
     """Whether its place has no room for it, or only for those that have waited longer."""
-    limit = capacity.limit_of(session.executor)
+    limit = capacity.limit_of(session.executor) if session.has_agent else None
     if limit is None:
         return False
     sharing = capacity.sharing(session.executor)

@@ -21,6 +21,7 @@ from executors_app.errors import (
     StaleGeneration,
 )
 from executors_app.plugins import runtime
+from executors_app.runtimes import SharesWorktrees
 from sessions_app.models import Lease, LeaseLost
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.attachment import Attachment
@@ -99,6 +100,8 @@ async def _start_beside(core: Core, live: Attachment, intent_id: uuid.UUID) -> N
 
 async def _launch(core: Core, plan: planning.Plan) -> Attachment | None:
     place = runtime(plan.facts.runtime)
+    if plan.spec.worktree_id and not isinstance(place, SharesWorktrees):
+        raise LaunchFailed(f"Sessions on {place.name} cannot share a worktree.")
     await place.end_leftovers(plan.facts) if plan.leftovers else None
     launched: Launched = await place.launch(plan.spec)
     crash_points.reached("supervisor.launched", plan.session_id)
