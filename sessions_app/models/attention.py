@@ -112,9 +112,12 @@ def raise_item(draft: Draft, notice: Notice) -> bool:
     return True
 
 
-def resolve(draft: Draft, resolution: str, kinds: Collection[str] = ALL_KINDS, key: str = "") -> int:
-    """The open items of the session of these kinds, or with this key, are true no longer; how many they were."""
-    found = [one for one in _OPEN.all(draft.session.id) if one.kind in kinds and key in ("", one.key)]
+def resolve(
+    draft: Draft, resolution: str, kinds: Collection[str] = ALL_KINDS, *, key: str = "", key_begins: str = ""
+) -> int:
+    """The open items of the session of these kinds, or with such a key, are true no longer; how many they were."""
+    of_kind = [one for one in _OPEN.all(draft.session.id) if one.kind in kinds and key in ("", one.key)]
+    found = [one for one in of_kind if one.key.startswith(key_begins)]
     if not found:
         return 0
     now = timezone.now()

@@ -31,7 +31,7 @@ def waits_no_more(row: NodeRun) -> None:
     )
     if row.session_id is not None and items.exists():
         with writing(row.session_id) as draft:
-            resolve(draft, "goes_on", kind=AttentionKind.WORKFLOW, key__startswith="workflow_node:")
+            resolve(draft, "goes_on", (AttentionKind.WORKFLOW,), key_begins="workflow_node:")
 
 
 def failed(run: WorkflowRun) -> None:
@@ -48,7 +48,7 @@ def begins_again(run: WorkflowRun) -> None:
     found = AttentionItem.objects.filter(task=run.task_id, resolved_at=None, key__startswith=prefix).first()
     if found is not None:
         with writing(found.session_id) as draft:
-            resolve(draft, "goes_on", kind=AttentionKind.WORKFLOW, key__startswith=prefix)
+            resolve(draft, "goes_on", (AttentionKind.WORKFLOW,), key_begins=prefix)
 
 
 def _session_of(run: WorkflowRun) -> TaskSession | None:
