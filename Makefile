@@ -38,11 +38,14 @@ audit: setup-dev ## known holes in what is used; asks services on the internet
 	@$(BIN)/uv tool run pip-audit --disable-pip --require-hashes --requirement requirements/base.txt
 	@npm audit --prefix frontend
 
-bench: setup-dev ## the benchmarks: each figure beside its floor; ARGS=--quick to see them run
-	@$(BIN)/python -m tests.bench $(ARGS)
+bench: setup-dev ## each figure beside its floor, kept in bench.json; COMPARE=FILE with an earlier one, ARGS=--quick to see it run
+	@$(BIN)/python -m tests.bench $(if $(COMPARE),--compare $(COMPARE)) $(ARGS)
 
 chaos: setup-dev ## kill at every point and at random, and count what is lost; SEED=N repeats a walk
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: setup-dev ## hundreds of sessions and random deaths for SECONDS=300, on SQLite or DATABASE=postgresql; SEED=N repeats the choices
+	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED)) $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
 
 demo: setup ## the restart story, in the terminal
 	@$(BIN)/python manage.py demo
