@@ -160,7 +160,7 @@ class Soak:
             cast.terminate("supervisor")
         elif victim == "everything":
             for role in ("web", "supervisor", "worker"):
-                cast.kill(role)  # type: ignore[arg-type]
+                cast.kill(role)
         elif victim == "database":
             assert self.server is not None
             self.server.stop()

@@ -1,4 +1,4 @@
-"""What a sweep must not do, because it costs more than all the rest of it: update row by row, or use a general client."""
+"""What a sweep must not do, as it costs more than all the rest of it: update row by row, or use a general client."""
 
 from __future__ import annotations
 
