@@ -1,32 +1,11 @@
-"""A short soak from end to end; ``make soak`` is the long one."""
+"""The checks of ``make soak`` can fail: each sees what it is there for, and lets pass what is right."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.services import ROOT
-from tests.soak.holding import HOLDING, Seen, violations
+from tests.soak.holding import Seen, violations
 from tests.soak.memory import ENOUGH, Life
-
-FEW = ("--seconds", "12", "--sessions", "24", "--agents", "1", "--seed", "11")
-
-
-@pytest.mark.database
-def test_a_short_soak_holds() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.soak", *FEW],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert [name for name in (*HOLDING, "memory is flat", "supervisor") if name not in done.stdout] == []
-
 
 RIGHT = {
     "given": {"p1": "s"},

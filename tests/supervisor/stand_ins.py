@@ -187,7 +187,7 @@ class Host:
 
     @staticmethod
     def _answer(body: Mapping[str, Any]) -> web.Response:
-        outcome = "loaded" if body["strategy"] == "native" else "created"
+        outcome = "resumed" if body["strategy"] == "native" else "created"  # nothing is replayed
         return web.json_response({"outcome": outcome, "resume_token": "conversation", "replayed": 0, "pid": 1})
 
     async def _done(self, request: web.Request) -> web.Response:
