@@ -200,7 +200,7 @@ class Environment:
     max_starts_per_pass: int = _entry(_count, "20")
     """How many starts a supervisor orders by itself at a time; the others wait until some of these have ended."""
     boot_grace: float = _entry(_seconds, "60")
-    """Starts that a supervisor makes by itself so soon after its own start are not counted as tries; 0: all are."""
+    """The first start of a session that a supervisor makes by itself so soon after its own is no try; 0: all are."""
     start_timeout: float = _entry(_positive_seconds, "300")
     """How long one start may take: workspace, agentctl and agent."""
     continue_: str = _entry(_one_of("", "on", "off"))

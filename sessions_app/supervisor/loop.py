@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -91,7 +90,7 @@ class Supervisor:
     async def run(self, stop: asyncio.Event, *, first_sweep: bool = True) -> None:
         """Supervise until ``stop``; then give everything back. Agents go on."""
         await self.open()
-        self.core.grace_until = time.monotonic() + settings.KANDEV_BOOT_GRACE
+        self.core.grace.begin(settings.KANDEV_BOOT_GRACE)
         try:
             if first_sweep:
                 await self.sweep(Scope("boot"))

@@ -64,9 +64,11 @@ async def _start(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> Non
     if live is not None:
         await _start_beside(core, live, intent_id)
         return
-    plan = await core.database(planning.claim, session_id, intent_id, core.boot_id, lives=None, in_grace=core.in_grace)
+    in_grace = core.grace.holds_for(session_id)
+    plan = await core.database(planning.claim, session_id, intent_id, core.boot_id, lives=None, in_grace=in_grace)
     if plan is None:
         return
+    core.grace.used_by(session_id)
     crash_points.reached("supervisor.start_claimed", session_id)
     try:
         attachment = await _launch(core, plan)
@@ -88,10 +90,11 @@ async def _start_beside(core: Core, live: Attachment, intent_id: uuid.UUID) -> N
         live.lease,
         lives=live.found_launch,
         found=live.found_launch if live.found_agent else None,
-        in_grace=core.in_grace,
+        in_grace=core.grace.holds_for(live.session_id),
     )
     if claimed is None:
         return
+    core.grace.used_by(live.session_id)
     plan, order = claimed
     crash_points.reached("supervisor.start_claimed", live.session_id)
     if order is not None:
