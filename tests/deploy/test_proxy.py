@@ -25,7 +25,7 @@ from tests.waiting import eventually
 
 SITE: Final = "localhost"
 SECRET_KEY: Final = "a key of these tests alone, that is long enough for anybody"
-pytestmark = pytest.mark.database
+pytestmark = pytest.mark.any_database
 
 
 class Site:

@@ -55,3 +55,10 @@ def test_what_there_is_is_said_where_nothing_fits(
 
 def test_the_only_agent_there_is_needs_no_name() -> None:
     assert choose([DEMO], None, "", "") is DEMO
+
+
+def test_the_agent_of_the_run_goes_before_one_that_is_called_like_the_runner() -> None:
+    called = AgentProfile(name="claude-code", agent_type="claude_cli")
+    assert choose([called, CLI], CLI, "claude-code", "") is CLI
+    assert choose([CLI, called], None, "claude-code", "") is called
+    assert choose([CLI, called, CODEX], CODEX, "claude-code", "") is called

@@ -14,6 +14,7 @@ from executors_app.agentctl.places.worktrees import Worktree
 from executors_app.agentctl.workspace.git import GitFailed
 from executors_app.agentctl.workspace.snapshots import Limits
 from tests.executors.repositories import commit, run_git
+from tests.waiting import eventually
 from tests.workspace.trees import REF, git_of, keep, make_six, state_of
 
 
@@ -163,7 +164,8 @@ def test_a_filter_that_hangs_is_ended_with_all_it_started(repository: Path, work
         keep(worktree.path, Limits(seconds=1.0))
 
     assert time.monotonic() - began < 10
-    assert not Path(f"/proc/{pid_file.read_text().strip()}").exists()
+    stuck = Path(f"/proc/{pid_file.read_text().strip()}")
+    eventually(lambda: not stuck.exists(), timeout=30, describe="what was killed is gone")
 
 
 def test_a_snapshot_that_was_killed_leaves_nothing_that_hinders_the_next(worktree: Worktree) -> None:

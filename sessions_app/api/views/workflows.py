@@ -138,7 +138,8 @@ class _RunView(ApiView):
 
     def told(self, status: int) -> Response:
         """The run as it is now."""
-        return Response(workflows.run_document(WorkflowRun.objects.get(id=self.run.id)), status=status)
+        rows = WorkflowRun.objects.visible_to(self.request.user)
+        return Response(workflows.run_document(rows.get(id=self.run.id)), status=status)
 
 
 class RunDetail(_RunView):

@@ -47,12 +47,12 @@ def _of_runner(profiles: Sequence[AgentProfile], own: AgentProfile | None, runne
         rest = [one for one in profiles if own and one.agent_type == own.agent_type and one.id != own.id]
         return [own, *rest] if own else list(profiles) if len(profiles) == 1 else []
     types = RUNNERS.get(runner.lower(), (runner.lower().replace("-", "_"),))
-    named = [one for one in profiles if one.name.lower() == runner.lower()]
-    typed = sorted(
-        (one for one in profiles if one.agent_type in types and one not in named),
-        key=lambda one: (own is None or one.id != own.id, types.index(one.agent_type)),
-    )
-    return [*named, *typed]
+
+    def rank(one: AgentProfile) -> tuple[bool, bool, int]:
+        is_named = one.name.lower() == runner.lower()
+        return own is None or one.id != own.id, not is_named, 0 if is_named else types.index(one.agent_type)
+
+    return sorted((one for one in profiles if one.name.lower() == runner.lower() or one.agent_type in types), key=rank)
 
 
 def _nobody(profiles: Sequence[AgentProfile], runner: str) -> str:

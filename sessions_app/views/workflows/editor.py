@@ -134,7 +134,8 @@ def _page(
     request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft: Draft, status: int = 200
 ) -> HttpResponse:
     files = row.files if row else {}
-    newest = Workflow.objects.values("revision", "text").get(id=row.id) if row and status == 409 else None
+    rows = Workflow.objects.visible_to(request.user)
+    newest = rows.values("revision", "text").get(id=row.id) if row and status == 409 else None
     context = {
         "workflow": row,
         "form": form,

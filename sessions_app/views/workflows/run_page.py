@@ -145,7 +145,7 @@ def _chosen(
     if not times:
         return {"place": place} if place else None
     index = next((number for number, one in enumerate(times) if one.path == at), len(times) - 1)
-    one = NodeRun.objects.get(pk=times[index].pk)
+    one = row.node_runs.get(pk=times[index].pk)
     return {
         "place": place,
         **_told(row, one),
