@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import hypothesis
+import pytest
+from django.db import connection
 
 # How long an example takes is a matter of what else the machine does.
 hypothesis.settings.register_profile("house", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("house")
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
+    """A test may hold its transaction for long on a busy machine; no request and no supervisor does."""
+    if connection.vendor == "postgresql":
+        connection.settings_dict["OPTIONS"]["options"] += " -c idle_in_transaction_session_timeout=120000"
