@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +28,8 @@ from sessions_app.supervisor.threads import DatabaseThread
 
 log = logging.getLogger(__name__)
 RECONNECT_PAUSE = 0.01
-ANSWER_FIRST = 0.02
-"""Seconds that the lines of an agent that is being started wait, so that they do not hold up the start itself."""
+ANSWER_FIRST = 0.2
+"""Seconds at most that the lines of an agent that is being started wait for the end of the start: not to hold it up."""
 RECONNECTS = 5
 """How often a broken stream is tried again before the sweep looks at the execution."""
 
@@ -67,12 +67,15 @@ class Attachment:
     """What keeps its agentctl from writing, as the last notice said."""
     shown_trouble: str = ""
     """What the session's row says of it."""
-    is_starting: bool = False
-    """Somebody waits for the answer to a start, and writes what came of it."""
     ended: bool = False
     error: ExecutorError | None = None
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _not_starting: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared while somebody waits for the answer to a start, and writes what came of it."""
     _task: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self._not_starting.set()
 
     def start(self) -> None:
         """Begin to stream, in the background."""
@@ -143,8 +146,7 @@ class Attachment:
                 lines = [line for line in batch if "kind" in line]
                 if not lines:
                     continue
-                if self.is_starting:
-                    await asyncio.sleep(ANSWER_FIRST)
+                await self._let_start()
                 done = await self._write(lines)
                 await stream.ack(done.seq)
                 crash_points.reached("supervisor.ingest_acked", self.session_id)
@@ -155,11 +157,16 @@ class Attachment:
     @contextmanager
     def starting(self) -> Iterator[None]:
         """While an agent is being started."""
-        self.is_starting = True
+        self._not_starting.clear()
         try:
             yield
         finally:
-            self.is_starting = False
+            self._not_starting.set()
+
+    async def _let_start(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_FIRST):
+                await self._not_starting.wait()
 
     async def heed(self, notices: Iterable[Mapping[str, Any]]) -> None:
         """Show the trouble of agentctl, and its end; a turn that ended meanwhile has taken it away from the row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -47,6 +48,34 @@ class Directory:
             return whole.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise NotInLibrary(f"“{path}” cannot be read") from error
+
+
+class Texts:
+    """Files that are kept beside a workflow: texts by path."""
+
+    def __init__(self, files: Mapping[str, str]):
+        self._files = files
+
+    def read(self, path: str) -> str:
+        """The text of a file."""
+        found = self._files.get(str(PurePosixPath(path)))
+        if found is None:
+            raise NotInLibrary(f"“{path}” is not among the files of this workflow")
+        return found
+
+
+class Remembering:
+    """Another library, which remembers what was read in it."""
+
+    def __init__(self, library: Library):
+        self._library = library
+        self.files: dict[str, str] = {}
+
+    def read(self, path: str) -> str:
+        """The text of a file."""
+        text = self._library.read(path)
+        self.files[str(PurePosixPath(path))] = text
+        return text
 
 
 class Nothing:
