@@ -91,16 +91,8 @@ class Kind(StrEnum):
     LOG = "log"
 
 
-DURABLE_KINDS: Final = frozenset(
-    {
-        Kind.PROMPT_ACCEPTED,
-        Kind.PERMISSION_RESOLVED,
-        Kind.TURN_COMPLETED,
-        Kind.TURN_CANCELLED,
-        Kind.TURN_FAILED,
-        Kind.SESSION_IDENTIFIED,
-    }
-)
+TURN_ENDS: Final = frozenset({Kind.TURN_COMPLETED, Kind.TURN_CANCELLED, Kind.TURN_FAILED})
+DURABLE_KINDS: Final = TURN_ENDS | {Kind.PROMPT_ACCEPTED, Kind.PERMISSION_RESOLVED, Kind.SESSION_IDENTIFIED}
 """Lines somebody waits for until they are on the disk; the others ride on the same batches."""
 
 

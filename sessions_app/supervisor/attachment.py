@@ -13,7 +13,7 @@ from typing import Any
 from django.db import InterfaceError, OperationalError
 
 from executors_app import crash_points
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import TURN_ENDS, Kind
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError
@@ -62,6 +62,7 @@ class Attachment:
     """The agent lived when the execution was taken over."""
     agent_gone: bool = False
     snapshot_taken: bool = False
+    turn_ended: bool = False
     """Since somebody last asked."""
     trouble: str = ""
     """What keeps its agentctl from writing, as the last notice said."""
@@ -188,7 +189,9 @@ class Attachment:
         done = await self.writer(self.session_id, self.lease, lines, token)
         self.epoch, self.seq = done.epoch, done.seq
         self.agent_gone = self.agent_gone or done.agent_gone
-        self.snapshot_taken = self.snapshot_taken or any(line["kind"] == Kind.WORKSPACE_SNAPSHOT for line in lines)
+        kinds = {line["kind"] for line in lines}
+        self.snapshot_taken = self.snapshot_taken or Kind.WORKSPACE_SNAPSHOT in kinds
+        self.turn_ended = self.turn_ended or not TURN_ENDS.isdisjoint(kinds)
         return done
 
     async def _tell(self) -> None:

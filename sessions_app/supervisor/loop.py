@@ -241,10 +241,15 @@ class Supervisor:
         """A commit of ingest: orders may be due, and an agent that has gone is looked after at once."""
         self.orders.poke(session_id)
         attachment = self.core.attached(session_id)
-        if attachment is not None and attachment.snapshot_taken:
+        if attachment is None:
+            return
+        if attachment.turn_ended:
+            attachment.turn_ended = False
+            self.workflows.ring()
+        if attachment.snapshot_taken:
             attachment.snapshot_taken = False
             self._homecoming.due(attachment.facts)
-        if attachment is not None and attachment.agent_gone:
+        if attachment.agent_gone:
             attachment.agent_gone = False
             self._lost(attachment)
 

@@ -64,6 +64,12 @@ class Cast:
             self._environments[role] = environment
         self.kill(role)
 
+    def pid(self, role: Role) -> int | None:
+        """Of the process that plays it now."""
+        with self._lock:
+            process = self._processes.get(role)
+            return None if process is None else process.pid
+
     def terminate(self, role: Role) -> None:
         """Tell a process to end in order; it is started again."""
         with self._lock:

@@ -141,14 +141,18 @@ def _by_supervisor(world: World, group: Group, directory: Path) -> Outcome:
 
 @contextmanager
 def _terms(world: World, group: Group, directory: Path) -> Iterator[None]:
-    """Tell the supervisor to end from time to time, until it has died in its shutdown."""
+    """Tell the supervisor to end from time to time, until it has died in its shutdown.
+
+    Only one whose first pass is over: one that takes long to begin would otherwise never come to any work.
+    """
     over = threading.Event()
     # of a point without a session the file ends with a dot where it kills for each
     due = [directory / f"{point}{'.' * bool(group.how)}" for point in group.points if point.startswith("shutdown.")]
 
     def tell() -> None:
         while not all(path.exists() for path in due) and not over.wait(TERM_EVERY):
-            world.cast.terminate("supervisor")
+            if world.has_swept(world.cast.pid("supervisor")):
+                world.cast.terminate("supervisor")
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -103,6 +104,11 @@ class World(Deployment):
     def have_judged(self) -> None:
         """All sessions have been looked at."""
         self._judged.update(session.id for session in self.sessions())
+
+    def has_swept(self, pid: int | None) -> bool:
+        """Whether the first pass of the supervisor with this pid is over."""
+        rows = self.rows("SELECT process FROM supervisors WHERE swept_at IS NOT NULL")
+        return pid in [json.loads(row["process"])["pid"] for row in rows]
 
     def close(self) -> None:
         """End everything that was started here."""

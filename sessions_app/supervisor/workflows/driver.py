@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from functools import partial
@@ -28,7 +29,7 @@ from sessions_app.workflows.graph import Workflow
 
 log = logging.getLogger(__name__)
 LOOK_EVERY: Final = 0.5
-"""Seconds between two looks at the runs that are under way."""
+"""Seconds at most between two looks at the runs that are under way."""
 
 
 class Driver:
@@ -39,11 +40,20 @@ class Driver:
         self._database = database or DatabaseThread("workflows")
         self._lanes: dict[uuid.UUID, Lane] = {}
         self._leases: dict[uuid.UUID, RunLease] = {}
+        self._bell = asyncio.Event()
+
+    def ring(self) -> None:
+        """A turn has ended: what waits for it goes on at once."""
+        if self._leases:
+            self._bell.set()
 
     async def keep(self) -> None:
         """One look at what is under way; called again and again."""
+        self._bell.clear()
         await self.look()
-        await asyncio.sleep(LOOK_EVERY)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_EVERY):
+                await self._bell.wait()
 
     async def look(self) -> None:
         """Take what is open, and go on with all of it."""

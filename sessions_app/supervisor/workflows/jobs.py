@@ -13,6 +13,8 @@ from sessions_app.workflows import limited
 
 TAIL: Final = 4_000
 """Bytes of each stream that pages see of a script that still runs."""
+PATIENCE: Final = 0.5
+"""Seconds for which one question waits for the end of a script, so that a short one is over with its first answer."""
 FILE_LIMIT: Final = 256 << 10
 """Characters of one prompt file."""
 _PASSING: Final = frozenset({Code.BUSY, Code.STALE_GENERATION, Code.NOT_RUNNING, Code.JOURNAL_FULL})
@@ -56,7 +58,7 @@ async def go_on(client: Jobs, job_id: str, request: Mapping[str, Any], *, is_con
     try:
         if not is_confirmed:
             await client.start_job(job_id, _job_request(request))
-        found = await client.job(job_id, tail=TAIL)
+        found = await client.job(job_id, wait=PATIENCE, tail=TAIL)
         if found["state"] == JobState.RUNNING:
             return Told(is_confirmed=True, tail=_tail(found))
         return Told(is_confirmed=True, result=_result(await client.job(job_id), request))
