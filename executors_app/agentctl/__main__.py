@@ -21,6 +21,7 @@ from executors_app.agentctl import control_group, two_users
 from executors_app.agentctl.agent_life import Create
 from executors_app.agentctl.child_environment import arm_crash_point
 from executors_app.agentctl.command_line import address, give_up, log_to_stderr, report_the_first
+from executors_app.agentctl.guard_process import give_way
 from executors_app.agentctl.instance_lock import Held, InstanceLock
 from executors_app.agentctl.serving import Options, known_drivers, serve
 from executors_app.agentctl.sidecar import Execution
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, Create] | None
         return give_up(error)
     crash_points.reached("agentctl.lock_taken")
     execution_id = options.execution.execution_id
+    give_way()
     try:
         control_group.enter(execution_id)
         asyncio.run(serve(options, lock, known_drivers() if drivers is None else drivers))

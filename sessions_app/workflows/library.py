@@ -9,6 +9,9 @@ from typing import Protocol
 from sessions_app.workflows.limits import MAX_BYTES
 
 _ROOT_MARKS = (".robomesh", ".git", "package.json")
+SHELVES = (".robomesh/workflows", "workflows", ".robomesh")
+"""Where a project keeps its workflows."""
+_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 class NotInLibrary(Exception):
@@ -94,3 +97,12 @@ def root_of(file: Path) -> Path:
             if (folder / mark).exists():
                 return folder
     return folders[0]
+
+
+def found(name: Path, project: Path) -> Path:
+    """The file of this name: a path, or the bare name of a workflow on a shelf of the project around ``project``."""
+    if name.exists() or name.parent != Path() or name.suffix in _SUFFIXES:
+        return name
+    shelves = [root_of(project / "_") / shelf for shelf in SHELVES]
+    known = (shelf / f"{name}{suffix}" for shelf in shelves for suffix in _SUFFIXES)
+    return next((path for path in known if path.is_file()), name)

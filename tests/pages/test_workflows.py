@@ -51,6 +51,12 @@ def test_the_list_has_the_last_run_and_the_next(ada: Client, world: World) -> No
     assert "05:00" in page
 
 
+def test_the_board_leads_from_the_task_of_a_run_to_the_run(ada: Client, world: World) -> None:
+    run = make_run(world, make_workflow(world, TEXT))
+    page = ada.get("/").content.decode()
+    assert page.count(f'href="/workflows/runs/{run.id}/"') == 1
+
+
 def test_a_workflow_is_saved_with_all_its_mistakes(ada: Client, world: World) -> None:
     text = PLAIN.replace("target: told", "target: nobody")
     answer = ada.post("/workflows/new/", posted(world, text.replace("\n", "\r\n")), follow=True)

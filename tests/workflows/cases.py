@@ -13,6 +13,7 @@ WORD: Final = f"{REAL}test_a_word_goes_from_one_agent_to_the_next_in_its_session
 IN_MEMORY: Final = "workflows/test_agents.py::"
 TRIGGERS: Final = "workflows/test_triggers.py::"
 LOST: Final = "supervisor/test_lost_conversations.py::"
+COMMAND: Final = "workflows/test_run_workflow.py::"
 DRIVERS: Final = "agents/test_driver_contract.py::"
 
 CASES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -55,6 +56,9 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
     "56 a run that is over is not cancelled": (
         "api/test_workflows.py::test_runs_are_listed_shown_cancelled_and_gone_on_with",
     ),
+    "57 --cwd of the command": (f"{COMMAND}test_scripts_run_in_a_worktree_of_the_repository_that_is_named",),
+    "58 a workflow by its name": (f"{COMMAND}test_a_bare_name_is_looked_for_in_the_project",),
+    "59 a middle array slot is gone": BOTH,
     "O killed in iteration 3": (
         "workflows/test_kills.py::test_a_run_that_is_killed_in_iteration_three_of_five_ends_right",
     ),
@@ -71,10 +75,3 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
         f"{LOST}test_a_conversation_that_is_gone_sets_its_token_aside_and_leaves_the_rest_to_the_user",
     ),
 }
-
-WITHOUT_A_TEST: Final[Mapping[str, str]] = {
-    "57 --cwd of the command": "the tests of run_workflow have it",
-    "58 shorthand names of workflows": "a file is named by its path, a kept workflow by its name on the pages",
-    "59 a middle array slot is deleted": "there is no designer: slots are text",
-}
-"""Cases of what is not here, or lies elsewhere, and why."""

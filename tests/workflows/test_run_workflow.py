@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,14 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management.base import CommandError
 
+from executors_app.agentctl import identity
 from sessions_app.management.workflows import asked, display
 from sessions_app.models import NodeRun, TeamRole, WorkflowRun
+from sessions_app.workflows.library import found
+from tests.drills.deployment import Deployment
 from tests.services import ROOT
 from tests.supervisor.commands import environment
+from tests.waiting import eventually
 
 TOLD = """\
 {version: 3, metadata: {name: Told},
@@ -118,3 +124,71 @@ def test_the_tree_has_each_node_in_its_iteration() -> None:
     loop = tree.children[1]
     assert ["loop[" in str(child.label) for child in loop.children] == [True, True]
     assert "waits for you in session" in str(loop.children[1].children[0].label)
+
+
+def test_a_bare_name_is_looked_for_in_the_project(tmp_path: Path) -> None:
+    (tmp_path / "package.json").touch()
+    shelf = tmp_path / "workflows"
+    shelf.mkdir()
+    (shelf / "told.yml").touch()
+    below = tmp_path / "src"
+    below.mkdir()
+    assert found(Path("told"), below) == shelf / "told.yml"
+    for another in (Path("untold"), Path("told.yaml"), Path("workflows/told")):
+        assert found(another, below) == another
+
+
+PLACED = """\
+{version: 3, metadata: {name: Placed}, edges: [],
+ nodes: [{id: place, type: shell, data: {script: "cat README.md; pwd; git branch --show-current"}}]}
+"""
+PROFILE = """
+from executors_app.models import AgentProfile
+AgentProfile.objects.create(name="demo", agent_type="demo")
+"""
+WAITS = """\
+{version: 3, metadata: {name: Waits}, edges: [],
+ nodes: [{id: wait, type: shell, data: {script: "echo begun; exec sleep 600"}}]}
+"""
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    """One with a profile, and without a server."""
+    made = Deployment(tmp_path)
+    made.prepare()
+    assert made.manage("shell", "-v", "0", "-c", PROFILE).returncode == 0
+    yield made
+    made.close()
+
+
+@pytest.mark.embedded
+def test_scripts_run_in_a_worktree_of_the_repository_that_is_named(deployment: Deployment) -> None:
+    file = deployment.home / "placed.yaml"
+    file.write_text(PLACED)
+    done = deployment.manage("run_workflow", str(file), "--cwd", str(deployment.repository), "--json")
+    assert done.returncode == 0, done.stdout
+    [node] = json.loads(done.stdout)["nodes"]
+    title, place, branch = node["outputs"]["stdout"].split("\n")[:3]
+    assert title == "# Drill"
+    assert Path(place).is_relative_to(deployment.data)
+    assert branch.startswith("kandev/")
+
+
+@pytest.mark.embedded
+def test_ctrl_c_cancels_the_run_and_ends_what_it_started(deployment: Deployment) -> None:
+    file = deployment.home / "waits.yaml"
+    file.write_text(WAITS)
+    argv = [sys.executable, "manage.py", "run_workflow", str(file), "--cwd", str(deployment.repository)]
+    with subprocess.Popen(argv, cwd=ROOT, env=deployment.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+        tails = "SELECT output_tail FROM workflow_node_runs"
+        eventually(lambda: "begun" in str(deployment.rows(tails)), timeout=60, describe="the script runs")
+        [execution] = deployment.agentctls.iterdir()
+        assert identity.marked(execution.name)
+
+        run.send_signal(signal.SIGINT)
+
+        said = run.communicate(timeout=60)[0].decode()
+    assert run.returncode == 1, said
+    assert "Waits: cancelled" in said
+    eventually(lambda: not identity.marked(execution.name), timeout=30, describe="nothing of it runs")

@@ -17,6 +17,7 @@ from sessions_app.management.workflows.driving import follow
 from sessions_app.models import WorkflowRun
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.workflows import run_document, start_run
+from sessions_app.workflows.library import found
 
 FAILED: Final = 1
 INVALID: Final = COULD_NOT_RUN
@@ -31,7 +32,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """The file, what it is told, and where and in whose name it runs."""
         parser.usage = SUPPRESS  # else a bad argument is told in many lines
-        parser.add_argument("file", metavar="FILE", type=Path, help="a workflow in YAML or JSON")
+        parser.add_argument("file", metavar="FILE", type=Path, help="a workflow, or its name in the project")
         parser.add_argument("--input", default="", metavar="TEXT", help="the trigger's text")
         parser.add_argument("--cwd", type=Path, metavar="DIR", help="the git repository to work in, as a new branch")
         parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
@@ -42,6 +43,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check the file, start a run, follow it."""
+        options["file"] = found(options["file"], options["cwd"] or Path.cwd())
         read = asked.read_file(options["file"])
         for problem in read.loaded.problems:
             self.stderr.write(str(problem))
