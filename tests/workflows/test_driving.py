@@ -14,7 +14,7 @@ from django.utils import timezone
 from executors_app.agentctl.protocol import Code, Job
 from executors_app.errors import AgentctlRefused
 from executors_app.models import AgentProfile
-from sessions_app.models import AttentionItem, Prompt
+from sessions_app.models import AttentionItem, NodeRun, Prompt
 from sessions_app.services import continuation, prompts, tasks, workflows
 from tests.services import ROOT
 from tests.supervisor.rows import change, fresh
@@ -139,6 +139,14 @@ def test_a_script_that_fails_says_how(ended: dict[str, object], words: str) -> N
     run = World(SHELL, Scripts(answer=lambda script: ended)).to_its_end()
     assert run.state == "failed"
     assert words in run.error
+
+
+def test_output_that_was_not_kept_whole_says_so() -> None:
+    world = World(SHELL, Scripts(answer=lambda script: {"exit_code": 0, "stdout": "end\n", "truncated": True}))
+    world.to_its_end()
+    outputs = NodeRun.objects.get(path="say").outputs
+    assert outputs["stdout"] == "end\n"
+    assert "Not all of the output was kept" in outputs["stderr"]
 
 
 def held(world: World) -> Prompt:

@@ -13,6 +13,7 @@ from sessions_app.workflows import limited
 
 TAIL: Final = 4_000
 """Bytes of each stream that pages see of a script that still runs."""
+CUT: Final = "[Not all of the output was kept: of each stream the last MiB is.]\n"
 PATIENCE: Final = 0.5
 """Seconds for which one question waits for the end of a script, so that a short one is over with its first answer."""
 FILE_LIMIT: Final = 256 << 10
@@ -89,7 +90,8 @@ def _job_request(request: Mapping[str, Any]) -> dict[str, Any]:
 def _result(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
     error = JobError.LOST if job["state"] == JobState.LOST else job["error"]
     words = _ENDS.get(cast("JobError", error), str(error)).format(timeout=request.get("timeout")) if error else ""
-    return {"stdout": job["stdout"], "stderr": job["stderr"], "exitCode": job["exit_code"], "error": words}
+    stderr = (CUT if job["truncated"] else "") + job["stderr"]
+    return {"stdout": job["stdout"], "stderr": stderr, "exitCode": job["exit_code"], "error": words}
 
 
 def _broken(error: str) -> dict[str, Any]:
