@@ -145,7 +145,7 @@ def test_output_that_was_not_kept_whole_says_so() -> None:
     world = World(SHELL, Scripts(answer=lambda script: {"exit_code": 0, "stdout": "end\n", "truncated": True}))
     world.to_its_end()
     outputs = NodeRun.objects.get(path="say").outputs
-    assert outputs["stdout"] == "end\n"
+    assert outputs["stdout"] == "end"
     assert "Not all of the output was kept" in outputs["stderr"]
 
 
