@@ -143,6 +143,7 @@ async def test_a_silent_one_is_ended_with_all_that_it_started(
 
 async def test_leftovers_of_a_dead_one_are_counted_and_ended(spec: LaunchSpec, launched: Launched) -> None:
     kill(launched)
+    eventually(lambda: not local_processes.look_at(spec.execution_id).others, describe="its guards are gone, too")
     child = leave_a_marked_process(spec.execution_id)
     other = leave_a_marked_process(str(uuid.uuid4()))
     try:

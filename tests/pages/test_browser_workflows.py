@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,22 +17,6 @@ from tests.pages.world import World, make_world, supervise
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 DESK = {"width": 1280, "height": 900}
-PATIENCE = 90_000
-"""Milliseconds that a busy machine may take."""
-
-
-@pytest.fixture
-def patient(visit: Any) -> Iterator[Callable[..., Visit]]:
-    """Visits that wait for a busy machine."""
-
-    def begin(**screen: Any) -> Visit:
-        made: Visit = visit(**screen)
-        made.context.set_default_timeout(PATIENCE)
-        return made
-
-    expect.set_options(timeout=PATIENCE)
-    yield begin
-    expect.set_options(timeout=None)
 
 
 @pytest.fixture
@@ -42,10 +26,10 @@ def world(browser: Browser) -> World:
 
 
 def test_the_editor_follows_the_typing_and_leads_to_the_line(
-    patient: Any, world: World, picture: Callable[[Page, str], None]
+    visit: Any, world: World, picture: Callable[[Page, str], None]
 ) -> None:
     workflow = make_workflow(world)
-    ada: Visit = patient(viewport=DESK)
+    ada: Visit = visit(viewport=DESK)
     page = ada.open(f"/workflows/{workflow.id}/")
     expect(page.locator(".workflow-graph")).to_contain_text("Review loop")
     picture(page, "workflow-editor")
@@ -61,9 +45,9 @@ def test_the_editor_follows_the_typing_and_leads_to_the_line(
     assert ada.complaints == []
 
 
-def test_settings_go_into_the_text_and_are_saved(patient: Any, world: World) -> None:
+def test_settings_go_into_the_text_and_are_saved(visit: Any, world: World) -> None:
     workflow = make_workflow(world)
-    ada: Visit = patient(viewport=DESK)
+    ada: Visit = visit(viewport=DESK)
     page = ada.open(f"/workflows/{workflow.id}/")
     page.get_by_label("Node", exact=True).select_option("coder")
     page.get_by_label("Keep the session").check()
@@ -78,9 +62,9 @@ def test_settings_go_into_the_text_and_are_saved(patient: Any, world: World) -> 
     assert [one for one in ada.complaints if "style" not in one] == []
 
 
-def test_without_javascript_the_buttons_do_the_same(patient: Any, world: World) -> None:
+def test_without_javascript_the_buttons_do_the_same(visit: Any, world: World) -> None:
     workflow = make_workflow(world)
-    ada: Visit = patient(viewport={"width": 390, "height": 844}, java_script_enabled=False)
+    ada: Visit = visit(viewport={"width": 390, "height": 844}, java_script_enabled=False)
     page = ada.open(f"/workflows/{workflow.id}/")
     page.locator("#text").fill(TEXT.replace("source: trigger", "source: nobody"))
     page.get_by_role("button", name="Check").click()
@@ -95,10 +79,10 @@ def test_without_javascript_the_buttons_do_the_same(patient: Any, world: World) 
 
 
 def test_a_run_is_followed_and_its_nodes_are_opened_by_the_keyboard(
-    patient: Any, world: World, picture: Callable[[Page, str], None]
+    visit: Any, world: World, picture: Callable[[Page, str], None]
 ) -> None:
     run = looped_run(world, world.session())
-    ada: Visit = patient(viewport=DESK)
+    ada: Visit = visit(viewport=DESK)
     page = ada.open(f"/workflows/runs/{run.id}/")
     expect(page.get_by_text("coder is waiting for you.")).to_be_visible()
     page.locator("a[data-node='loop/coder']").focus()
