@@ -7,10 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from redis import asyncio as redis_asyncio
-from redis import retry
-from redis.backoff import NoBackoff
-
 _PATIENCE: Final[dict[str, Any]] = {
     "socket_connect_timeout": 1.0,
     "socket_timeout": 1.0,
@@ -28,7 +24,10 @@ def channel_layers(url: str) -> dict[str, Any]:
     """
     if not url:
         return {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
-    once = redis_asyncio.retry.Retry(NoBackoff(), 0)
+    from redis.asyncio.retry import Retry  # noqa: PLC0415  (only where there is a Redis: it is slow to import)
+    from redis.backoff import NoBackoff  # noqa: PLC0415
+
+    once = Retry(NoBackoff(), 0)
     return {
         "default": {
             "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
@@ -41,7 +40,10 @@ def caches(url: str) -> dict[str, Any]:
     """``CACHES``: counts of attempts, for all processes or for each its own."""
     if not url:
         return {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
-    options = {"retry": retry.Retry(NoBackoff(), 0), **_PATIENCE}
+    from redis.backoff import NoBackoff  # noqa: PLC0415
+    from redis.retry import Retry  # noqa: PLC0415
+
+    options = {"retry": Retry(NoBackoff(), 0), **_PATIENCE}
     return {
         "default": {
             "BACKEND": "kandev.shared_cache.SharedCache",
