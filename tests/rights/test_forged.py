@@ -11,6 +11,8 @@ from tests.rights.matrix import API, PAGES, Methods, Row
 from tests.rights.test_matrix import ask
 from tests.rights.world import ROLES, Cast, make_cast, tried
 
+pytestmark = pytest.mark.any_database
+
 SAFE = {"get", "head", "options"}
 WITHOUT_LOGIN = {"api/v1/runs/resume/"}
 """Its body is the credential: no cookie counts there, so none can be borrowed."""
