@@ -20,7 +20,7 @@ REQUIRE_SERVICES = "KANDEV_REQUIRE_SERVICES"
 DATABASE_URL = "KANDEV_DATABASE_URL"
 FIXTURES: Final = frozenset({"db", "transactional_db", "deployment", "shared"})
 """Whoever uses one of these touches a database; others say so with the marker ``database``."""
-ELSEWHERE: Final = frozenset({"any_database", "embedded", "browser", "docker", "real_agent"})
+ELSEWHERE: Final = frozenset({"embedded", "browser", "docker", "real_agent"})
 """Markers of what is about SQLite itself, or slow and the same on every database."""
 
 

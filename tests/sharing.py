@@ -17,7 +17,7 @@ from xdist.scheduler import LoadFileScheduling
 from tests.services import ROOT
 
 FIRST: Final = (
-    *("docker", "chaos", "drills", "deploy", "workflows", "remote", "sprites", "bench", "portable", "pages"),
+    *("docker", "chaos", "drills", "remote", "sprites", "bench", "portable", "pages"),
     *("real_agents", "live"),
 )
 """Areas whose tests start many processes, or wait; one that began last would be waited for alone."""

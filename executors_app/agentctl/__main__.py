@@ -21,7 +21,6 @@ from executors_app.agentctl import control_group, two_users
 from executors_app.agentctl.agent_life import Create
 from executors_app.agentctl.child_environment import arm_crash_point
 from executors_app.agentctl.command_line import address, give_up, log_to_stderr, report_the_first
-from executors_app.agentctl.guard_process import give_way
 from executors_app.agentctl.instance_lock import Held, InstanceLock
 from executors_app.agentctl.serving import Options, known_drivers, serve
 from executors_app.agentctl.sidecar import Execution
@@ -50,7 +49,6 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, Create] | None
         return give_up(error)
     crash_points.reached("agentctl.lock_taken")
     execution_id = options.execution.execution_id
-    give_way()
     try:
         control_group.enter(execution_id)
         asyncio.run(serve(options, lock, known_drivers() if drivers is None else drivers))
@@ -89,7 +87,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--workspace", type=Path, required=True, metavar="DIR")
     add("--state-dir", type=Path, required=True, metavar="DIR")
     add("--session-id", required=True, metavar="ID")
-    add("--worktree-of", default="", metavar="ID", help="the session whose worktree it is, if not its own")
     add("--execution-id", required=True, metavar="ID")
     add("--token-file", type=Path, required=True, metavar="FILE", help="holds the bearer token; 0600")
     add("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
@@ -110,7 +107,6 @@ def _options(arguments: argparse.Namespace) -> Options:
         workspace=arguments.workspace.absolute(),
         state_dir=state_dir,
         labels=dict(_label(text) for text in arguments.label),
-        worktree_id=arguments.worktree_of,
     )
     return Options(execution, _token(arguments.token_file), host, port, arguments.ready_file, arguments.hold_socket)
 

@@ -35,8 +35,6 @@ LENGTH = 8
 """Bytes that the length of the first order takes."""
 LONGEST_COMMAND = 200
 """Characters of a command line that are told."""
-NICE = 10
-"""What agents have of a busy processor: a tenth of what the control plane has beside them."""
 RECHECK = 0.05
 """Seconds between two looks while a tree is being ended: new orphans come without a signal."""
 
@@ -57,21 +55,6 @@ class suppress:  # noqa: N801
 def prctl(option: int, value: int) -> None:
     """Set an option of this process."""
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
-
-
-def give_way() -> None:
-    """Leave a busy processor to whoever answers people, in both ways in which the kernel may share it out.
-
-    Where it has a group for each session of processes (autogroup), twenty agents that begin weigh as much as
-    twenty control planes, and the nice value counts within a group alone. Who may not say so stays as it is.
-    """
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
-    with suppress(OSError):
-        group = os.open("/proc/self/autogroup", os.O_WRONLY)
-        with suppress(OSError):  # only root may say so as often as it likes
-            os.write(group, b"%d" % NICE)
-        os.close(group)
 
 
 def children_of(pid: int) -> list[int]:
@@ -191,7 +174,6 @@ class Guard:
         try:
             guard = os.getppid()
             os.setsid()
-            give_way()
             signal.set_wakeup_fd(-1)
             for number in (
                 signal.SIGHUP,

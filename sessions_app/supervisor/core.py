@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,7 +22,6 @@ from executors_app.models import ExecutorRunning
 from sessions_app.models import Lease
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.attachment import Attachment
-from sessions_app.supervisor.grace import Grace
 from sessions_app.supervisor.ingest.trouble import TROUBLES
 from sessions_app.supervisor.ingest.writer import Writer
 from sessions_app.supervisor.rows import facts_of, present_execution, session_of
@@ -44,7 +44,8 @@ class Core:
         self.attachments: dict[uuid.UUID, Attachment] = {}
         self.starts = asyncio.Semaphore(settings.KANDEV_START_CONCURRENCY)
         self.doors = Doors()
-        self.grace = Grace()
+        self.grace_until = 0.0
+        """By the monotonic clock: starts that are made by themselves before are not counted as tries."""
         self.on_change: Callable[[uuid.UUID], None] = lambda session_id: None
         self.on_loss: Callable[[Attachment], None] = lambda attachment: None
         self.damage_said: dict[uuid.UUID, str] = {}
@@ -57,6 +58,11 @@ class Core:
         if self._http is None:
             self._http = open_http()
         return self._http
+
+    @property
+    def in_grace(self) -> bool:
+        """Whether this supervisor has only just begun."""
+        return time.monotonic() < self.grace_until
 
     def attached(self, session_id: uuid.UUID) -> Attachment | None:
         """The live stream of a session."""

@@ -182,21 +182,6 @@ def _ours(mask: str) -> int:
     return int(mask.split()[1], 16) & ~(0b11 << 31)
 
 
-@pytest.mark.parametrize(
-    ("way", "share"), [("nice", "10"), ("cat /proc/self/autogroup", "nice 10")], ids=["nice", "autogroup"]
-)
-async def test_the_agent_leaves_a_busy_processor_to_whoever_answers_people(
-    way: str, share: str, tmp_path: Path
-) -> None:
-    if "autogroup" in way and not (Path("/proc/self/autogroup").exists() and os.geteuid() == 0):
-        pytest.skip("this kernel has no groups of sessions, or only root may weigh them at will")
-    agent = await _spawn(way, tmp_path, [])
-
-    assert (await _rest(agent)).decode().strip().endswith(share)
-    await agent.wait()
-    await agent.close()
-
-
 async def test_a_stop_sends_term_first_and_leaves_time_to_clean_up(tmp_path: Path) -> None:
     agent = await _spawn("trap 'echo tidy; exit 5' TERM; echo ready; while :; do sleep 0.05; done", tmp_path, [])
     await agent.read()

@@ -49,7 +49,7 @@ async def _take(lock: SupervisorLock) -> bool:
     """The lock of an embedded database; another sweep is waited for, a server is not."""
     deadline = time.monotonic() + settings.KANDEV_LEASE_TTL
     while not lock.take():
-        if lock.held_by() in ("supervise", "run") or time.monotonic() > deadline:
+        if lock.held_by() == "supervise" or time.monotonic() > deadline:
             return False
         await asyncio.sleep(LOOK_EVERY)
     return True
