@@ -8,7 +8,7 @@ PORT ?= 8000
 SHARES ?= $(shell echo $$(($$(nproc) + 1)))
 BIN := .venv/bin
 
-.PHONY: help setup setup-dev agents run test check bench chaos demo image migrations format lock
+.PHONY: help setup setup-dev agents run test check audit bench chaos demo image migrations format lock
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,14 +31,21 @@ test: setup-dev ## all tests, and those of the database again on PostgreSQL; ARG
 	@$(BIN)/python -m pytest $(or $(ARGS),-n $(SHARES))
 	@$(if $(ARGS),,$(BIN)/python -m pytest -n $(SHARES) --database=postgresql)
 
-check: setup-dev ## format, lint, types, imports, migrations, API schema
+check: setup-dev ## format, lint, types, imports, migrations, API schema, licences
 	@scripts/check
 
-bench: setup-dev ## the benchmarks: each figure beside its floor; ARGS=--quick to see them run
-	@$(BIN)/python -m tests.bench $(ARGS)
+audit: setup-dev ## known holes in what is used; asks services on the internet
+	@$(BIN)/uv tool run pip-audit --disable-pip --require-hashes --requirement requirements/base.txt
+	@npm audit --prefix frontend
+
+bench: setup-dev ## each figure beside its floor, kept in bench.json; COMPARE=FILE with an earlier one, ARGS=--quick to see it run
+	@$(BIN)/python -m tests.bench $(if $(COMPARE),--compare $(COMPARE)) $(ARGS)
 
 chaos: setup-dev ## kill at every point and at random, and count what is lost; SEED=N repeats a walk
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: setup-dev ## hundreds of sessions and random deaths for SECONDS=300, on SQLite or DATABASE=postgresql; SEED=N repeats the choices
+	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED)) $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
 
 demo: setup ## the restart story, in the terminal
 	@$(BIN)/python manage.py demo

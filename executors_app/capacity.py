@@ -64,5 +64,5 @@ def sharing(executor: Executor) -> QuerySet[Executor]:
 
 
 def live_at(executors: Iterable[Executor] | QuerySet[Executor]) -> QuerySet[ExecutorRunning]:
-    """What lives there, or is about to."""
-    return ExecutorRunning.objects.filter(executor__in=executors, status__in=LIVE)
+    """What lives there, or is about to, and has an agent or may have: a workspace alone takes nobody's room."""
+    return ExecutorRunning.objects.filter(executor__in=executors, status__in=LIVE, session__has_agent=True)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, cast
 from urllib.parse import quote
 
 import aiohttp
 
 from executors_app.agentctl.places.answers import check_execution, read_json
 from executors_app.agentctl.places.bulk_status import StatusTarget, observe_statuses
-from executors_app.agentctl.protocol import GENERATION_HEADER
+from executors_app.agentctl.protocol import GENERATION_HEADER, Code, Job
 from executors_app.domain import ExecutionFacts
+from executors_app.errors import AgentctlRefused, JobsUnsupported
 from executors_app.event_stream import EventStream
 from executors_app.shell_stream import ShellStream
 from executors_app.wire import TIMEOUT, Wire, open_http, trust_of
@@ -134,6 +135,36 @@ class AgentctlClient:
         """Bring the working tree back from the session's hidden ref."""
         return await self._wire.post("/snapshot/restore", body or {}, timeout=120)
 
+    async def start_job(self, job_id: str, request: Mapping[str, Any]) -> Job:
+        """Have a script run in the workspace, once: the same id again answers how far it has come.
+
+        ``request`` is ``{script, environment, cwd, timeout, grace}``: ``cwd`` relative to the workspace, the times in
+        seconds, only ``script`` is needed. Refusals: ``validation_error``, ``conflict`` (the id is another request's),
+        ``busy`` (too many run), ``worktree_missing``, ``journal_full``. Raises JobsUnsupported.
+        """
+        with _jobs_supported():
+            return cast("Job", await self._wire.post("/jobs", {**request, "job_id": job_id}))
+
+    async def job(self, job_id: str, *, wait: float = 0.0, tail: int | None = None) -> Job:
+        """How far it has come, after ``wait`` seconds (25 at most) unless it ends before.
+
+        ``tail``: bytes of each stream that are answered, the last ones; all that are kept (1 MiB) without it. Refused
+        ``job_unknown`` where this execution has none of that id. Raises JobsUnsupported.
+        """
+        params = {"wait": f"{wait:g}"} | ({} if tail is None else {"tail": str(tail)})
+        with _jobs_supported():
+            answer = await self._wire.get(f"/jobs/{quote(job_id, safe='')}", params, timeout=wait + TIMEOUT)
+        return cast("Job", answer)
+
+    async def cancel_job(self, job_id: str) -> Job:
+        """End its whole process tree, TERM before KILL, and answer its end; one that has ended stays as it is.
+
+        Refused ``job_unknown`` where there is none. Raises JobsUnsupported.
+        """
+        with _jobs_supported():
+            answer = await self._wire.post(f"/jobs/{quote(job_id, safe='')}/cancel", {}, timeout=2 * TIMEOUT)
+        return cast("Job", answer)
+
     async def shutdown(self, stop_agent: bool, intent_id: str) -> dict[str, Any]:
         """End agentctl, after a snapshot."""
         return await self._wire.post("/shutdown", {"stop_agent": stop_agent, "intent_id": intent_id}, timeout=120)
@@ -151,3 +182,14 @@ class AgentctlClient:
         params = {"shell": name, "cols": str(columns), "rows": str(rows)}
         async with self._wire.socket("/shell", params) as socket:
             yield ShellStream(socket)
+
+
+@contextmanager
+def _jobs_supported() -> Iterator[None]:
+    """An agentctl from before there were jobs knows no such endpoint; one that knows them never says so."""
+    try:
+        yield
+    except AgentctlRefused as error:
+        if error.refusal != Code.NOT_FOUND:
+            raise
+        raise JobsUnsupported from error

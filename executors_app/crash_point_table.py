@@ -37,6 +37,7 @@ PROCESSES: Final = {
     "sweep": ("supervisor", "recover_sessions"),
     "shutdown": ("supervisor",),
     "export": ("supervisor",),
+    "workflow": ("supervisor",),
     "agentctl": ("agentctl",),
 }
 """By the first part of a point's name. The worker keeps nothing and takes part in nothing of a session."""
@@ -48,7 +49,12 @@ _REATTACH = "The sweep finds the execution alive and takes it over."
 _AGAIN = "The order is given again; agentctl knows it and answers as the first time."
 _DEAD = "The sweep finds it dead, ends what it left, reads its journal and starts it again."
 _BY_SEQ = "The exporter goes on behind the last whole line of the record."
+_NO_JOB = "Nothing was run; who asks again with the same id asks for the first time."
+_JOB_NOT_BEGUN = "It never begins: its end says that agentctl ended, and no exit code."
+_JOB_ENDED = "Its guard ends it and writes down how; the next agentctl tells it, and runs nothing again."
 _NO_AGENT = "The start is tried again after a pause; a half-started agent has ended with its guard."
+_STEP = "The next supervisor finds it in the rows and goes on."
+_SAME_JOB = "It is asked for again by its id, and does not run a second time."
 
 POINTS: Final = (
     # what is asked
@@ -103,6 +109,15 @@ POINTS: Final = (
         "the order is settled | the lease is not given back",
         "The lease of a dead owner is free.",
     ),
+    # workflows
+    Point(
+        "workflow.step_written",
+        "records, prompts and orders of a step are written | their transaction is not committed",
+        "The next supervisor takes the same step.",
+    ),
+    Point("workflow.step_committed", "a step is committed | what it asks for is not begun", _STEP),
+    Point("workflow.job_asked", "agentctl has the script of a node | no row says so", _SAME_JOB),
+    Point("workflow.jobs_ended", "the scripts of a cancelled run have ended | the run is open", _STEP),
     # the sweep
     Point("sweep.decided", "all is decided | nothing is done", "The next sweep decides the same."),
     Point("sweep.leftovers_ended", "leftovers are ended | nothing is written", "The next sweep goes on."),
@@ -161,6 +176,11 @@ POINTS: Final = (
     ),
     Point("agentctl.cancel_remembered", "the cancel is remembered | the agent was not asked", _DEAD),
     Point("agentctl.cancel_asked", "the agent was asked to cancel | it has not ended its turn", _DEAD),
+    # agentctl's jobs
+    Point("agentctl.job_prepared", "a script's files are there | nobody remembers the script", _NO_JOB),
+    Point("agentctl.job_remembered", "a script is remembered | it has not begun", _JOB_NOT_BEGUN),
+    Point("agentctl.job_spawned", "a script's guard runs | who asked has no answer", _JOB_ENDED),
+    Point("agentctl.job_ended", "a script's end is on the disk | nobody was told", _JOB_ENDED),
     # agentctl's journal
     Point("agentctl.journal_written", "a batch is written | it is not on the disk", "A torn last line is cut."),
     Point("agentctl.journal_synced", "a batch is on the disk | nobody was shown it", "It is read from the disk."),

@@ -6,6 +6,7 @@ A prompt is read line by line:
 ``work N``              works N seconds, saying a numbered tick about every 0.1 s
 ``work N at R``         the same with R ticks a second
 ``remember WORD``       keeps a word; ``what was the word?`` gets it back from the conversation
+``Your number is N``    keeps a number; ``Add N`` adds to what it comes to by the conversation, and says it
 ``tool``                makes a tool call
 ``ask``, ``ask after N``   asks for permission, after N seconds of work
 ``write FILE TEXT``     writes a file in the working directory
@@ -34,6 +35,7 @@ VERSION: Final = "1.0"
 TICK: Final = 0.1
 """Seconds between two ticks of ``work``."""
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_NUMBER: Final = re.compile(r"\byour number is (\d{1,9})\b|\badd (\d{1,9})\b", re.IGNORECASE)
 _WORD: Final = re.compile(r"\bremember\s+(?:the word\s+)?([^\s.,;:!?\"']+)", re.IGNORECASE)
 
 
@@ -106,6 +108,14 @@ class Conversation:
         """The last word that the user asked to remember."""
         words = [word for role, text in self.entries() if role == "user" for word in _WORD.findall(text)]
         return words[-1] if words else None
+
+    def number(self) -> int | None:
+        """The user's number with all that was to be added to it."""
+        number = None
+        for text in (text for role, text in self.entries() if role == "user"):
+            for given, added in _NUMBER.findall(text):
+                number = int(given) if given else None if number is None else number + int(added)
+        return number
 
     def _ends_with_newline(self, size: int) -> bool:
         with self._path.open("rb") as file:
@@ -325,6 +335,9 @@ class DemoAgent:
         elif re.fullmatch(r"what was the word\??", line, re.IGNORECASE):
             word = turn.conversation.word()
             turn.say(f"The word was {word}.\n" if word else "I do not know.\n")
+        elif _NUMBER.match(line):
+            number = turn.conversation.number()
+            turn.say("I know no number.\n" if number is None else f"{number}\n")
         elif found := re.fullmatch(r"write (\S+) (.+)", line):
             turn.write(found[1], found[2])
             turn.say(f"I wrote {found[1]}.\n")

@@ -54,6 +54,8 @@ class ExecutionFacts:
     workspace_path: str = ""
     worktree_path: str = ""
     worktree_branch: str = ""
+    worktree_id: str = ""
+    """The session whose worktree it works in; empty: its own."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """The runtime's own: for local_standalone the process identity of agentctl."""
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -97,6 +99,13 @@ class LaunchSpec:
     worktree_path: str = ""
     worktree_branch: str = ""
     """Empty at the first launch: the runtime chooses them from the ids."""
+    worktree_id: str = ""
+    """The session whose worktree it works in; empty: its own."""
+
+    @property
+    def worktree_owner(self) -> str:
+        """The id from which the worktree's place, branch and recovery ref follow."""
+        return self.worktree_id or self.session_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,13 @@ class StaleGeneration(AgentctlRefused):
     code = "stale_generation"
 
 
+class JobsUnsupported(ExecutorError):
+    """The session's agentctl is older than scripts in its workspace: stop the session and start it again."""
+
+    code = "jobs_unsupported"
+    permanent = True
+
+
 class RuntimeUnavailable(ExecutorError):
     """The place where this session runs cannot be used now."""
 

@@ -256,6 +256,7 @@ class ExecutorRunning(models.Model):
             workspace_path=self.workspace_path,
             worktree_path=self.worktree_path,
             worktree_branch=self.worktree_branch,
+            worktree_id=self.worktree_id,
             state=dict(self.state),
             config=self.executor.config if self.executor else {},
         )

@@ -66,6 +66,12 @@ def _postgres(url: str, lease_ttl: float) -> dict[str, Any]:
     }
 
 
+def bound_statements(settings: dict[str, Any], seconds: int) -> None:
+    """On the connections that this process makes from now on no statement takes longer; SQLite has no such bound."""
+    if settings["ENGINE"].endswith("postgresql"):
+        settings["OPTIONS"]["options"] += f" -c statement_timeout={seconds * 1000}"
+
+
 def _patience(wait_ms: int) -> dict[str, int]:
     """A server that has gone without a word is missed within the time of a wait for a lock, not of a TCP connection."""
     seconds = max(wait_ms // 1000, 2)

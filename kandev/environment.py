@@ -10,6 +10,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -132,6 +133,23 @@ def _mail_server(value: str) -> str:
     return value
 
 
+def _networks(value: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Addresses or networks, separated by commas."""
+    try:
+        return tuple(ip_network(part) for part in _names(value))
+    except ValueError as error:
+        raise ValueError(f"must be addresses or networks, as 10.0.0.5 or 10.0.0.0/24: {error}") from None
+
+
+def _redis(value: str) -> str:
+    """A URL."""
+    parts = urlsplit(value)
+    place = {"redis": parts.hostname, "rediss": parts.hostname, "unix": parts.path}
+    if value and not place.get(parts.scheme):
+        raise ValueError("must look like redis://:PASSWORD@HOST:6379/0, or rediss:// for TLS")
+    return value
+
+
 def _entry(parse: Callable[[str], T], default: str = "", *, secret: bool = False) -> T:
     metadata = {"parse": parse, "default": default, "secret": secret}
     made: T = field(metadata=metadata, repr=not secret)
@@ -149,8 +167,8 @@ class Environment:
     """The database, the secret key, the worktrees and the state of every agentctl; private to its owner (0700)."""
     database_url: str = _entry(_text, secret=True)
     """``sqlite:///FILE`` or ``postgres://USER:PASSWORD@HOST/NAME``; unset: SQLite in the data directory."""
-    redis_url: str = _entry(_text, secret=True)
-    """A cache that several processes share; unset: each has its own."""
+    redis_url: str = _entry(_redis, secret=True)
+    """``redis://…`` or ``rediss://…``: wake-ups between hosts, and one count of attempts for all web processes."""
     secret_key: str = _entry(_text, secret=True)
     """Signs cookies and encrypts secrets at rest; unset: drawn into the data directory at the first start."""
     secret_key_fallbacks: tuple[str, ...] = _entry(_names, secret=True)
@@ -161,6 +179,8 @@ class Environment:
     """Names under which others may call; only with a secret key too is another than the loopback served."""
     trusted_origins: tuple[str, ...] = _entry(_names)
     """Origins of the pages, as ``https://kandev.example``; if all are https, cookies are for https alone."""
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = _entry(_networks, "127.0.0.0/8,::1")
+    """Proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed; behind https origins alone."""
     recovery_policy: str = _entry(_one_of("auto", "working", "on_open", "manual"), "auto")
     """Which sessions get their agent back by themselves after a restart, where the session does not say."""
     sweep_concurrency: int = _entry(_count, "50")
@@ -180,7 +200,7 @@ class Environment:
     max_starts_per_pass: int = _entry(_count, "20")
     """How many starts a supervisor orders by itself at a time; the others wait until some of these have ended."""
     boot_grace: float = _entry(_seconds, "60")
-    """Starts that a supervisor makes by itself so soon after its own start are not counted as tries; 0: all are."""
+    """The first start of a session that a supervisor makes by itself so soon after its own is no try; 0: all are."""
     start_timeout: float = _entry(_positive_seconds, "300")
     """How long one start may take: workspace, agentctl and agent."""
     continue_: str = _entry(_one_of("", "on", "off"))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from executors_app import crash_points
+from kandev import shared
 from kandev.data_directory import load_secret_key, open_data_directory
 from kandev.databases import database_settings
 from kandev.environment import read_environment
@@ -76,11 +77,18 @@ CSRF_COOKIE_HTTPONLY = True  # scripts take the token from the page's form
 CSRF_COOKIE_SAMESITE = "Lax"
 
 _behind_https = bool(_env.trusted_origins) and all(origin.startswith("https://") for origin in _env.trusted_origins)
+# Without TLS there is no proxy of ours; whoever sends such headers then is not believed, on whatever address.
+KANDEV_TRUSTED_PROXIES = _env.trusted_proxies if _behind_https else ()
 if _behind_https:
-    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SECURE_HSTS_SECONDS = 31_536_000
     SESSION_COOKIE_SECURE = True
     CSRF_COOKIE_SECURE = True
+
+SILENCED_SYSTEM_CHECKS = [
+    "security.W005",  # whether other names of the domain are for https alone is not ours to say
+    "security.W021",  # nor whether browsers ship it
+    "security.W008",  # the proxy redirects; health checks and metrics come without it
+]
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{validator}"}
@@ -103,10 +111,11 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "channels",
-    "django_q",
     "executors_app",
     "sessions_app",
-    # After ours, which has a command of the same name: its keys are taken over, and kept as hashes.
+    # After ours, which has a command of the same name: its processes end with the first of them.
+    "django_q",
+    # The same: its keys are taken over, and kept as hashes.
     "rest_framework.authtoken",
 ]
 
@@ -158,12 +167,8 @@ WHITENOISE_ALLOW_ALL_ORIGINS = False
 DATABASES = {"default": database_settings(_env.database_url, KANDEV_DATA_DIR, KANDEV_LEASE_TTL)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-_memory_cache = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
-_redis_cache = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": KANDEV_REDIS_URL}
-CACHES = {"default": _redis_cache if KANDEV_REDIS_URL else _memory_cache}
-
-# A channel-layer message is only a wake-up within one process; events are read from the database.
-CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+CACHES = shared.caches(KANDEV_REDIS_URL)
+CHANNEL_LAYERS = shared.channel_layers(KANDEV_REDIS_URL)
 
 Q_CLUSTER: dict[str, Any] = {
     "name": "kandev",
@@ -221,6 +226,8 @@ SPECTACULAR_SETTINGS = {
         "TaskState": "sessions_app.api.words.TASK_STATES",
         "TokenScope": "sessions_app.api.words.TOKEN_SCOPES",
         "WorkState": "sessions_app.api.words.WORK_STATES",
+        "WorkflowNodeState": "sessions_app.models.workflow.NODE_STATES",
+        "WorkflowRunState": "sessions_app.models.workflow.RUN_STATES",
     },
 }
 
@@ -251,5 +258,6 @@ LOGGING: dict[str, Any] = {
         "django.channels.server": {"level": "WARNING"},
         "django-q": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
+        "channels_redis": {"level": "CRITICAL"},  # a stack for each second without Redis; we say it ourselves
     },
 }

@@ -16,11 +16,13 @@ from typing import Final
 
 import pytest
 
+from tests import network
+
 REQUIRE_SERVICES = "KANDEV_REQUIRE_SERVICES"
 DATABASE_URL = "KANDEV_DATABASE_URL"
 FIXTURES: Final = frozenset({"db", "transactional_db", "deployment", "shared"})
 """Whoever uses one of these touches a database; others say so with the marker ``database``."""
-ELSEWHERE: Final = frozenset({"embedded", "browser", "docker", "real_agent"})
+ELSEWHERE: Final = frozenset({"any_database", "embedded", "browser", "docker", "real_agent"})
 """Markers of what is about SQLite itself, or slow and the same on every database."""
 
 
@@ -37,6 +39,8 @@ def _isolate() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
     os.environ["DJANGO_SETTINGS_MODULE"] = "kandev.settings"
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        network.leave()
 
 
 _isolate()

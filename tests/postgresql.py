@@ -52,7 +52,7 @@ class Server:
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="kandev-postgresql-", dir="/tmp"))
         self.password = os.urandom(16).hex()
-        self.port = _free_port()
+        self.port = free_port()
         self._as = _unprivileged()
         self._process: subprocess.Popen[bytes] | None = None
         self._initialise()
@@ -79,7 +79,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_end_with_us,  # noqa: PLW1509 - nothing else runs yet
+                preexec_fn=end_with_us,  # noqa: PLW1509 - nothing else runs yet
                 **self._as,
             )
         self._process = process
@@ -156,11 +156,11 @@ def _unprivileged() -> dict[str, Any]:
     return {"user": entry.pw_name, "group": entry.pw_gid, "extra_groups": []}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _end_with_us() -> None:
+def end_with_us() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT))

@@ -99,6 +99,9 @@ SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "docker": _docker,
     "postgres": lambda: "" if postgresql.binaries() else "no PostgreSQL server is installed",
     "redis": _program("redis-server"),
+    "caddy": _program("caddy"),
     "sshd": _sshd,
+    "systemd": _program("systemd-analyze"),
+    "tini": _program("tini"),
     "terminal": lambda: "" if TERMINAL.exists() else "the pages' terminal is not installed (make setup, with npm)",
 }

@@ -1,29 +1,23 @@
 """The tests shared out among processes, ``pytest -n 3``: file by file, and what takes long first.
 
-A file's tests stay together, in their order, so fixtures of a module are made once; tests that start
-a Docker engine share one, so all of them are one piece of work. A browser has none beside it: each
-network that an engine makes or removes would break off whatever the browser is loading.
+A file's tests stay together, in their order, so fixtures of a module are made once. Starting a Docker engine
+and building its image takes half a minute, so all tests of one engine are one piece of work.
 """
 
 from __future__ import annotations
 
-import re
-from functools import cache
 from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from tests.services import ROOT
-
 FIRST: Final = (
-    *("docker", "chaos", "drills", "remote", "sprites", "bench", "portable", "pages"),
+    *("docker", "chaos", "drills", "deploy", "workflows", "remote", "sprites", "bench", "portable", "pages"),
     *("real_agents", "live"),
 )
 """Areas whose tests start many processes, or wait; one that began last would be waited for alone."""
-TOGETHER: Final = "engine and browsers"
-BROWSES: Final = re.compile(r"mark\.browser|\bchromium\b")
-"""What stands in a file that has a browser."""
+ENGINES: Final = {"tests/docker/test_far_": "the far engine", "tests/docker/": "the engine"}
+"""Whose tests stay together, by how the names of their files begin."""
 
 
 def order(file: str) -> int:
@@ -32,17 +26,12 @@ def order(file: str) -> int:
     return FIRST.index(area) if area in FIRST else len(FIRST)
 
 
-@cache
-def is_together(file: str) -> bool:
-    """Whether a file's tests have the engine or a browser."""
-    return file.startswith("tests/docker/") or BROWSES.search((ROOT / file).read_text()) is not None
-
-
 class FileByFile(LoadFileScheduling):  # type: ignore[misc]
-    """One piece of work for each file, and one for all of Docker."""
+    """One piece of work for each file, and one for each of the engines."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return TOGETHER if is_together(nodeid.partition("::")[0]) else str(super()._split_scope(nodeid))
+        engine = next((name for start, name in ENGINES.items() if nodeid.startswith(start)), "")
+        return engine or str(super()._split_scope(nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileByFile:

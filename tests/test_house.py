@@ -19,6 +19,7 @@ LONGEST_FUNCTION = 60
 
 ENVIRONMENT_READERS = {
     "kandev/environment.py",
+    "kandev/healthcheck.py",  # a program of its own, that must not cost a start of the settings every ten seconds
     "executors_app/agentctl/child_environment.py",
     "executors_app/demo_agent.py",  # an agent: a program of its own, that takes nothing from the project
 }

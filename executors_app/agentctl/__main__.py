@@ -87,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--workspace", type=Path, required=True, metavar="DIR")
     add("--state-dir", type=Path, required=True, metavar="DIR")
     add("--session-id", required=True, metavar="ID")
+    add("--worktree-of", default="", metavar="ID", help="the session whose worktree it is, if not its own")
     add("--execution-id", required=True, metavar="ID")
     add("--token-file", type=Path, required=True, metavar="FILE", help="holds the bearer token; 0600")
     add("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
@@ -107,6 +108,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         workspace=arguments.workspace.absolute(),
         state_dir=state_dir,
         labels=dict(_label(text) for text in arguments.label),
+        worktree_id=arguments.worktree_of,
     )
     return Options(execution, _token(arguments.token_file), host, port, arguments.ready_file, arguments.hold_socket)
 

@@ -45,6 +45,15 @@ def number(text: str | None, name: str) -> int:
     return int(text)
 
 
+def span(query: Mapping[str, str], name: str, most: float) -> float:
+    """Seconds from 0 to ``most`` in a query; none by default."""
+    try:
+        value = float(query.get(name, "0"))
+    except ValueError:
+        value = math.nan
+    return seconds({name: value}, name, 0, most)
+
+
 def identifier(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
     """1 to 200 printable ASCII characters without spaces."""
     value = body.get(name, default)
@@ -96,7 +105,7 @@ def start_request(body: Mapping[str, Any], workspace: Path) -> StartRequest:
     request = StartRequest(
         launch_id=identifier(body, "launch_id"),
         argv=_argv(body),
-        env=_environment(body),
+        env=environment(body, "env"),
         cwd=_directory(body, workspace),
         strategy=strategy,
         driver=text(body, "driver", "acp"),
@@ -126,12 +135,13 @@ def _argv(body: Mapping[str, Any]) -> list[str]:
     return argv
 
 
-def _environment(body: Mapping[str, Any]) -> dict[str, str]:
-    env = body.get("env") or {}
+def environment(body: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Variables of a child, by their names; none by default."""
+    env = body.get(name) or {}
     if not isinstance(env, dict) or not all(isinstance(value, str) and "\0" not in value for value in env.values()):
-        raise _wrong("env", "must map names to texts")
-    if any(not name or "=" in name or "\0" in name for name in env):
-        raise _wrong("env", "holds a name that cannot be one")
+        raise _wrong(name, "must map names to texts")
+    if any(not variable or "=" in variable or "\0" in variable for variable in env):
+        raise _wrong(name, "holds a name that cannot be one")
     return env
 
 

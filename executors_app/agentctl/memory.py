@@ -36,6 +36,10 @@ class Memory:
         """What was kept last; None if nothing was."""
         return self._known.get((topic, key))
 
+    def known(self, topic: str) -> dict[str, Any]:
+        """What was kept of a topic, by key, oldest first."""
+        return {key: value for (of, key), value in self._known.items() if of == topic}
+
     def keep(self, topic: str, key: str, value: Any) -> None:
         """Remember a JSON value that is not None; it is on the disk when this returns. Raises OSError."""
         entry = _entry(topic, key, value)

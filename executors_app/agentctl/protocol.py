@@ -37,9 +37,20 @@ from enum import StrEnum
 from typing import Any, Final, NotRequired, TypedDict
 
 PROTOCOL_VERSION: Final = 1
-"""Two adjacent versions understand each other (rule 24)."""
+"""Two adjacent versions understand each other (rule 24).
+
+Each leaves unknown fields and kinds of lines alone, so what is only added needs no new version. An agentctl cannot be
+upgraded while its agent lives: it is the control plane that judges whether it understands one (``is_understood``).
+"""
 
 GENERATION_HEADER: Final = "X-Kandev-Generation"
+
+
+def is_understood(version: object) -> bool:
+    """Whether a control plane of this version may command an agentctl that says it is of ``version``."""
+    return isinstance(version, int) and abs(version - PROTOCOL_VERSION) <= 1
+
+
 MARKER: Final = "KANDEV_EXECUTION_ID"
 """The environment variable that marks every process of an execution (design 5)."""
 
@@ -80,16 +91,8 @@ class Kind(StrEnum):
     LOG = "log"
 
 
-DURABLE_KINDS: Final = frozenset(
-    {
-        Kind.PROMPT_ACCEPTED,
-        Kind.PERMISSION_RESOLVED,
-        Kind.TURN_COMPLETED,
-        Kind.TURN_CANCELLED,
-        Kind.TURN_FAILED,
-        Kind.SESSION_IDENTIFIED,
-    }
-)
+TURN_ENDS: Final = frozenset({Kind.TURN_COMPLETED, Kind.TURN_CANCELLED, Kind.TURN_FAILED})
+DURABLE_KINDS: Final = TURN_ENDS | {Kind.PROMPT_ACCEPTED, Kind.PERMISSION_RESOLVED, Kind.SESSION_IDENTIFIED}
 """Lines somebody waits for until they are on the disk; the others ride on the same batches."""
 
 
@@ -126,6 +129,7 @@ class Code(StrEnum):
     ALREADY_RUNNING = "already_running"
     ALREADY_ANSWERED = "already_answered"
     CONFLICT = "conflict"
+    JOB_UNKNOWN = "job_unknown"
     GIT_FAILED = "git_failed"
     TOO_LARGE = "too_large"
     WORKTREE_MISSING = "worktree_missing"
@@ -206,3 +210,44 @@ class Status(TypedDict):
     journal: JournalReport
     pending_permissions: list[dict[str, Any]]
     workspace: dict[str, Any]
+    jobs: NotRequired[int]
+    """How many run."""
+
+
+class JobState(StrEnum):
+    """``state`` of a job."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    LOST = "lost"
+    """Nobody can know how it ended, and it does not run any more; it is never run again by itself."""
+
+
+class JobError(StrEnum):
+    """``error`` of a job that did not end by itself; empty for one that did, whatever its exit code."""
+
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    AGENTCTL_ENDED = "agentctl_ended"
+    """Its agentctl was ended, or died, in the middle of it; it ended then, as everything does that agentctl started."""
+    SPAWN_FAILED = "spawn_failed"
+    """It never began; ``stderr`` says why."""
+    LOST = "lost"
+
+
+class Job(TypedDict):
+    """The answer of ``/jobs``: a script that was run once in the workspace."""
+
+    job_id: str
+    state: str
+    exit_code: int | None
+    """Negative for a signal; None while it runs, and where it never began or nobody can know."""
+    stdout: str
+    """The last MiB; bytes that are no UTF-8, and zero bytes, are U+FFFD."""
+    stderr: str
+    truncated: bool
+    """Whether something of either stream is not in this answer: too much, too old, or a full disk."""
+    error: str
+    started_at: str
+    """ISO 8601, as ``ended_at``."""
+    ended_at: str | None

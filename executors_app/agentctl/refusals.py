@@ -12,6 +12,7 @@ _STATUS: Final[dict[str, int]] = {
     Code.FORBIDDEN_HOST: 403,
     Code.FORBIDDEN_ORIGIN: 403,
     Code.NOT_FOUND: 404,
+    Code.JOB_UNKNOWN: 404,
     Code.METHOD_NOT_ALLOWED: 405,
     Code.STALE_GENERATION: 409,
     Code.BUSY: 409,

@@ -12,19 +12,25 @@ from executors_app.agentctl.bodies import (
     flag,
     generation_of,
     identifier,
+    number,
     objects,
     read_object,
     seconds,
+    span,
     start_request,
     text,
 )
 from executors_app.agentctl.door import Door, json_answer
 from executors_app.agentctl.event_stream import EventStreams
+from executors_app.agentctl.jobs.job_process import KEPT
+from executors_app.agentctl.jobs.requests import job_request
 from executors_app.agentctl.sidecar import Sidecar
 from executors_app.agentctl.workspace.api import WorkspaceApi
 
 BODY_LIMIT: Final = 16 << 20
 _GRACE: Final = 5.0
+LONGEST_WAIT: Final = 25.0
+"""Seconds that a request may wait for the end of a job."""
 
 Command = Callable[[web.Request, dict[str, Any]], Awaitable[Any]]
 Report = Callable[[], Any]
@@ -61,6 +67,9 @@ class _Api:
             web.post("/prompt", self._command(self._prompt, status=202)),
             web.post("/cancel", self._command(self._cancel)),
             web.post("/permissions/{id}", self._command(self._answer)),
+            web.post("/jobs", self._command(self._start_job)),
+            web.get("/jobs/{id}", self._job),
+            web.post("/jobs/{id}/cancel", self._command(self._cancel_job)),
             web.post("/shutdown", self._command(self._shutdown)),
             web.get("/events", self._streams.serve, allow_head=False),
         ]
@@ -107,6 +116,16 @@ class _Api:
         if body.get("option_id", "") is None:
             return await self._sidecar.cancel_permission(permission_id)
         return await self._sidecar.answer(permission_id, text(body, "option_id"))
+
+    async def _start_job(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return self._sidecar.jobs.start(job_request(body))
+
+    async def _job(self, request: web.Request) -> web.Response:
+        wait, tail = span(request.query, "wait", LONGEST_WAIT), number(request.query.get("tail", str(KEPT)), "tail")
+        return json_answer(await self._sidecar.jobs.report(request.match_info["id"], wait, tail))
+
+    async def _cancel_job(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.jobs.cancel(request.match_info["id"])
 
     async def _shutdown(self, request: web.Request, body: dict[str, Any]) -> Any:
         return await self._sidecar.shutdown(flag(body, "stop_agent", default=False), identifier(body, "intent_id", ""))

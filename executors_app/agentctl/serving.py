@@ -25,6 +25,7 @@ from executors_app.agentctl.durable_files import replace_file
 from executors_app.agentctl.event_stream import EventStreams
 from executors_app.agentctl.hold import Hold
 from executors_app.agentctl.instance_lock import InstanceLock
+from executors_app.agentctl.jobs.files import wait_for_guards
 from executors_app.agentctl.protocol import MARKER
 from executors_app.agentctl.server import build_app
 from executors_app.agentctl.sidecar import Execution, Sidecar
@@ -58,6 +59,7 @@ async def serve(options: Options, lock: InstanceLock, drivers: Mapping[str, Crea
     """Serve until ``/shutdown``, SIGTERM, or seven days without a control plane; raises OSError at the start."""
     adoption.become_subreaper()
     execution = options.execution
+    await wait_for_guards(execution.state_dir)
     for left in await adoption.end_leftovers(execution.execution_id):
         logger.error("process %d of an earlier agentctl could not be ended", left.pid)
     last_words.leave_in(execution.state_dir)
@@ -74,7 +76,7 @@ async def serve(options: Options, lock: InstanceLock, drivers: Mapping[str, Crea
         asyncio.create_task(sidecar.end_when_abandoned(lambda: streams.is_attached), name="abandoned"),
     ]
     if options.hold_socket is not None:
-        hold = Hold(options.hold_socket, execution.execution_id, lambda: sidecar.has_agent)
+        hold = Hold(options.hold_socket, execution.execution_id, lambda: sidecar.is_at_work)
         background.append(asyncio.create_task(hold.run(), name="hold"))
     _end_on_signals(sidecar.ended)
     crash_points.reached("agentctl.listening")

@@ -17,6 +17,8 @@ from executors_app.agentctl.agent_life import AgentLife, Create
 from executors_app.agentctl.conversations import Conversations
 from executors_app.agentctl.drivers import StartRequest
 from executors_app.agentctl.fence import Fence
+from executors_app.agentctl.jobs.jobs import Jobs
+from executors_app.agentctl.jobs.records import Records
 from executors_app.agentctl.journal import Journal, Limits
 from executors_app.agentctl.journal_files import journal_directory
 from executors_app.agentctl.memory import Memory, Token
@@ -41,6 +43,8 @@ class Execution:
     workspace: Path
     state_dir: Path
     labels: Mapping[str, str] = field(default_factory=dict)
+    worktree_id: str = ""
+    """The session whose worktree the workspace is, and under whose name it is kept; empty: its own."""
 
 
 class Sidecar:
@@ -74,14 +78,16 @@ class Sidecar:
             marker={MARKER: execution.execution_id},
         )
         self.workspace = Workspace(execution.workspace, {MARKER: execution.execution_id})
-        self.keeper = Keeper(self.workspace, execution.session_id, state, self.journal)
+        self.jobs = Jobs(execution.workspace, Records(state, self.memory), {MARKER: execution.execution_id})
+        kept_as = execution.worktree_id or execution.session_id
+        self.keeper = Keeper(self.workspace, kept_as, state, self.journal)
         self._turns.before_turn, self._turns.after_turn = self.keeper.before_turn, self.keeper.after_turn
         self._intents: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
     @property
-    def has_agent(self) -> bool:
-        """An agent lives, or is on its way."""
-        return self._life.is_running
+    def is_at_work(self) -> bool:
+        """An agent lives, or is on its way, or a job runs."""
+        return self._life.is_running or self.jobs.running > 0
 
     # -- commands ----------------------------------------------------------------------------
 
@@ -183,6 +189,7 @@ class Sidecar:
             "journal": self.journal.report(),
             "pending_permissions": self._permissions.pending(),
             "workspace": self.workspace.report(),
+            "jobs": self.jobs.running,
         }
 
     def session(self) -> dict[str, Any]:
@@ -215,6 +222,7 @@ class Sidecar:
 
     async def _leave_workspace(self) -> None:
         """Nothing of ours works in it any more, so what is there now is what is kept."""
+        await self.jobs.close()
         await self.workspace.shells.close()
         await self.keeper.at_the_end()
 

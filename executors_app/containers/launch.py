@@ -132,6 +132,7 @@ def _options(spec: LaunchSpec, image: str, ground: Ground) -> dict[str, Any]:
         *("--workspace", str(ground.worktree.path)),
         *("--state-dir", STATE),
         *("--session-id", spec.session_id),
+        *(("--worktree-of", spec.worktree_id) if spec.worktree_id else ()),
         *("--execution-id", spec.execution_id),
         *("--token-file", f"{STATE}/token"),
         *("--listen", f"0.0.0.0:{PORT}"),

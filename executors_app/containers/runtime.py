@@ -93,7 +93,7 @@ class DockerRuntime(ABC):
             pid=None,
             boot_id=boot_id,
             workspace_path=path,
-            worktree_id=spec.session_id,
+            worktree_id=spec.worktree_owner,
             worktree_path=path,
             worktree_branch=branch,
             found=up.found,

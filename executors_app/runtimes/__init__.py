@@ -106,6 +106,13 @@ class TellsDeaths(Protocol):
 
 
 @runtime_checkable
+class SharesWorktrees(Protocol):
+    """What a runtime is beside, where a session can work in another session's worktree (``LaunchSpec.worktree_id``)."""
+
+    shares_worktrees: bool
+
+
+@runtime_checkable
 class SharesMemory(Protocol):
     """What a runtime is beside, whose agents live on this machine's memory: it bounds how many there may be."""
 

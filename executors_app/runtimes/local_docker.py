@@ -21,6 +21,7 @@ class LocalDocker(KeptOnThisDisk, DockerRuntime):
 
     name = "local_docker"
     shares_memory = True
+    shares_worktrees = True
 
     def read(self, config: Mapping[str, Any]) -> ThisDisk:
         """``DockerConfig`` says what there is to set."""

@@ -23,6 +23,7 @@ class LocalStandalone(KeptOnThisDisk):
     name = "local_standalone"
     isolated = False
     shares_memory = True
+    shares_worktrees = True
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """There is nothing to set."""

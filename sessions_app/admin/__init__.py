@@ -9,6 +9,6 @@ States are shown and never edited: to move a session somebody *asks* (the action
 the lease holder carries it out. What happened (log, receipts, ledger, sweeps) is read-only.
 """
 
-from sessions_app.admin import attention, maintenance, people, queue, record, sweeps, tasks, tokens
+from sessions_app.admin import attention, maintenance, people, queue, record, sweeps, tasks, tokens, workflows
 
-__all__ = ["attention", "maintenance", "people", "queue", "record", "sweeps", "tasks", "tokens"]
+__all__ = ["attention", "maintenance", "people", "queue", "record", "sweeps", "tasks", "tokens", "workflows"]

@@ -18,6 +18,7 @@ from sessions_app.api.views import (
     tasks,
     tokens,
     waits,
+    workflows,
     workspace,
 )
 
@@ -97,6 +98,14 @@ urlpatterns = [
     path("webhooks/<uuid:webhook_id>/rotate/", notifications.RotateWebhook.as_view()),
     path("webhooks/<uuid:webhook_id>/test/", notifications.TestWebhook.as_view()),
     path("teams/<int:team_id>/policy/", policies.TeamPolicyView.as_view()),
+    path("workflows/", workflows.Workflows.as_view()),
+    path("workflows/check/", workflows.Check.as_view()),
+    path("workflows/<uuid:workflow_id>/", workflows.WorkflowView.as_view()),
+    path("workflows/<uuid:workflow_id>/runs/", workflows.RunsOfWorkflow.as_view()),
+    path("workflow-runs/", workflows.WorkflowRuns.as_view()),
+    path("workflow-runs/<uuid:run_id>/", workflows.RunDetail.as_view()),
+    path("workflow-runs/<uuid:run_id>/cancel/", workflows.CancelRun.as_view()),
+    path("workflow-runs/<uuid:run_id>/resume/", workflows.Resume.as_view()),
     path("tokens/", tokens.Tokens.as_view()),
     path("tokens/<uuid:token_id>/", tokens.TokenDetail.as_view()),
     path("schema/", documentation.Schema.as_view(), name="api-schema"),

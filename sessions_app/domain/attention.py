@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Final
 
 from sessions_app.domain.redaction import redact
@@ -25,6 +26,8 @@ class AttentionKind(StrEnum):
     """Its owner has left the team, so it is not started by itself (rule 35); for staff."""
     OVERDUE = "overdue"
     """No agent could be had for a prompt in time."""
+    WORKFLOW = "workflow"
+    """A run of a workflow has failed, or a node of it waits for somebody."""
     STALLED = "stalled"
     """The agent has been silent in its turn for long."""
     RECEIPT = "receipt"
@@ -158,6 +161,34 @@ def owner_left(session_id: str, owner: str) -> Notice:
         "A session was not started: its owner has left the team",
         f"{owner or 'Its owner'} is no longer in the team, so it does not run on by itself.",
         "Add the owner to the team again, or let a member resume the session.",
+    )
+
+
+def run_key(run_id: str) -> str:
+    """How the keys of a failed workflow run begin; each time that it goes on and fails again has its own."""
+    return f"workflow_run:{run_id}:"
+
+
+def run_failed(run_id: str, name: str, error: str, round_: int) -> Notice:
+    """A run of a workflow has ended without success."""
+    return Notice(
+        AttentionKind.WORKFLOW,
+        f"{run_key(run_id)}{round_}",
+        f"The workflow “{excerpt(name)}” has failed",
+        excerpt(error) or "It says no more.",
+        "Open its run: mend the cause and let it go on from what failed, or start a new run.",
+        tail(error),
+    )
+
+
+def node_waits(run_id: str, path: str, name: str, attempt: int) -> Notice:
+    """A node of a workflow goes on when somebody has settled its prompt."""
+    return Notice(
+        AttentionKind.WORKFLOW,
+        f"workflow_node:{run_id}:{attempt}:{sha256(path.encode()).hexdigest()[:16]}",
+        f"The workflow “{excerpt(name)}” waits for somebody",
+        f"The agent of its node {excerpt(path)} was interrupted, and nothing is sent twice by itself.",
+        "Open the session: continue, send the prompt again, or dismiss it, which fails the node.",
     )
 
 

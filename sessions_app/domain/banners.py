@@ -325,6 +325,15 @@ _BANNERS: tuple[_Case, ...] = (
             "Its conversation and its files are kept. Your next prompt wakes it.",
         ),
     ),
+    (
+        _because(Reason.NO_AGENT),
+        _fixed(
+            "info",
+            "This session is a workspace: no agent runs in it.",
+            "",
+            "Other sessions of the task, or the nodes of a workflow, work in its directory.",
+        ),
+    ),
     (_says(Reason.AGENT_NOT_RUNNING), _fixed("info", "The agent is not running. Resume the session.", "resume")),
     (_says(Reason.AGENT_NOT_RUNNING_FRESH_START), _not_running),
 )

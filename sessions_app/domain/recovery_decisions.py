@@ -182,6 +182,11 @@ def resume(case: Case) -> Fields:
     }
 
 
+def open_workspace(case: Case) -> Fields:
+    """Start the execution of a session that has no agent."""
+    return _agent_gone(case) | {"executor_move": "launch", "agent_action": "start_workspace"}
+
+
 def not_resumable(case: Case) -> Fields:
     """Give the workspace, and say that the agent cannot come back."""
     reason = case.assessment.cause.resume_reason

@@ -42,6 +42,13 @@ def assessed(**changes: Any) -> Assessment:
 
 
 LOST = assessed(type_supports_resume=False)
+_WORKSPACE = {
+    "has_agent": False,
+    "assessment": assessed(has_agent=False),
+    "session_state": SessionState.WAITING_FOR_INPUT,
+    "has_open_run": False,
+    "known_launch_id": None,
+}
 SWEEP = SweepFacts(
     session_id="session",
     task_id="task",
@@ -120,6 +127,7 @@ EXAMPLES = (
     _example("unknown_again", UNKNOWN, boot=False, unknown_before=True),
     _example("unknown_first", UNKNOWN, boot=False),
     _example("alive_no_report", reported(None)),
+    _example("alive_workspace_session", reported(AgentState.NONE), **_WORKSPACE),
     _example("alive_same_agent", IDLE),
     _example("alive_agent_gone_not_resumable", EXITED, assessment=LOST),
     _example("dead_unwanted", DEAD, desired_state=DesiredState.STOPPED),
@@ -130,6 +138,7 @@ EXAMPLES = (
     _example("alive_agent_gone_resume_now", EXITED),
     _example("alive_agent_gone_resume_later", EXITED, policy=Policy.ON_OPEN),
     _example("dead_resume_now", DEAD),
+    _example("dead_workspace_session", DEAD, **_WORKSPACE),
     _example("dead_not_resumable", DEAD, assessment=LOST),
     _example(
         "dead_workspace_gone",
@@ -166,6 +175,7 @@ RESUME_EXAMPLES: tuple[tuple[int, str, ResumeFacts], ...] = tuple(
         (10, "token of another profile, type or directory", _REJECTED | {"token_strange": True}),
         (11, "native, no token", {"has_token": False}),
         (12, "neither", _NO_TYPE),
+        (13, "a workspace that has no agent", {"has_agent": False, "ever_prompted": False, "has_token": False}),
         (8, "native, stopped by its user", {"desired_state": DesiredState.STOPPED, "stopped_by_user": True}),
     )
 )

@@ -87,6 +87,8 @@ class SweepFacts:
     start_timeout: timedelta = timedelta(seconds=300)
     workspace_only: bool = False
     """A user asked for the workspace without an agent, and has not prompted since."""
+    has_agent: bool = True
+    """False: a workspace, which gets none whatever happens."""
     start_rank: int | None = None
     """Its place among those that wait to be started; None: it does not wait."""
     admitted: bool = False
@@ -206,6 +208,8 @@ class Case:
     def policy_says_now(self) -> bool:
         """The policy gives this session its agent back without being asked for."""
         facts = self.facts
+        if not facts.has_agent:
+            return True
         if facts.workspace_only and not facts.has_queued_prompts:
             return False
         return wants_now(facts.policy, facts.work_state, facts.has_queued_prompts, facts.boot)

@@ -18,6 +18,7 @@ from sessions_app.domain.recovery_decisions import (
     later,
     not_resumable,
     nothing,
+    open_workspace,
     owner_left,
     reattach,
     resume,
@@ -115,6 +116,12 @@ RULES = (
         "It lives and tells nothing of its agent: attach and listen.",
     ),
     Rule(
+        "alive_workspace_session",
+        lambda c: c.alive and not c.facts.has_agent,
+        later,
+        "It is a workspace without an agent, and it is open: attach and listen.",
+    ),
+    Rule(
         "alive_same_agent",
         lambda c: c.alive and c.agent_alive,
         reattach,
@@ -158,6 +165,12 @@ RULES = (
         lambda c: c.agent_wanted,
         resume,
         "It is gone and the policy says now: rebuild the workspace if needed, start, resume.",
+    ),
+    Rule(
+        "dead_workspace_session",
+        lambda c: c.workspace_wanted and not c.facts.has_agent,
+        open_workspace,
+        "It is a workspace without an agent: open it again.",
     ),
     Rule(
         "dead_not_resumable",

@@ -1,94 +1,44 @@
 """Secrets out of what another agent is told: by the rules of detect-secrets, and by values that are known.
 
-Its rules alone are used, never its verification, which would ask the service a secret belongs to.
-Left out are public addresses and hexadecimal strings of high entropy, which would take every commit's id.
+The rules come in with the first text: that takes longer than a third of Django does, and few processes have one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
-
-from detect_secrets.plugins.artifactory import ArtifactoryDetector
-from detect_secrets.plugins.aws import AWSKeyDetector
-from detect_secrets.plugins.azure_storage_key import AzureStorageKeyDetector
-from detect_secrets.plugins.base import RegexBasedDetector
-from detect_secrets.plugins.basic_auth import BasicAuthDetector
-from detect_secrets.plugins.cloudant import CloudantDetector
-from detect_secrets.plugins.discord import DiscordBotTokenDetector
-from detect_secrets.plugins.github_token import GitHubTokenDetector
-from detect_secrets.plugins.high_entropy_strings import Base64HighEntropyString
-from detect_secrets.plugins.ibm_cloud_iam import IbmCloudIamDetector
-from detect_secrets.plugins.ibm_cos_hmac import IbmCosHmacDetector
-from detect_secrets.plugins.jwt import JwtTokenDetector
-from detect_secrets.plugins.keyword import REGEX_BY_FILETYPE, KeywordDetector
-from detect_secrets.plugins.mailchimp import MailchimpDetector
-from detect_secrets.plugins.npm import NpmDetector
-from detect_secrets.plugins.private_key import PrivateKeyDetector
-from detect_secrets.plugins.sendgrid import SendGridDetector
-from detect_secrets.plugins.slack import SlackDetector
-from detect_secrets.plugins.softlayer import SoftlayerDetector
-from detect_secrets.plugins.square_oauth import SquareOAuthDetector
-from detect_secrets.plugins.stripe import StripeDetector
-from detect_secrets.plugins.twilio import TwilioKeyDetector
-from detect_secrets.util.filetype import FileType
 
 MARK: Final = "[REDACTED]"
 SHORTEST: Final = 8
 """A known value of fewer characters is taken for a word."""
-_DETECTORS: Final[tuple[type[RegexBasedDetector], ...]] = (
-    *(ArtifactoryDetector, AWSKeyDetector, AzureStorageKeyDetector, BasicAuthDetector, CloudantDetector),
-    *(DiscordBotTokenDetector, GitHubTokenDetector, IbmCloudIamDetector, IbmCosHmacDetector, JwtTokenDetector),
-    *(MailchimpDetector, NpmDetector, PrivateKeyDetector, SendGridDetector, SlackDetector, SoftlayerDetector),
-    *(SquareOAuthDetector, StripeDetector, TwilioKeyDetector),
-)
-_UNKNOWN_TO_IT: Final = (
-    r"\bgl(?:pat|dt|rt|ptt|ft|soat|cbt|agent|imt)-[\w-]{20,80}",  # GitLab
-    r"\bsk-(?:proj|ant|svcacct|admin|or)-[\w-]{20,200}",  # OpenAI, Anthropic, OpenRouter
-    r"\bsk-[A-Za-z0-9]{32,64}\b",
-    r"\bAIza[\w-]{35}",  # Google
-    r"\bhf_[A-Za-z0-9]{30,40}\b",  # Hugging Face
-    r"\bpypi-[\w-]{50,250}",
-)
-"""Keys that say by their beginning whose they are."""
-_RULES: Final[tuple[re.Pattern[str], ...]] = (
-    *(rule for kind in _DETECTORS for rule in kind().denylist),
-    *map(re.compile, _UNKNOWN_TO_IT),
-)
-_ENTROPY: Final = Base64HighEntropyString()
-_KEYWORD: Final = KeywordDetector()
-_NAMED: Final = REGEX_BY_FILETYPE[FileType.TERRAFORM]
-"""``secret = "quoted"`` and ``SECRET=unquoted``: what stands in programs and in shells."""
 _PIECE: Final = re.compile(r".{1,400}(?:\s|$)|.{1,400}", re.DOTALL)
 """What the keyword rules look at at once: their time grows with the cube of a line's length."""
 
 
 def redact(text: str, known: Iterable[str] = ()) -> tuple[str, int]:
     """``text`` with each secret replaced by ``MARK``, and how many were; ``known`` are secrets by value."""
+    from sessions_app.domain import secret_rules  # noqa: PLC0415
+
     count = 0
     for value in sorted({value for value in known if len(value) >= SHORTEST}, key=len, reverse=True):
         count += text.count(value)
         text = text.replace(value, MARK)
-    for rule in _RULES:
+    for rule in secret_rules.RULES:
         text, found = rule.subn(MARK, text)
         count += found
-    pieces = [_redacted_piece(piece) for line in text.splitlines(keepends=True) for piece in _PIECE.findall(line)]
+    given_away = secret_rules.given_away
+    pieces = [
+        _redacted_piece(piece, given_away) for line in text.splitlines(keepends=True) for piece in _PIECE.findall(line)
+    ]
     return "".join(piece for piece, _ in pieces), count + sum(found for _, found in pieces)
 
 
-def _redacted_piece(line: str) -> tuple[str, int]:
+def _redacted_piece(line: str, given_away: Callable[[str], Iterable[str]]) -> tuple[str, int]:
     """What a name, or its entropy, gives away."""
     count = 0
-    for secret in sorted(set(_given_away(line.rstrip("\r\n"))), key=len, reverse=True):
+    for secret in sorted(set(given_away(line.rstrip("\r\n"))), key=len, reverse=True):
         if secret not in MARK:
             count += line.count(secret)
             line = line.replace(secret, MARK)
     return line, count
-
-
-def _given_away(line: str) -> Iterator[str]:
-    yield from _KEYWORD.analyze_string(line, denylist_regex_to_group=_NAMED)
-    for secret in _ENTROPY.analyze_string(line):
-        if _ENTROPY.calculate_shannon_entropy(secret) > _ENTROPY.entropy_limit:
-            yield secret

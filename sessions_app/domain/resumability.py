@@ -42,6 +42,8 @@ class Reason(StrEnum):
     MISSING_RESUME_TOKEN = "missing_resume_token"  # noqa: S105  (a reason, no secret)
     NOT_RESUMABLE = "not_resumable"
     STOPPED_BY_USER = "stopped_by_user"
+    NO_AGENT = "no_agent"
+    """It is a workspace, and was never meant to have one."""
     DAMAGED_ROW = "damaged_row"
     """What its rows say cannot be: nobody can tell."""
 
@@ -87,6 +89,8 @@ class ResumeFacts:
     stopped_by_user: bool
     token_strange: bool = False
     """The only token that there is came from another agent profile, agent type or directory."""
+    has_agent: bool = True
+    """False: a workspace that no agent is ever started in; it runs where its agentctl does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ class Assessment:
     strategy: Strategy | None
     supports_session_resume: bool
     row: int
-    """The row of the table that spoke, 1 to 12; 0: its rows are damaged, and the table was not asked."""
+    """The row of the table that spoke, 1 to 13; 0: its rows are damaged, and the table was not asked."""
     token_strange: bool = False
     """As ``ResumeFacts.token_strange``: the old conversation cannot be tried again as things stand."""
     below: Assessment | None = None
@@ -183,8 +187,10 @@ def _tell_history(facts: ResumeFacts) -> bool:
 
 
 _FRESH_START = Reason.AGENT_NOT_RUNNING_FRESH_START
+NO_AGENT_ROW = 13
 _ROWS = (
     _Row(5, lambda f: f.workspace is WorkspaceState.GONE, Reason.WORKTREE_MISSING),
+    _Row(NO_AGENT_ROW, lambda f: not f.has_agent, Reason.NO_AGENT),
     _Row(6, lambda f: f.context_mismatch, Reason.CONTEXT_MISMATCH),
     _Row(7, lambda f: not f.ever_prompted, _FRESH_START, Strategy.FRESH, lambda _: True),
     _Row(
@@ -211,7 +217,7 @@ def assess(facts: ResumeFacts, now: datetime) -> Assessment:
 
 
 def _at_rest(facts: ResumeFacts) -> Assessment:
-    """Rows 3 to 12: the session as it is without its agent."""
+    """Rows 3 to 13: the session as it is without its agent."""
     if facts.session_state in TERMINAL_STATES or facts.task_archived:
         return _said(facts, 3, Reason.TERMINAL_STATE)
     below = _ordinary(facts)
@@ -223,7 +229,7 @@ def _at_rest(facts: ResumeFacts) -> Assessment:
 
 
 def _ordinary(facts: ResumeFacts) -> Assessment:
-    """Rows 5 to 12."""
+    """Rows 5 to 13."""
     row = next(row for row in _ROWS if row.holds(facts))
     return _said(facts, row.number, row.reason, row.strategy, needs_resume=row.needs_resume(facts))
 
@@ -270,8 +276,10 @@ def assess_mode(assessment: Assessment, mode: str) -> ModeVerdict:
         return ModeVerdict(refusal="already_running")
     if cause.row in (0, 3, 5):
         return ModeVerdict(refusal=_REFUSALS[cause.row])
-    if asked is Mode.WORKSPACE_ONLY:
+    if asked is Mode.WORKSPACE_ONLY or (cause.row == NO_AGENT_ROW and asked is Mode.AUTO):
         return ModeVerdict()
+    if cause.row == NO_AGENT_ROW:
+        return ModeVerdict(refusal=str(Reason.NO_AGENT))
     if asked is Mode.FRESH_START:
         return ModeVerdict(Strategy.FRESH)
     return _with_conversation(cause, asked)

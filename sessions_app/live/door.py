@@ -65,12 +65,7 @@ def is_own_origin(scope: Scope, origins: list[str]) -> bool:
 
 
 def _scheme(scope: Scope) -> str:
-    """How the page was asked for, by the word of the proxy that is trusted to say so."""
-    if settings.SECURE_PROXY_SSL_HEADER:
-        name, secure = settings.SECURE_PROXY_SSL_HEADER
-        told = headers(scope, name.removeprefix("HTTP_").replace("_", "-").lower())
-        if told:
-            return "https" if told[0].split(",")[0].strip() == secure else "http"
+    """How the page was asked for; a trusted proxy has said so."""
     return "https" if scope.get("scheme") in ("https", "wss") else "http"
 
 

@@ -14,6 +14,7 @@ from executors_app.agentctl.places.git import commit_of, git
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import LoginLink, Repository, Task
 from sessions_app.services.first_steps import DEMO_TASK
+from sessions_app.services.workflows import save_workflow
 
 TEAM: Final = "Demo team"
 USER: Final = "demo"
@@ -29,6 +30,32 @@ The demo agent works in branches of this repository. It understands a few words,
     ask
     write hello.txt Hello
 """
+WORKFLOW: Final = """\
+# The agent writes a file, and a script of the same worktree looks at it.
+version: 3
+metadata:
+  name: Write and check
+  description: The demo agent writes a file, and a script checks it.
+nodes:
+  - id: trigger
+    type: trigger
+    data: { label: Start }
+  - id: writer
+    type: agent
+    data:
+      label: Writer
+      inputs: [{ name: task, type: string }]
+      prompt: |
+        Write a greeting.
+        work 5
+        write hello.txt Hello
+  - id: check
+    type: shell
+    data: { label: Check, script: grep Hello hello.txt }
+edges:
+  - { source: trigger, target: writer, sourceHandle: output:text, targetHandle: input:task }
+  - { source: writer, target: check }
+"""
 
 
 def make_demo(directory: Path) -> Any:
@@ -43,6 +70,7 @@ def make_demo(directory: Path) -> Any:
         user = _make_user(team)
         if is_first:
             _make_task(team, repository, user)
+            _make_workflow(team, repository, user)
     return user
 
 
@@ -80,6 +108,12 @@ def _make_user(team: Group) -> Any:
         user.save(update_fields=["password"])
         user.groups.add(team)
     return user
+
+
+def _make_workflow(team: Group, repository: Repository, user: Any) -> None:
+    profile = AgentProfile.objects.filter(name=AGENT, team=None).first()
+    values = {"team": team, "text": WORKFLOW, "repository": repository, "agent_profile": profile}
+    save_workflow(user, values)
 
 
 def _make_task(team: Group, repository: Repository, user: Any) -> None:

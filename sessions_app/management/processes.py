@@ -48,7 +48,7 @@ class Child:
             stdin=subprocess.DEVNULL,
             pass_fds=self.kept_descriptors,
             process_group=0,
-            preexec_fn=_end_with(os.getpid(), self.orphan_signal),  # noqa: PLW1509 - the keeper has one thread
+            preexec_fn=end_with(os.getpid(), self.orphan_signal),  # noqa: PLW1509 - the keeper has one thread
         )
 
     def look_after(self, now: float) -> None:
@@ -115,7 +115,7 @@ def _signal_group(process: subprocess.Popen[bytes], signum: signal.Signals) -> N
         os.killpg(process.pid, signum)
 
 
-def _end_with(keeper: int, signum: signal.Signals) -> Callable[[], None] | None:
+def end_with(keeper: int, signum: signal.Signals) -> Callable[[], None] | None:
     """What a new child does first: ask the kernel for ``signum`` when its keeper is gone, however that ended."""
     if sys.platform != "linux":
         return None

@@ -30,6 +30,7 @@ from sessions_app.models.sweep_request import SweepRequest
 from sessions_app.models.task import Repository, Task
 from sessions_app.models.team_policy import TeamPolicy
 from sessions_app.models.team_role import TeamRole
+from sessions_app.models.workflow import NodeRun, Workflow, WorkflowRun
 
 __all__ = [
     "IDLE",
@@ -56,6 +57,7 @@ __all__ = [
     "MessagePart",
     "MetricCount",
     "NewEvent",
+    "NodeRun",
     "NotificationSettings",
     "Orphaned",
     "PermissionRequest",
@@ -75,6 +77,8 @@ __all__ = [
     "TeamPolicy",
     "TeamRole",
     "Webhook",
+    "Workflow",
+    "WorkflowRun",
     "append",
     "append_texts",
     "drafts_of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -10,6 +11,7 @@ from django.db import models
 from django.utils import timezone
 
 from sessions_app.domain.attention import AttentionKind, Notice
+from sessions_app.models.prepared import Prepared
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 from sessions_app.models.task import Task
@@ -79,6 +81,10 @@ class Presence(models.Model):
         return f"user {self.user_id} at session {self.session_id}"
 
 
+ALL_KINDS = frozenset(kind.value for kind in AttentionKind)
+_OPEN = Prepared(lambda key: AttentionItem.objects.filter(session_id=key, resolved_at=None))
+
+
 def raise_item(draft: Draft, notice: Notice) -> bool:
     """Raise an item in the draft's transaction; False where it is open already, or was and is over for good.
 
@@ -106,18 +112,17 @@ def raise_item(draft: Draft, notice: Notice) -> bool:
     return True
 
 
-def resolve(draft: Draft, resolution: str, **wanted: Any) -> int:
-    """The open items of the session that fit ``wanted`` are true no longer; how many they were."""
-    rows = AttentionItem.objects.filter(session=draft.session, resolved_at=None, **wanted)
-    found = list(rows.values_list("id", "kind", "key"))
+def resolve(
+    draft: Draft, resolution: str, kinds: Collection[str] = ALL_KINDS, *, key: str = "", key_begins: str = ""
+) -> int:
+    """The open items of the session of these kinds, or with such a key, are true no longer; how many they were."""
+    of_kind = [one for one in _OPEN.all(draft.session.id) if one.kind in kinds and key in ("", one.key)]
+    found = [one for one in of_kind if one.key.startswith(key_begins)]
     if not found:
         return 0
     now = timezone.now()
-    AttentionItem.objects.filter(id__in=[key for key, _, _ in found]).update(
-        resolved_at=now, resolution=resolution[:64]
-    )
-    for item_id, kind, key in found:
-        draft.say(
-            "session.attention", item_id=str(item_id), kind=kind, key=key, state="resolved", resolution=resolution
-        )
+    AttentionItem.objects.filter(id__in=[one.id for one in found]).update(resolved_at=now, resolution=resolution[:64])
+    for one in found:
+        told = {"item_id": str(one.id), "kind": one.kind, "key": one.key}
+        draft.say("session.attention", **told, state="resolved", resolution=resolution)
     return len(found)

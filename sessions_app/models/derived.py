@@ -12,6 +12,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.states import RunState
 from sessions_app.domain.status import DerivedStatus, RunFacts, project
 from sessions_app.domain.tokens import TokenState, WaitKind, best
+from sessions_app.models.prepared import Prepared
 from sessions_app.models.resume_token import ResumeToken
 from sessions_app.models.run import PermissionRequest, Run
 from sessions_app.models.session import TaskSession
@@ -21,12 +22,19 @@ if TYPE_CHECKING:
 
 _CHANGED_BY = ("session.run.", "session.token.", "session.agentctl_")
 """Beginnings of events with which the derived status may change."""
+_NEWEST_RUN = Prepared(lambda key: Run.objects.filter(session_id=key).order_by("-started_at", "-id")[:1])
 
 
 def newest_run(session: TaskSession) -> Run | None:
     """The run that says how the session is; an open one is the newest whatever the clocks say."""
-    runs: list[Run] = list(session.runs.order_by("-started_at", "-id")[:1])
-    return runs[0] if runs else None
+    return of_session(session, _NEWEST_RUN.first(session.id))
+
+
+def of_session(session: TaskSession, run: Run | None) -> Run | None:
+    """A run that was read by its session's id: it carries the session from now on."""
+    if run is not None:
+        run.session = session
+    return run
 
 
 def derived_status(session: TaskSession, execution: ExecutorRunning | None, run: Run | None) -> DerivedStatus:

@@ -23,6 +23,7 @@ from sessions_app.domain.attention import held_key
 from sessions_app.models import acts, derived, metric_count, noticing, waits
 from sessions_app.models.event import NewEvent, append
 from sessions_app.models.locking import locked, patience
+from sessions_app.models.prepared import Prepared
 from sessions_app.models.prompt import Prompt
 from sessions_app.models.receipt import ContinuityReceipt
 from sessions_app.models.run import Run
@@ -35,6 +36,12 @@ EXECUTOR_EVENTS = {
     ExecutorStatus.ERROR: "session.agentctl_error",
     ExecutorStatus.STOPPED: "session.agentctl_stopped",
 }
+
+_EXECUTION = Prepared(lambda key: ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key))
+_OPEN_RUN = Prepared(lambda key: Run.objects.filter(session_id=key, state__in=states.OPEN_RUN_STATES)[:1])
+_RECEIPT = Prepared(lambda key: ContinuityReceipt.objects.filter(launch_id=key), mark="of a launch")
+_TASK = Prepared(lambda key: Task.objects.select_for_update(no_key=True).filter(id=key).values_list("state"))
+_SESSIONS = Prepared(lambda key: TaskSession.objects.filter(task_id=key).order_by().values_list("state"))
 
 
 class LeaseLost(Exception):
@@ -69,15 +76,15 @@ class Draft:
     @cached_property
     def execution(self) -> ExecutorRunning | None:
         """The session's present execution, locked; the session carries it from then on."""
-        key, rows = self.session.agent_execution_id, ExecutorRunning.objects.select_for_update(no_key=True)
-        found = None if key is None else rows.filter(id=key).first()
+        key = self.session.agent_execution_id
+        found = None if key is None else _EXECUTION.first(key)
         self.session.__dict__["present_execution"] = found
         return found
 
     @cached_property
     def open_run(self) -> Run | None:
         """The turn that has not ended."""
-        return self.session.runs.filter(state__in=states.OPEN_RUN_STATES).first()
+        return derived.of_session(self.session, _OPEN_RUN.first(self.session.id))
 
     @cached_property
     def newest_run(self) -> Run | None:
@@ -213,7 +220,7 @@ class Draft:
     def receipt(self, kind: str, verified: str, *, launch_id: str | None = None, **values: Any) -> ContinuityReceipt:
         """Write how a resume ended; one receipt a launch, a second one changes nothing."""
         if launch_id is not None:
-            earlier = ContinuityReceipt.objects.filter(launch_id=launch_id).first()
+            earlier = _RECEIPT.first(launch_id)
             if earlier is not None:
                 return earlier
         receipt = ContinuityReceipt.objects.create(
@@ -246,9 +253,8 @@ class Draft:
 
 def refresh_task(task_id: uuid.UUID) -> None:
     """Give a task the state that follows from its sessions' (rule 34)."""
-    before = Task.objects.select_for_update(no_key=True).values_list("state", flat=True).get(id=task_id)
-    sessions = TaskSession.objects.filter(task_id=task_id).order_by().values_list("state", flat=True)
-    after = states.task_state(before, sessions)
+    before = _TASK.texts(task_id)[0]
+    after = states.task_state(before, _SESSIONS.texts(task_id))
     if after != before:
         Task.objects.filter(id=task_id).update(state=after, updated_at=timezone.now())
 

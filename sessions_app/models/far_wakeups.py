@@ -1,30 +1,48 @@
-"""Wake-ups between hosts that share a PostgreSQL: NOTIFY by whoever has written, LISTEN by whoever waits.
+"""Wake-ups between hosts that share a PostgreSQL: over Redis where there is one, else over the database itself.
 
-A hint like those within a host: while a connection is broken everybody is woken by the clock, and nothing is lost.
+A hint like those within a host: while a line is broken everybody is woken by the clock, and nothing is lost.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import select
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
-from django.db import Error, connection, connections
+from django.conf import settings
+from django.utils.module_loading import import_string
 
 log = logging.getLogger(__name__)
 
-CHANNEL: Final = "kandev_wakeups"
 RETRY: Final = 2.0
-"""Seconds until the next try after a connection that could not be had, or broke."""
-CHECK_EVERY: Final = 30.0
-"""Seconds after which a connection on which nothing came is asked whether it lives."""
-_NOTIFY: Final = "SELECT pg_notify(%s, %s)"
+"""Seconds until the next try after a line that could not be had, or broke."""
+_LINES: Final = "sessions_app.models.notify_line.NotifyLine", "sessions_app.models.channel_line.ChannelLine"
+
+
+class Line(ABC):
+    """One way to the other hosts. Errors of its own are among ``errors``."""
+
+    errors: tuple[type[Exception], ...]
+
+    @abstractmethod
+    def tell(self, here: str) -> None:
+        """Wake the other hosts from a thread that has no relay; raises ``errors``."""
+
+    @abstractmethod
+    def serve(self, relay: Relay) -> None:
+        """Be the relay's ear and mouth until it is over; raises ``errors`` when the line breaks."""
+
+
+def line() -> Line:
+    """The one way of this deployment: with Redis it costs the database neither connections nor commits."""
+    made: Line = import_string(_LINES[bool(settings.KANDEV_REDIS_URL)])()
+    return made
 
 
 @cache
@@ -34,21 +52,28 @@ def _host(machine: str, directory: str) -> str:
 
 
 def tell_from(directory: str) -> None:
-    """Wake the other hosts on this thread's connection; never fails. ``directory`` is where this host's bells are."""
-    with suppress(Error), connection.cursor() as cursor:
-        cursor.execute(_NOTIFY, (CHANNEL, _host(socket.gethostname(), directory)))
+    """Wake the other hosts from this thread; never fails. ``directory`` is where this host's bells are."""
+    way = line()
+    with suppress(*way.errors):
+        way.tell(_host(socket.gethostname(), directory))
 
 
 class Relay(threading.Thread):
-    """A process's ear and mouth, on a connection of its own: ``hear`` is called when another host has rung."""
+    """A process's ear and mouth, on a line of its own: ``hear`` is called when another host has rung."""
 
     def __init__(self, directory: str, hear: Callable[[], None]):
         super().__init__(name="wake-ups", daemon=True)
-        self._here, self._hear = _host(socket.gethostname(), directory), hear
-        self._ear, self._mouth = socket.socketpair()
-        self._ear.setblocking(False)
+        self.here, self.hear = _host(socket.gethostname(), directory), hear
+        self.ear, self._mouth = socket.socketpair()
+        """Readable when the other hosts are to be told."""
+        self.ear.setblocking(False)
         self._mouth.setblocking(False)
         self._over = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it shall hear no more."""
+        return self._over.is_set()
 
     def tell(self) -> None:
         """Wake the other hosts, soon and from another thread; many calls at once are one. Never blocks, never fails."""
@@ -61,43 +86,24 @@ class Relay(threading.Thread):
         self.tell()
 
     def run(self) -> None:
-        """Listen until the end; a connection that breaks is made anew."""
-        with self._ear, self._mouth:
-            while not self._over.is_set():
+        """Listen until the end; a line that breaks is made anew."""
+        way = line()
+        with self.ear, self._mouth:
+            while not self.is_over:
                 try:
-                    with connections["default"].wrap_database_errors, closing(_own_connection()) as session:
-                        self._serve(session)
-                except (Error, OSError) as error:
+                    way.serve(self)
+                except way.errors as error:
                     log.warning("other hosts are heard by the clock alone: %s", error)
                     self._over.wait(RETRY)
 
-    def _serve(self, session: Any) -> None:
-        session.add_notify_handler(self._note)
-        session.execute("SET synchronous_commit TO off")  # nothing that it writes is to be kept
-        session.execute(f"LISTEN {CHANNEL}")
-        self._hear()  # it was deaf until now
-        while not self._over.is_set():
-            select.select([session, self._ear], [], [], CHECK_EVERY)
-            # Whatever is executed hands what has come to the handler.
-            if self._is_told():
-                session.execute(_NOTIFY, (CHANNEL, self._here))
-            else:
-                session.execute("SELECT 1")
-
-    def _is_told(self) -> bool:
+    def was_told(self) -> bool:
+        """Whether the other hosts are to be told now."""
         try:
-            return bool(self._ear.recv(4096))
+            return bool(self.ear.recv(4096))
         except BlockingIOError:
             return False
 
-    def _note(self, notify: Any) -> None:
-        if notify.payload != self._here:
-            self._hear()
-
-
-def _own_connection() -> Any:
-    """A connection of this thread, of the kind that Django has."""
-    database = connections["default"]
-    session = database.get_new_connection(database.get_connection_params())
-    session.autocommit = True
-    return session
+    def note(self, who: str) -> None:
+        """Somebody has rung, maybe we ourselves."""
+        if who != self.here:
+            self.hear()

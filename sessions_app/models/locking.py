@@ -10,9 +10,11 @@ from contextvars import ContextVar
 
 from django.db import OperationalError, connection, transaction
 
+from sessions_app.models.prepared import Prepared
 from sessions_app.models.session import TaskSession
 from sessions_app.models.storage import BUSY, trouble_of
 
+_ROW = Prepared(lambda key: TaskSession.objects.select_for_update(no_key=True).filter(id=key))
 _patience: ContextVar[float] = ContextVar("patience", default=20.0)
 """Seconds for which a request waits for its turn; each wait for a lock ends within a third of a lease (rule 6)."""
 
@@ -41,18 +43,27 @@ def locked(session_id: uuid.UUID | str, patience: float, beside: Sequence[str] =
 
 
 def _begin(kept: ExitStack, session_id: uuid.UUID | str, deadline: float, beside: Sequence[str]) -> TaskSession:
-    rows = TaskSession.objects.select_for_update(no_key=True, of=("self",))
-    rows = rows.select_related(*beside) if beside else rows
     while True:
         try:
             with ExitStack() as trying:
                 trying.enter_context(transaction.atomic())
-                session: TaskSession = rows.get(id=session_id)
+                session = _read(session_id, beside)
                 kept.enter_context(trying.pop_all())
                 return session
         except OperationalError as error:
             if connection.in_atomic_block or not is_busy(error) or time.monotonic() >= deadline:
                 raise
+
+
+def _read(session_id: uuid.UUID | str, beside: Sequence[str]) -> TaskSession:
+    rows = TaskSession.objects.select_for_update(no_key=True, of=("self",))
+    if beside:
+        found: TaskSession | None = rows.select_related(*beside).filter(id=session_id).first()
+    else:
+        found = _ROW.first(uuid.UUID(str(session_id)))
+    if found is None:
+        raise TaskSession.DoesNotExist(f"no session {session_id}")
+    return found
 
 
 def is_busy(error: OperationalError) -> bool:

@@ -59,7 +59,7 @@ def _stalled(draft: Draft, event: NewEvent) -> None:
 
 
 def _heard(draft: Draft, event: NewEvent) -> None:
-    resolve(draft, "heard_again", kind=AttentionKind.STALLED)
+    resolve(draft, "heard_again", kinds=(AttentionKind.STALLED,))
 
 
 def _received(draft: Draft, event: NewEvent) -> None:
@@ -76,7 +76,7 @@ def _had_a_conversation(draft: Draft) -> bool:
 def _worked(draft: Draft, event: NewEvent) -> None:
     """At work again: nothing waits for a look any more. At rest: it does, unless more is asked already."""
     if event.payload["to"] == WorkState.WORKING:
-        resolve(draft, "working", kind__in=AT_REST_KINDS)
+        resolve(draft, "working", kinds=AT_REST_KINDS)
     elif event.payload["from"] == WorkState.WORKING and event.payload["to"] == WorkState.IDLE:
         _needs_a_look(draft)
 
@@ -87,6 +87,8 @@ def _needs_a_look(draft: Draft) -> None:
         return  # a user ended it, and knows
     if session.state in (SessionState.FAILED, SessionState.ERROR) or session.work_state == WorkState.WORKING:
         return  # told as what it is, or at work again within these very changes
+    if session.node_runs.filter(run__ended_at=None).exists():
+        return  # its workflow goes on by itself
     if not session.prompts.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
         raise_item(draft, attention.idle(str(run.id), run.state))
 
@@ -98,13 +100,13 @@ def _judge_rest(draft: Draft) -> None:
         resolve(draft, str(session.state).lower())
         return
     if session.desired_state == DesiredState.STOPPED:
-        resolve(draft, "stopped", kind__in=AT_REST_KINDS)
+        resolve(draft, "stopped", kinds=AT_REST_KINDS)
         return
     if "state" in draft.changed and session.state == SessionState.FAILED:
         error = session.error_message or session.error_code
         raise_item(draft, attention.gave_up(str(session.id), session.start_attempts, error, seq, draft.log_tail))
     elif "state" in draft.changed and session.state not in (SessionState.FAILED, SessionState.ERROR):
-        resolve(draft, "running_again", kind__in=(AttentionKind.GAVE_UP, AttentionKind.ERROR, AttentionKind.OWNER_LEFT))
+        resolve(draft, "running_again", kinds=(AttentionKind.GAVE_UP, AttentionKind.ERROR, AttentionKind.OWNER_LEFT))
     elif session.state == SessionState.ERROR:
         _judge_error(draft, seq)
 
@@ -112,7 +114,7 @@ def _judge_rest(draft: Draft) -> None:
 def _judge_error(draft: Draft, seq: int) -> None:
     session = draft.session
     if session.next_restart_at is not None or session.error_code == UNREACHABLE:
-        resolve(draft, "tried_again", kind=AttentionKind.ERROR)
+        resolve(draft, "tried_again", kinds=(AttentionKind.ERROR,))
         return
     if not session.attention.filter(kind=AttentionKind.ERROR, resolved_at=None).exists():
         raise_item(

@@ -34,7 +34,14 @@ class TaskSession(TeamModel):
     executor = models.ForeignKey("executors_app.Executor", models.PROTECT, related_name="+")
     agent_execution_id = models.UUIDField(null=True, blank=True)
     metadata = ObjectField(default=dict, blank=True)
+    has_agent = models.BooleanField(default=True, editable=False)
+    """False: a workspace that no agent is ever started in, as the one that a workflow's run works in."""
+    shares_worktree_of = models.ForeignKey(
+        "self", models.RESTRICT, null=True, blank=True, related_name="sharing", editable=False
+    )
+    """The session of the same task and executor in whose worktree this one works; None: in its own."""
     worktree_id = models.CharField(max_length=64, blank=True, default="")
+    """The session whose worktree it is, once it was launched."""
     worktree_path = models.CharField(max_length=4096, blank=True, default="")
     worktree_branch = models.CharField(max_length=255, blank=True, default="")
     desired_state = models.CharField(
@@ -101,3 +108,8 @@ class TaskSession(TeamModel):
 
     def __str__(self) -> str:
         return f"session {str(self.id)[:8]}"
+
+    @property
+    def worktree_owner_id(self) -> uuid.UUID:
+        """The session from whose id worktree, branch and recovery ref follow."""
+        return self.shares_worktree_of_id or self.id

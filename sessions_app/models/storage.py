@@ -59,6 +59,7 @@ _POSTGRESQL: Final = {
     "55P03": BUSY,  # a lock did not come
     "40P01": BUSY,  # a deadlock, which we were chosen to give up
     "40001": BUSY,
+    "57014": BUSY,  # the statement had no more time
     "25P03": UNAVAILABLE,  # the server cut off a transaction in which nothing happened
     "25006": UNAVAILABLE,  # it only reads: the copy that it was made of is about to take over
 }

@@ -52,6 +52,7 @@ class Known(NamedTuple):
     context_mismatch: bool
     task_over: bool
     profile: AgentProfile
+    has_agent: bool = True
     metadata: Mapping[str, Any] = MappingProxyType({})
     executor_status: str | None = None
     """None: there is no execution, and what follows is not known either."""
@@ -74,6 +75,7 @@ def known_of(session: TaskSession) -> Known:
         context_mismatch=session.context_mismatch,
         task_over=session.task.is_over,
         profile=session.agent_profile,
+        has_agent=session.has_agent,
         metadata=session.metadata,
     )
     execution = execution_of(session)
@@ -98,9 +100,10 @@ def resume_facts(known: Known, *, ever_prompted: bool, workspace: WorkspaceState
         session_state=SessionState(known.state),
         task_archived=known.task_over,
         give_up=known.state == SessionState.FAILED,
-        running=bool(known.launch_id) and known.executor_status == ExecutorStatus.READY,
+        running=bool(known.launch_id or not known.has_agent) and known.executor_status == ExecutorStatus.READY,
         last_seen_at=known.last_seen_at,
         known_dead=not known.launch_id,
+        has_agent=known.has_agent,
         workspace=workspace or (WorkspaceState.GONE if gone else WorkspaceState.PRESENT),
         context_mismatch=known.context_mismatch,
         ever_prompted=ever_prompted,

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet, Subquery
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.states import TaskState
-from sessions_app.models import Supervisor, Task, TaskSession
+from sessions_app.models import Supervisor, Task, TaskSession, WorkflowRun
 from sessions_app.services import needs
 from sessions_app.services.attention import has_news
 from sessions_app.services.catalogue import SECRETS
@@ -104,8 +104,11 @@ def _is_shown(state: TaskState, wanted: Filter, counts: Mapping[str, int]) -> bo
 
 
 def _with_sessions(tasks: QuerySet[Task], user: Any) -> QuerySet[Task]:
+    """With their sessions, and the workflow run that a task is for as ``run_id``."""
     sessions = TaskSession.objects.select_related("agent_profile").defer(*SECRETS)
-    return tasks.select_related("repository", "team").prefetch_related(Prefetch("sessions", with_marks(sessions, user)))
+    run = Subquery(WorkflowRun.objects.filter(task=OuterRef("pk")).values("id")[:1])
+    found = tasks.select_related("repository", "team").annotate(run_id=run)
+    return found.prefetch_related(Prefetch("sessions", with_marks(sessions, user)))
 
 
 def with_marks(rows: QuerySet[TaskSession], user: Any) -> QuerySet[TaskSession]:

@@ -54,6 +54,18 @@ class NotResumable(SessionsError):
     code = "not_resumable"
 
 
+class NoAgent(SessionsError):
+    """This session is a workspace without an agent: it takes no prompts. Prompt another session of its task."""
+
+    code = "no_agent"
+
+
+class WorktreeNotShared(SessionsError):
+    """A session cannot work in this one's worktree."""
+
+    code = "worktree_not_shared"
+
+
 class MissingResumeToken(SessionsError):
     """The agent never told the key of its conversation, so it cannot be resumed. Create a new session."""
 
@@ -125,6 +137,7 @@ BY_CODE: dict[str, type[SessionsError]] = {
     for error in (
         AlreadyRunning,
         NotResumable,
+        NoAgent,
         MissingResumeToken,
         StrangeToken,
         TerminalState,

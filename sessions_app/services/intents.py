@@ -18,8 +18,9 @@ from sessions_app.domain.recovery import FUTURE
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, RunState, SessionState
 from sessions_app.models import Draft, Intent, IntentKind, Prompt, Run, TaskSession, waits, wakeups, writing
+from sessions_app.models.prepared import Prepared
 from sessions_app.services.assessment import assess_session
-from sessions_app.services.errors import BY_CODE, Conflict, Invalid, PromptInDoubt, TerminalState
+from sessions_app.services.errors import BY_CODE, Conflict, Invalid, NoAgent, PromptInDoubt, TerminalState
 from sessions_app.services.retries import take_back
 
 MODES = tuple(mode.value for mode in Mode)
@@ -28,6 +29,8 @@ TEXT_LIMIT = 1024 * 1024
 """Characters of a prompt."""
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
 """What no database stores: U+0000 and halves of characters."""
+
+_OPEN_START = Prepared(lambda key: Intent.objects.filter(session_id=key, kind=IntentKind.START, done_at=None)[:1])
 
 
 def due() -> Q:
@@ -51,7 +54,7 @@ def order_start(session: TaskSession, by: Any, mode: str) -> Intent:
 
     What a user chose counts as long as nobody has begun the start.
     """
-    earlier = session.intents.filter(kind=IntentKind.START, done_at=None).first()
+    earlier = _OPEN_START.first(session.id)
     if earlier is None:
         return order(session, IntentKind.START, by, {"mode": mode})
     if by is not None and mode != Mode.AUTO and earlier.claimed_generation is None:
@@ -93,7 +96,7 @@ def prompt(session_id: uuid.UUID, message_id: str, text: str, by: Any) -> tuple[
     """Put a user's prompt into the ledger; (prompt, whether it is new). Wakes or resumes the session.
 
     The same ``message_id`` again gives the first row. Raises Invalid, TerminalState, NotResumable,
-    MissingResumeToken, WorktreeMissing, PromptInDoubt.
+    NoAgent, MissingResumeToken, WorktreeMissing, PromptInDoubt.
     """
     _check_prompt(message_id, text)
     with writing(session_id) as draft:
@@ -141,6 +144,8 @@ def wake(draft: Draft, by: Any) -> None:
 
     Refuses where no start can be had. A user's prompt does not wait for the time of the loop's next try.
     """
+    if not draft.session.has_agent:
+        raise NoAgent
     waits.end_external(draft, "new_message")
     assessment = _opinion(draft)
     if assessment.row == RUNNING_ROW:

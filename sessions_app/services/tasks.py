@@ -5,17 +5,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from django.db import transaction
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
-from executors_app.plugins import agent_type
+from executors_app.plugins import agent_type, runtime
+from executors_app.runtimes import SharesWorktrees
 from sessions_app.domain.states import DesiredState, TaskState
 from sessions_app.models import Prompt, Repository, Task, TaskSession, writing
 from sessions_app.services import counted, intents
-from sessions_app.services.errors import Conflict, Invalid, TerminalState
+from sessions_app.services.errors import Conflict, Invalid, NoAgent, TerminalState, WorktreeNotShared
 from sessions_app.services.maintenance import leftovers
 from sessions_app.services.once import Mark, make_once
 from sessions_app.services.portable import record as portable_record
@@ -73,8 +74,16 @@ def change_task(task: Task, values: Mapping[str, Any]) -> Task:
     return row
 
 
+class AskedOfSession(TypedDict, total=False):
+    """What may be said of a new session."""
+
+    prompt: str
+    policy: str
+    desired_state: str
+
+
 def create_session_once(
-    user: Any, task: Task, profile: AgentProfile, executor: Executor, key: str, **asked: str
+    user: Any, task: Task, profile: AgentProfile, executor: Executor, key: str, **asked: Unpack[AskedOfSession]
 ) -> tuple[TaskSession, bool]:
     """``create_session``, and what it made before with this idempotency ``key`` on the task; (session, is it new)."""
     said = {"desired_state": DesiredState.RUNNING, **asked, "agent_profile": profile.id, "executor": executor.id}
@@ -94,9 +103,17 @@ def create_session(
     prompt: str = "",
     policy: str = "",
     desired_state: str = DesiredState.RUNNING,
+    has_agent: bool = True,
+    shares_worktree_of: TaskSession | None = None,
     mark: Mapping[str, str] | None = None,
 ) -> TaskSession:
-    """A new session on a task with its first prompt in the ledger, to be launched in the background."""
+    """A new session on a task with its first prompt in the ledger, to be launched in the background.
+
+    Without an agent it is a workspace alone; the profile then says nothing. Raises TerminalState, Invalid, NoAgent,
+    WorktreeNotShared.
+    """
+    if prompt and not has_agent:
+        raise NoAgent
     if task.is_over:
         raise TerminalState("This task is over. Open a new one.")
     if task.repository_id is None:
@@ -110,6 +127,8 @@ def create_session(
             desired_state=desired_state,
             stopped_by_user=desired_state == DesiredState.STOPPED,
             policy=policy,
+            has_agent=has_agent,
+            shares_worktree_of=_sharable(shares_worktree_of, task, executor),
             **(mark or {}),
         )
         execution = _execution(session)
@@ -120,6 +139,18 @@ def create_session(
         if desired_state == DesiredState.RUNNING:
             intents.order_start(session, user, "auto")
     return session
+
+
+def _sharable(owner: TaskSession | None, task: Task, executor: Executor) -> TaskSession | None:
+    """The session that the worktree belongs to, if sessions of ``task`` on ``executor`` can work in it."""
+    if owner is None:
+        return None
+    owner = owner.shares_worktree_of or owner
+    if not isinstance(runtime(executor.runtime), SharesWorktrees):
+        raise WorktreeNotShared(f"Sessions on {executor.runtime} cannot share a worktree.", runtime=executor.runtime)
+    if (owner.task_id, owner.executor_id) != (task.id, executor.id):
+        raise WorktreeNotShared("A worktree is shared by sessions of one task on one executor.")
+    return owner
 
 
 def _execution(session: TaskSession) -> ExecutorRunning:
@@ -171,6 +202,8 @@ def delete_session(session: TaskSession) -> None:
         live = session.executions.select_for_update().exclude(status=ExecutorRunning.Status.STOPPED)
         if live.exists() or session.intents.filter(done_at=None).exists():
             raise Conflict("The session has a live execution. Stop it first.")
+        if session.sharing.exists():
+            raise Conflict("Other sessions work in the worktree of this one. Delete them first.")
         forgotten = session.id
         counted.carry_over_session(forgotten)
         leftovers.note(session)

@@ -63,7 +63,7 @@ class KeptWorkspace:
         branch = session.worktree_branch or (execution.worktree_branch if execution else "")
         if repository is None:
             raise NotKept("The task of this session names no repository.")
-        self._kept = kept_work.find(Path(repository.path), str(session.id), branch)
+        self._kept = kept_work.find(Path(repository.path), str(session.worktree_owner_id), branch)
 
     def list_files(self, path: str) -> dict[str, Any]:
         """A directory."""

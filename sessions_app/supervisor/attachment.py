@@ -6,14 +6,14 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
 
 from executors_app import crash_points
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import TURN_ENDS, Kind
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError
@@ -28,8 +28,8 @@ from sessions_app.supervisor.threads import DatabaseThread
 
 log = logging.getLogger(__name__)
 RECONNECT_PAUSE = 0.01
-ANSWER_FIRST = 0.02
-"""Seconds that the lines of an agent that is being started wait, so that they do not hold up the start itself."""
+ANSWER_FIRST = 0.2
+"""Seconds at most that the lines of an agent that is being started wait for the end of the start: not to hold it up."""
 RECONNECTS = 5
 """How often a broken stream is tried again before the sweep looks at the execution."""
 
@@ -62,17 +62,23 @@ class Attachment:
     """The agent lived when the execution was taken over."""
     agent_gone: bool = False
     snapshot_taken: bool = False
+    turn_ended: bool = False
     """Since somebody last asked."""
+    has_started: bool = False
+    """An agent was started through it."""
     trouble: str = ""
     """What keeps its agentctl from writing, as the last notice said."""
     shown_trouble: str = ""
     """What the session's row says of it."""
-    is_starting: bool = False
-    """Somebody waits for the answer to a start, and writes what came of it."""
     ended: bool = False
     error: ExecutorError | None = None
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _not_starting: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared while somebody waits for the answer to a start, and writes what came of it."""
     _task: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self._not_starting.set()
 
     def start(self) -> None:
         """Begin to stream, in the background."""
@@ -143,8 +149,7 @@ class Attachment:
                 lines = [line for line in batch if "kind" in line]
                 if not lines:
                     continue
-                if self.is_starting:
-                    await asyncio.sleep(ANSWER_FIRST)
+                await self._let_start()
                 done = await self._write(lines)
                 await stream.ack(done.seq)
                 crash_points.reached("supervisor.ingest_acked", self.session_id)
@@ -155,11 +160,17 @@ class Attachment:
     @contextmanager
     def starting(self) -> Iterator[None]:
         """While an agent is being started."""
-        self.is_starting = True
+        self.has_started = True
+        self._not_starting.clear()
         try:
             yield
         finally:
-            self.is_starting = False
+            self._not_starting.set()
+
+    async def _let_start(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_FIRST):
+                await self._not_starting.wait()
 
     async def heed(self, notices: Iterable[Mapping[str, Any]]) -> None:
         """Show the trouble of agentctl, and its end; a turn that ended meanwhile has taken it away from the row."""
@@ -181,7 +192,9 @@ class Attachment:
         done = await self.writer(self.session_id, self.lease, lines, token)
         self.epoch, self.seq = done.epoch, done.seq
         self.agent_gone = self.agent_gone or done.agent_gone
-        self.snapshot_taken = self.snapshot_taken or any(line["kind"] == Kind.WORKSPACE_SNAPSHOT for line in lines)
+        kinds = {line["kind"] for line in lines}
+        self.snapshot_taken = self.snapshot_taken or Kind.WORKSPACE_SNAPSHOT in kinds
+        self.turn_ended = self.turn_ended or not TURN_ENDS.isdisjoint(kinds)
         return done
 
     async def _tell(self) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.models import Lease
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.attachment import Attachment
+from sessions_app.supervisor.grace import Grace
 from sessions_app.supervisor.ingest.trouble import TROUBLES
 from sessions_app.supervisor.ingest.writer import Writer
 from sessions_app.supervisor.rows import facts_of, present_execution, session_of
@@ -44,8 +45,7 @@ class Core:
         self.attachments: dict[uuid.UUID, Attachment] = {}
         self.starts = asyncio.Semaphore(settings.KANDEV_START_CONCURRENCY)
         self.doors = Doors()
-        self.grace_until = 0.0
-        """By the monotonic clock: starts that are made by themselves before are not counted as tries."""
+        self.grace = Grace()
         self.on_change: Callable[[uuid.UUID], None] = lambda session_id: None
         self.on_loss: Callable[[Attachment], None] = lambda attachment: None
         self.damage_said: dict[uuid.UUID, str] = {}
@@ -58,11 +58,6 @@ class Core:
         if self._http is None:
             self._http = open_http()
         return self._http
-
-    @property
-    def in_grace(self) -> bool:
-        """Whether this supervisor has only just begun."""
-        return time.monotonic() < self.grace_until
 
     def attached(self, session_id: uuid.UUID) -> Attachment | None:
         """The live stream of a session."""
@@ -141,6 +136,14 @@ class Core:
         if attachment is not None:
             await attachment.stop()
 
+    async def drain_starts(self) -> None:
+        """Let the log have what the agents that were started here have written by now.
+
+        Else the next supervisor finds those lines and says that it has taken something over, which is no news.
+        """
+        started = [attachment for attachment in self.attachments.values() if attachment.has_started]
+        await asyncio.gather(*map(_drain, started))
+
     async def give_back(self) -> None:
         """End the streams and give the leases back (rule 18). Agents go on."""
         for session_id in list(self.attachments):
@@ -155,6 +158,13 @@ class Core:
         await self.ingest.close()
         self.writer.close()
         self.database.close()
+
+
+async def _drain(attachment: Attachment) -> None:
+    """Who does not answer is left as it is."""
+    with suppress(ExecutorError):
+        journal = (await attachment.client.status(timeout=ATTACH_TIMEOUT))["journal"]
+        await attachment.reach(journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT)
 
 
 def _present_facts(session_id: uuid.UUID) -> ExecutionFacts | None:

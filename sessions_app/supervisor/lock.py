@@ -12,7 +12,7 @@ from typing import Literal, Self
 from django.conf import settings
 from django.db import connection
 
-Holder = Literal["supervise", "sweep"]
+Holder = Literal["supervise", "sweep", "run"]
 
 
 def is_shared() -> bool:

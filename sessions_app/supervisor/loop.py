@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -34,6 +33,7 @@ from sessions_app.supervisor.tally import KEPT, TALLY
 from sessions_app.supervisor.turns import overdue
 from sessions_app.supervisor.turns.retries import due_retries
 from sessions_app.supervisor.turns.stalls import notice_stalls
+from sessions_app.supervisor.workflows.driver import Driver
 
 log = logging.getLogger(__name__)
 LOOK_EVERY = 0.25
@@ -57,6 +57,7 @@ class Supervisor:
         self.core = Core()
         self.orders = Orders(self.core)
         self.export = Export(self.core.boot_id)
+        self.workflows = Driver(self.core)
         self.core.on_change = self._changed
         self.core.on_loss = self._lost
         self._deaths = DeathWatch(self.core, self._look_for)
@@ -89,7 +90,7 @@ class Supervisor:
     async def run(self, stop: asyncio.Event, *, first_sweep: bool = True) -> None:
         """Supervise until ``stop``; then give everything back. Agents go on."""
         await self.open()
-        self.core.grace_until = time.monotonic() + settings.KANDEV_BOOT_GRACE
+        self.core.grace.begin(settings.KANDEV_BOOT_GRACE)
         try:
             if first_sweep:
                 await self.sweep(Scope("boot"))
@@ -109,6 +110,7 @@ class Supervisor:
                 self._deaths.keep,
                 self._keep_tally,
                 self.export.go_on,
+                self.workflows.keep,
             ):
                 self._spawn(job)
             await stop.wait()
@@ -124,6 +126,7 @@ class Supervisor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._deaths.close()
         await self._homecoming.close()
+        await self.workflows.close()
         await self.orders.close()
         await self.export.close()
         await self.core.give_back()
@@ -141,6 +144,7 @@ class Supervisor:
         await asyncio.sleep(settings.KANDEV_LEASE_TTL / 3)
         await self.core.database(beat.beat, self.core.boot_id)
         mine = await self.core.database(leases.renew, self.core.boot_id)
+        await self.workflows.renew()
         for attachment in list(self.core.attachments.values()):
             if uuid.UUID(attachment.facts.id) not in mine:
                 log.warning("session %s: its lease is somebody else's now", attachment.session_id)
@@ -237,10 +241,15 @@ class Supervisor:
         """A commit of ingest: orders may be due, and an agent that has gone is looked after at once."""
         self.orders.poke(session_id)
         attachment = self.core.attached(session_id)
-        if attachment is not None and attachment.snapshot_taken:
+        if attachment is None:
+            return
+        if attachment.turn_ended:
+            attachment.turn_ended = False
+            self.workflows.ring()
+        if attachment.snapshot_taken:
             attachment.snapshot_taken = False
             self._homecoming.due(attachment.facts)
-        if attachment is not None and attachment.agent_gone:
+        if attachment.agent_gone:
             attachment.agent_gone = False
             self._lost(attachment)
 

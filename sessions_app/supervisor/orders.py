@@ -6,6 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from django.db.models import Q
 
@@ -23,19 +24,39 @@ from sessions_app.supervisor.turns.prompts import send_next
 log = logging.getLogger(__name__)
 
 
-def sessions_with_orders(me: str) -> dict[uuid.UUID, bool]:
+@dataclass(slots=True)
+class Waiting:
+    """What waits of one session."""
+
+    overtakes: bool = False
+    """An order of it overtakes."""
+    ends: bool = False
+    start: uuid.UUID | None = None
+    """The start order that comes next, as ``next_start`` says."""
+
+    def take_in(self, intent_id: uuid.UUID, kind: str) -> None:
+        """An open order of it, the oldest first."""
+        self.overtakes = self.overtakes or kind in OVERTAKING
+        self.ends = self.ends or kind in (IntentKind.STOP, IntentKind.CLOSE)
+        if kind == IntentKind.START and self.start is None:
+            self.start = intent_id
+        if self.ends:
+            self.start = None
+
+
+def sessions_with_orders(me: str) -> dict[uuid.UUID, Waiting]:
     """Sessions with an open order or a prompt that is not at work yet, and that no other supervisor holds.
 
-    With each: whether an order of it overtakes. A handful of queries, whatever the history.
+    A handful of queries, whatever the history.
     """
     intents = Intent.objects.filter(due() | ~Q(kind=IntentKind.START), done_at=None)
     waiting = Prompt.objects.filter(state__in=[PromptState.QUEUED, PromptState.SENDING])
-    found = dict.fromkeys(waiting.values_list("session_id", flat=True), False)
-    for session_id, kind in intents.values_list("session_id", "kind"):
-        found[session_id] = found.get(session_id, False) or kind in OVERTAKING
+    found = {session_id: Waiting() for session_id in waiting.order_by().values_list("session_id", flat=True)}
+    for session_id, intent_id, kind in intents.values_list("session_id", "id", "kind"):
+        found.setdefault(session_id, Waiting()).take_in(intent_id, kind)
     owners = ExecutorRunning.objects.filter(session_id__in=found).exclude(owner__in=("", me))
     held = leases.held_by_others(owners.values_list("session_id", "owner", "lease_expires_at"), me)
-    return {session_id: overtakes for session_id, overtakes in found.items() if session_id not in held}
+    return {session_id: one for session_id, one in found.items() if session_id not in held}
 
 
 def next_overtaking(session_id: uuid.UUID) -> Intent | None:
@@ -63,10 +84,15 @@ class Lane:
         self._pace = Pace()
         self.task: asyncio.Task[None] | None = None
 
+    @property
+    def is_free(self) -> bool:
+        """A poke makes it look at once."""
+        return not self._pace.rests and (self.task is None or self.task.done())
+
     def poke(self) -> None:
         """There may be something to do."""
         self._poked = True
-        if not self._pace.rests and (self.task is None or self.task.done()):
+        if self.is_free:
             self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -89,15 +115,22 @@ class Orders:
     def __init__(self, core: Core):
         self.core = core
         self._lanes: dict[uuid.UUID, tuple[Lane, Lane]] = {}
+        self._starts: dict[uuid.UUID, uuid.UUID] = {}
+        """Start orders that were seen while their lane was free, so that it need not look for them again."""
 
-    def poke(self, session_id: uuid.UUID, *, overtakes: bool = True) -> None:
-        """Look at a session's orders; at those that overtake unless it is known that there is none."""
+    def poke(self, session_id: uuid.UUID, *, overtakes: bool = True, start: uuid.UUID | None = None) -> None:
+        """Look at a session's orders; at those that overtake unless it is known that there is none.
+
+        ``start`` is its start order as somebody has seen it just now.
+        """
         if session_id not in self._lanes:
             self._lanes[session_id] = (
                 Lane(lambda: self._in_order(session_id)),
                 Lane(lambda: self._overtaking(session_id)),
             )
         in_order, overtaking = self._lanes[session_id]
+        if start is not None and in_order.is_free:
+            self._starts[session_id] = start
         in_order.poke()
         if overtakes:
             overtaking.poke()
@@ -105,8 +138,8 @@ class Orders:
     async def look(self) -> None:
         """Poke every session that has something to do."""
         found = await self.core.database(sessions_with_orders, self.core.boot_id)
-        for session_id, overtakes in found.items():
-            self.poke(session_id, overtakes=overtakes)
+        for session_id, one in found.items():
+            self.poke(session_id, overtakes=one.overtakes, start=one.start)
 
     async def settle(self) -> None:
         """Wait until every lane is at rest."""
@@ -123,7 +156,7 @@ class Orders:
         return [lane.task for lanes in self._lanes.values() for lane in lanes if lane.task is not None]
 
     async def _in_order(self, session_id: uuid.UUID) -> bool:
-        intent_id = await self.core.database(next_start, session_id)
+        intent_id = self._starts.pop(session_id, None) or await self.core.database(next_start, session_id)
         if intent_id is None:
             with acting.acting(session_id=session_id, cause="prompt"):
                 return await send_next(self.core, session_id)

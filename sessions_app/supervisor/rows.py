@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+from django.db.models import Q
+
 from executors_app.domain import ExecutionFacts, LaunchSpec
 from executors_app.models import ExecutorRunning
 from sessions_app.models import TaskSession
@@ -27,6 +29,7 @@ def facts_of(execution: ExecutorRunning, session: TaskSession) -> ExecutionFacts
 def spec_of(execution: ExecutorRunning, session: TaskSession) -> LaunchSpec:
     """What the runtime needs to launch the session's execution, or to find it again."""
     repository = session.task.repository
+    worktree_path, worktree_branch = _worktree_of(execution, session)
     return LaunchSpec(
         execution_id=str(execution.id),
         session_id=str(session.id),
@@ -35,9 +38,22 @@ def spec_of(execution: ExecutorRunning, session: TaskSession) -> LaunchSpec:
         base_branch=session.task.base_branch,
         auth_token=execution.auth_token,
         config=session.executor.config,
-        worktree_path=execution.worktree_path,
-        worktree_branch=execution.worktree_branch,
+        worktree_path=worktree_path,
+        worktree_branch=worktree_branch,
+        worktree_id=str(session.shares_worktree_of_id or ""),
     )
+
+
+def _worktree_of(execution: ExecutorRunning, session: TaskSession) -> tuple[str, str]:
+    """Path and branch, both empty before the first launch; of a shared worktree whoever works in it may have made it.
+
+    To make it anew where it once was would be a silent loss.
+    """
+    if execution.worktree_path or (session.has_agent and session.shares_worktree_of_id is None):
+        return execution.worktree_path, execution.worktree_branch
+    owner = session.worktree_owner_id
+    beside = TaskSession.objects.filter(Q(id=owner) | Q(shares_worktree_of=owner)).exclude(worktree_path="")
+    return beside.values_list("worktree_path", "worktree_branch").first() or ("", "")
 
 
 def execution_facts(session_id: uuid.UUID) -> ExecutionFacts | None:

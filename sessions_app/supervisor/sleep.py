@@ -1,7 +1,7 @@
 """Idle sessions are put to sleep: their execution ends, all that it needs to come back stays, a prompt wakes it.
 
-Nobody is put to sleep who is at work or is asked for more, who waits for an answer, has a shell open, or
-could not take up its own conversation again. Where a machine is paid for by the hour this is what saves it.
+Nobody is put to sleep who is at work or is asked for more, who waits for an answer, has a shell open or a script
+running, or could not take up its own conversation again. Where a machine is paid for by the hour this is what saves it.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ async def _try(core: Core, session_id: uuid.UUID) -> bool:
 
 
 async def _is_quiet(attachment: Attachment) -> bool:
-    """Whether agentctl says the same: no turn, no question, no shell. One that cannot tell of shells stays awake."""
+    """Whether agentctl says the same: no turn, question, shell or script. One that cannot tell stays awake."""
     try:
         report = await attachment.client.status()
     except ExecutorError:
         return False
     agent, shells = report["agent"], report["workspace"].get("shells")
     at_rest = agent["state"] == AgentState.IDLE and not agent["active_turn"] and not report["pending_permissions"]
-    return at_rest and shells == 0
+    return at_rest and shells == 0 and not report.get("jobs")
 
 
 def fall_asleep(attachment: Attachment) -> bool:

@@ -17,10 +17,13 @@ SCHEDULES: Final[Mapping[str, Mapping[str, Any]]] = {
         "schedule_type": Schedule.MINUTES,
         "minutes": 1,
     },
+    "workflows": {"func": "sessions_app.tasks.workflows.start_due", "schedule_type": Schedule.MINUTES, "minutes": 1},
 }
 """By name; whatever else a schedule is made of may be said, too."""
 FIRST_AFTER: Final = timedelta(minutes=10)
 """A deployment that has just come up has other things to do."""
+SOON: Final[Mapping[str, timedelta]] = {"workflows": timedelta(seconds=10)}
+"""What people wait for: a workflow that is due now is not started ten minutes late."""
 
 
 def ensure(**signal: Any) -> None:
@@ -31,7 +34,8 @@ def ensure(**signal: Any) -> None:
     for name, wanted in SCHEDULES.items():
         row = there.get(name)
         if row is None:
-            Schedule.objects.create(name=name, next_run=timezone.now() + FIRST_AFTER, **wanted)
+            first = timezone.now() + SOON.get(name, FIRST_AFTER)
+            Schedule.objects.create(name=name, next_run=first, **wanted)
         elif any(getattr(row, field) != value for field, value in wanted.items()):
             Schedule.objects.filter(name=name).update(**wanted)
     Schedule.objects.filter(name__in=SCHEDULES).exclude(id__in=_newest()).delete()

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_safe
 
 from sessions_app.models import Message, TaskSession
 from sessions_app.services.rights import may_operate, may_write_session
+from sessions_app.services.workflow_lists import run_of
 from sessions_app.views.conversation import last_messages, messages_around, rendered
 from sessions_app.views.found import find_session
 from sessions_app.views.session_state import session_context
@@ -35,6 +36,7 @@ def session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> 
         "may_operate": writes and may_operate(request.user, row),
         "new_wait": NewWait(auto_id="wait-%s"),
         "is_past": is_past,
+        "workflow_run": run_of(row.task),
         "message_id": str(uuid.uuid4()),
     }
     return render(request, "session/page.html", context)

@@ -14,7 +14,7 @@ from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
 from sessions_app.models import TaskSession
 from sessions_app.services import waits
 from sessions_app.services.assessment import assess_session, execution_of
-from sessions_app.services.errors import BY_CODE, Conflict, TerminalState
+from sessions_app.services.errors import BY_CODE, Conflict, NoAgent, TerminalState
 from sessions_app.services.intents import RUNNING_ROW
 from sessions_app.services.status import session_status
 from sessions_app.views.asking import permissions_shown, without_keys
@@ -97,6 +97,8 @@ def composer_refusal(session: TaskSession, assessment: Assessment) -> str:
     """Why no prompt can be given, or the empty text; the rule of ``services.intents.prompt``."""
     if _is_over(session):
         return str(TerminalState())
+    if not session.has_agent:
+        return str(NoAgent())
     if assessment.row == RUNNING_ROW:
         return ""
     verdict = assess_mode(assessment, Mode.AUTO)

@@ -18,6 +18,7 @@ from sessions_app.services.errors import SessionsError
 from sessions_app.services.rights import may_write
 from sessions_app.services.tasks import archive, create_session, finish
 from sessions_app.services.usual import start_as_usual
+from sessions_app.services.workflow_lists import run_of
 from sessions_app.views.chips import session_chips
 from sessions_app.views.forms import NewSession
 from sessions_app.views.found import find_task
@@ -43,6 +44,7 @@ def task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
     context = {
         "form": form,
         "reads_only": not may_write(request.user, row.team_id),
+        "workflow_run": run_of(row),
         **sessions_context(row, request.user),
     }
     return render(request, "task.html", context, status=422 if form.errors else 200)

@@ -63,6 +63,7 @@ urlpatterns = [
     path(_SESSION + "waits/", waits.open_wait, name="session-wait"),
     path(_SESSION + "waits/rotate/", waits.rotate, name="session-wait-rotate"),
     path(_SESSION + "<str:action>/", session_actions.act, name="session-act"),
+    path("workflows/", include("sessions_app.views.workflows.urls")),
     path("settings/", include("sessions_app.views.settings.urls")),
     path("design/", design.design, name="design"),
     path("healthz", health.healthz, name="healthz"),

@@ -108,6 +108,7 @@ ATTENTION_KINDS: Final[Mapping[str, Word]] = {
     AttentionKind.HELD: Word("Prompt in doubt", "ask"),
     AttentionKind.OWNER_LEFT: Word("Owner has left", "ask"),
     AttentionKind.OVERDUE: Word("Waits for an agent", "ask"),
+    AttentionKind.WORKFLOW: Word("Workflow", "ask"),
     AttentionKind.STALLED: Word("Silent", "ask"),
     AttentionKind.RECEIPT: Word("Memory lost", "ask"),
     AttentionKind.IDLE: Word("Needs a look", "calm"),

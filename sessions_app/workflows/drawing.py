@@ -1,6 +1,7 @@
 """A workflow as SVG: what waits for what from the left to the right, loops and components as boxes around theirs.
 
 Colours are those of the text around it, so it fits any page; every node and line has a title with its full words.
+A page gives it states and links, and the styles: none may stand in a page itself (``static/kandev/workflows.css``).
 """
 
 from __future__ import annotations
@@ -27,9 +28,23 @@ _STYLE: Final = "".join(
         ".wall{stroke-dasharray:6 4;opacity:.7}",
         "path{fill:none;stroke:currentColor;opacity:.7}",
         ".back{stroke-dasharray:3 3}",
+        ".tip{fill:currentColor;stroke:none;opacity:1}",
     )
 )
 Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a page says of a node: a class of its box, a word for it, and where it leads."""
+
+    tone: str = ""
+    word: str = ""
+    href: str = ""
+
+
+Marks = Mapping[str, Mark]
+"""By path: ``loop/coder`` is the node *coder* in *loop*, whatever the iteration."""
 
 
 @dataclass(slots=True)
@@ -52,17 +67,26 @@ class Box:
 
 def draw(workflow: Workflow) -> str:
     """The drawing as one SVG document."""
+    return _drawing(workflow, {}, f'role="img"><title>{escape(workflow.name)}</title><style>{_STYLE}</style>')
+
+
+def draw_for_page(workflow: Workflow, marks: Marks) -> str:
+    """The drawing as a part of a page, with what the page says of its nodes."""
+    return _drawing(workflow, marks, f'role="group" aria-label="Drawing of {escape(workflow.name)}">')
+
+
+def _drawing(workflow: Workflow, marks: Marks, head: str) -> str:
     boxes, width, height = _laid_out(workflow.root)
     for box in boxes.values():
         box.move(PAD, PAD)
-    parts = [*_lines(workflow.root, boxes, None), *(part for box in boxes.values() for part in _drawn(box, ""))]
+    drawn = (part for box in boxes.values() for part in _drawn(box, "", marks))
+    parts = [*_lines(workflow.root, boxes, None), *drawn]
     width, height = width + 2 * PAD, height + 2 * PAD
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="workflow-graph" role="img" {size}>'
-        f"<title>{escape(workflow.name)}</title><style>{_STYLE}</style>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="workflow-graph" {size} {head}'
         '<defs><marker id="end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        '<path d="M0 0 8 4 0 8z" style="fill:currentColor"/></marker></defs>'
+        '<path class="tip" d="M0 0 8 4 0 8z"/></marker></defs>'
         f"{''.join(parts)}</svg>\n"
     )
 
@@ -95,23 +119,34 @@ def _box(node: Node) -> Box:
     return Box(node, max(width + 4 * PAD, WIDTH), max(height + HEAD + 2 * PAD, HEIGHT), boxes=boxes)
 
 
-def _drawn(box: Box, prefix: str) -> Iterator[str]:
-    node, kind = box.node, "wall" if box.node.body else "node"
-    label = node.label if len(node.label) <= LONGEST else f"{node.label[: LONGEST - 1]}…"
-    place = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}"'
-    path = f"{prefix}{node.id}"
+def _drawn(box: Box, prefix: str, marks: Marks) -> Iterator[str]:
+    node, path = box.node, f"{prefix}{box.node.id}"
+    mark = marks.get(path, Mark())
     yield f'<g id="node-{escape(path)}"><title>{escape(f"{node.label} ({node.type} {node.id})")}</title>'
-    yield f'<rect class="{kind}" rx="8" {place}/>'
+    face = "".join(_face(box, mark))
+    if mark.href:
+        told = f"{node.label}: {mark.word}" if mark.word else node.label
+        face = f'<a href="{escape(mark.href)}" data-node="{escape(path)}" aria-label="{escape(told)}">{face}</a>'
+    yield face
     if node.body is not None:
-        words = f'{escape(label)} <tspan class="type">{escape(node.type)}</tspan>'
-        yield f'<text x="{box.x + 12:g}" y="{box.y + 20:g}">{words}</text>'
         yield from _lines(node.body, box.boxes, box)
-    else:
-        yield f'<text x="{box.x + 12:g}" y="{box.y + 21:g}">{escape(label)}</text>'
-        yield f'<text class="type" x="{box.x + 12:g}" y="{box.y + 38:g}">{escape(node.type)}</text>'
     for inner in box.boxes.values():
-        yield from _drawn(inner, f"{path}/")
+        yield from _drawn(inner, f"{path}/", marks)
     yield "</g>"
+
+
+def _face(box: Box, mark: Mark) -> Iterator[str]:
+    """The box and the words in it."""
+    node = box.node
+    label = escape(node.label if len(node.label) <= LONGEST else f"{node.label[: LONGEST - 1]}…")
+    kind = escape(f"{node.type} · {mark.word}" if mark.word else node.type)
+    place = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}"'
+    yield f'<rect class="{"wall" if node.body else "node"}{f" {mark.tone}" if mark.tone else ""}" rx="8" {place}/>'
+    if node.body is not None:
+        yield f'<text x="{box.x + 12:g}" y="{box.y + 20:g}">{label} <tspan class="type">{kind}</tspan></text>'
+        return
+    yield f'<text x="{box.x + 12:g}" y="{box.y + 21:g}">{label}</text>'
+    yield f'<text class="type" x="{box.x + 12:g}" y="{box.y + 38:g}">{kind}</text>'
 
 
 def _lines(scope: Scope, boxes: Mapping[str, Box], around: Box | None) -> Iterator[str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from sessions_app.workflows.limits import MAX_BYTES
 
 _ROOT_MARKS = (".robomesh", ".git", "package.json")
+SHELVES = (".robomesh/workflows", "workflows", ".robomesh")
+"""Where a project keeps its workflows."""
+_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 class NotInLibrary(Exception):
@@ -49,6 +53,34 @@ class Directory:
             raise NotInLibrary(f"“{path}” cannot be read") from error
 
 
+class Texts:
+    """Files that are kept beside a workflow: texts by path."""
+
+    def __init__(self, files: Mapping[str, str]):
+        self._files = files
+
+    def read(self, path: str) -> str:
+        """The text of a file."""
+        found = self._files.get(str(PurePosixPath(path)))
+        if found is None:
+            raise NotInLibrary(f"“{path}” is not among the files of this workflow")
+        return found
+
+
+class Remembering:
+    """Another library, which remembers what was read in it."""
+
+    def __init__(self, library: Library):
+        self._library = library
+        self.files: dict[str, str] = {}
+
+    def read(self, path: str) -> str:
+        """The text of a file."""
+        text = self._library.read(path)
+        self.files[str(PurePosixPath(path))] = text
+        return text
+
+
 class Nothing:
     """No files at all."""
 
@@ -65,3 +97,12 @@ def root_of(file: Path) -> Path:
             if (folder / mark).exists():
                 return folder
     return folders[0]
+
+
+def found(name: Path, project: Path) -> Path:
+    """The file of this name: a path, or the bare name of a workflow on a shelf of the project around ``project``."""
+    if name.exists() or name.parent != Path() or name.suffix in _SUFFIXES:
+        return name
+    shelves = [root_of(project / "_") / shelf for shelf in SHELVES]
+    known = (shelf / f"{name}{suffix}" for shelf in shelves for suffix in _SUFFIXES)
+    return next((path for path in known if path.is_file()), name)

@@ -28,6 +28,7 @@ from sessions_app.models import (
     Message,
     MessagePart,
     MetricCount,
+    NodeRun,
     NotificationSettings,
     Orphaned,
     PermissionRequest,
@@ -45,6 +46,8 @@ from sessions_app.models import (
     TeamPolicy,
     TeamRole,
     Webhook,
+    Workflow,
+    WorkflowRun,
     writing,
 )
 from sessions_app.models.waits import mint
@@ -77,6 +80,7 @@ def make_set(name: str) -> TaskSession:
     ExecutorRunning.objects.filter(session=session).update(status="ready", state={"process": SECRET}, **tokens)
     _make_record(session, user, name)
     _make_attention(session, user, name)
+    _make_workflow(session, user, name)
     _make_queue(name)
     _make_maintenance(name)
     return session
@@ -99,6 +103,15 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     Supervisor.objects.create(boot_id=f"boot {name}", host_id="host", started_at=now, beat_at=now)
     assert Prompt.objects.filter(session=session).exists()
     assert Intent.objects.filter(session=session).exists()
+
+
+def _make_workflow(session: TaskSession, user: User, name: str) -> None:
+    team = session.task.team
+    workflow = Workflow.objects.create(team=team, name=name, text="x", created_by=user)
+    run = WorkflowRun.objects.create(
+        team=team, workflow=workflow, name=name, text="x", task=session.task, executor=session.executor
+    )
+    NodeRun.objects.create(run=run, position=0, path="one", node="one", kind="agent", session=session)
 
 
 def _make_attention(session: TaskSession, user: User, name: str) -> None:

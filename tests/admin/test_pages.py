@@ -18,6 +18,8 @@ from sessions_app.models import ApiToken, LoginLink
 from tests.admin.everything import SECRET, browser, make_set, superuser
 from tests.pages.inline import foreign_inline
 
+pytestmark = pytest.mark.any_database
+
 MODELS = sorted(admin.site._registry, key=lambda model: model._meta.label)
 OURS = [*apps.get_app_config("sessions_app").get_models(), *apps.get_app_config("executors_app").get_models()]
 OUTSIDE = re.compile(r"(?:src|href|action|formaction)=\"(?:[a-z]+:)?//", re.IGNORECASE)

@@ -63,7 +63,7 @@ class Place:
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
         with subprocess.Popen(self.argv(module), env=environment, text=True, stderr=subprocess.PIPE) as process:
             try:
-                eventually(lambda: self.ready_file.exists() or process.poll() is not None, describe="ready")
+                eventually(lambda: self.ready_file.exists() or process.poll() is not None, 60, "ready")
                 yield process
             finally:
                 process.kill()

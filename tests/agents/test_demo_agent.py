@@ -99,6 +99,21 @@ def connect(tmp_path: Path) -> Iterator[Callable[[], Client]]:
         client.close()
 
 
+def test_it_counts_by_its_conversation_after_it_was_killed_and_loaded_again(connect: Callable[[], Client]) -> None:
+    first = connect()
+    conversation = first.new()
+    first.prompt("Add 1.")
+    assert first.words == "I know no number.\n"
+    first.prompt("Your number is 42. Add 1. Answer with the number only.")
+    assert first.words == "43\n"
+    first.close()
+
+    second = connect()
+    second.load(conversation)
+    second.prompt("Add 1 to your number. Answer with the number only.")
+    assert second.words == "44\n"
+
+
 def test_it_remembers_a_word_after_it_was_killed_and_loaded_again(connect: Callable[[], Client]) -> None:
     first = connect()
     conversation = first.new()

@@ -11,7 +11,7 @@ from rest_framework.test import APIClient
 
 from sessions_app.api import urls
 from sessions_app.models import ApiToken, Webhook
-from tests.api.world import PERMISSION, World, client_of, prompt
+from tests.api.world import PERMISSION, World, client_of, prompt, workflow_run
 from tests.attention.raising import raised
 
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -26,7 +26,7 @@ CALLS = [
 WITH_A_KEY = ("runs/resume/", "post")
 """Whoever has the key of a wait needs no account."""
 CALLS.remove(WITH_A_KEY)
-OF_A_TEAM = [call for call in CALLS if re.search("<uuid:(task|item|webhook)_id>|<int:team_id>", call[0])]
+OF_A_TEAM = [call for call in CALLS if re.search("<uuid:(task|item|webhook|workflow|run)_id>|<int:team_id>", call[0])]
 OF_ALL = [call for call in CALLS if call not in OF_A_TEAM]
 STAFF_WRITES = {(f"{things}/", "post") for things in ("repositories", "agent-profiles", "executors", "sweeps")}
 OPERATORS_WRITE = {("tasks/<uuid:task_id>/sessions/<uuid:session_id>/files/content/", "put")}
@@ -37,6 +37,8 @@ STRANGERS_GET = {
     ("sessions/bulk/", "post"): 400,
     ("tasks/", "post"): 400,
     ("webhooks/", "post"): 400,
+    ("workflows/", "post"): 400,
+    ("workflows/check/", "post"): 400,
     ("tokens/", "post"): 400,
     ("tokens/<uuid:token_id>/", "delete"): 404,
 }
@@ -44,7 +46,10 @@ STRANGERS_GET = {
 
 
 def call(client: APIClient, world: World, route: str, method: str) -> Any:
+    run = workflow_run(world)
     values = {
+        "workflow_id": run.workflow_id,
+        "run_id": run.id,
         "task_id": world.task.id,
         "session_id": world.session.id,
         "permission_id": PERMISSION,

@@ -25,9 +25,12 @@ from sessions_app.models import (
     SweepRequest,
     Task,
     TaskSession,
+    WorkflowRun,
     writing,
 )
 from sessions_app.services.tasks import create_session, create_task
+from sessions_app.services.workflow_starts import start_run_of
+from sessions_app.services.workflows import save_workflow
 
 SECRET = "s3cr3t-value"
 PERMISSION = "permission-1"
@@ -109,6 +112,13 @@ def client_of(user: User | None) -> APIClient:
     if user is not None:
         client.force_authenticate(user)
     return client
+
+
+def workflow_run(world: World) -> WorkflowRun:
+    """A run of a workflow of the team's that asks for neither script nor agent."""
+    text = "{version: 3, metadata: {name: Plain}, nodes: [{id: one, type: trigger}], edges: []}"
+    workflow, _ = save_workflow(world.member, {"team": world.team, "name": "Plain", "text": text})
+    return start_run_of(world.member, workflow, {})[0]
 
 
 def say(session: TaskSession, name: str = "session.workspace.changed", times: int = 1) -> None:

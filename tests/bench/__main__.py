@@ -1,33 +1,80 @@
-"""Run the benchmarks: ``python -m tests.bench [--quick]``; exit code 1 where a limit is broken."""
+"""Run the benchmarks, keep what was measured and compare it: ``make bench``.
+
+Exit code 1 where a limit is broken or a row got worse than in the file that it is compared with, 2 for a bad argument.
+"""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import django
 from rich.console import Console
 
 from tests import environment  # noqa: F401  (a data directory of its own, before there are settings)
+from tests.bench.keeping import BenchFile, NoBenchFile
 
-WIDE = 150
+WIDE = 170
 """Characters of a line where there is no terminal."""
 
 
 def main() -> int:
-    """Measure, print, judge."""
-    parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="tiny counts: only to see that everything runs")
+    """Measure, print, keep, judge."""
+    parser = _parser()
     asked = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    try:
+        before = BenchFile.read(asked.compare) if asked.compare else None
+        run = BenchFile.read(asked.read) if asked.read else _measured(parser, asked)
+    except NoBenchFile as error:
+        parser.error(str(error))
+    from tests.bench import comparing, report  # noqa: PLC0415  (models want the settings)
+
+    if not asked.read:
+        run.write(asked.out)
+    console.print(report.figures_table(run.figures), report.points_table(run.points), report.floors_table(run.floors))
+    if not asked.read:
+        console.print(f"Kept in {asked.out}; compare with it by COMPARE={asked.out}.")
+    if before is not None:
+        console.print(comparing.comparison(before, run))
+    if asked.publish:
+        _publish(run, console)
+    got_worse = before is not None and comparing.is_worse(comparing.changes(before, run))
+    return 1 if got_worse or any(figure.is_over for figure in run.figures) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="tiny counts: only to see that everything runs")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="these parts alone")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often what is quick is done again")
+    parser.add_argument("--out", type=Path, default=Path("bench.json"), help="the file to keep (default: %(default)s)")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="an earlier file: which rows got worse")
+    parser.add_argument("--read", type=Path, metavar="FILE", help="measure nothing, take this file")
+    parser.add_argument("--publish", action="store_true", help="into docs/: bench.json, performance.md, the pictures")
+    return parser
+
+
+def _measured(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> BenchFile:
     django.setup()
     logging.disable(logging.WARNING)
-    from tests.bench import report, run  # noqa: PLC0415  (models want the settings above)
+    from tests.bench import run  # noqa: PLC0415  (models want the settings above)
 
-    figures, floors = run.everything(run.QUICK if asked.quick else run.FULL)
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
-    console.print(report.figures_table(figures), report.floors_table(floors))
-    return 1 if any(figure.is_over for figure in figures) else 0
+    if unknown := set(asked.only) - set(run.PARTS):
+        parser.error(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(run.PARTS)}")
+    sizes = run.QUICK if asked.quick else run.FULL
+    found = run.everything(replace(sizes, rounds=asked.rounds or sizes.rounds), asked.only)
+    return BenchFile.of_now(quick=asked.quick, figures=found.figures, points=found.points, floors=found.floors)
+
+
+def _publish(run: BenchFile, console: Console) -> None:
+    from tests.bench import publishing  # noqa: PLC0415  (with the others)
+
+    for path in publishing.publish(run):
+        console.print(f"wrote {path.relative_to(publishing.DOCS.parent)}")
 
 
 if __name__ == "__main__":

@@ -27,13 +27,15 @@ WITHIN = 30.0
 """Seconds for one event to reach everybody."""
 SEATS = 50
 """Sockets of one user."""
+FLOOR_LIMIT = 2.0
+LAYER_LIMIT = 0.25
 PAYLOAD = {"text": "a few words of an agent"}
 BELL = b"\x81\x80\0\0\0\0"
 """An empty text frame, masked with zeros."""
 
 
-def to_all(world: World, sockets: int, rounds: int) -> Figure:
-    """From the commit of an event until each of ``sockets`` has it."""
+def to_all(world: World, sockets: int, rounds: int, *, limited: bool) -> list[Figure]:
+    """From the commit of an event until each of ``sockets`` has it; a channel layer sends it to as many."""
     world.empty()
     task = world.task("Watched")
     task.save()
@@ -41,16 +43,22 @@ def to_all(world: World, sockets: int, rounds: int) -> Figure:
     with ExitStack() as stack:
         port = stack.enter_context(serving("kandev.asgi:application"))
         floor_port = stack.enter_context(serving("tests.bench.bare_fanout:application"))
+        layer_port = stack.enter_context(serving("tests.bench.channel_layer:application"))
         tokens = _tokens(world, -(-sockets // SEATS))
         path = f"/ws/sessions/{session.id}/"
         crowd = stack.enter_context(closing(Crowd(port, path, [tokens[n // SEATS] for n in range(sockets)])))
         bare_crowd = stack.enter_context(closing(Crowd(floor_port, "/", [""] * sockets)))
+        layer_crowd = stack.enter_context(closing(Crowd(layer_port, "/", [""] * sockets)))
         crowd.until_all_heard(b'"hello"')
-        seconds, floor = asyncio.run(_beside(session.id, crowd, bare_crowd, rounds))
-    return Figure(f"one event to {sockets} sockets", min(seconds), "bare sends", min(floor))
+        seconds, floor, layer = map(min, asyncio.run(_beside(session.id, crowd, [bare_crowd, layer_crowd], rounds)))
+    row = f"one event to {sockets} sockets"
+    return [
+        Figure(row, seconds, "bare sends", floor, limit=FLOOR_LIMIT if limited else None),
+        Figure(row, seconds, "group_send, in memory", layer, limit=LAYER_LIMIT if limited else None),
+    ]
 
 
-async def _beside(session_id: uuid.UUID, crowd: Crowd, bare_crowd: Crowd, rounds: int) -> list[list[float]]:
+async def _beside(session_id: uuid.UUID, crowd: Crowd, others: Sequence[Crowd], rounds: int) -> list[list[float]]:
     def tell() -> None:
         with transaction.atomic():
             seq = append(session_id, [NewEvent("session.workspace.changed", PAYLOAD)])
@@ -59,7 +67,7 @@ async def _beside(session_id: uuid.UUID, crowd: Crowd, bare_crowd: Crowd, rounds
     writer = DatabaseThread("bench")
     try:
         await writer(tell)  # whoever has just come reads this one; the next is sent
-        return await in_turn(rounds, lambda: writer(tell), bare_crowd.ring)
+        return await in_turn(rounds, lambda: writer(tell), *(other.ring for other in others))
     finally:
         writer.close()
 
@@ -93,7 +101,7 @@ class Crowd:
             one.close()
 
     def ring(self) -> None:
-        """Let one client say something, and wait until all have heard the bare server's answer."""
+        """Let one client say something, and wait until all have heard the other server's answer."""
         next(iter(self._sockets.values())).sendall(BELL)
         self.until_all_heard(b'"payload"')
 

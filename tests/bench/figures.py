@@ -12,31 +12,35 @@ Run = Callable[[], object | Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row: how long ``count`` things took, and how long the least that could do it."""
+    """One row: how long ``count`` things took, and how long the least that could do it, or a peer."""
 
     row: str
-    seconds: float
+    amount: float
+    """Seconds; megabytes where the unit is MB."""
     floor: str
-    """What the floor is."""
-    floor_seconds: float
+    """What the floor or the peer is."""
+    floor_amount: float
     unit: str = "ms"
-    """``ms``, or things a second such as ``lines/s``."""
+    """``ms``, ``MB``, or things a second such as ``lines/s``."""
     count: int = 1
     limit: float | None = None
+    """Of the ratio; below 1 where a peer is to be beaten."""
 
     @property
     def ratio(self) -> float:
         """How many times its floor."""
-        return self.seconds / self.floor_seconds
+        return self.amount / self.floor_amount
 
     @property
     def is_over(self) -> bool:
         """Whether a limit is broken."""
         return self.limit is not None and self.ratio > self.limit
 
-    def shown(self, seconds: float) -> str:
-        """A time of this row in its unit."""
-        return f"{seconds * 1000:,.2f}" if self.unit == "ms" else f"{self.count / seconds:,.0f}"
+    def shown(self, amount: float) -> str:
+        """An amount of this row in its unit."""
+        if self.unit == "MB":
+            return f"{amount:,.1f}"
+        return f"{amount * 1000:,.2f}" if self.unit == "ms" else f"{self.count / amount:,.0f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +57,28 @@ class Floor:
         return abs(self.measured / self.known - 1) > 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of a growth curve: seconds that ``size`` things took, and those of its floor."""
+
+    curve: str
+    size: int
+    amount: float
+    floor: str
+    floor_amount: float
+
+
 async def in_turn(rounds: int, *runs: Run) -> list[list[float]]:
     """Seconds of every round of each, taken in turn so that a busy moment hits all of them."""
     taken: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, seconds in zip(runs, taken, strict=True):
-            seconds.append(await _seconds_of(run))
+            seconds.append(await seconds_of(run))
     return taken
 
 
-async def _seconds_of(run: Run) -> float:
+async def seconds_of(run: Run) -> float:
+    """What one run takes."""
     began = time.perf_counter()
     done = run()
     if inspect.isawaitable(done):

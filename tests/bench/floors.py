@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.bench.bare import BareTable, append_durably, appending
+from tests.bench.bare import BareGets, BareTable, append_durably, appending
 from tests.bench.figures import Floor
+from tests.bench.world import fleet_of
 
 KNOWN_GET: Final = 112.1
 """Minimum: one GET over epoll, of 1,000 executors, 64 at a time, with an answer of about 400 bytes."""
@@ -27,8 +28,11 @@ KNOWN_ROW: Final = 1.61
 LINE: Final = b'{"seq":1,"epoch":"0","ts":1700000000.0,"kind":"message.agent","text":"a few words of an agent"}\n'
 
 
-def measured(home: Path, seconds_of_a_get: float, samples: int) -> list[Floor]:
-    """All floors; the GETs were measured with the sweep."""
+def measured(home: Path, samples: int) -> list[Floor]:
+    """All floors."""
+    with fleet_of(min(samples, 100), "127.6.0.1") as fleet:
+        gets = BareGets(fleet)
+        get = min(_samples(gets, 5)) / len(fleet)
     table = BareTable(home / "floors.sqlite3")
     try:
         with appending(home / "floors") as file:
@@ -39,7 +43,7 @@ def measured(home: Path, seconds_of_a_get: float, samples: int) -> list[Floor]:
     finally:
         table.close()
     return [
-        Floor("bare GET /status, each", seconds_of_a_get * 1e6, KNOWN_GET),
+        Floor("bare GET /status, each", get, KNOWN_GET),
         Floor("append 1 line + fdatasync", statistics.median(one), KNOWN_SYNC),
         Floor("append 100 lines + fdatasync, each line", statistics.median(hundred) / 100, KNOWN_LINE_OF_100),
         Floor("SQLite commit of 1 row", statistics.median(commit), KNOWN_COMMIT),

@@ -1,4 +1,4 @@
-"""Journal lines into the database beside a bare ``executemany`` of as many rows."""
+"""Journal lines into the database beside a bare ``executemany`` of as many rows, and a ``bulk_create`` of the same."""
 
 from __future__ import annotations
 
@@ -6,52 +6,86 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+
+from django.db import transaction
+from django.utils import timezone
 
 from executors_app.agentctl.protocol import Kind
+from executors_app.models import ExecutorRunning
 from executors_app.stand_in import plan
-from sessions_app.models import TaskSession
-from sessions_app.supervisor.ingest.batches import ingest
+from sessions_app.domain.states import SessionState
+from sessions_app.models import Lease, SessionEvent
+from sessions_app.supervisor import leases
 from sessions_app.supervisor.ingest.fold import Line
+from sessions_app.supervisor.ingest.writer import Batch, write_together
 from sessions_app.supervisor.threads import DatabaseThread
 from tests.bench.bare import BareTable
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World
 
 TOOL_EVERY = 20
+CREATED_FROM = 10**9
+"""What ``bulk_create`` writes has numbers of its own, far behind."""
+PAYLOAD = {"message_id": "0" * 32, "append": "a few words of an agent ", "complete": False}
+LIMIT = 2.0
+"""Of the time of a ``bulk_create``."""
 
 
-def batches(world: World, sessions: int, size: int, rounds: int) -> Figure:
-    """Events a second: one batch of ``size`` lines for each of ``sessions`` sessions."""
-    world.fill(plan(sessions, "127.4.0.1", 9))
-    ids = list(TaskSession.objects.values_list("id", flat=True))
-    seconds, floor = asyncio.run(_beside_inserts(world, ids, size, rounds))
-    row = f"ingest, {sessions} x {size} lines"
-    return Figure(row, seconds, "bare executemany", floor, unit="events/s", count=sessions * size)
+def batches(world: World, sessions: int, size: int, rounds: int, *, limited: bool) -> list[Figure]:
+    """Events a second: one batch of ``size`` lines for each of ``sessions`` sessions, in one transaction."""
+    fleet = plan(sessions, "127.4.0.1", 9)
+    world.fill(fleet, state=SessionState.RUNNING)
+    seconds, floor, bulk = asyncio.run(_beside_inserts(world, sessions, size, rounds))
+    row, count, limit = f"ingest, {sessions} x {size} lines", sessions * size, LIMIT if limited else None
+    return [
+        Figure(row, seconds, "bare executemany", floor, unit="events/s", count=count),
+        Figure(row, seconds, "bare bulk_create of an event each", bulk, unit="events/s", count=count, limit=limit),
+    ]
 
 
-async def _beside_inserts(world: World, ids: Sequence[uuid.UUID], size: int, rounds: int) -> list[float]:
+async def _beside_inserts(world: World, sessions: int, size: int, rounds: int) -> list[float]:
     writer, lines = DatabaseThread("ingest"), _lines()
-    table = BareTable(world.home / f"ingest-{len(ids)}x{size}.sqlite3")
+    table = BareTable(world.home / f"ingest-{sessions}x{size}.sqlite3")
+    held = await writer(_leases)
     batch: list[Line] = []
 
-    def ingest_all() -> None:
-        for session_id in ids:
-            ingest(session_id, None, batch)
+    async def ingest_all() -> None:
+        done = await writer(write_together, [Batch(session_id, lease, batch, None) for session_id, lease in held])
+        assert not [result for _, result in done if isinstance(result, Exception)]
 
     def insert_all() -> None:
-        for _ in ids:
-            table.insert(size)
+        table.insert(size * sessions)
+
+    def create_all() -> None:
+        first = CREATED_FROM + batch[0]["seq"]
+        events = [
+            SessionEvent(session_id=session_id, seq=first + number, name="bench", payload=PAYLOAD, at=timezone.now())
+            for session_id, _ in held
+            for number in range(size)
+        ]
+        with transaction.atomic():
+            SessionEvent.objects.bulk_create(events, batch_size=500)
 
     taken = []
     try:
         for _ in range(rounds):
             batch[:] = itertools.islice(lines, size)
-            taken.append(await in_turn(1, lambda: writer(ingest_all), insert_all))
+            taken.append(await in_turn(1, ingest_all, insert_all, lambda: writer(create_all)))
     finally:
         writer.close()
         table.close()
     return [min(each)[0] for each in zip(*taken, strict=True)]
+
+
+def _leases() -> list[tuple[uuid.UUID, Lease]]:
+    """By session: a lease on its execution."""
+    held: list[tuple[uuid.UUID, Lease]] = []
+    for execution_id, session_id in ExecutorRunning.objects.values_list("id", "session_id"):
+        lease = leases.acquire(execution_id, "bench")
+        assert lease is not None
+        held.append((session_id, lease))
+    return held
 
 
 def _lines() -> Iterator[Line]:

@@ -1,18 +1,32 @@
-"""Appending to a journal beside a bare write and fdatasync of the same batches."""
+"""Appending to a journal, alone and all the way from an agent's pipe, beside bare writes and fdatasyncs."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any, cast
 
+import orjson
+
+from executors_app.agentctl.agent_process import AgentProcess
+from executors_app.agentctl.drivers.acp_updates import journal_line
+from executors_app.agentctl.drivers.acp_wire import Wire
 from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.journal_lines import encode_line
+from executors_app.agentctl.pipes import CHUNK, PipeReader
 from executors_app.agentctl.protocol import Kind
 from tests.bench.bare import append_durably, appending
 from tests.bench.figures import Figure, in_turn
 
 TEXT = "a few words that an agent says, about as long as a line of its answer"
+UPDATE = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": TEXT}}
+SPOKEN = {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "bench", "update": UPDATE}}
+SPOKEN_LIMIT = 2.0
 
 
 def appends(home: Path, batch: int, rounds: int) -> Figure:
@@ -36,3 +50,66 @@ async def _beside_writes(home: Path, batch: int, rounds: int) -> list[float]:
             return list(map(median, await in_turn(rounds, append, lambda: append_durably(file, line * batch))))
         finally:
             await journal.close()
+
+
+def from_the_agent(home: Path, lines: int, rounds: int, *, limited: bool) -> Figure:
+    """What an agent writes to its stdout, until all of it is durable; beside a bare read, parse and append."""
+    seconds, floor = asyncio.run(_beside_bare_pipe(home / f"spoken-{lines}", lines, rounds))
+    row, limit = f"{lines:,} lines of an agent, durable", SPOKEN_LIMIT if limited else None
+    return Figure(row, seconds, "bare read, parse, append", floor, unit="lines/s", count=lines, limit=limit)
+
+
+async def _beside_bare_pipe(home: Path, lines: int, rounds: int) -> list[float]:
+    journal = Journal(home)
+    said = home / "said"
+    said.write_bytes((orjson.dumps(SPOKEN) + b"\n") * lines)
+
+    async def ours() -> None:
+        with _speaking(said) as descriptor:
+            await _hear(journal, PipeReader(descriptor))
+
+    def bare(file: int) -> None:
+        with _speaking(said) as descriptor:
+            _copy(descriptor, file)
+
+    with appending(home / "bare") as file:
+        try:
+            taken = await in_turn(rounds, ours, lambda: bare(file))
+            assert journal.last_seq == lines * rounds
+        finally:
+            await journal.close()
+    return list(map(min, taken))
+
+
+async def _hear(journal: Journal, reader: PipeReader) -> None:
+    """As agentctl does it, from the bytes of the pipe."""
+
+    def heard(method: str, params: Any) -> None:
+        kind, body = journal_line(params["update"])
+        journal.append(kind, **body)
+        journal.ack(journal.shown_seq)
+
+    async def refused(method: str, params: Any) -> None:
+        raise NotImplementedError(method)
+
+    process = cast(AgentProcess, reader)  # all that is wanted of it is to be read
+    wire = Wire(process, on_notification=heard, on_request=refused, room=journal.room, record=journal.append)
+    wire.begin()
+    await wire.closed.wait()
+    await journal.durable(journal.last_seq)
+
+
+def _copy(descriptor: int, file: int) -> None:
+    rest = b""
+    while data := os.read(descriptor, CHUNK):
+        *whole, rest = (rest + data).split(b"\n")
+        parsed = [orjson.loads(line) for line in whole]
+        append_durably(file, b"".join(orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE) for one in parsed))
+
+
+@contextmanager
+def _speaking(said: Path) -> Iterator[int]:
+    """The reading end of a pipe into which somebody writes all of a file."""
+    with subprocess.Popen(["cat", str(said)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield process.stdout.fileno()

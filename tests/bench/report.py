@@ -1,4 +1,4 @@
-"""The two tables."""
+"""The tables of one run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from tests.bench.figures import Figure, Floor
+from tests.bench.figures import Figure, Floor, Point
 
 PEER = (
     "Peer: JupyterHub 6.1.1 re-verifies 1,000 servers in 4.58 s after a kill, about 21 times a floor of 0.22 ms each;"
@@ -28,9 +28,9 @@ def figures_table(figures: Sequence[Figure]) -> Table:
     for one in figures:
         table.add_row(
             one.row,
-            one.shown(one.seconds),
+            one.shown(one.amount),
             one.unit,
-            one.shown(one.floor_seconds),
+            one.shown(one.floor_amount),
             one.floor,
             f"{one.ratio:.2f}",
             f"{one.limit:g}" if one.limit else "–",
@@ -43,6 +43,20 @@ def _verdict(figure: Figure) -> str:
     if figure.limit is None:
         return "–"
     return "[red]over[/red]" if figure.is_over else "[green]ok[/green]"
+
+
+def points_table(points: Sequence[Point]) -> Table:
+    """The growth curves: what each of so many costs."""
+    table = Table(title="Growth, microseconds for each", title_justify="left")
+    table.add_column("curve", no_wrap=True)
+    table.add_column("size", justify="right")
+    table.add_column("each", justify="right")
+    table.add_column("floor", justify="right")
+    table.add_column("what the floor is", no_wrap=True)
+    for one in sorted(points, key=lambda point: (point.curve, point.size)):
+        each = (f"{amount / one.size * 1e6:,.1f}" for amount in (one.amount, one.floor_amount))
+        table.add_row(one.curve, f"{one.size:,}", *each, one.floor)
+    return table
 
 
 def floors_table(floors: Sequence[Floor]) -> Table:

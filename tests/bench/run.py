@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.bench import (
     catching_up,
+    composite,
     deaths,
     fanout,
     floors,
+    growth,
     ingests,
     journals,
     latencies,
+    memory,
+    restarts,
     resumes,
     screens,
     storms,
     sweeps,
     terminals,
+    workflows,
 )
-from tests.bench.figures import Figure, Floor
+from tests.bench.figures import Figure, Floor, Point
 from tests.bench.world import World
 
 
@@ -51,8 +56,19 @@ class Sizes:
     """Stand-ins that should run and do not."""
     storm_agents: int
     """Real agents beside them."""
+    nodes: int
+    """Of a workflow."""
+    spoken: int
+    """Lines that an agent says without a pause."""
+    growth: tuple[int, ...]
+    """How many of everything the growth curves are drawn through."""
     limit: float | None
     """How many times its floor a sweep may take; None where the counts are too small to judge."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything is judged."""
+        return self.limit is not None
 
 
 FULL = Sizes(
@@ -68,6 +84,9 @@ FULL = Sizes(
     resumes=20,
     storm=1000,
     storm_agents=30,
+    nodes=20,
+    spoken=50_000,
+    growth=(100, 1_000, 10_000),
     limit=4.0,
 )
 QUICK = Sizes(
@@ -83,45 +102,81 @@ QUICK = Sizes(
     resumes=1,
     storm=25,
     storm_agents=1,
+    nodes=2,
+    spoken=500,
+    growth=(5, 20),
     limit=None,
 )
 
 
-def everything(sizes: Sizes) -> tuple[list[Figure], list[Floor]]:
-    """Every row, and the floors of this machine."""
-    world, rounds = World(), sizes.rounds
-    gets = 0.0
+@dataclass
+class Results:
+    """What was measured."""
 
-    def living() -> list[Figure]:
-        nonlocal gets
-        figure = sweeps.of_the_living(world, sizes.fleet, rounds, sizes.limit)
-        gets = figure.floor_seconds / sizes.fleet
-        return [figure]
+    figures: list[Figure] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    floors: list[Floor] = field(default_factory=list)
 
-    parts: dict[str, Callable[[], list[Figure]]] = {
-        "sweep": living,
-        "sweep with troubles": lambda: [sweeps.of_the_troubled(world, sizes.fleet, rounds, sizes.limit)],
-        "sweep that writes": lambda: [sweeps.of_the_dead(world, sizes.losses, rounds)],
-        "journal": lambda: [journals.appends(world.home, size, sizes.samples) for size in (1, 64, 1000)],
-        "ingest": lambda: [ingests.batches(world, 1, 64, rounds), ingests.batches(world, 20, 50, rounds)],
-        "catching up": lambda: [catching_up.of_updates(world, sizes.updates)],
-        "the same, PostgreSQL": lambda: catching_up.on_postgresql(sizes.updates),
-        "latency": lambda: latencies.of_a_turn(world, sizes.work),
-        "resume": lambda: resumes.of_a_killed_agent(world, sizes.resumes, limited=sizes.limit is not None),
-        "death": lambda: deaths.to_ready(world, sizes.resumes),
-        "storm": lambda: storms.of_many(world, sizes.storm, sizes.storm_agents, limited=sizes.limit is not None),
-        "screen": lambda: screens.of_a_fast_agent(world, sizes.work),
-        "terminal": lambda: terminals.of_a_long_text(world, sizes.megabytes, sizes.rounds),
-        "long page": lambda: [screens.of_a_long_session(world, sizes.messages, sizes.rounds)],
-        "fan-out": lambda: [fanout.to_all(world, sizes.sockets, sizes.rounds)],
-    }
-    figures: list[Figure] = []
+    def take(self, one: Figure | Point) -> None:
+        """One more."""
+        if isinstance(one, Point):
+            self.points.append(one)
+        else:
+            self.figures.append(one)
+
+
+def everything(sizes: Sizes, only: Collection[str] = ()) -> Results:
+    """Every row, the growth curves and the floors of this machine; or the named parts and the floors."""
+    parts = {name: part for name, part in PARTS.items() if not only or name in only}
+    world, results = World(), Results()
     columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=len(parts) + 1)
         for name, measure in parts.items():
             bar.update(task, description=name)
-            figures += measure()
+            for one in measure(world, sizes):
+                results.take(one)
             bar.advance(task)
         bar.update(task, description="floors")
-        return figures, floors.measured(world.home, gets, sizes.samples)
+        results.floors = floors.measured(world.home, sizes.samples)
+    return results
+
+
+Part = Callable[[World, Sizes], Iterable[Figure | Point]]
+
+
+def _journal(world: World, sizes: Sizes) -> list[Figure]:
+    rows = [journals.appends(world.home, size, sizes.samples) for size in (1, 64, 1000)]
+    return [*rows, journals.from_the_agent(world.home, sizes.spoken, sizes.rounds, limited=sizes.limited)]
+
+
+def _ingest(world: World, sizes: Sizes) -> list[Figure]:
+    shapes = ((1, 64), (20, 50), (200, 10))
+    return [row for shape in shapes for row in ingests.batches(world, *shape, sizes.rounds, limited=sizes.limited)]
+
+
+PARTS: Mapping[str, Part] = {
+    "sweep": lambda world, sizes: [sweeps.of_the_living(world, sizes.fleet, sizes.rounds, sizes.limit)],
+    "sweep-kept": lambda world, sizes: composite.of_the_living(world, sizes.fleet, sizes.rounds, limited=sizes.limited),
+    "sweep-troubled": lambda world, sizes: sweeps.of_the_troubled(
+        world, sizes.fleet, sizes.rounds, limited=sizes.limited
+    ),
+    "sweep-losses": lambda world, sizes: [sweeps.of_the_dead(world, sizes.losses, sizes.rounds)],
+    "restart": lambda world, sizes: [restarts.of_many(world, sizes.fleet, min(sizes.rounds, 5), limited=sizes.limited)],
+    "journal": _journal,
+    "ingest": _ingest,
+    "catching-up": lambda world, sizes: [catching_up.of_updates(world, sizes.updates)],
+    "catching-up-pg": lambda world, sizes: catching_up.on_postgresql(sizes.updates),
+    "memory": lambda world, sizes: [memory.of_an_agentctl(world.home, min(sizes.rounds, 5), limited=sizes.limited)],
+    "latency": lambda world, sizes: latencies.of_a_turn(world, sizes.work),
+    "resume": lambda world, sizes: resumes.of_a_killed_agent(world, sizes.resumes, limited=sizes.limited),
+    "death": lambda world, sizes: deaths.to_ready(world, sizes.resumes),
+    "workflow": lambda world, sizes: workflows.of_nodes(world, sizes.nodes),
+    "storm": lambda world, sizes: storms.of_many(world, sizes.storm, sizes.storm_agents, limited=sizes.limited),
+    "screen": lambda world, sizes: screens.of_a_fast_agent(world, sizes.work),
+    "terminal": lambda world, sizes: terminals.of_a_long_text(world, sizes.megabytes, sizes.rounds),
+    "long-page": lambda world, sizes: [screens.of_a_long_session(world, sizes.messages, sizes.rounds)],
+    "fan-out": lambda world, sizes: fanout.to_all(world, sizes.sockets, sizes.rounds, limited=sizes.limited),
+    "growth": lambda world, sizes: growth.curves(world, sizes.growth, min(sizes.rounds, 3)),
+}
+"""By name: what ``--only`` takes."""

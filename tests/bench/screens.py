@@ -202,7 +202,7 @@ def of_a_long_session(world: World, messages: int, rounds: int) -> Figure:
         assert len(list(MessagePart.objects.values_list("message_id", "text"))) == messages
 
     render()
-    seconds, floor = asyncio.run(_in_turn(rounds, render, read))
+    seconds, floor = asyncio.run(in_turn_with_orm(rounds, render, read))
     return Figure(f"session page, {messages} messages", min(seconds), "reading the rows", min(floor))
 
 
@@ -219,7 +219,7 @@ def _talk_long(session: TaskSession, messages: int) -> None:
     TaskSession.objects.filter(id=session.id).update(last_seq=messages)
 
 
-async def _in_turn(rounds: int, *runs: Callable[[], None]) -> list[list[float]]:
+async def in_turn_with_orm(rounds: int, *runs: Callable[[], None]) -> list[list[float]]:
     """The ORM wants a thread without a loop."""
     writer = DatabaseThread("bench")
     try:

@@ -18,29 +18,37 @@ from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World, fleet_of
 
 TIMEOUT = 1.0
+ADDED_LIMIT = 1.0
+"""Whoever does not answer adds the timeout, and no more."""
 
 
 def of_the_living(world: World, count: int, rounds: int, limit: float | None) -> Figure:
     """A dry sweep over a fleet that answers."""
     with fleet_of(count, "127.1.0.1") as fleet:
         world.fill(fleet)
-        seconds, floor = asyncio.run(_beside_gets(fleet, rounds, Counter({Observed.ALIVE: count})))
+        seconds, floor = asyncio.run(beside_gets(fleet, rounds, Counter({Observed.ALIVE: count})))
     return Figure(f"sweep of {count:,} live", seconds, f"{count:,} bare GETs", floor, limit=limit)
 
 
-def of_the_troubled(world: World, count: int, rounds: int, limit: float | None) -> Figure:
+def of_the_troubled(world: World, count: int, rounds: int, *, limited: bool) -> list[Figure]:
     """The same with 10 % that refuse and 1 % that hang: the timeout passes once, not for each of them."""
     refusing, hanging = count // 10, max(1, count // 100)
     answering = count - refusing - hanging
     with fleet_of(count, "127.2.0.1", refusing=refusing, hanging=hanging) as fleet:
         world.fill(fleet)
         expected = Counter({Observed.ALIVE: answering, Observed.DEAD: refusing, Observed.UNKNOWN: hanging})
-        seconds, gets = asyncio.run(_beside_gets(fleet, rounds, expected, TIMEOUT))
-    floor = f"{TIMEOUT:g} s + {answering:,} bare GETs"
-    return Figure(f"the same, {refusing} refuse, {hanging} hang", seconds, floor, TIMEOUT + gets, limit=limit)
+        seconds, gets = asyncio.run(beside_gets(fleet, rounds, expected, TIMEOUT))
+    with fleet_of(count, "127.2.0.1") as fleet:
+        world.fill(fleet)
+        living, _ = asyncio.run(beside_gets(fleet, rounds, Counter({Observed.ALIVE: count}), TIMEOUT))
+    row, limit = f"the same, {refusing} refuse, {hanging} hang", ADDED_LIMIT if limited else None
+    return [
+        Figure(row, seconds, f"{TIMEOUT:g} s + {answering:,} bare GETs", TIMEOUT + gets),
+        Figure(row, seconds, f"{TIMEOUT:g} s + the sweep of {count:,} live", TIMEOUT + living, limit=limit),
+    ]
 
 
-async def _beside_gets(
+async def beside_gets(
     fleet: Sequence[StandIn], rounds: int, expected: Counter[Observed], timeout: float = 0.0
 ) -> list[float]:
     """Best rounds of a sweep, and of the GETs of those that answer."""

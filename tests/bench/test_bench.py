@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+from tests.bench.keeping import BenchFile
 from tests.postgresql import binaries
 from tests.services import ROOT, chromium, missing
 
 ROWS = (
     "sweep of 20 live",
+    "sweep of 20, kept",
+    "restart, 20 attached again",
+    "500 lines of an agent, durable",
+    "agentctl, idle",
+    "group_send, in memory",
+    "bare bulk_create of an event each",
+    "aiohttp + bulk_update",
+    "board, tasks",
     "the same, 2 refuse, 1 hang",
     "sweep that writes 3 losses",
     "journal, 1 line until durable",
@@ -26,6 +36,7 @@ ROWS = (
         if not missing("codex-acp") and not missing("acpx")
         else ()
     ),
+    "workflow, each of 2 shell nodes",
     "session page, 50 messages",
     "one event to 20 sockets",
     *(("agent to screen, 200 a second, p50", "agent to screen, 200 a second, p95") if chromium() else ()),
@@ -38,8 +49,12 @@ ROWS = (
 )
 
 
-def test_a_quick_run_has_every_row() -> None:
-    argv = [sys.executable, "-W", "error", "-m", "tests.bench", "--quick"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+def test_a_quick_run_has_every_row(tmp_path: Path) -> None:
+    kept = tmp_path / "bench.json"
+    argv = [sys.executable, "-W", "error", "-m", "tests.bench", "--quick", "--out", str(kept)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert [row for row in ROWS if row not in done.stdout] == []
+    run = BenchFile.read(kept)
+    assert run.quick
+    assert {point.curve for point in run.points}

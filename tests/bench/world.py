@@ -7,7 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,8 @@ from executors_app.stand_in import StandIn
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Repository, Task, TaskSession
 from tests.services import ROOT
+
+AT_ONCE = 500
 
 
 class World:
@@ -70,6 +73,15 @@ class World:
         TaskSession.objects.bulk_create(sessions)
         pairs = zip(fleet, sessions, strict=True)
         ExecutorRunning.objects.bulk_create([self._execution(one, session) for one, session in pairs])
+
+    @staticmethod
+    def end(session_ids: Iterable[uuid.UUID]) -> None:
+        """These have ended for good, and nothing of them runs."""
+        ended = list(session_ids)
+        for start in range(0, len(ended), AT_ONCE):
+            some = ended[start : start + AT_ONCE]
+            TaskSession.objects.filter(id__in=some).update(state=SessionState.COMPLETED)
+            ExecutorRunning.objects.filter(session_id__in=some).update(status=ExecutorRunning.Status.STOPPED)
 
     def _session(self, one: StandIn, task: Task, values: dict[str, Any]) -> TaskSession:
         return TaskSession(

@@ -17,7 +17,10 @@ from tests.chaos.matrix import Group, Outcome, run
 from tests.chaos.report import Bar, matrix_table, summary
 from tests.chaos.walk import Walk
 from tests.chaos.world import World
+from tests.drills.deployment import Deployment
 from tests.environment import DATABASE_URL
+from tests.workflows.kills import drill
+from tests.workflows.runs import Desk
 
 NAMES = [point.name for point in POINTS]
 TOGETHER = 6
@@ -29,6 +32,7 @@ def every_group(prefixes: Sequence[str]) -> list[Group]:
     """All cells: each point alone with every behaviour; the command's points a few at a time."""
     agents = list(BEHAVIOURS.values())
     groups = [Group([name], [one for one in agents if not why_unreachable(name, one)]) for name in NAMES]
+    groups = [group for group in groups if group.behaviours]
     by_command = [point.name for point in POINTS if "recover_sessions" in point.processes]
     some = [BEHAVIOURS[name] for name in BY_COMMAND]
     dealt = [by_command[part::TOGETHER] for part in range(TOGETHER)]
@@ -51,11 +55,34 @@ def run_matrix(world: World, groups: Sequence[Group]) -> tuple[Outcome, list[Gro
     return outcome, unreached
 
 
+def killed_runs(home: Path, seed: int, kills: int) -> list[str]:
+    """So many runs of a workflow are killed in their third iteration, at moments that follow from ``seed``."""
+    violations, made = list[str](), Deployment(home)
+    if not kills:
+        return violations
+    home.mkdir()
+    bar = Bar("runs  ", kills)
+    try:
+        made.prepare()
+        made.serve()
+        desk = Desk(made)
+        for number in range(kills):
+            bar.show(number)
+            violations += [f"killed_run: {what}" for what in drill(desk, seed + number)]
+    finally:
+        made.close()
+    bar.show(kills)
+    return violations
+
+
 def main() -> int:
     """Run what was asked for; 1 where anything was violated or not reached."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=None, help="of the walk; drawn and told if left out")
     parser.add_argument("--kills", type=int, default=200, help="of the walk; 0 leaves it out (default: %(default)s)")
+    parser.add_argument(
+        "--workflow-kills", type=int, default=20, help="runs of a workflow, each killed once (default: %(default)s)"
+    )
     parser.add_argument("--no-matrix", action="store_true", help="the walk alone")
     parser.add_argument("--points", nargs="*", default=[], metavar="PREFIX", help="of the matrix, only these")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite", help="(default: %(default)s)")
@@ -75,6 +102,7 @@ def main() -> int:
                 outcome.add(Walk(world, seed, bar.show).run(options.kills))
         finally:
             world.close()
+        outcome.violations += killed_runs(Path(home) / "workflows", seed, options.workflow_kills)
     return _tell(groups, outcome, unreached, options.kills, seed)
 
 

@@ -62,6 +62,10 @@ NEEDS: Final = {
     **dict.fromkeys(("supervisor.answer_sent", "agentctl.permission_asked", "agentctl.answer_journaled"), "ask"),
     **dict.fromkeys(("supervisor.cancel_sent", "agentctl.cancel_remembered", "agentctl.cancel_asked"), "long"),
     **dict.fromkeys(("supervisor.start_failed", "supervisor.start_failure_written"), "failure"),
+    **dict.fromkeys(("agentctl.job_prepared", "agentctl.job_remembered"), "script"),
+    **dict.fromkeys(("agentctl.job_spawned", "agentctl.job_ended"), "script"),
+    **dict.fromkeys(("workflow.step_written", "workflow.step_committed"), "workflow"),
+    **dict.fromkeys(("workflow.job_asked", "workflow.jobs_ended"), "workflow"),
     **dict.fromkeys(("agentctl.segment_added", "agentctl.segment_dropped"), "segment"),
 }
 """The stage of life that a point needs; a point that is not here needs nothing of its agent."""
@@ -70,11 +74,19 @@ FAILING: Final = frozenset({"hangs_at_initialize", "hangs_at_load", "refuses_loa
 """Those whose starts fail by themselves."""
 
 
+ELSEWHERE: Final = {
+    "script": "it is in no workflow; tests/agentctl kills there",
+    "workflow": "it is in no workflow; tests/drills kills there",
+}
+
+
 def why_unreachable(point: str, behaviour: Behaviour) -> str:
     """Why a session with this agent never comes to this point; empty where it must."""
     stage = NEEDS.get(point, "")
     if stage == "failure":
         return "" if behaviour.name in FAILING else "its starts do not fail"
+    if stage in ELSEWHERE:
+        return ELSEWHERE[stage]
     if stage == "segment":
         return "" if behaviour.name == "floods" else "it says too little for a second segment"
     if stage == "leftovers":

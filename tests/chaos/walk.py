@@ -30,7 +30,8 @@ LONGEST_PAUSE: Final = 1.5
 """Seconds at most between two kills, and between two actions of a user."""
 AGENTS: Final = ("honest", "forks", "garbage", "relaunches_itself")
 TEXTS: Final = ("work 0.5", "work 2", "ask", "tool\nwork 0.3", "work 0.2\nask\nwork 0.2", "remember walrus")
-POINTS: Final = sorted(point for point in crash_points.POINTS if not point.startswith("shutdown."))
+ELSEWHERE: Final = ("shutdown.", "agentctl.job_", "workflow.")
+POINTS: Final = sorted(point for point in crash_points.POINTS if not point.startswith(ELSEWHERE))
 VICTIMS: Final = (
     *("web", "supervisor", "supervisor", "worker", "agentctl", "agent", "shutdown", "point", "point", "point"),
 )

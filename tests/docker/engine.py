@@ -16,6 +16,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -208,21 +209,26 @@ def build_image(engine: Engine) -> str:
     client = engine.client(timeout=300)
     try:
         base = machine_image.import_into(client)
-        told = client.build(
-            fileobj=_context(),
-            custom_context=True,
-            dockerfile="Dockerfile.agentctl",
-            tag=IMAGE,
-            buildargs={"BASE": base},
-            network_mode="none",
-            rm=True,
-            decode=True,
-        )
-        said = list(told)
-        assert not [line for line in said if "error" in line], said[-3:]
+        return build(client, "Dockerfile.agentctl", ("requirements", "executors_app"), IMAGE, BASE=base)
     finally:
         client.close()
-    return IMAGE
+
+
+def build(client: Any, dockerfile: str, names: Iterable[str], tag: str, **arguments: str) -> str:
+    """Build a Dockerfile as it stands, without a network, of files and directories of the project; its ``tag``."""
+    told = client.build(
+        fileobj=_context((dockerfile, *names)),
+        custom_context=True,
+        dockerfile=dockerfile,
+        tag=tag,
+        buildargs=arguments,
+        network_mode="none",
+        rm=True,
+        decode=True,
+    )
+    said = list(told)
+    assert not [line for line in said if "error" in line], said[-3:]
+    return tag
 
 
 def add_programs(engine: Engine, programs: Path) -> str:
@@ -240,11 +246,15 @@ def add_programs(engine: Engine, programs: Path) -> str:
     return f"{name}-more:{tag}"
 
 
-def _context() -> io.BytesIO:
+def _context(names: Iterable[str]) -> io.BytesIO:
     """What ``.dockerignore`` lets through, as a tar."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name in ("Dockerfile.agentctl", "requirements", "executors_app"):
-            tar.add(ROOT / name, name, filter=lambda info: None if "__pycache__" in info.name else info)
+        for name in names:
+            tar.add(ROOT / name, name, filter=lambda info: None if _is_left_out(info.name) else info)
     packed.seek(0)
     return packed
+
+
+def _is_left_out(name: str) -> bool:
+    return "__pycache__" in name or name == "frontend/node_modules"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -30,8 +31,11 @@ _ACCOUNTS: Final = {
 
 
 @cache
-def archive() -> bytes:
-    """The image's root directory as a tar; about 100 MB, made once in a run."""
+def archive(requirements: str = "agentctl", more_programs: str = "") -> bytes:
+    """The image's root directory as a tar; about 100 MB, made once in a run.
+
+    It has the packages of ``requirements/<requirements>.txt``, as they are installed for these tests.
+    """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tree = _Tree(tar)
@@ -40,11 +44,11 @@ def archive() -> bytes:
             if top.is_symlink() and top.name.startswith(("bin", "lib", "sbin")):
                 tree.follow(top)
         tree.take(interpreter)
-        for program in filter(None, map(shutil.which, PROGRAMS.split())):
+        for program in filter(None, map(shutil.which, f"{PROGRAMS} {more_programs}".split())):
             tree.take(Path(program))
         tree.take_all(Path(sysconfig.get_path("stdlib")))
         tree.take_all(Path(subprocess.check_output(["git", "--exec-path"], text=True).strip()))
-        _take_packages(tree, _site_packages(interpreter))
+        _take_packages(tree, _site_packages(interpreter), requirements)
         tree.link("/usr/local/bin/python3", str(interpreter))
         for place, text in _ACCOUNTS.items():
             tree.write(place, text.encode())
@@ -53,11 +57,11 @@ def archive() -> bytes:
     return packed.getvalue()
 
 
-def import_into(engine: Any) -> str:
-    """Make the image in an engine (a ``docker.APIClient``); its name."""
+def import_into(engine: Any, tag: str = "test", **of_archive: str) -> str:
+    """Make the image in an engine (a ``docker.APIClient``) of what ``archive`` is told; its name."""
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    engine.import_image_from_data(archive(), repository=NAME, tag="test", changes=[f"ENV PATH={path}"])
-    return f"{NAME}:test"
+    engine.import_image_from_data(archive(**of_archive), repository=NAME, tag=tag, changes=[f"ENV PATH={path}"])
+    return f"{NAME}:{tag}"
 
 
 @contextmanager
@@ -113,7 +117,9 @@ class _Tree:
             self._tar.addfile(_entry(place[1:], tarfile.SYMTYPE, target))
 
     def write(self, place: str, data: bytes) -> None:
-        """A file of its own."""
+        """A file of its own, unless it is there."""
+        if not self._is_new(Path("/") / place):
+            return
         self.directory(str(PurePosixPath(place).parent))
         info = _entry(place, tarfile.REGTYPE)
         info.size, info.mode = len(data), 0o644
@@ -160,7 +166,8 @@ def _entry(place: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
 
 def _files_below(root: Path) -> Iterator[Path]:
     for path in sorted(root.iterdir()):
-        if path.name in _LEFT_OUT or path.name.startswith("config-"):
+        is_needed = (path.parent.name, path.name) == ("django", "test")  # its name alone is that of tests
+        if (path.name in _LEFT_OUT and not is_needed) or path.name.startswith("config-"):
             continue
         if path.is_dir() and not path.is_symlink():
             yield from _files_below(path)
@@ -175,7 +182,7 @@ def _is_elf(path: Path) -> bool:
 
 def _libraries(path: Path) -> list[Path]:
     told = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False).stdout
-    return [Path(found) for found in _LIBRARY.findall(told)]
+    return [Path(os.path.normpath(found)) for found in _LIBRARY.findall(told)]
 
 
 def _site_packages(interpreter: Path) -> Path:
@@ -183,9 +190,9 @@ def _site_packages(interpreter: Path) -> Path:
     return Path(subprocess.check_output([str(interpreter), "-I", "-c", code], text=True).strip())
 
 
-def _take_packages(tree: _Tree, into: Path) -> None:
-    """What agentctl needs of others, as it is installed for these tests."""
-    listed = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements" / "agentctl.txt").read_text(), re.MULTILINE)
+def _take_packages(tree: _Tree, into: Path, requirements: str) -> None:
+    """What is needed of others, as it is installed for these tests."""
+    listed = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements" / f"{requirements}.txt").read_text(), re.MULTILINE)
     for name in listed:
         try:
             found = metadata.distribution(name)

@@ -26,8 +26,8 @@ class Snippet:
 
 
 def documents() -> list[Path]:
-    """Every page, the README among them."""
-    return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+    """Every page, those beside the README among them."""
+    return [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *sorted(DOCS.glob("*.md"))]
 
 
 @cache

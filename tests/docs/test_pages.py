@@ -67,7 +67,7 @@ def test_what_a_page_says_to_run_runs(page: Path, tmp_path: Path) -> None:
             command = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-W", "error", "-c"]}
             argv = [*command[snippet.language], snippet.text]
             ran = subprocess.run(
-                argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+                argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
             )
             assert ran.returncode == 0, f"{snippet.text}\n{ran.stdout}{ran.stderr}"
 

@@ -78,6 +78,8 @@ class Deployment:
             "KANDEV_RECONCILE_INTERVAL": "2",
             **databases.new_database(),
         }
+        self.code = ROOT
+        """Whose code it runs: this one, or an older one."""
         self.seeded: dict[str, Any] = {}
         self.url = ""
         self.urls: list[str] = []
@@ -103,9 +105,9 @@ class Deployment:
     ) -> subprocess.CompletedProcess[str]:
         """Run one management command to its end."""
         return subprocess.run(
-            [sys.executable, str(MANAGE), *args],
+            [sys.executable, str(self.code / MANAGE.name), *args],
             env=self.env | dict(env or {}),
-            cwd=ROOT,
+            cwd=self.code,
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -141,9 +143,9 @@ class Deployment:
         """Start web, supervisor and worker, and wait until they say that they are ready."""
         log = (self.home / "serve.log").open("ab")
         self.server = subprocess.Popen(
-            [sys.executable, str(MANAGE), "serve", "--port", str(self.port)],
+            [sys.executable, str(self.code / MANAGE.name), "serve", "--port", str(self.port)],
             env=self.env | dict(env or {}),
-            cwd=ROOT,
+            cwd=self.code,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,23 +37,27 @@ def served_by(deployment: Deployment, webs: int) -> Iterator[list[str]]:
             end(process)
 
 
-def web(deployment: Deployment) -> tuple[str, subprocess.Popen[bytes]]:
-    """A web process of its own, and its address."""
+def web(deployment: Deployment, env: Mapping[str, str] | None = None) -> tuple[str, subprocess.Popen[bytes]]:
+    """A web process of its own, and its address; ``env`` is where it differs from the deployment."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     with listener:
         number = listener.fileno()
         arguments = ("-m", "daphne", "-v", "0", "--fd", str(number), "kandev.asgi:application")
-        return f"http://127.0.0.1:{listener.getsockname()[1]}", start(deployment, *arguments, keeps=(number,))
+        return f"http://127.0.0.1:{listener.getsockname()[1]}", start(deployment, *arguments, keeps=(number,), env=env)
 
 
 def start(
-    deployment: Deployment, *arguments: str, keeps: tuple[int, ...] = (), log: str = "serve.log"
+    deployment: Deployment,
+    *arguments: str,
+    keeps: tuple[int, ...] = (),
+    log: str = "serve.log",
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """A Python process of the deployment, in a session of its own; ``log`` is the file that it adds to."""
     with Path(deployment.home / log).open("ab") as stderr:
         return subprocess.Popen(
             [sys.executable, *arguments],
-            env=deployment.env,
+            env=deployment.env | dict(env or {}),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=stderr,

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
+
 from tests.drills.deployment import Deployment
 from tests.real_agents.model_server import running_model
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.any_database
 
 KEY: Final = "sk-this-is-nobodys-business"
 

@@ -9,6 +9,8 @@ import pytest
 from tests.drills.deployment import Deployment
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 STATE_AFTER = {
     "agentctl.prompt_journaled": "held",
     "agentctl.prompt_accepted": "held",

@@ -16,6 +16,8 @@ import pytest
 from tests.drills.deployment import Deployment, Session
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 NOTICED_WITHIN = 2.0
 """Seconds from a death on this machine until it is known."""
 CRASHES: dict[str, Any] = {

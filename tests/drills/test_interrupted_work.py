@@ -14,6 +14,8 @@ import pytest
 from tests.drills.deployment import ROOT, Deployment, Session
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 
 def _forking() -> dict[str, Any]:
     """A demo agent that leaves processes running in the background."""

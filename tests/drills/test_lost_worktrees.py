@@ -13,6 +13,8 @@ from tests.drills.deployment import Deployment, Session
 from tests.waiting import eventually
 from tests.workspace.trees import make_six, state_of
 
+pytestmark = pytest.mark.any_database
+
 Lose = Callable[[Deployment, Session, Path], None]
 
 

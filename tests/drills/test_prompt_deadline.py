@@ -12,6 +12,8 @@ from tests.drills.deployment import ApiError, Deployment, Session
 from tests.drills.parts import served_by
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:

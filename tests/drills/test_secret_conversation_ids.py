@@ -8,6 +8,7 @@ import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from django.apps import apps
 from django.db.models import Model
 
@@ -15,6 +16,8 @@ from executors_app.agentctl.discretion import fingerprint
 from tests.drills.deployment import Deployment, Session
 from tests.drills.families import descendants
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.any_database
 
 KEPT_BY_AGENTCTL = ("token.json", "memory.jsonl")
 """Where it must keep it, 0600, so that a restart of it does not forget."""

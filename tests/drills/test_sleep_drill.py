@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.drills.deployment import Deployment
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.any_database
 
 
 def test_an_idle_session_sleeps_through_a_restart_and_a_prompt_wakes_it(deployment: Deployment) -> None:

@@ -42,6 +42,18 @@ def test_a_second_sweep_starts_writes_and_announces_nothing(deployment: Deployme
     assert [row["agent_action"] for row in document["sessions"]] == ["reattach", "reattach"]
 
 
+def test_when_the_command_ends_the_log_has_all_that_its_starts_wrote(deployment: Deployment) -> None:
+    deployment.serve()
+    session = idle_session(deployment)
+    deployment.kill_server()
+    session.kill_everything()
+
+    deployment.recover()
+
+    (row,) = deployment.rows("SELECT journal_seq FROM executors_running")
+    assert row["journal_seq"] == json.loads(session.journal().splitlines()[-1])["seq"]
+
+
 def test_three_sweeps_at_once_resume_a_session_once(deployment: Deployment) -> None:
     deployment.serve()
     session = idle_session(deployment)

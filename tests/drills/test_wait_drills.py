@@ -15,6 +15,8 @@ from tests.drills.deployment import ApiError, Deployment, Session
 from tests.drills.parts import served_by
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 CALLERS = 50
 
 

@@ -18,6 +18,7 @@ from tests.executors.places import (
     Place,
     client_of,
     config_of,
+    ended_job,
     forget,
     git_in,
     known,
@@ -28,6 +29,7 @@ from tests.executors.places import (
     start_agent,
 )
 from tests.executors.repositories import run_git
+from tests.waiting import eventually_async
 
 
 class RuntimeContract:
@@ -74,6 +76,30 @@ class RuntimeContract:
         assert again.boot_id != launched.boot_id
         assert again.worktree_path == launched.worktree_path
         assert (seen(place, again) / "mine").read_text() == "uncommitted\n"
+
+    async def test_a_script_runs_once_in_the_worktree_whoever_is_killed(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        client = client_of(spec, launched)
+        short, long = {"script": "pwd; echo ran >>times; exit 3"}, {"script": "echo ran >>others; sleep 3600"}
+        await client.start_job("run-1/build#2", short)
+        ended = await ended_job(client, "run-1/build#2")
+        assert (ended["state"], ended["exit_code"]) == ("ended", 3)
+        assert ended["stdout"] == f"{launched.worktree_path}\n"
+        await client.start_job("run-1/other", long)
+        others = seen(place, launched) / "others"
+        assert await eventually_async(others.exists, 60)
+
+        place.kill(spec)
+        await look(place, row_of(place, spec, launched))
+        client = client_of(spec, await place.runtime.launch(known(spec, launched)))
+
+        assert await client.start_job("run-1/build#2", short) == ended
+        other = await client.start_job("run-1/other", long)
+        assert other["state"] in ("ended", "lost")
+        assert other["error"] in ("agentctl_ended", "lost")
+        for file in ("times", "others"):
+            assert (seen(place, launched) / file).read_text() == "ran\n"
 
     async def test_one_that_was_never_started_is_dead_and_can_be_made(self, place: Place) -> None:
         found = await look(place, row_of(place, spec_for(place)))

@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from executors_app.agentctl.protocol import Job
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
 from executors_app.runtimes import Runtime
 from executors_app.wire import trust_of
 from tests.executors.launches import TOKEN
 from tests.executors.repositories import run_git
+from tests.waiting import eventually_async
 
 
 class Place(Protocol):
@@ -137,6 +139,17 @@ def client_of(spec: LaunchSpec, launched: Launched, generation: int = 1) -> Agen
     """The real client of what was launched."""
     trust = trust_of(spec.config)
     return AgentctlClient(launched.url, TOKEN, spec.execution_id, generation=generation, trust=trust)
+
+
+async def ended_job(client: AgentctlClient, job_id: str) -> Job:
+    """A job once it has ended."""
+
+    async def ended() -> Any:
+        answer = await client.job(job_id, wait=20)
+        return answer if answer["state"] != "running" else None
+
+    found: Job = await eventually_async(ended, 60, describe="the end of the job")
+    return found
 
 
 async def start_agent(

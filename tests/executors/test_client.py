@@ -19,6 +19,7 @@ from executors_app.errors import (
     AgentctlRefused,
     AgentctlUnreachable,
     ExecutorError,
+    JobsUnsupported,
     StaleGeneration,
 )
 
@@ -87,6 +88,9 @@ def client_of(url: str, **options: Any) -> AgentctlClient:
 CALLS: list[tuple[str, tuple[Any, ...], tuple[str, str, Any]]] = [
     ("status", (), ("GET", "/status", b"")),
     ("capabilities", (), ("GET", "/capabilities", b"")),
+    ("start_job", ("a/b", {"script": "true"}), ("POST", "/jobs", {"script": "true", "job_id": "a/b"})),
+    ("job", ("a/b",), ("GET", "/jobs/a%2Fb?wait=0", b"")),
+    ("cancel_job", ("../status",), ("POST", "/jobs/..%2Fstatus/cancel", {})),
     ("start_agent", ({"launch_id": "l"}, 5.0), ("POST", "/agent/start", {"launch_id": "l"})),
     ("stop_agent", (2.0, "i"), ("POST", "/agent/stop", {"grace": 2.0, "intent_id": "i"})),
     (
@@ -165,6 +169,27 @@ async def test_a_refusal_carries_agentctls_own_words(
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.refusal) == (status, refusal)
     assert caught.value.details["answer"] == json.loads(body)
+
+
+OLD = json.dumps({"code": "not_found", "message": "Not Found", "details": {}}).encode()
+NO_JOB = json.dumps({"code": "job_unknown", "message": "No.", "details": {}}).encode()
+JOB_CALLS: list[tuple[str, tuple[Any, ...]]] = [("start_job", ("j", {})), ("job", ("j",)), ("cancel_job", ("j",))]
+
+
+@pytest.mark.parametrize(("name", "arguments"), JOB_CALLS, ids=[name for name, _ in JOB_CALLS])
+async def test_an_agentctl_from_before_there_were_jobs_is_told_from_one_that_knows_no_such_job(
+    name: str, arguments: tuple[Any, ...]
+) -> None:
+    async with testing.answering(testing.http_answer(404, OLD)) as url:
+        with pytest.raises(JobsUnsupported) as old:
+            await getattr(client_of(url), name)(*arguments)
+    assert "start it again" in old.value.message
+    assert old.value.permanent
+
+    async with testing.answering(testing.http_answer(404, NO_JOB)) as url:
+        with pytest.raises(AgentctlRefused) as unknown:
+            await getattr(client_of(url), name)(*arguments)
+    assert unknown.value.refusal == "job_unknown"
 
 
 @pytest.mark.parametrize("url", ["", "not a url", "ftp://127.0.0.1", "http://127.0.0.1:99999"])

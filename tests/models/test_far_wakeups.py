@@ -1,4 +1,4 @@
-"""Hosts that share a PostgreSQL wake one another; a connection that breaks is made anew."""
+"""Hosts that share a PostgreSQL, and no Redis, wake one another by it; a connection that breaks is made anew."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from django.db import connection, transaction
 
 from sessions_app.models import NewEvent, append, wakeups
-from sessions_app.models.far_wakeups import CHANNEL, Relay
+from sessions_app.models.far_wakeups import Relay
+from sessions_app.models.notify_line import CHANNEL
 from tests.databases import url_of_test_database
 from tests.models.test_wakeups import hears
 from tests.supervisor.rows import make_session

@@ -18,6 +18,7 @@ from sessions_app.models import LoginLink, SweepRequest
 from sessions_app.services import api_tokens
 from tests.pages.browsers import NO_SOCKET, Visit
 from tests.pages.test_browser import busy_session
+from tests.pages.workflows import looped_run
 from tests.pages.world import World, make_sweep, make_world, supervise
 from tests.rights.matrix import PAGES
 
@@ -56,12 +57,15 @@ def names(world: World) -> Mapping[str, Any]:
     world.ada.save()
     api_tokens.make(world.ada, "Nightly build", "write", 90)
     asked = SweepRequest.objects.create(by=world.ada, sweep=sweep, report={"sessions": []})
+    run = looped_run(world, session)
     return {
         "task_id": session.task_id,
         "session_id": session.id,
         "sweep_id": sweep.id,
         "request_id": asked.id,
         "team_id": world.team.pk,
+        "workflow_id": run.workflow_id,
+        "run_id": run.id,
     }
 
 

@@ -19,6 +19,8 @@ from tests.remote.deployment import RemoteDeployment
 from tests.remote.place import RemotePlace
 from tests.waiting import eventually, eventually_async
 
+pytestmark = pytest.mark.any_database
+
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill -9", "a stop"])
 async def test_instances_outlive_the_daemon_and_are_found_again(

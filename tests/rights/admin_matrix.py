@@ -86,7 +86,10 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/tasksession": {**EDITED, **SAYS_NOTHING},
     "sessions_app/teampolicy": {**KEPT, **SAYS_NOTHING},
     "sessions_app/teamrole": KEPT,
+    "sessions_app/noderun": RECORD,
     "sessions_app/webhook": RECORD,
+    "sessions_app/workflow": RECORD,
+    "sessions_app/workflowrun": RECORD,
 }
 
 SITE: Final[Mapping[str, Methods]] = {

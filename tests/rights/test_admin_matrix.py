@@ -18,6 +18,8 @@ from tests.rights.matrix import Methods
 from tests.rights.urls import addresses
 from tests.rights.world import ROLES, Cast, browsers, make_full_cast, tried
 
+pytestmark = pytest.mark.any_database
+
 ROUTES = {
     re.sub(r"\(\?P<app_label>[^)]*\)", "<app_label>", route.removeprefix("admin/"))
     for route in addresses()

@@ -13,6 +13,8 @@ from tests.rights.matrix import API, PAGES, Methods, Row
 from tests.rights.urls import addresses
 from tests.rights.world import ROLES, Cast, browsers, make_cast, tried
 
+pytestmark = pytest.mark.any_database
+
 TABLE: dict[str, Methods] = {**API, **PAGES}
 ROUTES = {route: methods for route, methods in addresses().items() if not route.startswith("admin/")}
 HOW_TO = "has no row: say in tests/rights/matrix.py what each role gets"

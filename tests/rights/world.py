@@ -12,7 +12,7 @@ from django.test import Client
 
 from sessions_app.models import ApiToken, TeamRole, Webhook
 from tests.admin.everything import make_set
-from tests.api.world import PERMISSION, World, make_world, prompt
+from tests.api.world import PERMISSION, World, make_world, prompt, workflow_run
 from tests.attention.raising import raised
 
 ROLES: Final = ("anonymous", "stranger", "viewer", "member", "staff")
@@ -39,6 +39,7 @@ def make_cast() -> Cast:
     for state in ("held", "interrupted", "queued"):
         prompt(world.session, state, state)
     item = raised(world.session, "error", "rights")
+    run = workflow_run(world)
     webhook = Webhook.objects.create(user=world.member, url="https://hooks.example/")
     people = {"anonymous": None, "stranger": world.stranger, "viewer": viewer, "member": world.member}
     names = {
@@ -58,6 +59,8 @@ def make_cast() -> Cast:
         "team_id": world.team.pk,
         "user_id": world.member.pk,
         "token_id": ApiToken.mint(world.member, "a program", ApiToken.Scope.WRITE, None)[0].id,
+        "workflow_id": run.workflow_id,
+        "run_id": run.id,
         "what": "done",
         "action": "stop",
     }

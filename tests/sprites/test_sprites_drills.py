@@ -29,6 +29,8 @@ from tests.sprites.deployment import SpritesDeployment, SpriteSession
 from tests.sprites.stand_in import StandIn
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 __all__ = [
     "test_a_second_sweep_starts_writes_and_announces_nothing",
     "test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane",

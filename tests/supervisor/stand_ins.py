@@ -55,6 +55,10 @@ class Host:
 
     def __init__(self) -> None:
         self.seats: dict[str, Seat] = {}
+        self.left: dict[str, list[dict[str, Any]]] = {}
+        """Journals of those that are gone, by execution id: as they lie on a disk."""
+        self.heard: dict[str, list[str]] = {}
+        """The message ids that each was ever given, whoever of them lived then."""
         self.starting = self.most_starting = self.started = 0
 
     def app(self) -> web.Application:
@@ -64,7 +68,11 @@ class Host:
             [
                 web.post("/launch/{id}", self._launch),
                 web.post("/end/{id}", self._end),
+                web.post("/seat/{id}", self._sit),
                 web.get("/counts", self._counts),
+                web.get("/books", self._books),
+                web.get("/left/{id}", self._left_journal),
+                web.get("/bare", self._bare),
                 web.get("/{id}/status", self._status),
                 web.get("/{id}/events", self._events),
                 web.get("/{id}/agent/session", self._session),
@@ -90,8 +98,23 @@ class Host:
         self.seats.setdefault(request.match_info["id"], Seat())
         return web.json_response({})
 
+    async def _sit(self, request: web.Request) -> web.Response:
+        """Here with a live agent, as if it had been launched long ago."""
+        self.seats.setdefault(request.match_info["id"], Seat()).launch_id = "stand-in"
+        return web.json_response({})
+
+    async def _bare(self, request: web.Request) -> web.WebSocketResponse:
+        """A WebSocket that nobody is at: the least that a stream costs."""
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for _ in socket:
+            pass
+        return socket
+
     async def _end(self, request: web.Request) -> web.Response:
-        seat = self.seats.pop(request.match_info["id"], Seat())
+        key = request.match_info["id"]
+        seat = self.seats.pop(key, Seat())
+        self.left[key] = seat.lines or self.left.get(key, [])
         for socket in list(seat.sockets):
             await socket.close()
         return web.json_response({})
@@ -101,6 +124,15 @@ class Host:
             {"up": sum(bool(seat.launch_id) for seat in self.seats.values()), "most": self.most_starting,
              "started": self.started}
         )  # fmt: skip
+
+    async def _books(self, request: web.Request) -> web.Response:
+        """Who is up, and what everybody was ever told."""
+        return web.json_response(
+            {"up": [key for key, seat in self.seats.items() if seat.launch_id], "heard": self.heard}
+        )
+
+    async def _left_journal(self, request: web.Request) -> web.Response:
+        return web.json_response(self.left.get(request.match_info["id"], []))
 
     async def _status(self, request: web.Request) -> web.Response:
         key = request.match_info["id"]
@@ -155,7 +187,7 @@ class Host:
 
     @staticmethod
     def _answer(body: Mapping[str, Any]) -> web.Response:
-        outcome = "loaded" if body["strategy"] == "native" else "created"
+        outcome = "resumed" if body["strategy"] == "native" else "created"  # nothing is replayed
         return web.json_response({"outcome": outcome, "resume_token": "conversation", "replayed": 0, "pid": 1})
 
     async def _done(self, request: web.Request) -> web.Response:
@@ -165,10 +197,13 @@ class Host:
     async def _prompt(self, request: web.Request) -> web.Response:
         seat, body = self._seat(request), await request.json()
         message = {"message_id": body["message_id"]}
+        if any(line["kind"] == "prompt.accepted" and line["message_id"] == body["message_id"] for line in seat.lines):
+            return web.json_response({"accepted": True, "duplicate": True}, status=202)
+        self.heard.setdefault(request.match_info["id"], []).append(body["message_id"])
         lines = [
             seat.line("prompt.accepted", **message, text=body["text"], prompt_kind=body["prompt_kind"]),
             seat.line("prompt.delivered", **message),
-            seat.line("message.agent", text="done"),
+            seat.line("message.agent", text=f"answer {body['message_id']}"),
             seat.line("turn.completed", **message, stop_reason="end_turn"),
         ]
         for socket in list(seat.sockets):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.services import intents, tasks
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.grace import Grace
 from sessions_app.supervisor.loop import Supervisor
 from sessions_app.supervisor.start import admission, planning
 from sessions_app.supervisor.start.admission import Doors
@@ -291,6 +293,19 @@ def test_a_start_in_the_grace_of_a_new_supervisor_is_no_try() -> None:
     again.update(claimed_generation=None)
     assert planning.claim(session.id, order.id, MINE.owner, lives=None) is not None
     assert fresh(session).start_attempts == 1
+
+
+def test_the_grace_counts_nothing_of_a_first_start_and_all_that_follow() -> None:
+    grace, one, other = Grace(), uuid.uuid4(), uuid.uuid4()
+    assert not grace.holds_for(one)  # it has not begun
+    grace.begin(60)
+    assert grace.holds_for(one)
+    assert grace.holds_for(one)  # a look is no start
+    grace.used_by(one)
+    assert not grace.holds_for(one)
+    assert grace.holds_for(other)
+    grace.begin(0)
+    assert not grace.holds_for(other)
 
 
 def test_the_machines_memory_bounds_what_says_no_number_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.models import Lease, Supervisor
 from sessions_app.services.intents import order
 from sessions_app.supervisor import beat, leases
-from sessions_app.supervisor.orders import sessions_with_orders
+from sessions_app.supervisor.orders import next_start, sessions_with_orders
 from tests.supervisor.places import AsTold
 from tests.supervisor.rows import change, execution_of, fresh, running_session
 
@@ -126,18 +126,29 @@ def test_only_the_orders_of_sessions_that_nobody_else_holds_are_looked_at() -> N
     rows = [execution(owner=owner, lease_expires_at=LATER) for owner in ("", "me", "dead", "alive")]
     for row in rows:
         order(row.session, "cancel", None)
-    assert sessions_with_orders("me") == {row.session_id: True for row in rows[:3]}
+    found = sessions_with_orders("me")
+    assert {key: one.overtakes for key, one in found.items()} == {row.session_id: True for row in rows[:3]}
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("kinds", "overtakes"), [(["start"], False), (["start", "stop"], True), (["answer", "start"], True)]
+    ("kinds", "overtakes", "starts"),
+    [
+        (["start"], False, True),
+        (["start", "stop"], True, False),
+        (["close", "start"], True, False),
+        (["answer", "start"], True, True),
+        (["answer"], True, False),
+    ],
 )
-def test_it_is_told_whether_an_order_overtakes(kinds: list[str], overtakes: bool) -> None:
+def test_it_is_told_whether_an_order_overtakes_and_which_start_comes_next(
+    kinds: list[str], overtakes: bool, starts: bool
+) -> None:
     row = execution(owner="me", lease_expires_at=LATER)
-    for kind in kinds:
-        order(row.session, kind, None)
-    assert sessions_with_orders("me") == {row.session_id: overtakes}
+    orders = {kind: order(row.session, kind, None) for kind in kinds}
+    (seen,) = sessions_with_orders("me").values()
+    assert (seen.overtakes, seen.start) == (overtakes, orders["start"].id if starts else None)
+    assert seen.start == next_start(row.session_id)
 
 
 @pytest.mark.django_db

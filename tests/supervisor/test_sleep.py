@@ -84,6 +84,7 @@ def put_to_sleep(session: TaskSession, **report: Any) -> bool:
         def told() -> dict[str, Any]:
             answer = plain()
             answer["workspace"]["shells"] = report.get("shells", 0)
+            answer["jobs"] = report.get("jobs", 0)
             answer["agent"].update(report.get("agent", {}))
             answer["pending_permissions"] = report.get("pending", [])
             if report.get("shells", 0) is None:
@@ -176,12 +177,13 @@ def test_who_is_asked_for_something_or_asks_is_not_put_to_sleep(busy: Callable[[
     [
         {"shells": 1},
         {"shells": None},
+        {"jobs": 1},
         {"agent": {"state": "working"}},
         {"agent": {"active_turn": {"message_id": "p1", "since": ""}}},
         {"agent": {"state": "exited"}},
         {"pending": [{"permission_id": "q1"}]},
     ],
-    ids=["a shell is open", "it cannot tell of shells", "at work", "in a turn", "gone", "asks"],
+    ids=["a shell is open", "it cannot tell of shells", "a script runs", "at work", "in a turn", "gone", "asks"],
 )
 def test_agentctl_has_the_last_word(report: dict[str, Any]) -> None:
     assert not put_to_sleep(at_rest(), **report)

@@ -111,7 +111,7 @@ def test_a_resume_beside_a_live_agentctl_asks_little_of_the_database() -> None:
         answer = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": ["write the parser"]}
         assert agent_order.write_started(plan, plan.lease, order, answer, agent_order.known(plan.session_id))
     reads = [query["sql"] for query in asked.captured_queries if query["sql"].startswith("SELECT")]
-    assert len(reads) <= 26, reads
+    assert len(reads) <= 25, reads
 
 
 def test_a_claim_of_what_nobody_wants_any_more_is_settled() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from executors_app.agentctl.protocol import Code
+from executors_app.agentctl.protocol import PROTOCOL_VERSION, Code, is_understood
 from executors_app.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
 
 MAX_ANSWER: Final = 64 * 1024 * 1024
@@ -29,9 +29,13 @@ def read_json(status: int, body: bytes) -> dict[str, Any]:
 
 
 def check_execution(status: Mapping[str, Any], execution_id: str) -> None:
-    """Alive means: it named our execution (rule 3); raises AgentctlForeign."""
+    """Alive means: it named our execution (rule 3), in words that we understand (rule 24); raises AgentctlForeign."""
     if status.get("execution_id") != execution_id:
         raise AgentctlForeign("Another execution's agentctl answered.", reason="other_execution")
+    version = status.get("version", PROTOCOL_VERSION)
+    if not is_understood(version):
+        message = f"This agentctl speaks version {version!r} of our protocol, and we speak {PROTOCOL_VERSION}."
+        raise AgentctlForeign(message, reason="protocol_version")
 
 
 def error_of(status: int, body: bytes) -> ExecutorError:

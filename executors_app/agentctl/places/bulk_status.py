@@ -42,7 +42,7 @@ async def observe_statuses(
 
     Each has ``timeout`` seconds of its own, and no more than ``concurrency`` are asked at a time.
     Errors are AgentctlUnreachable and AgentctlForeign with ``details["reason"]`` (timeout, refused,
-    closed, unreachable, bad_url, not_ours, other_execution, no_json, too_large), or AgentctlRefused.
+    closed, unreachable, bad_url, not_ours, other_execution, protocol_version, no_json, too_large), or AgentctlRefused.
     """
     results: dict[str, dict[str, Any] | ExecutorError] = {}
     waiting = iter(targets)

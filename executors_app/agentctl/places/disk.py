@@ -37,7 +37,7 @@ class Disk:
         """Make the launch's worktree or find it; blocks. Raises WorkspaceGone, RepositoryUnusable."""
         if not spec.repository_path:
             raise RepositoryUnusable("The task names no repository.")
-        worktree = self.worktree_of(spec.session_id, spec.worktree_path, spec.worktree_branch)
+        worktree = self.worktree_of(spec.worktree_owner, spec.worktree_path, spec.worktree_branch)
         worktrees.make(Path(spec.repository_path), spec.base_branch, worktree, existed=bool(spec.worktree_path))
         return worktree
 
@@ -45,7 +45,7 @@ class Disk:
         """Whether the worktree can be had, and the precise reason if it cannot; blocks, changes nothing."""
         if not one.worktree_path:
             return WorkspaceState.REBUILDABLE, ""
-        worktree = self.worktree_of(one.session_id, one.worktree_path, one.worktree_branch)
+        worktree = self.worktree_of(one.worktree_id or one.session_id, one.worktree_path, one.worktree_branch)
         if not one.repository_path and not worktree.path.exists():
             return WorkspaceState.GONE, f"The worktree {worktree.path} was deleted, and its repository is not known."
         try:

@@ -85,6 +85,7 @@ def _start(
         *("--workspace", str(workspace)),
         *("--state-dir", str(places.path)),
         *("--session-id", spec.session_id),
+        *(("--worktree-of", spec.worktree_id) if spec.worktree_id else ()),
         *("--execution-id", spec.execution_id),
         *("--token-file", str(places.token_file)),
         *("--ready-file", str(places.ready_file)),

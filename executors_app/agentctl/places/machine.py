@@ -45,7 +45,7 @@ class Machine:
             pid=agentctl.process.pid,
             boot_id=agentctl.boot_id,
             workspace_path=str(worktree.path),
-            worktree_id=spec.session_id,
+            worktree_id=spec.worktree_owner,
             worktree_path=str(worktree.path),
             worktree_branch=worktree.branch,
             found=agentctl.found,

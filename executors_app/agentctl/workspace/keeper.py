@@ -28,7 +28,7 @@ _NAMED: Final = 20
 
 
 class Keeper:
-    """The recovery snapshots of one session, one at a time."""
+    """The recovery snapshots of one worktree, one at a time; ``session_id`` is the session whose worktree it is."""
 
     def __init__(
         self,

@@ -121,8 +121,18 @@ class _Taking:
         recovery = Recovery("", trees.head, index, session_id)
         message = recovery_ref.message_of(recovery, reason, self.branch())
         commit = self.commit(trees.files, [trees.head, index], message)
-        self.text("update-ref", ref, commit, *([earlier.commit] if earlier else []))
+        try:
+            self.text("update-ref", ref, commit, earlier.commit if earlier else "")
+        except GitFailed:
+            if not self._was_moved(ref, earlier):
+                raise
+            return self.keep(session_id, reason, trees, left_out)
         return Snapshot(ref, commit, dirty, changed=True, left_out=names)
+
+    def _was_moved(self, ref: str, earlier: Recovery | None) -> bool:
+        """Another session that works in the same worktree has kept it meanwhile."""
+        now = str(self.run("rev-parse", "--verify", "--quiet", ref, good=(0, 1)).text)
+        return now not in ("", earlier.commit if earlier else "")
 
     def _earlier(self, ref: str) -> Recovery | None:
         """The present snapshot; one that is damaged is let go, or it would be in the way of every later one."""

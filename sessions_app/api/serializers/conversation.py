@@ -83,8 +83,10 @@ class RunSerializer(RowSerializer):
 class PromptSerializer(RowSerializer):
     """A row of the ledger."""
 
-    resent_as = serializers.CharField(source="resent_as.message_id", read_only=True, default=None)
-    continued_by = serializers.CharField(source="continued_by.message_id", read_only=True, default=None)
+    resent_as = serializers.CharField(source="resent_as.message_id", read_only=True, default=None, allow_null=True)
+    continued_by = serializers.CharField(
+        source="continued_by.message_id", read_only=True, default=None, allow_null=True
+    )
 
     class Meta:
         model = Prompt

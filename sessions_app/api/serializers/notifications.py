@@ -34,7 +34,7 @@ class WebhookSerializer(RowSerializer):
     """A webhook, without its secret. ``team`` null: the user's own."""
 
     kinds = Kinds(read_only=True)
-    team_name = serializers.CharField(source="team.name", default=None, read_only=True)
+    team_name = serializers.CharField(source="team.name", default=None, read_only=True, allow_null=True)
 
     class Meta:
         model = Webhook

@@ -56,6 +56,8 @@ def write_session(session_id: uuid.UUID, snapshot: Values, rows: Rebuilt, places
         stopped_by_user=True,
         work_state=WorkState.DONE if work == WorkState.DONE and state in TERMINAL_STATES else WorkState.IDLE,
         policy=snapshot.one_of("policy", POLICIES, ""),
+        has_agent=snapshot.flag("has_agent") is not False,
+        shares_worktree_of=_sharing(snapshot, places),
         continue_prompts=snapshot.flag("continue_prompts"),
         error_code=snapshot.text("error_code", 64) if told_state else rows.error_code,
         error_message=snapshot.text("error_message") if told_state else rows.error_message,
@@ -79,6 +81,12 @@ def write_session(session_id: uuid.UUID, snapshot: Values, rows: Rebuilt, places
         supports_workspace_only=agent_type(places.profile.agent_type).supports_workspace_only,
     )
     return session
+
+
+def _sharing(snapshot: Values, places: Places) -> TaskSession | None:
+    """Whose worktree it worked in, if that session of its task is here; else it gets one of its own."""
+    owner_id = snapshot.id("shares_worktree_of")
+    return TaskSession.objects.filter(id=owner_id, task=places.task).first() if owner_id else None
 
 
 def write_events(session_id: uuid.UUID, events: Sequence[LogEvent]) -> None:

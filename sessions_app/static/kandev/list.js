@@ -14,7 +14,7 @@ function follow(place) {
   let socket = null;
   const live = keepLive({
     url: () => place.dataset.live,
-    every: () => (socket?.isOpen() ? EVERY_WITH_SOCKET : EVERY),
+    every: () => Number(place.querySelector("[data-every]")?.dataset.every) || (socket?.isOpen() ? EVERY_WITH_SOCKET : EVERY),
     apply: ({ parts }) => {
       replace(parts);
       showLocalTimes(place);

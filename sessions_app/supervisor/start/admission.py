@@ -25,6 +25,8 @@ from sessions_app.supervisor import leases
 
 THIS_MACHINE = "this machine"
 """The place of all executors that share its memory."""
+ANYWHERE = "anywhere"
+"""The place of what has no agent: it has room for any number."""
 
 
 @dataclass
@@ -83,9 +85,9 @@ class Allowance:
             if left is not None:
                 self.room[one.place] = left - 1
 
-    def place_of(self, executor_id: uuid.UUID) -> Hashable:
+    def place_of(self, executor_id: uuid.UUID, *, has_agent: bool) -> Hashable:
         """What has room for an executor's agents."""
-        return self.places.get(executor_id, executor_id)
+        return self.places.get(executor_id, executor_id) if has_agent else ANYWHERE
 
 
 def allowance(me: str, doors: Doors, gone: Collection[uuid.UUID] = ()) -> Allowance:
@@ -102,10 +104,10 @@ def allowance(me: str, doors: Doors, gone: Collection[uuid.UUID] = ()) -> Allowa
 def _rooms(gone: Collection[uuid.UUID]) -> tuple[dict[Hashable, int | None], dict[uuid.UUID, Hashable]]:
     """For how many more each place has room, and by executor which place it is."""
     executors = list(Executor.objects.all())
-    alive = ExecutorRunning.objects.filter(status__in=capacity.LIVE, session__start_rank=None)
+    alive = ExecutorRunning.objects.filter(status__in=capacity.LIVE, session__start_rank=None, session__has_agent=True)
     rows = alive.values_list("session_id", "executor_id")
     live = Counter(executor for session_id, executor in rows if session_id not in gone)
-    started = Intent.objects.filter(kind=IntentKind.START, done_at=None).exclude(
+    started = Intent.objects.filter(kind=IntentKind.START, done_at=None, session__has_agent=True).exclude(
         session__executions__status__in=capacity.LIVE
     )
     live.update(started.values_list("session__executor_id", flat=True))
@@ -127,9 +129,11 @@ def next_ones(me: str, doors: Doors) -> list[uuid.UUID]:
     allowed = allowance(me, doors)
     if allowed.left <= 0:
         return []
-    rows = waiting.values_list("id", "task__team_id", "executor_id", "start_rank")
+    rows = waiting.values_list("id", "task__team_id", "executor_id", "has_agent", "start_rank")
     order = admission.in_turn(
-        Waiting(key, team, allowed.place_of(executor), rank) for key, team, executor, rank in rows if rank is not None
+        Waiting(key, team, allowed.place_of(executor, has_agent=has_agent), rank)
+        for key, team, executor, has_agent, rank in rows
+        if rank is not None
     )
     held = _held_by_others(me)
     now, _ = admission.admitted([one for one in order if one.session_id not in held], allowed.left, allowed.room)

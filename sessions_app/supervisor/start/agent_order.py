@@ -14,13 +14,14 @@ from django.utils import timezone
 from executors_app.agentctl.protocol import Shortfall
 from executors_app.agents import AgentType
 from executors_app.capability_memory import LOAD, RESUME, agent_of, told_of
-from executors_app.models import ExecutorRunning
+from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Strategy
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
 from sessions_app.domain.verification import ReceiptKind, Verdict
 from sessions_app.models import Draft, Intent, Lease, Prompt, TaskSession, derived, writing
+from sessions_app.models.prepared import Prepared
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.history import history_of
 from sessions_app.supervisor.ingest.interruptions import AGENTCTL_GONE, WITH_ITS_AGENTCTL, hold_unsent, interrupt
@@ -32,8 +33,12 @@ from sessions_app.supervisor.start.planning import Plan
 
 UP = frozenset({"idle", "working"})
 """States of an agent that takes prompts."""
+TAKEN_IN = ("resume_token", "rejected_resume_token", *PROBE_FIELDS)
+"""What the answer to a start may change of the execution."""
 ARRIVED = (PromptState.DELIVERED, PromptState.DONE, PromptState.INTERRUPTED, PromptState.DISMISSED)
 """Prompts that the agent has, or may have."""
+
+_HELD = Prepared(lambda key: Prompt.objects.filter(session_id=key, state=PromptState.HELD).order_by("id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class AgentOrder:
     token_before: str
     injects: bool
     kind: AgentType = field(repr=False)
+    profile: AgentProfile = field(repr=False, compare=False)
+    """As the agent is started."""
     unfinished_since: str | None = None
     """``aftermath.wanted``"""
 
@@ -68,22 +75,26 @@ def prepare(plan: Plan, lease: Lease, *, found: str | None) -> AgentOrder | None
     up, before its answer was lost, is asked for again as it was then.
     """
     with writing(plan.session_id, lease, beside=BESIDE) as draft:
-        session = draft.session
-        unsettled = found is None and (session.launch_id or draft.open_turn is not None)
-        if unsettled and interrupt(draft, AGENTCTL_GONE):
-            draft.move("start")
-        strategy = _first_strategy(plan) if found == str(plan.intent_id) else None
-        if strategy is None:
-            verdict = assess_start(session, plan.mode)
-            if not verdict.allowed or verdict.strategy is None:
-                _workspace_only(draft, plan, verdict.refusal)
-                return None
-            strategy = verdict.strategy
-        execution = draft.execution
-        assert execution is not None, "the lease was checked against it"  # noqa: S101
-        order = _order(session, execution, plan, strategy)
-        Intent.objects.filter(id=plan.intent_id).update(payload={"mode": plan.mode, "strategy": strategy})
-    return order
+        return prepare_within(draft, plan, found=found)
+
+
+def prepare_within(draft: Draft, plan: Plan, *, found: str | None) -> AgentOrder | None:
+    """The same, in the caller's transaction."""
+    session = draft.session
+    unsettled = found is None and (session.launch_id or draft.open_turn is not None)
+    if unsettled and interrupt(draft, AGENTCTL_GONE):
+        draft.move("start")
+    strategy = _first_strategy(plan) if found == str(plan.intent_id) else None
+    if strategy is None:
+        verdict = assess_start(session, plan.mode)
+        if not verdict.allowed or verdict.strategy is None:
+            _workspace_only(draft, plan, verdict.refusal)
+            return None
+        strategy = verdict.strategy
+    execution = draft.execution
+    assert execution is not None, "the lease was checked against it"  # noqa: S101
+    Intent.objects.filter(id=plan.intent_id).update(payload={"mode": plan.mode, "strategy": strategy})
+    return _order(session, execution, plan, strategy)
 
 
 def _first_strategy(plan: Plan) -> Strategy | None:
@@ -101,7 +112,8 @@ def _workspace_only(draft: Draft, plan: Plan, refusal: str) -> None:
         reason=refusal or plan.mode,
         evidence=receipts.rebuilt(draft),
     )
-    keeps_away = {**draft.session.metadata, "workspace_only": plan.mode == Mode.WORKSPACE_ONLY}
+    asked_for = plan.mode == Mode.WORKSPACE_ONLY or not draft.session.has_agent
+    keeps_away = {**draft.session.metadata, "workspace_only": asked_for}
     draft.set(launch_id="", metadata=keeps_away)
     given_up = draft.session.state == SessionState.FAILED
     if plan.mode == Mode.WORKSPACE_ONLY and (given_up or draft.session.error_code in REFUSALS):
@@ -154,6 +166,7 @@ def _order(session: TaskSession, execution: ExecutorRunning, plan: Plan, strateg
         token_before=token,
         injects=strategy == Strategy.HISTORY and history_allowed(session.agent_profile),
         kind=kind,
+        profile=profile,
         unfinished_since=aftermath.wanted(session),
     )
 
@@ -194,10 +207,12 @@ def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[s
         verdict = verification.accepted(answer["outcome"], contradiction)
     if verdict.contradiction:
         return _quarantine(plan, lease, verdict, answer)
-    with writing(plan.session_id, lease, beside=BESIDE) as draft:
+    with writing(plan.session_id, lease) as draft:
         if draft.session.desired_state != DesiredState.RUNNING:
             return False
-        held = list(draft.session.prompts.filter(state=PromptState.HELD).order_by("id"))
+        if draft.session.agent_profile_id == order.profile.pk:
+            draft.session.agent_profile = order.profile  # read when the start was prepared
+        held = _HELD.all(plan.session_id)
         evidence = {**_evidence(draft, order, answer, verdict, known), "prompts_held": len(held)}
         note = _keep_token(draft, order, answer, {} if contradiction else _kept(answer, verdict))
         settle(plan.intent_id, verdict.kind)
@@ -240,9 +255,12 @@ def _keep_token(draft: Draft, order: AgentOrder, answer: Mapping[str, Any], kept
     execution, token = draft.execution, str(answer.get("resume_token") or "")
     if execution is None:
         return ""
+    before = {name: getattr(execution, name) for name in TAKEN_IN}
     token_keeping.replace(draft, execution, token, order.strategy)
     note = take_in(draft, told_of(order.kind.name, answer, kept=kept, secret=order.token_before))
-    execution.save(update_fields=["resume_token", "rejected_resume_token", *PROBE_FIELDS, "updated_at"])
+    changed = [name for name, value in before.items() if getattr(execution, name) != value]
+    if changed:
+        execution.save(update_fields=[*changed, "updated_at"])
     return note
 
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from executors_app import capacity
 from executors_app.agentctl import identity
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec
+from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.soundness import DAMAGED_ROW
@@ -61,18 +61,25 @@ def claim(
     if lease is None:
         return None
     with writing(session_id, lease, beside=BESIDE) as draft:
-        intent = Intent.objects.select_for_update().get(id=intent_id)
-        if not _is_to_do(draft, intent, lives):
-            return None
-        if not in_grace:
-            _count(draft, intent)
-        draft.set(start_rank=None)
-        intent.claimed_generation = lease.generation
-        intent.save(update_fields=["claimed_generation"])
-        if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or draft.session.state == SessionState.CREATED:
-            draft.move("start")
-        if lives is None:
-            draft.move_executor("launch", host_id=identity.host_id())  # a half-done launch is found here alone
+        return claim_within(draft, intent_id, lease, lives=lives, in_grace=in_grace)
+
+
+def claim_within(
+    draft: Draft, intent_id: uuid.UUID, lease: Lease, *, lives: str | None, in_grace: bool = False
+) -> Plan | None:
+    """The same, in the caller's transaction and under a lease that it holds."""
+    intent = Intent.objects.select_for_update().get(id=intent_id)
+    if not _is_to_do(draft, intent, lives):
+        return None
+    if not in_grace:
+        _count(draft, intent)
+    draft.set(start_rank=None)
+    intent.claimed_generation = lease.generation
+    intent.save(update_fields=["claimed_generation"])
+    if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or draft.session.state == SessionState.CREATED:
+        draft.move("start")
+    if lives is None:
+        draft.move_executor("launch", host_id=identity.host_id())  # a half-done launch is found here alone
     return _plan(draft.session, _locked(draft), intent, lease)
 
 
@@ -95,7 +102,7 @@ def _is_to_do(draft: Draft, intent: Intent, lives: str | None) -> bool:
         settle(intent.id, refused)
     if intent.done_at is not None or refused:
         return False
-    if _is_full(draft.session, intent):
+    if lives is None and _is_full(draft.session, intent):  # an agentctl that is up has its place
         _queue(intent)
         return False
     return True
@@ -115,13 +122,20 @@ def _pointless(draft: Draft, intent: Intent, lives: str | None) -> str:
         return "stopped"
     if draft.session.state in TERMINAL_STATES:
         return "terminal_state"
-    up = lives not in (None, str(intent.id)) and is_running(draft.session, draft.execution)
+    up = lives not in (None, str(intent.id)) and _is_up(draft)
     return "already_running" if up and intent.payload.get("mode") != Mode.FRESH_START else ""
+
+
+def _is_up(draft: Draft) -> bool:
+    """Its agent is; or, of a session without one, its workspace."""
+    if draft.session.has_agent:
+        return is_running(draft.session, draft.execution)
+    return draft.execution is not None and draft.execution.status == ExecutorStatus.READY
 
 
 def _is_full(session: TaskSession, intent: Intent) -> bool:
     """Whether its place has no room for it, or only for those that have waited longer."""
-    limit = capacity.limit_of(session.executor)
+    limit = capacity.limit_of(session.executor) if session.has_agent else None
     if limit is None:
         return False
     sharing = capacity.sharing(session.executor)

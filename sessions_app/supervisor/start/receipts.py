@@ -11,7 +11,10 @@ from sessions_app.domain import verification
 from sessions_app.domain.belonging import TOKEN_OF
 from sessions_app.domain.verification import ReceiptKind, Verdict, Verified, fingerprint
 from sessions_app.models import ContinuityReceipt, Draft, TaskSession
+from sessions_app.models.prepared import Prepared
 from sessions_app.services import unfinished
+
+_PENDING = Prepared(lambda key: ContinuityReceipt.objects.filter(session_id=key, verified=Verified.PENDING))
 
 
 def delivered(draft: Draft, message_id: str) -> None:
@@ -58,8 +61,9 @@ def refuted(draft: Draft, reason: str, message: str) -> None:
 
 def unproven(draft: Draft, but: str = "") -> None:
     """The agent left before any turn of its could prove what was pending: nothing will. ``but``: of this launch."""
-    for receipt in draft.session.receipts.filter(verified=Verified.PENDING).exclude(launch_id=but):
-        _say(draft, receipt, Verified.NONE)
+    for receipt in _PENDING.all(draft.session.id):
+        if receipt.launch_id != but or not but:
+            _say(draft, receipt, Verified.NONE)
 
 
 def process_of(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,11 +21,13 @@ from executors_app.errors import (
     StaleGeneration,
 )
 from executors_app.plugins import runtime
+from executors_app.runtimes import SharesWorktrees
 from sessions_app.models import Lease, LeaseLost
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.start import aftermath, agent_order, log_tail, planning
+from sessions_app.supervisor.start.at_once import claim_and_prepare
 from sessions_app.supervisor.start.outcomes import Failure, failure_of, is_last_try, settle, write_failure
 
 log = logging.getLogger(__name__)
@@ -59,16 +61,17 @@ async def carry_out(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> 
 
 async def _start(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
     live = core.attached(session_id)
-    lives = live.found_launch if live is not None else None
-    held = live.lease if live is not None else None
-    plan = await core.database(
-        planning.claim, session_id, intent_id, core.boot_id, lives=lives, held=held, in_grace=core.in_grace
-    )
+    if live is not None:
+        await _start_beside(core, live, intent_id)
+        return
+    in_grace = core.grace.holds_for(session_id)
+    plan = await core.database(planning.claim, session_id, intent_id, core.boot_id, lives=None, in_grace=in_grace)
     if plan is None:
         return
+    core.grace.used_by(session_id)
     crash_points.reached("supervisor.start_claimed", session_id)
     try:
-        attachment = live or await _launch(core, plan)
+        attachment = await _launch(core, plan)
     except (AgentctlUnreachable, AgentctlRefused, LaunchFailed, ExecutorError) as error:
         failure = failure_of(error, executor_failed=True)
         await _write_failure(core, session_id, intent_id, plan.lease, failure)
@@ -78,8 +81,30 @@ async def _start(core: Core, session_id: uuid.UUID, intent_id: uuid.UUID) -> Non
     await _open_agent(core, attachment, plan)
 
 
+async def _start_beside(core: Core, live: Attachment, intent_id: uuid.UUID) -> None:
+    """Start an agent where agentctl is up."""
+    claimed = await core.database(
+        claim_and_prepare,
+        live.session_id,
+        intent_id,
+        live.lease,
+        lives=live.found_launch,
+        found=live.found_launch if live.found_agent else None,
+        in_grace=core.grace.holds_for(live.session_id),
+    )
+    if claimed is None:
+        return
+    core.grace.used_by(live.session_id)
+    plan, order = claimed
+    crash_points.reached("supervisor.start_claimed", live.session_id)
+    if order is not None:
+        await _open_prepared(core, live, plan, order)
+
+
 async def _launch(core: Core, plan: planning.Plan) -> Attachment | None:
     place = runtime(plan.facts.runtime)
+    if plan.spec.worktree_id and not isinstance(place, SharesWorktrees):
+        raise LaunchFailed(f"Sessions on {place.name} cannot share a worktree.")
     await place.end_leftovers(plan.facts) if plan.leftovers else None
     launched: Launched = await place.launch(plan.spec)
     crash_points.reached("supervisor.launched", plan.session_id)
@@ -102,8 +127,13 @@ async def _open_agent(core: Core, attachment: Attachment, plan: planning.Plan) -
     """Start the agent with the strategy that the one opinion names, or leave it at the workspace."""
     found = attachment.found_launch if attachment.found_agent else None
     order = await core.database(agent_order.prepare, plan, attachment.lease, found=found)
-    if order is None:
-        return
+    if order is not None:
+        await _open_prepared(core, attachment, plan, order)
+
+
+async def _open_prepared(
+    core: Core, attachment: Attachment, plan: planning.Plan, order: agent_order.AgentOrder
+) -> None:
     crash_points.reached("supervisor.agent_prepared", plan.session_id)
     await aftermath.look(core, attachment, order.unfinished_since)
     with attachment.starting():

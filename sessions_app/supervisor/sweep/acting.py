@@ -240,7 +240,8 @@ def _order(draft: Draft, decision: Decision) -> None:
 
 def _order_start(draft: Draft, decision: Decision) -> None:
     """Nobody asked for it: the log says why it is started, and for whom."""
-    mode = Mode.AUTO if decision.agent_action == "resume" else Mode.WORKSPACE_ONLY
+    auto = decision.agent_action == "resume" or not draft.session.has_agent
+    mode = Mode.AUTO if auto else Mode.WORKSPACE_ONLY
     intent = intents.order_start(draft.session, None, mode)
     if intent.claimed_generation is None and intent.by_id is None:
         draft.say(

@@ -32,6 +32,7 @@ async def run(scope: Scope, wait: float, progress: Progress) -> tuple[Sweep, dic
             result = await _pass(supervisor, scope, alone=alone, progress=progress)
             if wait and not scope.dry_run:
                 await _wait_for_starts(supervisor, result, deadline, alone=alone)
+                await supervisor.core.drain_starts()
             document = await supervisor.core.database(reporting.report, result, supervisor.core.boot_id)
         finally:
             await supervisor.close()
@@ -49,7 +50,7 @@ async def _take(lock: SupervisorLock) -> bool:
     """The lock of an embedded database; another sweep is waited for, a server is not."""
     deadline = time.monotonic() + settings.KANDEV_LEASE_TTL
     while not lock.take():
-        if lock.held_by() == "supervise" or time.monotonic() > deadline:
+        if lock.held_by() in ("supervise", "run") or time.monotonic() > deadline:
             return False
         await asyncio.sleep(LOOK_EVERY)
     return True

@@ -135,6 +135,7 @@ def _place(one: Stored, paths: Mapping[uuid.UUID | None, str]) -> ExecutionFacts
         workspace_path=one.workspace_path,
         worktree_path=one.worktree_path,
         worktree_branch=one.worktree_branch,
+        worktree_id=one.worktree_id,
         state=one.state,
         config=one.executor__config or {},
     )
@@ -158,6 +159,7 @@ def _known(row: Row, *, task_over: bool) -> Known:
         context_mismatch=one.session__context_mismatch,
         task_over=task_over,
         profile=row.profile,
+        has_agent=one.session__has_agent,
         metadata=one.session__metadata,
         executor_status=one.status,
         executor_error_code=one.error_code,
@@ -217,6 +219,7 @@ def facts(
         max_attempts=settings.KANDEV_MAX_RESTARTS,
         start_timeout=timedelta(seconds=settings.KANDEV_START_TIMEOUT),
         workspace_only=bool(one.session__metadata.get("workspace_only")),
+        has_agent=one.session__has_agent,
         start_rank=one.session__start_rank,
         admitted=admitted,
     )

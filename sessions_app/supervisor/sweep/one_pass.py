@@ -179,7 +179,7 @@ async def _admit(core: Core, scope: Scope, decided: list[Decided], now: datetime
         Applicant(
             item.row.stored.session_id,
             item.row.stored.session__task__team_id,
-            allowed.place_of(item.row.stored.session__executor_id),
+            allowed.place_of(item.row.stored.session__executor_id, has_agent=item.facts.has_agent),
             item.facts.has_open_run or item.facts.has_queued_prompts,
             item.row.stored.last_seen_at or item.row.stored.updated_at,
         )

@@ -40,6 +40,7 @@ class Stored(NamedTuple):
     workspace_path: str
     worktree_path: str
     worktree_branch: str
+    worktree_id: str
     state: dict[str, Any]
     executor__config: dict[str, Any] | None
     error_code: str
@@ -54,6 +55,7 @@ class Stored(NamedTuple):
     has_rejected_token: bool
     session__state: str
     session__error_code: str
+    session__has_agent: bool
     session__desired_state: str
     session__work_state: str
     session__policy: str

@@ -6,6 +6,8 @@ last line of a prompt:
 =========================== ==========================================================================
 remember the word X         says so, and knows it for ever
 what was the word?          says it
+Your number is N. Add N.    keeps a number and says the sum
+Add N to your number.       adds to it and says the sum
 use a tool                  runs a command, in words, and says what came of it
 ask                         asks for permission, and says the answer
 hang                        says ``waiting`` and never ends by itself; it has a child that ignores TERM
@@ -16,6 +18,9 @@ shout N                     says N letters on one line
 flood N                     says N lines of a kilobyte each, and keeps count in ``$STANDIN_HOME/said``
 whisper                     prints 4 MB on stderr
 =========================== ==========================================================================
+
+With ``$STANDIN_SCRIPT``, ``{"if": [[words, answer], ...], "says": [...]}`` in JSON, it says what the first words that
+are in the prompt lead to, else what it says in this turn of the conversation, the last one again and again.
 
 With ``$STANDIN_LIES`` it answers a resume with a conversation of another name.
 """
@@ -34,6 +39,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 HOME = Path(os.environ["STANDIN_HOME"])
+SCRIPT = json.loads(os.environ.get("STANDIN_SCRIPT", "null"))
 LIES = bool(os.environ.get("STANDIN_LIES"))
 LITTER = (
     "not json at all",
@@ -95,9 +101,19 @@ def answer(memory: Memory, prompt: str, mouth: Mouth) -> bool:
     """Do what the prompt says; False where the turn has failed."""
     with (HOME / "commands").open("a") as commands:
         commands.write(json.dumps(sys.argv[1:]) + "\n")
+    if SCRIPT:
+        mouth.say(_by_script(memory, prompt))
+        return True
     words = prompt.strip().splitlines()[-1].split()
     doing = _DOINGS.get(words[0], _shrug)
     return doing(memory, mouth, words) is not False
+
+
+def _by_script(memory: Memory, prompt: str) -> str:
+    turn = len(memory.words())
+    memory.keep([*memory.words(), prompt])
+    told = next((answer for words, answer in SCRIPT["if"] if words in prompt), None)
+    return str(told or SCRIPT["says"][min(turn, len(SCRIPT["says"]) - 1)])
 
 
 def _remember(memory: Memory, mouth: Mouth, words: list[str]) -> None:
@@ -108,6 +124,13 @@ def _remember(memory: Memory, mouth: Mouth, words: list[str]) -> None:
 def _recall(memory: Memory, mouth: Mouth, words: list[str]) -> None:
     known = memory.words()
     mouth.say(f"The word was {known[-1]}." if known else "I know no word.")
+
+
+def _count(memory: Memory, mouth: Mouth, words: list[str]) -> None:
+    numbers = [int(word.rstrip(".")) for word in words if word.rstrip(".").isdigit()]
+    known = sum(map(int, memory.words()))
+    memory.keep([str(known + sum(numbers))])
+    mouth.say(str(known + sum(numbers)))
 
 
 def _use(memory: Memory, mouth: Mouth, words: list[str]) -> None:
@@ -164,6 +187,8 @@ def _shrug(memory: Memory, mouth: Mouth, words: list[str]) -> None:
 _DOINGS: dict[str, Callable[[Memory, Mouth, list[str]], bool | None]] = {
     "remember": _remember,
     "what": _recall,
+    "Your": _count,
+    "Add": _count,
     "use": _use,
     "ask": _ask,
     "hang": _hang,

@@ -1,0 +1,58 @@
+"""Who calls, and how: by the word of a proxy that is trusted by its address, and by nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Any
+
+Network = IPv4Network | IPv6Network
+Scope = dict[str, Any]
+Application = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+class TrustedProxies:
+    """An ASGI application before another one: whom a trusted proxy names is the client; others are not asked.
+
+    The headers are ``X-Forwarded-For``, to which the proxy appends, and ``X-Forwarded-Proto``, which it sets.
+    """
+
+    def __init__(self, inner: Application, networks: Sequence[Network]):
+        self._inner, self._networks = inner, networks
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Serve one connection."""
+        if self._trusts(_address(scope)):
+            scope = {**scope, "client": [self._caller(scope), 0], "scheme": _scheme(scope)}
+        await self._inner(scope, receive, send)
+
+    def _trusts(self, address: str) -> bool:
+        try:
+            found = ip_address(address)
+        except ValueError:
+            return False
+        mapped = getattr(found, "ipv4_mapped", None)
+        return any((mapped or found) in network for network in self._networks)
+
+    def _caller(self, scope: Scope) -> str:
+        """The last address that no trusted proxy has: what stands before it is the caller's own word."""
+        chain = [part.strip() for told in _headers(scope, b"x-forwarded-for") for part in told.split(",")]
+        chain = [_address(scope), *reversed(chain)]
+        return next((address for address in chain if not self._trusts(address)), chain[-1]) or _address(scope)
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client") or [""]
+    return str(client[0] or "")
+
+
+def _scheme(scope: Scope) -> str:
+    told = _headers(scope, b"x-forwarded-proto")
+    if not told:
+        return str(scope.get("scheme", "http"))
+    is_secure = told[-1].rpartition(",")[2].strip().lower() in {"https", "wss"}
+    return ("http" if scope["type"] == "http" else "ws") + "s" * is_secure
+
+
+def _headers(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope.get("headers", ()) if key.lower() == name]

@@ -1,0 +1,79 @@
+"""``manage.py run_workflow``: a workflow file, run to its end (interfaces 1)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import SUPPRESS
+from pathlib import Path
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from sessions_app.management.database_check import COULD_NOT_RUN, check_database
+from sessions_app.management.workflows import asked, display
+from sessions_app.management.workflows.driving import follow
+from sessions_app.models import WorkflowRun
+from sessions_app.services.errors import SessionsError
+from sessions_app.services.workflows import run_document, start_run
+from sessions_app.workflows.library import found
+
+FAILED: Final = 1
+INVALID: Final = COULD_NOT_RUN
+
+
+class Command(BaseCommand):
+    """Run a file beside a server, or without one."""
+
+    help = "Runs a workflow file to its end: exit status 0 success, 1 failed or cancelled, 2 could not be run."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The file, what it is told, and where and in whose name it runs."""
+        parser.usage = SUPPRESS  # else a bad argument is told in many lines
+        parser.add_argument("file", metavar="FILE", type=Path, help="a workflow, or its name in the project")
+        parser.add_argument("--input", default="", metavar="TEXT", help="the trigger's text")
+        parser.add_argument("--cwd", type=Path, metavar="DIR", help="the git repository to work in, as a new branch")
+        parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
+        parser.add_argument("--team", default="", metavar="NAME", help="where there are several")
+        parser.add_argument("--user", default="", metavar="NAME", help="in whose name, where several may")
+        parser.add_argument("--agent", default="", metavar="PROFILE", help="for nodes that name no runner")
+        parser.add_argument("--executor", default="", metavar="NAME", help="where it runs")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Check the file, start a run, follow it."""
+        options["file"] = found(options["file"], options["cwd"] or Path.cwd())
+        read = asked.read_file(options["file"])
+        for problem in read.loaded.problems:
+            self.stderr.write(str(problem))
+        if read.loaded.workflow is None:
+            sys.exit(INVALID)
+        check_database()
+        run = self._start(read, options)
+        with display.following(quiet=options["json"]) as report:
+            run = asyncio.run(follow(run, report))
+        self.stdout.write(
+            json.dumps(run_document(run, whole=True), indent=2) if options["json"] else display.outcome(run)
+        )
+        if run.state != "succeeded":
+            sys.exit(FAILED)
+
+    def _start(self, read: asked.Read, options: dict[str, Any]) -> WorkflowRun:
+        team = asked.team_of(options["team"])
+        try:
+            run, _ = start_run(
+                asked.user_of(options["user"], team),
+                team=team,
+                text=read.text,
+                files=read.files,
+                inputs={"text": options["input"], "type": "command"},
+                repository=asked.repository_at(team, options["cwd"], options["file"]),
+                agent_profile=asked.profile_of(options["agent"], team),
+                executor=asked.executor_of(options["executor"]),
+                trigger="command",
+            )
+        except SessionsError as error:
+            hint = " (--cwd DIR)" if error.details.get("field") == "repository" else ""
+            raise asked.refuse(f"{error.message}{hint}") from error
+        return run

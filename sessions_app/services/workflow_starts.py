@@ -1,0 +1,54 @@
+"""Starting a workflow that a team keeps, as it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sessions_app.models import Workflow, WorkflowRun
+from sessions_app.services.errors import Conflict
+from sessions_app.services.workflows import start_run
+
+
+def start_run_of(
+    user: Any, row: Workflow, inputs: Mapping[str, Any], *, trigger: str = "manual", key: str = ""
+) -> tuple[WorkflowRun, bool]:
+    """A run of a workflow in the name of ``user``; (run, whether it is new). Raises what ``start_run`` raises."""
+    if row.archived_at is not None:
+        raise Conflict("This workflow is put away.")
+    if user is None:
+        raise Conflict("Whoever made this workflow is gone, and nothing runs in nobody's name. Save it anew.")
+    return start_run(
+        user,
+        team=row.team,
+        text=row.text,
+        name=row.name,
+        files=row.files,
+        inputs=inputs,
+        workflow=row,
+        repository=row.repository,
+        agent_profile=row.agent_profile,
+        executor=row.executor,
+        trigger=trigger,
+        key=key,
+    )
+
+
+def run_again(user: Any, run: WorkflowRun) -> WorkflowRun:
+    """Another run with what ``run`` was started with: of its workflow as it is now, else of the same text."""
+    inputs = {**run.inputs, "type": "manual"}
+    inputs.pop("timestamp", None)
+    if run.workflow is not None and run.workflow.archived_at is None:
+        return start_run_of(user, run.workflow, inputs)[0]
+    made, _ = start_run(
+        user,
+        team=run.team,
+        text=run.text,
+        name=run.name,
+        files=run.files,
+        inputs=inputs,
+        repository=run.task.repository,
+        agent_profile=run.agent_profile,
+        executor=run.executor,
+    )
+    return made

@@ -1,0 +1,292 @@
+"""Keeping workflows, and asking for runs of them; the supervisor carries runs out (design 11).
+
+Each call is one transaction, after which the supervisors are woken. Nothing of a workflow is run here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from executors_app.models import AgentProfile, Executor
+from executors_app.plugins import UnknownPlugin, runtime
+from executors_app.runtimes import SharesWorktrees
+from sessions_app.models import Repository, TeamRole, Workflow, WorkflowRun, wakeups
+from sessions_app.services import workflow_retries
+from sessions_app.services.catalogue import profiles_for
+from sessions_app.services.errors import Conflict, Invalid, ReadOnly, TerminalState, WorktreeNotShared
+from sessions_app.services.once import Mark, make_once
+from sessions_app.services.rights import require_write
+from sessions_app.services.tasks import create_task
+from sessions_app.services.workflow_rows import kinds_of, run_document, workflow_of
+from sessions_app.workflows.graph import Workflow as Graph
+from sessions_app.workflows.library import Texts
+from sessions_app.workflows.limits import MAX_BYTES
+from sessions_app.workflows.loading import Loaded, load
+from sessions_app.workflows.problems import Problem
+from sessions_app.workflows.triggers import triggers_of
+
+__all__ = ["allowed", "archive_workflow", "cancel_run", "retry_run", "run_document", "save_workflow", "start_run"]
+WORKING: Final = frozenset({"shell", "agent"})
+"""Types of nodes that want a workspace."""
+KEPT_FIELDS: Final = ("name", "description", "repository", "agent_profile", "executor", "triggers_enabled")
+FILES_LIMIT: Final = 4 << 20
+"""Characters of all files of a workflow together."""
+INPUTS_LIMIT: Final = 1 << 20
+"""Characters of a run's inputs as JSON."""
+UNISOLATED: Final = (
+    "Shell nodes on “{place}” run beside the control plane: that takes staff, or a team that was given "
+    "operate_unisolated."
+)
+
+
+def save_workflow(
+    user: Any, values: Mapping[str, Any], workflow: Workflow | None = None, revision: int | None = None
+) -> tuple[Workflow, tuple[Problem, ...]]:
+    """Make a workflow, or change one; what is left out stays. A text that is not valid is kept and cannot be run.
+
+    ``values``: team (of a new one), text, files, name, description, repository, agent_profile, executor,
+    triggers_enabled. ``revision`` is the one that was read. Raises ReadOnly, Invalid, Conflict for a revision that is
+    old, for a name that is taken, and for what was archived.
+    """
+    team = workflow.team if workflow is not None else values["team"]
+    require_write(user, team)
+    with transaction.atomic():
+        row = _locked(workflow, revision) if workflow is not None else Workflow(team=team, created_by=user)
+        loaded = _take(row, values, is_new=workflow is None)
+        _check_places(row, row.repository, row.agent_profile)
+        row.next_run_at = triggers_of(loaded.workflow).next_after(timezone.now()) if row.triggers_enabled else None
+        row.trigger_error = ""
+        try:
+            with transaction.atomic():
+                row.save()
+        except IntegrityError as error:
+            raise Conflict(f"The team has a workflow “{row.name}” already.", field="name") from error
+    return row, loaded.problems
+
+
+def _locked(workflow: Workflow, revision: int | None) -> Workflow:
+    row = Workflow.objects.select_for_update(no_key=True).get(id=workflow.id)
+    if row.archived_at is not None:
+        raise Conflict("This workflow was archived.")
+    if revision is not None and revision != row.revision:
+        raise Conflict("Somebody has changed it since you read it. Load it anew.", revision=row.revision)
+    return row
+
+
+def _take(row: Workflow, values: Mapping[str, Any], *, is_new: bool) -> Loaded:
+    before = row.text, row.files
+    for name in (*KEPT_FIELDS, "text", "files"):
+        if name in values:
+            setattr(row, name, values[name])
+    _check_size(row.text, row.files)
+    loaded = load(row.text, library=Texts(row.files))
+    row.is_valid = loaded.workflow is not None
+    if loaded.workflow is not None:
+        row.name = row.name or loaded.workflow.name
+        row.description = row.description or loaded.workflow.description
+    if not row.name.strip():
+        raise Invalid("The workflow has no name.", field="name")
+    if not is_new and (row.text, row.files) != before:
+        row.revision += 1
+    return loaded
+
+
+def _check_size(text: str, files: Mapping[str, str]) -> None:
+    if "\0" in text or len(text.encode(errors="replace")) > MAX_BYTES:
+        raise Invalid(f"The text has more than {MAX_BYTES >> 10} KiB, or is no text.", field="text")
+    if not all(isinstance(name, str) and isinstance(one, str) and "\0" not in one for name, one in files.items()):
+        raise Invalid("The files are texts by their paths.", field="files")
+    if sum(map(len, files.values())) > FILES_LIMIT:
+        raise Invalid(f"The files have more than {FILES_LIMIT >> 20} MiB.", field="files")
+
+
+def _check_places(row: Workflow | WorkflowRun, repository: Repository | None, profile: AgentProfile | None) -> None:
+    """What it names is its team's, or everybody's."""
+    if repository is not None and repository.team_id != row.team_id:
+        raise Invalid("This repository belongs to another team.", field="repository")
+    if profile is not None and profile.team_id not in (None, row.team_id):
+        raise Invalid("This agent profile belongs to another team.", field="agent_profile")
+
+
+def archive_workflow(user: Any, workflow: Workflow) -> Workflow:
+    """Put a workflow away; its runs stay, and its triggers start nothing more."""
+    require_write(user, workflow.team)
+    Workflow.objects.filter(id=workflow.id, archived_at=None).update(
+        archived_at=timezone.now(), triggers_enabled=False, next_run_at=None
+    )
+    workflow.refresh_from_db()
+    return workflow
+
+
+def start_run(
+    user: Any,
+    *,
+    team: Any,
+    text: str,
+    name: str = "",
+    files: Mapping[str, str] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    workflow: Workflow | None = None,
+    repository: Repository | None = None,
+    agent_profile: AgentProfile | None = None,
+    executor: Executor | None = None,
+    trigger: str = "manual",
+    key: str = "",
+) -> tuple[WorkflowRun, bool]:
+    """A new run of a text, on a task of its own, and what was made before with ``key``; (run, whether it is new).
+
+    Raises ReadOnly, and Invalid: with ``problems`` for a text that cannot be run, naming a field for the rest.
+    """
+    require_write(user, team)
+    _check_size(text, files or {})
+    _check_inputs(inputs or {})
+    loaded = load(text, name or "workflow", Texts(files or {}))
+    if loaded.workflow is None:
+        raise Invalid("The workflow cannot be run as it is written.", field="text", problems=_told(loaded.problems))
+    graph = loaded.workflow
+    run = WorkflowRun(
+        team=team,
+        workflow=workflow,
+        name=name or graph.name,
+        text=text,
+        files=dict(files or {}),
+        inputs=_given(trigger, inputs or {}),
+        trigger=trigger,
+        started_by=user,
+        revision=workflow.revision if workflow else 0,
+        agent_profile=agent_profile or (workflow.agent_profile if workflow else None),
+        executor=_place(executor or (workflow.executor if workflow else None)),
+    )
+    repository = repository or (workflow.repository if workflow else None)
+    _check_run(user, run, graph, repository)
+    asked = {"text": text, "files": _sorted(files), "inputs": _sorted(inputs), "workflow": workflow and workflow.id}
+
+    def make(mark: Mark) -> WorkflowRun:
+        return _made(user, run, repository, mark)
+
+    with transaction.atomic():
+        found, is_new = make_once(WorkflowRun.objects.filter(team=team), key, asked, make)
+        if is_new:
+            transaction.on_commit(wakeups.ring)
+    return found, is_new
+
+
+def _made(user: Any, run: WorkflowRun, repository: Repository | None, mark: Mark) -> WorkflowRun:
+    values = {"team": run.team, "title": f"Workflow: {run.name}"[:300], "repository": repository}
+    run.task = create_task(user, values)
+    for name, value in mark.items():
+        setattr(run, name, value)
+    run.save(force_insert=True)
+    return run
+
+
+def _given(trigger: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"timestamp": timezone.now().isoformat(), "type": trigger, "text": "", "params": {}, **inputs}
+
+
+def _sorted(values: Mapping[str, Any] | None) -> str:
+    return json.dumps(dict(values or {}), sort_keys=True)
+
+
+def _told(problems: Sequence[Problem]) -> list[str]:
+    return [str(one) for one in problems]
+
+
+def _check_inputs(inputs: Mapping[str, Any]) -> None:
+    try:
+        text = json.dumps(dict(inputs), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid("The inputs cannot be written as JSON.", field="inputs") from error
+    if len(text) > INPUTS_LIMIT or "\\u0000" in text:
+        raise Invalid(f"The inputs have more than {INPUTS_LIMIT >> 20} MiB, or hold U+0000.", field="inputs")
+
+
+def _place(executor: Executor | None) -> Executor:
+    """The executor that was named, else the one on this machine, else the first there is."""
+    places = Executor.objects.order_by("name")
+    found = executor or places.filter(runtime="local_standalone").first() or places.first()
+    if found is None:
+        raise Invalid("There is no executor yet. Staff can add one.", field="executor")
+    return found
+
+
+def _check_run(user: Any, run: WorkflowRun, graph: Graph, repository: Repository | None) -> None:
+    """Whether it could be done at all, so that nobody waits for what cannot be."""
+    if run.workflow is not None and (run.workflow.archived_at is not None or run.workflow.team_id != run.team_id):
+        raise Invalid("This workflow was archived, or belongs to another team.", field="workflow")
+    _check_places(run, repository, run.agent_profile)
+    working = kinds_of(graph) & WORKING
+    if working and repository is None:
+        needy = " and ".join(sorted(working))
+        raise Invalid(f"Its {needy} nodes want a workspace. Name a repository.", field="repository")
+    if "agent" in working and not _shares_worktrees(run.executor):
+        raise WorktreeNotShared(
+            f"The agents of a workflow work in one worktree, which sessions on {run.executor.runtime} cannot share. "
+            "Choose another executor; on this one only workflows without agents run.",
+            runtime=run.executor.runtime,
+        )
+    if not allowed(user, run, graph):
+        raise ReadOnly(UNISOLATED.format(place=run.executor.name))
+
+
+def _shares_worktrees(executor: Executor) -> bool:
+    try:
+        return isinstance(runtime(executor.runtime), SharesWorktrees)
+    except UnknownPlugin:
+        return False
+
+
+def allowed(user: Any, run: WorkflowRun, graph: Graph) -> bool:
+    """Whether ``user`` may have this run done: shell nodes where nothing is isolated want more (rule 39)."""
+    if "shell" not in kinds_of(graph) or (user is not None and user.is_staff):
+        return True
+    try:
+        if not run.executor.trusted_agents_only:
+            return True
+    except UnknownPlugin:
+        return False
+    given = run.team.permissions.filter(codename="operate_unisolated")
+    return bool(given.filter(content_type__app_label=TeamRole._meta.app_label).exists())
+
+
+def cancel_run(user: Any, run: WorkflowRun) -> WorkflowRun:
+    """Ask for a run to end, with all that works for it; one that is over stays as it is."""
+    require_write(user, run.team)
+    with transaction.atomic():
+        row = WorkflowRun.objects.select_for_update(no_key=True).get(id=run.id)
+        if not row.is_over and row.cancel_requested_at is None:
+            row.cancel_requested_at = timezone.now()
+            row.version += 1
+            row.save(update_fields=["cancel_requested_at", "version"])
+            transaction.on_commit(wakeups.ring)
+    return row
+
+
+def retry_run(user: Any, run: WorkflowRun, path: str = "") -> WorkflowRun:
+    """Go on with a run that has failed or was cancelled, from what failed, or from the node run at ``path``.
+
+    What finished before it is kept with its sessions; what is done again is asked anew. Raises ReadOnly, Invalid,
+    Conflict for a run that is under way or has succeeded, TerminalState where its task is over.
+    """
+    require_write(user, run.team)
+    with transaction.atomic():
+        row = WorkflowRun.objects.select_for_update(no_key=True, of=("self",)).select_related("task").get(id=run.id)
+        if not row.is_over or (row.state == "succeeded" and not path):
+            raise Conflict(f"This run is {row.state}. Only one that has ended without success can go on.")
+        if row.task.is_over:
+            raise TerminalState("The task of this run is over. Start a new run.")
+        if not allowed(user, row, workflow_of(row)):
+            raise ReadOnly(UNISOLATED.format(place=row.executor.name))
+        workflow_retries.begin_again(user, row, path)
+        transaction.on_commit(wakeups.ring)
+    return row
+
+
+def usable_profiles(run: WorkflowRun) -> list[AgentProfile]:
+    """The agent profiles that nodes of a run may use."""
+    return list(profiles_for(run.task).order_by("name", "id"))

@@ -1,0 +1,192 @@
+"""Driving the runs of workflows: look, ask outside, write; each run in a lane of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from functools import partial
+from typing import Any, Final
+
+from django.utils import timezone
+
+from executors_app import crash_points
+from executors_app.client import AgentctlClient
+from sessions_app.domain import acting
+from sessions_app.models import LeaseLost, WorkflowRun
+from sessions_app.services.workflow_rows import workflow_of
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.orders import Lane
+from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.supervisor.workflows import chains, jobs, leases, looking, steps
+from sessions_app.supervisor.workflows.leases import RunLease
+from sessions_app.supervisor.workflows.looking import Seen, Work
+from sessions_app.supervisor.workflows.steps import News
+from sessions_app.workflows import limited
+from sessions_app.workflows.engine import completed
+from sessions_app.workflows.graph import Workflow
+
+log = logging.getLogger(__name__)
+LOOK_EVERY: Final = 0.5
+"""Seconds at most between two looks at the runs that are under way."""
+
+
+class Driver:
+    """Drives every run whose lease it can have; what it knows is in the rows."""
+
+    def __init__(self, core: Core, *, database: DatabaseThread | None = None):
+        self._core = core
+        self._database = database or DatabaseThread("workflows")
+        self._lanes: dict[uuid.UUID, Lane] = {}
+        self._leases: dict[uuid.UUID, RunLease] = {}
+        self._bell = asyncio.Event()
+
+    def ring(self) -> None:
+        """A turn has ended: what waits for it goes on at once."""
+        if self._leases:
+            self._bell.set()
+
+    async def keep(self) -> None:
+        """One look at what is under way; called again and again."""
+        self._bell.clear()
+        await self.look()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_EVERY):
+                await self._bell.wait()
+
+    async def look(self) -> None:
+        """Take what is open, and go on with all of it."""
+        found = await self._database(leases.take_open, self._core.boot_id)
+        self._leases = {lease.run_id: lease for lease in found}
+        self._lanes = {key: lane for key, lane in self._lanes.items() if key in self._leases or _is_busy(lane)}
+        for run_id in self._leases:
+            if run_id not in self._lanes:
+                self._lanes[run_id] = Lane(partial(self._go_on, run_id))
+            self._lanes[run_id].poke()
+
+    async def renew(self) -> None:
+        """Prolong the leases."""
+        await self._database(leases.renew, self._core.boot_id)
+
+    async def settle(self) -> None:
+        """Wait until every lane is at rest."""
+        while busy := [lane.task for lane in self._lanes.values() if lane.task is not None and not lane.task.done()]:
+            await asyncio.wait(busy)
+
+    async def close(self) -> None:
+        """End the lanes and give the leases back; what they were doing is in the rows."""
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._database(leases.release, self._core.boot_id)
+        self._database.close()
+
+    async def _go_on(self, run_id: uuid.UUID) -> bool:
+        """One step of a run; True where there is more to do at once."""
+        lease = self._leases.get(run_id)
+        if lease is None:
+            return False
+        try:
+            with acting.acting(cause="workflow"):
+                return await self._step(lease)
+        except LeaseLost:
+            self._leases.pop(run_id, None)
+            return False
+
+    async def _step(self, lease: RunLease) -> bool:
+        seen = await self._database(looking.look, lease)
+        if seen.is_to_end:
+            await self._end_jobs(seen)
+            return await self._database(steps.step, lease, [], timezone.now(), jobs_ended=True)
+        news = [one for one in await asyncio.gather(*(self._learn(lease, seen, work) for work in seen.work)) if one]
+        if not news and not seen.is_new and seen.work:
+            return False
+        return await self._database(steps.step, lease, news, timezone.now())
+
+    async def _end_jobs(self, seen: Seen) -> None:
+        client = self._client(seen)
+        if client is not None:
+            await asyncio.gather(*(jobs.end(client, one.job_id) for one in seen.work if one.job_id))
+            crash_points.reached("workflow.jobs_ended")
+
+    def _client(self, seen: Seen) -> AgentctlClient | None:
+        return AgentctlClient.of(seen.workspace, self._core.http) if seen.workspace else None
+
+    async def _learn(self, lease: RunLease, seen: Seen, work: Work) -> News | None:
+        """What is new about one node; None where nothing is."""
+        if work.is_late(timezone.now()):
+            return await self._too_late(seen, work)
+        if work.kind == "function":
+            return await self._ended(lease, work, await jobs.call(work.record.request))
+        if work.kind == "agent" and work.is_asked:
+            turn = work.turn
+            return await self._ended(lease, work, turn.result) if turn.result else _waiting(work, turn.waiting_for)
+        return await self._learn_there(lease, seen, work)
+
+    async def _learn_there(self, lease: RunLease, seen: Seen, work: Work) -> News | None:
+        """Of what happens in the workspace."""
+        client = self._client(seen)
+        if seen.no_workspace:
+            return News(work.path, work.attempt, ended=steps.failed(work.record, seen.no_workspace))
+        if client is None:
+            return _waiting(work, chains.MACHINE)
+        if work.kind == "agent":
+            return await _with_files(client, work)
+        return await self._go_on_with_job(lease, client, work)
+
+    async def _go_on_with_job(self, lease: RunLease, client: AgentctlClient, work: Work) -> News | None:
+        if not work.job_id:
+            return None  # the step that gives it one is on its way
+        told = await jobs.go_on(client, work.job_id, work.record.request, is_confirmed=work.is_asked)
+        crash_points.reached("workflow.job_asked")
+        if told.result is not None:
+            return await self._ended(lease, work, told.result)
+        if not told.is_confirmed:
+            return _waiting(work, chains.MACHINE)
+        changes = {"waiting_for": ""} if work.waiting_for else {}
+        changes |= {"output_tail": told.tail} if told.tail != work.output_tail else {}
+        is_news = bool(changes) or not work.is_asked
+        return News(work.path, work.attempt, is_confirmed=True, changes=changes) if is_news else None
+
+    async def _ended(self, lease: RunLease, work: Work, result: dict[str, Any]) -> News:
+        """What the node's type makes of what came of its work; texts are looked through in the limited process."""
+        graph = await self._database(_graph, lease)
+        try:
+            record = await asyncio.to_thread(completed, graph, work.record, result, limited.run)
+        except Exception as error:  # a node that nobody can look through is a failure, not a run that stands still
+            log.exception("run %s: %s could not be looked through", lease.run_id, work.path)
+            record = steps.failed(work.record, f"what it gave could not be looked through: {type(error).__name__}")
+        return News(work.path, work.attempt, ended=record)
+
+    async def _too_late(self, seen: Seen, work: Work) -> News:
+        client = self._client(seen)
+        if client is not None and work.job_id:
+            await jobs.end(client, work.job_id)
+        error = f"it took longer than {work.record.request.get('timeout')} s and was ended"
+        session = {"sessionId": work.session_id} if work.session_id else {}
+        return News(work.path, work.attempt, ended=steps.failed(work.record, error, **session), is_late=True)
+
+
+async def _with_files(client: AgentctlClient, work: Work) -> News | None:
+    try:
+        prompt = await jobs.prompt_of(client, work.record.request)
+    except jobs.Unreadable as error:
+        return News(work.path, work.attempt, ended=steps.failed(work.record, str(error)))
+    if prompt is None:
+        return _waiting(work, chains.MACHINE)
+    return News(work.path, work.attempt, prompt=prompt)
+
+
+def _waiting(work: Work, what: str) -> News | None:
+    same = what == work.waiting_for
+    return None if same else News(work.path, work.attempt, changes={"waiting_for": what})
+
+
+def _graph(lease: RunLease) -> Workflow:
+    return workflow_of(WorkflowRun.objects.only("text", "files").get(id=lease.run_id))
+
+
+def _is_busy(lane: Lane) -> bool:
+    return lane.task is not None and not lane.task.done()

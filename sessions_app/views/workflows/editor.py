@@ -1,0 +1,180 @@
+"""The editor: the text of a workflow, with what is wrong with it and how it looks beside it.
+
+Every button sends the whole form, so all of it works without JavaScript; with it, ``check`` answers in pieces.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from sessions_app.models import Workflow
+from sessions_app.services import workflows
+from sessions_app.services.errors import Conflict, SessionsError
+from sessions_app.services.rights import may_write, may_write_somewhere
+from sessions_app.services.throttle import Throttle
+from sessions_app.views.workflows.checked import check_context, settings_context
+from sessions_app.views.workflows.examples import example
+from sessions_app.views.workflows.forms import RunForm, WorkflowForm, initial_of
+from sessions_app.views.workflows.found import find_workflow
+from sessions_app.views.workflows.listing import runs_context
+from sessions_app.views.workflows.node_form import NodeForm, node_form
+from sessions_app.workflows.editing import NotEditable
+from sessions_app.workflows.limits import MAX_BYTES
+
+_checks: Final = Throttle("workflow-check", 240, 60)
+"""Somebody who types is looked after four times a second; drawing a thousand nodes takes a moment."""
+
+
+@dataclass
+class Draft:
+    """The text as it is on the page, and the settings of the node that was chosen."""
+
+    text: str
+    node: str = ""
+    form: NodeForm | None = None
+    said: str = ""
+    """What a button came to."""
+    trouble: str = ""
+    errors: bool = False
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def new(request: HttpRequest) -> HttpResponse:
+    """A workflow that is not kept yet; ``?example=`` begins with one that is shipped."""
+    if request.method != "POST":
+        begun = example(request.GET.get("example", ""))
+        form = WorkflowForm(request.user, None, initial={"name": begun.name, "text": begun.text})
+        return _page(request, None, form, Draft(begun.text))
+    if not may_write_somewhere(request.user):
+        return _page(request, None, WorkflowForm(request.user, None, request.POST), Draft(_text(request)), 403)
+    return _posted(request, None)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def workflow(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+    """The editor of a workflow, with its runs; a POST saves it, or does what its button says."""
+    row = find_workflow(request, workflow_id)
+    if request.method == "POST":
+        return _posted(request, row)
+    return _page(request, row, WorkflowForm(request.user, row, initial=initial_of(row)), Draft(row.text))
+
+
+def _posted(request: HttpRequest, row: Workflow | None) -> HttpResponse:
+    form = WorkflowForm(request.user, row, request.POST)
+    if request.POST.get("do") in ("check", "open", "apply"):
+        draft = _done(request)
+        return _page(request, row, form, draft, 422 if draft.errors else 200)
+    draft = Draft(_text(request))
+    return _saved(request, row, form, draft) if form.is_valid() else _page(request, row, form, draft, 422)
+
+
+def _done(request: HttpRequest) -> Draft:
+    """What a button other than the one that saves came to."""
+    node, what = request.POST.get("node", ""), request.POST.get("do")
+    draft = Draft(_text(request), node)
+    if what == "apply":
+        _apply(request, draft)
+    draft.form = draft.form or node_form(draft.text, node)
+    if node and draft.form is None and not draft.trouble:
+        draft.trouble = f"There is no node “{node}” in this text."
+    return draft
+
+
+def _apply(request: HttpRequest, draft: Draft) -> None:
+    draft.form = node_form(draft.text, draft.node, request.POST)
+    if draft.form is None or not draft.form.is_valid():
+        draft.errors = draft.form is not None
+        return
+    try:
+        text = draft.form.applied()
+    except NotEditable as error:
+        draft.trouble = str(error)
+        return
+    draft.said = "The text has it now; save to keep it." if text != draft.text else "The text says so already."
+    draft.text, draft.form = text, node_form(text, draft.node)
+
+
+def _text(request: HttpRequest) -> str:
+    return request.POST.get("text", "")[:MAX_BYTES].replace("\r\n", "\n")
+
+
+def _saved(request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft: Draft) -> HttpResponse:
+    revision = form.cleaned_data.get("revision") if row else None
+    try:
+        made, problems = workflows.save_workflow(request.user, form.values(), workflow=row, revision=revision)
+    except Conflict as error:
+        if error.details.get("field"):
+            form.add_error(error.details["field"], error.message)
+            return _page(request, row, form, draft, 422)
+        draft.trouble = error.message
+        return _page(request, row, form, draft, 409)
+    except SessionsError as error:
+        form.add_error(None, error.message)
+        return _page(request, row, form, draft, 422)
+    if made.is_valid:
+        messages.success(request, "It is saved.")
+    else:
+        count = len(problems)
+        messages.warning(request, f"It is saved, and cannot be run yet: {count} problem{'s' * (count != 1)} below.")
+    return redirect("workflow", made.id)
+
+
+def _page(
+    request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft: Draft, status: int = 200
+) -> HttpResponse:
+    files = row.files if row else {}
+    rows = Workflow.objects.visible_to(request.user)
+    newest = rows.values("revision", "text").get(id=row.id) if row and status == 409 else None
+    context = {
+        "workflow": row,
+        "form": form,
+        "draft": draft,
+        "newest": newest,
+        "revision": newest["revision"] if newest else form["revision"].value(),
+        "reads_only": not (may_write(request.user, row.team_id) if row else may_write_somewhere(request.user)),
+        "run_form": RunForm(auto_id="run-%s"),
+        "run_key": str(uuid.uuid4()),
+        **check_context(draft.text, files),
+        **settings_context(draft.text, draft.node, draft.form),
+        **(runs_context(request.user, row) if row else {}),
+    }
+    return render(request, "workflows/editor.html", context, status=status)
+
+
+@never_cache
+@require_POST
+def check(request: HttpRequest) -> HttpResponse:
+    """The same in pieces, for a page that is typed in: ``{text, said, trouble, parts: {check, settings}}``."""
+    if not _checks.admits(str(request.user.pk)):
+        return JsonResponse({"code": "throttled", "message": "Too many looks; wait a moment."}, status=429)
+    row = find_workflow(request, uuid.UUID(given)) if _is_id(given := request.POST.get("workflow", "")) else None
+    draft = _done(request)
+    context = {
+        **check_context(draft.text, row.files if row else {}),
+        **settings_context(draft.text, draft.node, draft.form),
+        "draft": draft,
+    }
+    parts = {
+        "check": render_to_string("workflows/check.html", context),
+        "settings": render_to_string("workflows/node_settings.html", context),
+    }
+    return JsonResponse({"text": draft.text, "said": draft.said, "trouble": draft.trouble, "parts": parts})
+
+
+def _is_id(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True

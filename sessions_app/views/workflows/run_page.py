@@ -1,0 +1,200 @@
+"""The page of one run: the graph with the states of its nodes, one node in detail, and what can be done."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.safestring import mark_safe
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST, require_safe
+
+from sessions_app.models import NodeRun, WorkflowRun
+from sessions_app.services import workflows
+from sessions_app.services.errors import SessionsError
+from sessions_app.services.rights import may_write
+from sessions_app.services.workflow_rows import workflow_of
+from sessions_app.services.workflow_starts import run_again
+from sessions_app.views.workflows.found import find_run
+from sessions_app.views.workflows.words import RUN_STATES, TRIGGERS, node_word
+from sessions_app.workflows.drawing import Mark, draw_for_page
+from sessions_app.workflows.graph import Scope, Workflow
+from sessions_app.workflows.problems import InvalidWorkflow
+from sessions_app.workflows.records import ITERATION
+
+_TIMES: Final = re.compile(r"#\d+|\[\d+\]")
+"""What a record's path says of iterations and attempts; without it it is the node's place in the drawing."""
+NEAR: Final = 10
+"""Times on each side of the chosen one that can be picked."""
+VALUE_LIMIT: Final = 20_000
+"""Characters of a value, and of what a script said last."""
+LISTED: Final = 200
+_BRIEF: Final = ("id", "run_id", "position", "path", "node", "kind", "state", "iteration", "waiting_for", "session_id")
+
+
+@never_cache
+@require_safe
+def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
+    """Show a run; ``?node=`` a node of the drawing, ``?at=`` one of the times that it ran."""
+    row = find_run(request, run_id)
+    context = {**run_context(row, request.GET), "live": _address(row, "workflow-run-live", request.GET)}
+    return render(request, "workflows/run.html", {**context, "writes": may_write(request.user, row.team_id)})
+
+
+@never_cache
+@require_GET
+def live(request: HttpRequest, run_id: uuid.UUID) -> JsonResponse:
+    """The run as it is now."""
+    row = find_run(request, run_id)
+    context = {**run_context(row, request.GET), "writes": may_write(request.user, row.team_id)}
+    return JsonResponse({"parts": {"run": render_to_string("workflows/run_state.html", context, request)}})
+
+
+def _address(row: WorkflowRun, name: str, given: Mapping[str, str]) -> str:
+    chosen = {key: given[key] for key in ("node", "at") if given.get(key)}
+    return reverse(name, args=(row.id,)) + (f"?{urlencode(chosen)}" if chosen else "")
+
+
+def run_context(row: WorkflowRun, given: Mapping[str, str]) -> dict[str, Any]:
+    """For ``workflows/run_state.html``; a constant number of queries."""
+    times = list(row.node_runs.only(*_BRIEF, "started_at", "ended_at").order_by("position"))
+    graph = _graph(row)
+    by_place: dict[str, list[NodeRun]] = {}
+    for one in times:
+        by_place.setdefault(_TIMES.sub("", one.path), []).append(one)
+    chosen = _chosen(row, by_place, given)
+    places = _leaves(graph.root) if graph else []
+    return {
+        "run": row,
+        "word": RUN_STATES[row.state],
+        "by": TRIGGERS[row.trigger],
+        "svg": _svg(graph, by_place),
+        "done": sum(_is_done(by_place.get(place, ())) for place in places),
+        "nodes": len(places),
+        "waiting": [_told(row, one) for one in times if one.state == "running" and one.waiting_for == "user"],
+        "times": [_told(row, one) for one in times[-LISTED:]],
+        "earlier": max(len(times) - LISTED, 0),
+        "chosen": chosen,
+        "inputs": _values(row.inputs),
+        "outputs": _values(row.outputs),
+    }
+
+
+def _graph(row: WorkflowRun) -> Workflow | None:
+    try:
+        return workflow_of(row)
+    except InvalidWorkflow:
+        return None  # of a version that allowed more
+
+
+def _leaves(scope: Scope, prefix: str = "") -> list[str]:
+    """The places of all nodes that lie in no box of their own."""
+    found: list[str] = []
+    for name, node in scope.nodes.items():
+        found += _leaves(node.body, f"{prefix}{name}/") if node.body else [f"{prefix}{name}"]
+    return found
+
+
+def _is_done(times: Sequence[NodeRun]) -> bool:
+    return bool(times) and times[-1].state != "running"
+
+
+def _svg(graph: Workflow | None, by_place: Mapping[str, Sequence[NodeRun]]) -> str:
+    if graph is None:
+        return ""
+    marks = {place: _mark(place, _own(times)) for place, times in by_place.items()}
+    return mark_safe(draw_for_page(graph, marks))  # noqa: S308 - drawn by us, every word of the file escaped
+
+
+def _own(times: Sequence[NodeRun]) -> NodeRun:
+    """The newest of them; of a loop itself, not of an iteration of it."""
+    own = [one for one in times if one.kind != ITERATION]
+    return (own or times)[-1]
+
+
+def _mark(place: str, newest: NodeRun) -> Mark:
+    word = node_word(newest)
+    return Mark(word.tone, word.text.lower(), f"?{urlencode({'node': place})}#node-detail")
+
+
+def _told(row: WorkflowRun, one: NodeRun) -> dict[str, Any]:
+    place = _TIMES.sub("", one.path)
+    session = reverse("session", args=(row.task_id, one.session_id)) if one.session_id else ""
+    query = urlencode({"node": place, "at": one.path})
+    return {"row": one, "word": node_word(one), "query": query, "session": session}
+
+
+def _chosen(
+    row: WorkflowRun, by_place: Mapping[str, Sequence[NodeRun]], given: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """The node that was asked for, at one of the times that it ran, and the times around it; a failed one unasked."""
+    place, at = given.get("node", ""), given.get("at", "")
+    if not place and row.state == "failed":
+        failed = [one for times in by_place.values() for one in times if one.state == "failed"]
+        place = _TIMES.sub("", failed[-1].path) if failed else ""
+    times = [one for one in by_place.get(place, ()) if one.kind != ITERATION] or list(by_place.get(place, ()))
+    if not times:
+        return {"place": place} if place else None
+    index = next((number for number, one in enumerate(times) if one.path == at), len(times) - 1)
+    one = row.node_runs.get(pk=times[index].pk)
+    return {
+        "place": place,
+        **_told(row, one),
+        "number": index + 1,
+        "count": len(times),
+        "near": [_told(row, near) for near in times[max(index - NEAR, 0) : index + NEAR + 1]] if len(times) > 1 else [],
+        "inputs": _values(one.inputs),
+        "outputs": _values(one.outputs),
+        "script": str(one.request.get("script", ""))[:VALUE_LIMIT],
+        "prompt": str(one.request.get("prompt", ""))[:VALUE_LIMIT],
+        "tail": one.output_tail[-VALUE_LIMIT:],
+        "may_retry": row.is_over and row.state != "succeeded",
+    }
+
+
+def _values(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Values as texts, without those that no file wrote."""
+    shown = ((name, value) for name, value in values.items() if not name.startswith("@") and value not in (None, ""))
+    return [(name, _text(value)[:VALUE_LIMIT]) for name, value in shown]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+
+
+@require_POST
+def act(request: HttpRequest, run_id: uuid.UUID, what: str) -> HttpResponse:
+    """Cancel a run, go on with a failed one (from ``node`` if one is named), or run the same again."""
+    row = find_run(request, run_id)
+    acts = {"cancel": _cancel, "resume": _resume, "again": _again}
+    if what not in acts:
+        raise Http404(what)
+    try:
+        shown = acts[what](request, row)
+    except SessionsError as error:
+        messages.error(request, error.message)
+        shown = row
+    return redirect("workflow-run", shown.id)
+
+
+def _cancel(request: HttpRequest, row: WorkflowRun) -> WorkflowRun:
+    workflows.cancel_run(request.user, row)
+    messages.info(request, "It is asked to end: scripts and turns are ended, what has finished stays.")
+    return row
+
+
+def _resume(request: HttpRequest, row: WorkflowRun) -> WorkflowRun:
+    return workflows.retry_run(request.user, row, request.POST.get("node", ""))
+
+
+def _again(request: HttpRequest, row: WorkflowRun) -> WorkflowRun:
+    return run_again(request.user, row)

@@ -1,0 +1,56 @@
+"""Starting a workflow by hand, and putting it away."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect
+from django.template.loader import render_to_string
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
+
+from sessions_app.services import workflows
+from sessions_app.services.errors import SessionsError
+from sessions_app.services.workflow_starts import start_run_of
+from sessions_app.views.workflows.forms import RunForm
+from sessions_app.views.workflows.found import find_workflow
+from sessions_app.views.workflows.listing import list_context
+
+
+@require_POST
+def start(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+    """Start a run and show it."""
+    row, form = find_workflow(request, workflow_id), RunForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, str(form.errors["text"][0]))
+        return redirect("workflow", row.id)
+    inputs = {"text": form.cleaned_data["text"].replace("\r\n", "\n"), "type": "manual", "params": {}}
+    try:
+        run, _ = start_run_of(request.user, row, inputs, key=request.POST.get("key", ""))
+    except SessionsError as error:
+        messages.error(request, error.message)
+        return redirect("workflow", row.id)
+    return redirect("workflow-run", run.id)
+
+
+@require_POST
+def archive(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+    """Put a workflow away; its runs stay."""
+    row = find_workflow(request, workflow_id)
+    try:
+        workflows.archive_workflow(request.user, row)
+    except SessionsError as error:
+        messages.error(request, error.message)
+        return redirect("workflow", row.id)
+    messages.success(request, f"“{row.name}” is put away: nothing starts it any more. Its runs stay.")
+    return redirect("workflows")
+
+
+@never_cache
+@require_GET
+def live(request: HttpRequest) -> JsonResponse:
+    """The list as it is now."""
+    context = list_context(request.user, away=bool(request.GET.get("archived")))
+    return JsonResponse({"parts": {"workflows": render_to_string("workflows/list_rows.html", context)}})

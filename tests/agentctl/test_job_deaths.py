@@ -1,0 +1,181 @@
+"""Whoever is killed beside a job: it is not run again, nothing of it is left, and its end is told truthfully."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.identity import ProcessIdentity
+from executors_app.errors import AgentctlRefused, AgentctlUnreachable, StaleGeneration
+from tests.agentctl.processes import REAL, Place
+from tests.agentctl.scripts import DEADLINE, is_gone, pid_in, process_in
+from tests.executors.places import ended_job
+from tests.waiting import eventually
+
+TREE = "echo ran >>times; setsid sh -c 'echo $$ >left; exec sleep 3600' & echo $$ >pid; echo $PPID >guard; echo said\n"
+LONG = {"script": f"{TREE}sleep 3600"}
+
+
+async def _processes(place: Place) -> list[ProcessIdentity]:
+    return [await process_in(place.workspace / name) for name in ("left", "pid", "guard")]
+
+
+def _times(place: Place) -> int:
+    """How often the script has begun."""
+    found = place.workspace / "times"
+    return found.read_text().count("ran\n") if found.exists() else 0
+
+
+async def test_an_agentctl_that_is_killed_takes_its_job_with_it_and_the_next_one_tells_it(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.agentctl(REAL) as process:
+        await place.client().start_job("job-1", LONG)
+        tree = await _processes(place)
+        process.kill()
+        process.wait()
+        for each in tree:
+            await is_gone(each)
+
+    with place.agentctl(REAL):
+        ended = await ended_job(place.client(), "job-1")
+        assert (ended["state"], ended["error"], ended["exit_code"]) == ("ended", "agentctl_ended", -9)
+        assert ended["stdout"] == "said\n"
+        assert await place.client().start_job("job-1", LONG) == ended
+        with pytest.raises(AgentctlRefused) as refused:
+            await place.client().start_job("job-1", {"script": "another"})
+        assert refused.value.refusal == "conflict"
+    assert _times(place) == 1
+
+
+async def test_an_exit_code_outlives_an_agentctl_that_is_frozen_and_then_killed(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.agentctl(REAL) as process:
+        await place.client().start_job("job-1", {"script": f"{TREE}until [ -e go ]; do sleep 0.05; done; exit 7"})
+        tree = await _processes(place)
+        process.send_signal(signal.SIGSTOP)
+        (place.workspace / "go").touch()
+        assert eventually(lambda: not identity.is_alive(tree[1]), DEADLINE)
+        eventually(lambda: _end_is_written(place), DEADLINE)
+        process.kill()
+        process.wait()
+
+    with place.agentctl(REAL):
+        ended = await ended_job(place.client(), "job-1")
+        assert (ended["state"], ended["error"], ended["exit_code"], ended["stdout"]) == ("ended", "", 7, "said\n")
+    assert _times(place) == 1
+
+
+def _end_is_written(place: Place) -> bool:
+    (end,) = (place.state_dir / "jobs").glob("*/end")
+    return b"\nended " in end.read_bytes()
+
+
+async def test_a_job_whose_guard_and_agentctl_are_killed_at_once_is_lost(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.agentctl(REAL) as process:
+        await place.client().start_job("job-1", LONG)
+        tree = await _processes(place)
+        process.send_signal(signal.SIGSTOP)
+        os.kill(tree[2].pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+
+    with place.agentctl(REAL):
+        ended = await ended_job(place.client(), "job-1")
+        assert (ended["state"], ended["error"], ended["exit_code"]) == ("lost", "lost", None)
+        assert ended["stdout"] == "said\n"
+        assert await place.client().start_job("job-1", LONG) == ended
+        for each in tree:
+            await is_gone(each)
+    assert _times(place) == 1
+
+
+async def test_a_guard_that_hangs_does_not_keep_the_next_agentctl(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.agentctl(REAL) as process:
+        await place.client().start_job("job-1", LONG)
+        tree = await _processes(place)
+        os.kill(tree[2].pid, signal.SIGSTOP)
+        process.kill()
+        process.wait()
+
+    with place.agentctl(REAL):
+        assert (await ended_job(place.client(), "job-1"))["state"] == "lost"
+        for each in tree:
+            await is_gone(each)
+
+
+KILLS = {
+    "agentctl.job_prepared": (None, None),
+    "agentctl.job_remembered": ("ended", "agentctl_ended"),
+    "agentctl.job_spawned": ("ended", "agentctl_ended"),
+    "agentctl.job_ended": ("ended", ""),
+}
+"""What the next agentctl tells of a job at whose start, or end, the one before was killed; None: it knows of none."""
+
+
+@pytest.mark.parametrize("point", KILLS)
+async def test_a_kill_at_any_point_of_a_job_runs_it_at_most_once(tmp_path: Path, point: str) -> None:
+    place = Place(tmp_path)
+    state, error = KILLS[point]
+    script = {"script": "echo ran >>times; echo said" if point == "agentctl.job_ended" else f"{TREE}sleep 3600"}
+    crash = {"KANDEV_CRASH_AT": point, "KANDEV_CRASH_DIR": str(tmp_path)}
+    with place.agentctl(REAL, crash) as process:
+        try:
+            await place.client().start_job("job-1", script)
+        except AgentctlUnreachable:
+            assert point != "agentctl.job_ended"
+        assert eventually(lambda: process.poll() is not None, DEADLINE)
+
+    with place.agentctl(REAL):
+        client, before = place.client(), _times(place)
+        if state is None:
+            with pytest.raises(AgentctlRefused) as refused:
+                await client.job("job-1")
+            assert (refused.value.refusal, before) == ("job_unknown", 0)
+            assert list((place.state_dir / "jobs").iterdir()) == []
+            return
+        ended = await client.start_job("job-1", script)
+        assert (ended["state"], ended["error"]) == (state, error)
+        if point == "agentctl.job_remembered":
+            assert (ended["exit_code"], before) == (None, 0), "it never began, and says so"
+        if point == "agentctl.job_ended":
+            assert (ended["exit_code"], ended["stdout"]) == (0, "said\n")
+    assert _times(place) == before <= 1
+    left = place.workspace / "left"
+    if left.exists():
+        process_left = identity.of(await pid_in(left))
+        assert process_left is None or not identity.is_alive(process_left)
+
+
+async def test_a_shutdown_ends_a_job_and_keeps_its_end(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.agentctl(REAL) as process:
+        await place.client().start_job("job-1", LONG)
+        tree = await _processes(place)
+        await place.client().shutdown(stop_agent=True, intent_id="intent-1")
+        assert eventually(lambda: process.poll() is not None, DEADLINE)
+        assert not [each for each in tree if identity.is_alive(each)]
+
+    with place.agentctl(REAL):
+        ended = await ended_job(place.client(), "job-1")
+        assert (ended["state"], ended["error"], ended["stdout"]) == ("ended", "agentctl_ended", "said\n")
+
+
+async def test_an_overtaken_supervisor_starts_and_cancels_nothing(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.agentctl(REAL):
+        await place.client(generation=7).start_job("job-1", LONG)
+        older = place.client(generation=6)
+        with pytest.raises(StaleGeneration):
+            await older.start_job("job-2", {"script": "touch ran"})
+        with pytest.raises(StaleGeneration):
+            await older.cancel_job("job-1")
+        assert (await older.job("job-1"))["state"] == "running", "whoever may look may look"
+        ended = await place.client(generation=8).cancel_job("job-1")
+        assert (ended["state"], ended["error"]) == ("ended", "cancelled")
+    assert not (place.workspace / "ran").exists()

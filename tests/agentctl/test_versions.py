@@ -1,0 +1,149 @@
+"""Control planes and agentctls of neighbouring versions understand each other, whichever of them is the older one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.places.answers import check_execution
+from executors_app.agentctl.protocol import GENERATION_HEADER, PROTOCOL_VERSION
+from executors_app.errors import AgentctlForeign
+from tests.drills.deployment import make_repository
+from tests.history import before_last_change_of
+from tests.services import ROOT
+from tests.waiting import eventually
+
+EXECUTION, SESSION = "0c7f1e2a-6d6e-4b2f-9a58-0d3c8f4b1a11", "5b1c9e57-0f3f-4a53-8a1b-7a3c2d9e4f22"
+TOKEN = "a token of these tests alone, long enough for anybody"
+CONVERSE = """
+import asyncio, json, sys
+from executors_app.client import AgentctlClient
+
+async def converse(url, token, execution, home, program):
+    client = AgentctlClient(url, token, execution, generation=1)
+    start = {"argv": [sys.executable, program], "env": {"KANDEV_DEMO_AGENT_HOME": home}, "cwd": "", "driver": "acp",
+             "strategy": "fresh", "mcp_servers": [], "permission_mode": "ask", "launch_id": "first"}
+    started = await client.start_agent(start, timeout=60)
+    again = await client.start_agent(start, timeout=60)
+    prompts = [await client.prompt("m1", "work 1") for _ in range(2)]
+    lines = []
+    async with client.events(0, "") as stream:
+        while not any(line["kind"] == "turn.completed" for line in lines):
+            lines += await anext(stream)
+    status = await client.status()
+    await client.write_file("new.txt", b"new")
+    found = {
+        "outcomes": [started["outcome"], again["outcome"]],
+        "duplicates": [prompt["duplicate"] for prompt in prompts],
+        "kinds": sorted({line["kind"] for line in lines}),
+        "seqs": [line["seq"] for line in lines] == list(range(1, len(lines) + 1)),
+        "state": status["agent"]["state"],
+        "token": bool((await client.agent_session())["resume_token"]),
+        "files": sorted(entry["name"] for entry in (await client.list_files())["entries"]),
+        "git": sorted(await client.git("status")),
+        "snapshot": bool(await client.snapshot()),
+    }
+    await client.shutdown(True, "end")
+    print(json.dumps(found))
+
+asyncio.run(converse(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project before agentctl was changed last."""
+    return before_last_change_of("executors_app/agentctl", tmp_path_factory.mktemp("older"))
+
+
+def environment_of(code: Path, home: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(code), "LANG": "C.UTF-8"}
+
+
+@contextmanager
+def agentctl_of(code: Path, home: Path) -> Iterator[str]:
+    """An agentctl of that code over a workspace; its address."""
+    home.mkdir()
+    make_repository(home / "workspace")
+    token, ready = home / "token", home / "ready.json"
+    token.touch(0o600)
+    token.write_text(TOKEN)
+    options = {"workspace": "workspace", "state-dir": "state", "token-file": "token", "ready-file": "ready.json"}
+    words = [f"--{name}={home / place}" for name, place in options.items()]
+    words += [f"--session-id={SESSION}", f"--execution-id={EXECUTION}"]
+    command = [sys.executable, "-P", "-m", "executors_app.agentctl", "serve", *words]
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=home, env=environment_of(code, home), stderr=log, start_new_session=True
+        )
+    try:
+        eventually(ready.exists, timeout=60, describe=f"it listens: {(home / 'log').read_text()}")
+        yield str(json.loads(ready.read_text())["url"])
+    finally:
+        identity.end_all(identity.marked(EXECUTION), 10)
+        process.kill()
+        process.wait(30)
+
+
+def converse(code: Path, url: str, home: Path) -> dict[str, Any]:
+    """A whole conversation, led by the client of that code."""
+    arguments = (url, TOKEN, EXECUTION, str(home / "agent"), str(ROOT / "executors_app" / "demo_agent.py"))
+    command = [sys.executable, "-P", "-W", "error", "-c", CONVERSE, *arguments]
+    env = environment_of(code, home)
+    done = subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, f"{done.stderr}\n{(home / 'log').read_text()}"
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("newer_one", ["client", "agentctl", "both"])
+def test_a_whole_conversation_of_neighbours(older: Path, tmp_path: Path, newer_one: str) -> None:
+    client, agentctl = (ROOT if newer_one in {who, "both"} else older for who in ("client", "agentctl"))
+    with agentctl_of(agentctl, tmp_path / "place") as url:
+        found = converse(client, url, tmp_path / "place")
+    kinds = {"agent.started", "session.created", "prompt.accepted", "prompt.delivered", "message.agent"}
+    assert kinds <= set(found.pop("kinds"))
+    assert "branch" in found.pop("git")
+    assert found == {
+        "outcomes": ["created", "created"],
+        "duplicates": [False, True],
+        "seqs": True,
+        "state": "idle",
+        "token": True,
+        "files": sorted([".git", "README.md", "new.txt"]),
+        "snapshot": True,
+    }
+
+
+@pytest.mark.parametrize("version", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION, PROTOCOL_VERSION + 1])
+def test_neighbours_are_understood(version: int) -> None:
+    check_execution({"execution_id": EXECUTION, "version": version, "from_the_future": {"x": 1}}, EXECUTION)
+
+
+@pytest.mark.parametrize("version", [PROTOCOL_VERSION + 2, PROTOCOL_VERSION - 2, None, "1", 1.5])
+def test_whoever_is_further_away_is_neither_alive_nor_dead(version: Any) -> None:
+    status: Mapping[str, Any] = {"execution_id": EXECUTION, "version": version}
+    with pytest.raises(AgentctlForeign, match="speaks version") as refused:
+        check_execution(status, EXECUTION)
+    assert refused.value.details["reason"] == "protocol_version"
+
+
+def test_what_a_later_control_plane_adds_is_left_alone(tmp_path: Path) -> None:
+    import urllib.request  # noqa: PLC0415 - as a program would
+
+    with agentctl_of(ROOT, tmp_path / "place") as url:
+        body = {"intent_id": "i", "stop_agent": True, "from_the_future": [1]}
+        headers = {"Authorization": f"Bearer {TOKEN}", GENERATION_HEADER: "1", "Content-Type": "application/json"}
+        for path in ("/snapshot", "/shutdown"):
+            request = urllib.request.Request(f"{url}{path}", json.dumps(body).encode(), headers | {"X-Kandev-New": "1"})
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                assert answer.status == 200

@@ -1,0 +1,39 @@
+"""A peer of the fan-out: the usual consumers of Channels, each woken by ``group_send`` through the layer in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import django
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.conf import settings
+
+from tests.bench.bare_fanout import FRAME
+
+GROUP = "everybody"
+
+settings.configure(
+    SECRET_KEY="of a bench",
+    CHANNEL_LAYERS={"default": {"BACKEND": "channels.layers.InMemoryChannelLayer", "CONFIG": {"capacity": 1000}}},
+)
+django.setup()
+
+
+class Listener(AsyncWebsocketConsumer):  # type: ignore[misc]
+    """One socket; whatever it says, everybody is sent the frame."""
+
+    async def connect(self) -> None:
+        """One more."""
+        await self.channel_layer.group_add(GROUP, self.channel_name)
+        await self.accept()
+
+    async def receive(self, **_: Any) -> None:
+        """Tell the group."""
+        await self.channel_layer.group_send(GROUP, {"type": "told", "text": FRAME})
+
+    async def told(self, event: dict[str, Any]) -> None:
+        """Hand it on."""
+        await self.send(text_data=event["text"])
+
+
+application = Listener.as_asgi()

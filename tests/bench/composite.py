@@ -1,0 +1,106 @@
+"""A whole sweep, kept as ``recover_sessions`` keeps it, beside the least that it has to do, and beside a slow way.
+
+The floor of each execution: its row is read, two GETs are answered and parsed, its row is written,
+one event is written. The slow way stands in for a peer that cannot be run here: the same with
+Django's own ``bulk_update`` and a general HTTP client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Sequence
+
+import aiohttp
+from django.utils import timezone
+
+from executors_app.models import ExecutorRunning
+from executors_app.stand_in import StandIn, status_of
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.sweep import reporting
+from sessions_app.supervisor.sweep.one_pass import Scope, sweep
+from tests.bench.bare import BareGets
+from tests.bench.figures import Figure, in_turn
+from tests.bench.world import World, fleet_of
+
+FLOOR_LIMIT = 2.0
+SLOW_WAY_LIMIT = 0.5
+HUB_SECONDS = 4.58e-3
+"""Of each server when JupyterHub 6.1.1 re-verifies 1,000 of them, where the design was measured."""
+TABLES = """
+CREATE TABLE rows (id TEXT PRIMARY KEY, session TEXT, url TEXT, token TEXT, seen REAL);
+CREATE TABLE events (session TEXT, seq INTEGER, name TEXT, payload TEXT, at REAL);
+"""
+UPDATE = "UPDATE rows SET seen = j.value FROM json_each(?) AS j WHERE rows.id = j.key"
+AT_ONCE = 100
+
+
+def of_the_living(world: World, count: int, rounds: int, *, limited: bool) -> list[Figure]:
+    """Everybody answers; nothing is lost and nothing is to be done but to say so."""
+    with fleet_of(count, "127.5.0.1") as fleet:
+        world.fill(fleet)
+        seconds, floor, slow = asyncio.run(_beside(world, fleet, rounds))
+    row = f"sweep of {count:,}, kept"
+    return [
+        Figure(row, seconds, "load, 2 GETs, UPDATE, event each", floor, limit=FLOOR_LIMIT if limited else None),
+        Figure(row, seconds, "aiohttp + bulk_update", slow, limit=SLOW_WAY_LIMIT if limited else None),
+        Figure(row, seconds, "JupyterHub, as measured elsewhere", HUB_SECONDS * count),
+    ]
+
+
+async def _beside(world: World, fleet: Sequence[StandIn], rounds: int) -> list[float]:
+    core, bare = Core(), BareSweep(world, fleet)
+
+    async def swept() -> None:
+        result = await sweep(core, Scope("command", dry_run=True), set())
+        assert len(result.decided) == len(fleet)
+        await core.database(lambda: reporting.store(reporting.report(result, core.boot_id), result))
+
+    async def slowly() -> None:
+        rows = await core.database(lambda: list(ExecutorRunning.objects.select_related("session")))
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=AT_ONCE)) as http:
+            await asyncio.gather(*(_get(http, row) for row in rows))
+        await core.database(lambda: ExecutorRunning.objects.bulk_update(rows, ["last_seen_at"], batch_size=500))
+
+    try:
+        return list(map(min, await in_turn(rounds, swept, bare, slowly)))
+    finally:
+        bare.close()
+        await core.close()
+
+
+async def _get(http: aiohttp.ClientSession, row: ExecutorRunning) -> None:
+    async with http.get(f"{row.agentctl_url}/status", headers={"Authorization": f"Bearer {row.auth_token}"}) as answer:
+        assert (await answer.json())["execution_id"] == str(row.id)
+    row.last_seen_at = timezone.now()
+
+
+class BareSweep:
+    """The floor."""
+
+    def __init__(self, world: World, fleet: Sequence[StandIn]):
+        path = world.home / f"composite-{len(fleet)}.sqlite3"
+        self._gets = BareGets(fleet)
+        self._answer = json.dumps(status_of(fleet[0])).encode()
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + TABLES)
+        rows = [(one.execution_id, one.session_id, one.url, one.token) for one in fleet]
+        self._connection.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, 0)", rows)
+
+    def __call__(self) -> None:
+        """One sweep."""
+        rows = self._connection.execute("SELECT id, session, url, token FROM rows").fetchall()
+        self._gets()
+        self._gets()
+        for _ in range(2 * len(rows)):
+            json.loads(self._answer)
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.execute(UPDATE, [json.dumps({row[0]: 1.0 for row in rows})])
+        events = [(row[1], 1, "session.receipt", "{}", 1.0) for row in rows]
+        self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", events)
+        self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()

@@ -1,0 +1,96 @@
+"""A run of the benchmarks as a file: what was measured, of which commit, when and on which machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sqlite3
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from tests.bench.figures import Figure, Floor, Point
+from tests.services import ROOT
+
+
+class NoBenchFile(ValueError):
+    """The file is not one that ``make bench`` has written."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchFile:
+    """One run."""
+
+    commit: str
+    dirty: bool
+    """There were changes that no commit has."""
+    date: str
+    """ISO 8601, UTC, of its end."""
+    machine: Mapping[str, str]
+    quick: bool
+    """Tiny counts: only to see that everything runs."""
+    figures: list[Figure] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    floors: list[Floor] = field(default_factory=list)
+
+    @classmethod
+    def of_now(cls, *, quick: bool, figures: list[Figure], points: list[Point], floors: list[Floor]) -> Self:
+        """What was just measured."""
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))
+        return cls(_git("rev-parse", "HEAD"), dirty, date, machine(), quick, figures, points, floors)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """A file as it was written; raises NoBenchFile, which says what is wrong."""
+        try:
+            told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            for name, kind in (("figures", Figure), ("points", Point), ("floors", Floor)):
+                told[name] = [kind(**one) for one in told[name]]
+            return cls(**told)
+        except OSError as error:
+            raise NoBenchFile(f"{path} cannot be read: {error.strerror}.") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise NoBenchFile(f"{path} is no file that `make bench` has written: {error}.") from error
+
+    def write(self, path: Path) -> None:
+        """One row a line, so that two files can be laid side by side."""
+        told = asdict(self)
+        rows = {name: told.pop(name) for name in ("figures", "points", "floors")}
+        lists = [f'"{name}": [\n{_lines(some)}\n]' for name, some in rows.items()]
+        head = json.dumps(told, indent=1, ensure_ascii=False).removesuffix("\n}")
+        path.write_text(head + ",\n" + ",\n".join(lists) + "\n}\n", encoding="utf-8")
+
+
+def _lines(rows: list[Any]) -> str:
+    return ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+
+
+def machine() -> dict[str, str]:
+    """What a figure depends on besides the code; no name of a host."""
+    return {
+        "cores": str(os.cpu_count()),
+        "processor": _told("/proc/cpuinfo", "model name"),
+        "memory": _told("/proc/meminfo", "MemTotal"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+    }
+
+
+def _told(path: str, name: str) -> str:
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        said, _, value = line.partition(":")
+        if said.strip() == name:
+            return value.strip()
+    return "unknown"
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else "unknown"

@@ -1,0 +1,59 @@
+"""A bench file into the documents: the table of ``docs/performance.md`` and the growth curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from tests.bench import pictures
+from tests.bench.figures import Figure, Floor
+from tests.bench.keeping import BenchFile
+from tests.services import ROOT
+
+DOCS: Final = ROOT / "docs"
+KEPT: Final = DOCS / "bench.json"
+PAGE: Final = DOCS / "performance.md"
+BEGIN: Final = "<!-- written by make bench: begin -->\n"
+END: Final = "<!-- written by make bench: end -->\n"
+
+
+def publish(run: BenchFile) -> list[Path]:
+    """Write all of it; what was written."""
+    run.write(KEPT)
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(before + BEGIN + tables(run) + END + after, encoding="utf-8")
+    return [KEPT, PAGE, *pictures.draw(run.points, DOCS / "pictures")]
+
+
+def tables(run: BenchFile) -> str:
+    """What stands between the two marks."""
+    told = ", ".join(f"{name} {value}" for name, value in run.machine.items())
+    changed = " with changes" if run.dirty else ""
+    parts = [
+        f"\nCommit `{run.commit[:10]}`{changed}, {run.date}; {told}.\n",
+        _table(["row", "figure", "unit", "beside", "its figure", "ratio", "at most"], map(_row, run.figures)),
+        _table(["floor, µs", "here", "where it was designed"], map(_floor, run.floors)),
+        "\n".join(f"![{name}](pictures/{pictures.file_name(name)}.svg)" for name in _curves(run)) + "\n",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _curves(run: BenchFile) -> list[str]:
+    return list(dict.fromkeys(point.curve for point in run.points))
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _row(one: Figure) -> list[str]:
+    limit = f"{one.limit:g}{', broken' * one.is_over}" if one.limit else "–"
+    figures = (one.shown(one.amount), one.unit, one.floor, one.shown(one.floor_amount), f"{one.ratio:.2f}")
+    return [one.row, *figures, limit]
+
+
+def _floor(one: Floor) -> list[str]:
+    return [one.name, f"{one.measured:,.2f}", f"{one.known:,.2f}"]

@@ -1,0 +1,85 @@
+"""A supervisor that was killed comes back: everything it had is leased, attached and told of again.
+
+The floor is the look alone and as many bare WebSocket handshakes, one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from unittest.mock import patch
+
+from django.utils import timezone
+
+from executors_app import plugins
+from executors_app.models import Executor, ExecutorRunning
+from executors_app.stand_in import StandIn
+from sessions_app.models import TaskSession
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.sweep.one_pass import Scope, sweep
+from tests.bench.fanout import Crowd
+from tests.bench.figures import Figure, seconds_of
+from tests.bench.world import World
+from tests.supervisor import stand_ins
+
+LIMIT = 3.0
+
+
+def of_many(world: World, count: int, rounds: int, *, limited: bool) -> Figure:
+    """Best rounds of a boot sweep over ``count`` streams whose supervisor is gone."""
+    with stand_ins.serving() as url, _known(url):
+        _fill(world, url, count)
+        taken = [asyncio.run(_round(url, count)) for _ in range(rounds)]
+    seconds, looks, connects = (min(one) for one in zip(*taken, strict=True))
+    limit = LIMIT if limited else None
+    return Figure(f"restart, {count:,} attached again", seconds, "look + bare connects", looks + connects, limit=limit)
+
+
+@contextmanager
+def _known(url: str) -> Iterator[None]:
+    made = stand_ins.StandIns(url)
+    known = {**plugins.runtimes(), made.name: made}
+    with patch.object(plugins, "runtimes", lambda: known):
+        yield
+
+
+def _fill(world: World, url: str, count: int) -> None:
+    keys = [str(uuid.uuid4()) for _ in range(count)]
+    world.fill([StandIn(key, str(uuid.uuid4()), f"{url}/{key}", "token", "answers") for key in keys])
+    many = Executor.objects.get_or_create(name="stand-ins", runtime="stand_ins")[0]
+    TaskSession.objects.update(executor=many)
+    ExecutorRunning.objects.update(executor=many, runtime=many.runtime)
+    for key in keys:
+        urllib.request.urlopen(urllib.request.Request(f"{url}/seat/{key}", method="POST"), timeout=10).close()
+
+
+def _forget() -> None:
+    """As a supervisor leaves it that was killed long ago."""
+    ended = timezone.now() - timedelta(minutes=1)
+    ExecutorRunning.objects.update(owner="gone", lease_expires_at=ended)
+
+
+async def _round(url: str, count: int) -> tuple[float, float, float]:
+    core = Core()
+    try:
+        await core.database(_forget)
+        look = await seconds_of(lambda: sweep(core, Scope("boot", dry_run=True), set()))
+        back = await seconds_of(lambda: sweep(core, Scope("boot"), set()))
+        assert len(core.attachments) == count, f"{len(core.attachments)} of {count} are attached"
+    finally:
+        await core.close()
+    return back, look, await asyncio.to_thread(_connect_all, url, count)
+
+
+def _connect_all(url: str, count: int) -> float:
+    """Seconds of so many handshakes."""
+    began = time.perf_counter()
+    crowd = Crowd(int(url.rpartition(":")[2]), "/bare", [""] * count)
+    seconds = time.perf_counter() - began
+    crowd.close()
+    return seconds

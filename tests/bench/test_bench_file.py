@@ -1,0 +1,81 @@
+"""What ``make bench`` keeps can be read again, compared, drawn and put into the documents."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.bench import pictures, publishing
+from tests.bench.comparing import changes, is_worse
+from tests.bench.figures import Figure, Floor, Point
+from tests.bench.keeping import BenchFile, NoBenchFile
+from tests.services import ROOT
+
+SWEEP = Figure("sweep of 10", 0.2, "bare GETs", 0.1, limit=3.0)
+POINTS = [Point("sweep, live sessions", size, size * 1e-3, "bare GETs", size * 1e-4) for size in (10, 100, 1000)]
+RUN = BenchFile.of_now(quick=True, figures=[SWEEP], points=POINTS, floors=[Floor("a commit", 300.0, 301.3)])
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    RUN.write(tmp_path / "bench.json")
+    assert BenchFile.read(tmp_path / "bench.json") == RUN
+    assert {"cores", "processor", "python", "sqlite"} < set(RUN.machine)
+    assert len(RUN.commit) == 40
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"figures": [{}], "points": [], "floors": []}'])
+def test_another_file_is_refused_with_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bench.json").write_text(text)
+    with pytest.raises(NoBenchFile, match="no file that"):
+        BenchFile.read(tmp_path / "bench.json")
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [
+        (SWEEP, "same"),
+        (replace(SWEEP, amount=0.4, floor_amount=0.2), "same"),  # a slower machine
+        (replace(SWEEP, amount=0.4), "worse"),
+        (replace(SWEEP, amount=0.1), "better"),
+    ],
+)
+def test_ratios_are_compared_and_not_seconds(after: Figure, verdict: str) -> None:
+    found = changes(RUN, replace(RUN, figures=[after]))
+    assert [one.verdict for one in found] == [verdict]
+    assert is_worse(found) == (verdict == "worse")
+
+
+def test_rows_of_one_run_alone_are_told_of() -> None:
+    other = replace(RUN, figures=[replace(SWEEP, row="another")])
+    assert [(one.row, one.verdict) for one in changes(RUN, other)] == [("another", "new"), ("sweep of 10", "gone")]
+
+
+def test_the_command_compares_two_files_and_fails_for_a_row_that_got_worse(tmp_path: Path) -> None:
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    RUN.write(before)
+    replace(RUN, figures=[replace(SWEEP, amount=0.25, floor_amount=0.01, limit=None)]).write(after)
+    argv = [sys.executable, "-W", "error", "-m", "tests.bench", "--compare", str(before), "--read", str(after)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "worse" in done.stdout
+
+
+def test_a_picture_is_sound_and_tells_its_figures_to_readers() -> None:
+    root = ElementTree.fromstring(pictures.picture("a < b", POINTS))  # noqa: S314  (our own)
+    texts = ["".join(element.itertext()) for element in root.iter()]
+    assert any("10: 10 ms; 100: 100 ms; 1,000: 1 s" in text for text in texts)
+    lines = [element for element in root.iter() if element.tag.endswith("polyline")]
+    assert [line.get("points", "").count(",") for line in lines] == [3, 3]
+
+
+def test_the_documents_show_what_the_kept_file_holds() -> None:
+    page = publishing.PAGE.read_text(encoding="utf-8")
+    written = page.partition(publishing.BEGIN)[2].partition(publishing.END)[0]
+    assert written
+    if publishing.KEPT.exists():
+        assert written == publishing.tables(BenchFile.read(publishing.KEPT))

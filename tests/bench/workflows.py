@@ -1,0 +1,78 @@
+"""What a node of a workflow costs beside the work that it has done: a chain of shells that do nothing."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import time
+from itertools import pairwise
+from typing import Final
+
+from executors_app.agentctl import identity
+from executors_app.models import ExecutorRunning
+from sessions_app.models import NodeRun, WorkflowRun
+from sessions_app.services.workflows import start_run
+from tests.bench.bare import BareTable
+from tests.bench.figures import Figure
+from tests.bench.latencies import supervising
+from tests.bench.world import World
+from tests.waiting import eventually
+
+WITHIN: Final = 240.0
+"""Seconds for the whole run, its workspace's start included."""
+LOOK_EVERY: Final = 0.2
+
+
+def of_nodes(world: World, nodes: int) -> list[Figure]:
+    """From the beginning of one node to that of the next, through supervisor and agentctl; medians."""
+    world.empty()
+    world.user.is_staff = True  # for this object alone: shells beside the control plane want it
+    table = BareTable(world.home / "workflows.sqlite3")
+    with supervising():
+        run, _ = start_run(
+            world.user, team=world.team, text=_chain(nodes), repository=world.repository, executor=world.executor
+        )
+        try:
+            bare = _watch(run, table)
+            began = NodeRun.objects.filter(run=run, kind="shell").order_by("position")
+            times = [row.started_at for row in began if row.started_at]
+        finally:
+            _end(run)
+            table.close()
+            world.user.is_staff = False
+    assert len(times) == nodes
+    each = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
+    floor = "`sh -c true` and a bare commit"
+    return [Figure(f"workflow, each of {nodes} shell nodes", statistics.median(each), floor, statistics.median(bare))]
+
+
+def _chain(nodes: int) -> str:
+    shells = [{"id": f"s{n}", "type": "shell", "data": {"script": "true"}} for n in range(nodes)]
+    edges = [{"source": f"s{n}", "target": f"s{n + 1}"} for n in range(nodes - 1)]
+    return json.dumps({"version": 3, "metadata": {"name": "chain"}, "nodes": shells, "edges": edges})
+
+
+def _watch(run: WorkflowRun, table: BareTable) -> list[float]:
+    """Until it is over; meanwhile the floor is measured now and again."""
+    bare, deadline = [], time.monotonic() + WITHIN
+    while not WorkflowRun.objects.get(id=run.id).is_over:
+        assert time.monotonic() < deadline, "the run did not end in time"
+        began = time.perf_counter()
+        subprocess.run(["sh", "-c", "true"], check=True)
+        table.insert(1)
+        bare.append(time.perf_counter() - began)
+        time.sleep(LOOK_EVERY)
+    assert WorkflowRun.objects.get(id=run.id).state == "succeeded"
+    return bare
+
+
+def _end(run: WorkflowRun) -> None:
+    """Nothing of it is left, so that what comes next finds no task."""
+    executions = ExecutorRunning.objects.filter(task_id=run.task_id)
+    try:
+        eventually(lambda: not executions.exclude(status="stopped").exists(), timeout=60, describe="it rests")
+    finally:
+        for execution in executions:
+            identity.end_all(identity.marked(str(execution.id)), 10)
+        WorkflowRun.objects.filter(id=run.id).delete()

@@ -1,0 +1,114 @@
+"""compose.yaml: nobody is root for nothing, nothing mounts an engine's socket, and all that is named is there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+
+from kandev.environment import read_environment
+from tests.services import ROOT
+
+OURS = ("migrate", "web-a", "web-b", "supervisor", "worker")
+SECRETS = ("secret-key", "database-url", "database-password", "redis-url", "redis-password", "host-token")
+KEYS = {
+    *("build", "image", "command", "entrypoint", "environment", "depends_on", "healthcheck", "init", "restart", "user"),
+    *("cap_add", "cap_drop", "pids_limit", "read_only", "secrets", "security_opt", "shm_size", "stop_grace_period"),
+    *("networks", "ports", "tmpfs", "volumes"),
+}
+"""What the Compose specification knows of a service, as far as we use it."""
+
+
+@cache
+def composed() -> dict[str, Any]:
+    """The file, with its anchors resolved."""
+    found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    return found
+
+
+def services() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = composed()["services"]
+    return found
+
+
+@pytest.mark.parametrize("name", list(composed()["services"]))
+def test_a_service_can_do_no_more_than_it_must(name: str) -> None:
+    service = services()[name]
+    assert set(service) <= KEYS
+    assert not [volume for volume in service.get("volumes", ()) if ".sock" in str(volume)]
+    assert not {"privileged", "network_mode", "pid", "devices"} & set(service)
+    assert ":" in service["image"].rpartition("/")[2] or "build" in service or name in OURS, "of a known version"
+    if name == "postgresql":  # its image gives up being root by itself, and needs to be it until then
+        return
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service.get("read_only") or name == "agents", "agents write where they like, in their container"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_processes_have_settings_that_are_known(name: str) -> None:
+    settings = {key: expanded(value) for key, value in services()[name]["environment"].items()}
+    files = {key: value for key, value in settings.items() if key.endswith("_FILE")}
+    read = read_environment({key: value for key, value in settings.items() if key not in files})
+    assert read.allowed_hosts == ("kandev.example",)
+    assert read.trusted_origins == ("https://kandev.example",)
+    (trusted,) = read.trusted_proxies
+    inside = composed()["networks"]["inside"]
+    assert inside["internal"] is True, "nobody else has an address of it"
+    assert str(trusted) == expanded(inside["ipam"]["config"][0]["subnet"])
+    assert set(files.values()) == {f"/run/secrets/{secret}" for secret in services()[name]["secrets"]}
+
+
+def expanded(value: str) -> str:
+    """With ``SITE=kandev.example`` and nothing else set."""
+    text = re.sub(r"\$\{SITE(:\?[^}]*)?\}", "kandev.example", str(value))
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
+def test_whatever_is_named_is_there() -> None:
+    volumes, secrets = set(composed()["volumes"]), set(composed()["secrets"])
+    assert secrets == set(SECRETS)
+    for service in services().values():
+        assert set(service.get("secrets", ())) <= secrets
+        assert set(service.get("networks", ())) <= set(composed()["networks"])
+        assert set(service.get("depends_on", ())) <= set(services())
+        for volume in service.get("volumes", ()):
+            source = expanded(volume).split(":")[0]
+            assert source.startswith(".") or source in volumes
+    for build in (service["build"] for service in services().values() if "build" in service):
+        assert (ROOT / build["dockerfile"]).exists()
+
+
+def test_nothing_begins_before_what_it_needs() -> None:
+    for name in set(OURS) - {"migrate"}:
+        assert services()[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
+    assert services()["migrate"]["depends_on"]["postgresql"]["condition"] == "service_healthy"
+    for needed in ("postgresql", "redis"):
+        assert services()[needed]["healthcheck"]["test"]
+
+
+def test_only_the_proxy_is_reached_from_outside() -> None:
+    assert [name for name, service in services().items() if "ports" in service] == ["proxy"]
+    for name in ("postgresql", "redis"):
+        assert services()[name]["networks"] == ["inside"]
+    webs = re.findall(r"web-\w+(?=:8000)", services()["proxy"]["environment"]["WEBS"])
+    assert webs == [name for name in services() if name.startswith("web-")]
+
+
+def test_compose_itself_takes_it() -> None:
+    has_plugin = (
+        shutil.which("docker")
+        and not subprocess.run(["docker", "compose", "version"], check=False, capture_output=True).returncode
+    )
+    if not has_plugin:
+        pytest.skip("the Compose plugin is not installed")
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "SITE": "kandev.example"}
+    done = subprocess.run(
+        ["docker", "compose", "config", "--quiet"], cwd=ROOT, env=env, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,159 @@
+"""deploy/Caddyfile before a real web: TLS, who calls, sockets, what is kept from outside, and a web that is away."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+
+from tests.drills import parts
+from tests.drills.deployment import Deployment
+from tests.postgresql import free_port
+from tests.services import ROOT, require
+from tests.waiting import eventually
+
+SITE: Final = "localhost"
+SECRET_KEY: Final = "a key of these tests alone, that is long enough for anybody"
+pytestmark = pytest.mark.any_database
+
+
+class Site:
+    """Two webs and a supervisor behind the proxy, with certificates of its own making."""
+
+    def __init__(self, deployment: Deployment):
+        self.deployment = deployment
+        self.port = free_port()
+        self.url = f"https://{SITE}:{self.port}"
+        deployment.env |= {
+            "KANDEV_SECRET_KEY": SECRET_KEY,
+            "KANDEV_ALLOWED_HOSTS": SITE,
+            "KANDEV_TRUSTED_ORIGINS": self.url,
+        }
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        """Start all, and wait until the site is ready."""
+        self.processes.append(parts.start(self.deployment, str(ROOT / "manage.py"), "supervise"))
+        webs = [parts.web(self.deployment) for _ in range(2)]
+        self.processes += [process for _, process in webs]
+        self.processes.append(self._proxy([url.removeprefix("http://") for url, _ in webs]))
+        eventually(lambda: self.get("/readyz")[0] == 200, timeout=120, describe=f"it is ready: {self._log()}")
+
+    def _proxy(self, webs: list[str]) -> subprocess.Popen[bytes]:
+        home = self.deployment.home
+        given = (ROOT / "deploy" / "Caddyfile").read_text()
+        # No port 80 of this machine, and nothing is put among the certificates that it trusts.
+        local = given.replace("admin off", "admin off\n\tauto_https disable_redirects\n\tskip_install_trust")
+        assert local != given
+        (home / "Caddyfile").write_text(local)
+        env = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_DATA_HOME": str(home / "caddy")}
+        env |= {"SITE": f"{SITE}:{self.port}", "WEBS": " ".join(webs)}
+        with (home / "caddy.log").open("wb") as log:
+            command = ["caddy", "run", "--config", str(home / "Caddyfile"), "--adapter", "caddyfile"]
+            return subprocess.Popen(command, env=env, cwd=home, stdout=log, stderr=log, start_new_session=True)
+
+    def _log(self) -> str:
+        found = self.deployment.home / "caddy.log"
+        return found.read_text()[-1500:] if found.exists() else ""
+
+    @property
+    def trust(self) -> ssl.SSLContext:
+        """The proxy's own authority, and no other."""
+        root = self.deployment.home / "caddy" / "caddy" / "pki" / "authorities" / "local" / "root.crt"
+        return ssl.create_default_context(cafile=str(root))
+
+    def get(self, path: str, **headers: str) -> tuple[int, Any, str]:
+        """Status, headers and text of a page; 0 for none."""
+        request = urllib.request.Request(self.url + path, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=self.trust) as answer:
+                return answer.status, answer.headers, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers, error.read().decode()
+        except OSError:
+            return 0, {}, ""
+
+    def close(self) -> None:
+        """End all of it."""
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+        self.deployment.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    require("caddy")
+    deployment = Deployment(tmp_path_factory.mktemp("site"))
+    deployment.prepare()
+    (deployment.data / "secret-key").unlink()
+    made = Site(deployment)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+def test_pages_come_over_tls_and_say_so(site: Site) -> None:
+    status, headers, text = site.get("/login/")
+    assert status == 200
+    assert "csrfmiddlewaretoken" in text
+    assert headers["Strict-Transport-Security"] == "max-age=31536000"
+    assert "Secure" in headers["Set-Cookie"]
+
+
+def test_whoever_claims_to_come_from_this_machine_gets_no_numbers(site: Site) -> None:
+    assert site.get("/metrics")[0] == 403  # the web itself: it came through a proxy
+    assert site.get("/metrics", **{"X-Forwarded-For": "127.0.0.1"})[0] == 403
+
+
+async def test_sockets_and_their_origin_go_through(site: Site) -> None:
+    address = f"wss://{SITE}:{site.port}/ws/sessions/00000000-0000-4000-8000-000000000000/"
+    token = {"Authorization": f"Token {site.deployment.seeded['token']}"}
+    expected = {4404: token, 4401: {"Origin": site.url}}
+    for code, headers in expected.items():
+        async with aiohttp.ClientSession() as http, http.ws_connect(address, headers=headers, ssl=site.trust) as socket:
+            await socket.receive(30)
+            assert socket.close_code == code
+
+
+def test_while_one_web_is_away_the_other_one_answers(site: Site) -> None:
+    web = site.processes[1]
+    os.killpg(web.pid, signal.SIGKILL)
+    web.wait(30)
+    assert {site.get("/healthz")[0] for _ in range(20)} == {200}
+    assert json.loads(site.get("/readyz")[2])["status"] == "ready"
+
+
+def test_the_proxy_takes_the_file_as_it_is(tmp_path: Path) -> None:
+    require("caddy")
+    shutil.copy2(ROOT / "deploy" / "Caddyfile", tmp_path)
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SITE": "kandev.example"}
+    command = ["caddy", "adapt", "--config", str(tmp_path / "Caddyfile"), "--adapter", "caddyfile"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {"127.0.0.1:8000", "127.0.0.1:8001"} <= set(dials(json.loads(done.stdout)))
+
+
+def dials(node: Any) -> Iterator[str]:
+    """Whom the proxy calls."""
+    if isinstance(node, dict):
+        if "dial" in node:
+            yield str(node["dial"])
+        node = list(node.values())
+    if isinstance(node, list):
+        for each in node:
+            yield from dials(each)

@@ -1,0 +1,157 @@
+"""deploy/roll-out, back-up and restore on real processes: what they promise, and what they refuse."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.drills import parts
+from tests.drills.deployment import MANAGE, Deployment
+from tests.drills.test_several_supervisors import finished, talking
+from tests.postgresql import binaries, free_port
+from tests.services import ROOT
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    made = Deployment(tmp_path)
+    made.prepare()
+    yield made
+    made.close()
+
+
+def run(deployment: Deployment, script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """One of the scripts, as it is called on the machine of a deployment."""
+    python = Path(sys.executable)
+    tools = [str(binaries() or python.parent), os.environ["PATH"]]
+    given = {"MANAGE": f"{python} manage.py", "PYTHON": str(python), "PATH": os.pathsep.join(tools)}
+    return subprocess.run(
+        [str(ROOT / "deploy" / script), *arguments],
+        cwd=ROOT,
+        env=deployment.env | given | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+class TestRollOut:
+    RESTART = """#!{python}
+import os, pathlib, signal, subprocess, sys, time
+home, name = pathlib.Path(sys.argv[0]).parent, sys.argv[1]
+pid = home / f"{{name}}.pid"
+if pid.exists():
+    os.kill(int(pid.read_text()), signal.SIGTERM)
+    while pathlib.Path(f"/proc/{{pid.read_text()}}").exists():
+        time.sleep(0.05)
+words = (home / f"{{name}}.command").read_text().split()
+log = (home / "serve.log").open("ab")
+made = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+pid.write_text(str(made.pid))
+(home / "order").open("a").write(name + "\\n")
+"""
+
+    @pytest.fixture
+    def units(self, deployment: Deployment) -> Iterator[list[str]]:
+        """What is rolled out, as the script is told; a service manager of few words restarts it."""
+        ports = [free_port(), free_port()]
+        daphne = f"{sys.executable} -m daphne -v 0 -b 127.0.0.1 kandev.asgi:application -p"
+        commands = {f"web{number}": f"{daphne} {port}" for number, port in enumerate(ports)}
+        commands |= {
+            "supervisor": f"{sys.executable} {MANAGE} supervise",
+            "worker": f"{sys.executable} {MANAGE} qcluster",
+        }
+        for name, command in commands.items():
+            (deployment.home / f"{name}.command").write_text(command)
+        restart = deployment.home / "restart"
+        restart.write_text(self.RESTART.format(python=sys.executable))
+        restart.chmod(0o755)
+        for name in commands:
+            subprocess.run([str(restart), name], cwd=ROOT, env=deployment.env, check=True)
+        (deployment.home / "order").unlink()
+        deployment.urls = [f"http://127.0.0.1:{port}" for port in ports]
+        try:
+            for url in deployment.urls:
+                deployment.url = url
+                eventually(deployment.is_ready, timeout=120, describe=f"{url} is ready")
+            yield [f"web{number}={url}" for number, url in enumerate(deployment.urls)] + ["supervisor", "worker"]
+        finally:
+            for name in commands:
+                with suppress(ProcessLookupError):
+                    os.killpg(int((deployment.home / f"{name}.pid").read_text()), signal.SIGKILL)
+
+    @pytest.mark.postgresql
+    def test_replaces_everything_in_mid_turn_and_nobody_notices(self, deployment: Deployment, units: list[str]) -> None:
+        session = deployment.start_session("work 8")
+        talking(session)
+        done = run(deployment, "roll-out", *units, RESTART=str(deployment.home / "restart"))
+        assert done.returncode == 0, done.stderr
+        assert (deployment.home / "order").read_text().split() == ["web0", "web1", "supervisor", "worker"]
+        finished(session)
+        assert deployment.is_ready()
+
+    @pytest.mark.postgresql
+    def test_stops_at_the_first_web_that_does_not_come_back(self, deployment: Deployment, units: list[str]) -> None:
+        (deployment.home / "web0.command").write_text("false")
+        done = run(deployment, "roll-out", *units, RESTART=str(deployment.home / "restart"), PATIENCE="3")
+        assert done.returncode == 1
+        assert "web0 is not ready after 3 s; nothing more was restarted" in done.stderr
+        assert (deployment.home / "order").read_text().split() == ["web0"]
+        deployment.url = deployment.urls[1]
+        assert deployment.is_ready()
+
+
+class TestBackUp:
+    @pytest.mark.database
+    def test_of_a_running_deployment_is_restored_with_nothing_done_twice(self, deployment: Deployment) -> None:
+        with parts.served_by(deployment, 1):
+            session = deployment.start_session("work 2")
+            talking(session)
+            copied = run(deployment, "back-up", str(deployment.home / "copies"))
+            assert copied.returncode == 0, copied.stderr
+            finished(session)
+            session.prompt("work 1")
+            eventually(lambda: [row["state"] for row in session.prompts()] == ["done", "done"], timeout=60)
+
+        restored = run(deployment, "restore", copied.stdout.strip())
+        assert restored.returncode == 0, restored.stderr
+        assert "1 sessions stopped" in restored.stdout
+        assert session.row["desired_state"] == "stopped"
+        with parts.served_by(deployment, 1):
+            eventually(lambda: session.status()["executor_status"] == "stopped", timeout=60, describe="it is stopped")
+            assert all(row["state"] != "sending" for row in session.prompts())
+            assert session.said().count("tick 1\n") == 2, "the agent was asked twice, and not once more"
+
+    @pytest.mark.database
+    def test_copies_are_for_their_owner_alone(self, deployment: Deployment) -> None:
+        copied = run(deployment, "back-up", str(deployment.home / "copies"))
+        assert copied.returncode == 0, copied.stderr
+        found = Path(copied.stdout.strip())
+        assert (found / "complete").exists()
+        assert [path.name for path in found.rglob("*") if path.stat().st_mode & 0o077] == []
+
+    @pytest.mark.database
+    def test_one_that_was_not_finished_is_not_restored(self, deployment: Deployment) -> None:
+        copied = run(deployment, "back-up", str(deployment.home / "copies"))
+        (Path(copied.stdout.strip()) / "complete").unlink()
+        before = deployment.rows("SELECT id FROM repositories")
+        refused = run(deployment, "restore", copied.stdout.strip())
+        assert refused.returncode == 2
+        assert "is no copy that was finished" in refused.stderr
+        assert deployment.rows("SELECT id FROM repositories") == before
+
+    def test_says_what_is_missing(self, tmp_path: Path) -> None:
+        for script in ("back-up", "restore"):
+            env = {"PATH": os.environ["PATH"]}
+            done = subprocess.run([str(ROOT / "deploy" / script)], env=env, capture_output=True, text=True, check=False)
+            assert done.returncode
+            assert "KANDEV_DATA_DIR: must be set" in done.stderr

@@ -1,0 +1,51 @@
+"""A page that asks too much of PostgreSQL ends; commands may take as long as they need."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from django.db import DataError, OperationalError
+
+from sessions_app.models.storage import BUSY, trouble_of
+from tests import postgresql
+from tests.environment import DATABASE_URL
+from tests.services import ROOT
+
+pytestmark = pytest.mark.postgresql
+SHOW = """
+import {module}
+import django
+django.setup()
+from django.db import connection
+with connection.cursor() as cursor:
+    cursor.execute("SHOW statement_timeout")
+    print(cursor.fetchone()[0])
+"""
+
+
+@pytest.mark.parametrize(("module", "expected"), [("kandev.asgi", "30s"), ("kandev.settings", "0")])
+def test_how_long_a_statement_may_take(tmp_path: Path, module: str, expected: str) -> None:
+    env = {
+        "PATH": os.environ["PATH"],
+        "KANDEV_DATA_DIR": str(tmp_path),
+        "DJANGO_SETTINGS_MODULE": "kandev.settings",
+        DATABASE_URL: postgresql.server().new_database(),
+    }
+    command = [sys.executable, "-c", SHOW.format(module=module)]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, expected), done.stderr
+
+
+def test_one_that_had_no_more_time_is_a_trouble_that_passes() -> None:
+    session = psycopg.connect(postgresql.server().url(), options="-c statement_timeout=1")
+    with session, pytest.raises(psycopg.errors.QueryCanceled) as cancelled:
+        session.execute("SELECT pg_sleep(60)")
+    error = OperationalError("canceling statement due to statement timeout")
+    error.__cause__ = cancelled.value
+    assert trouble_of(error) is BUSY
+    assert trouble_of(DataError("another one")) is None

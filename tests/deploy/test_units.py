@@ -1,0 +1,172 @@
+"""The units of systemd: no restart harms an agent, the rest is locked up, and what they start is what we test."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.drills.deployment import Deployment
+from tests.postgresql import free_port
+from tests.services import ROOT, require
+from tests.waiting import eventually
+
+UNITS = sorted(path for path in (ROOT / "deploy").iterdir() if path.suffix in {".service", ".socket", ".slice"})
+SERVICES = [path for path in UNITS if path.suffix == ".service"]
+WITH_AGENTS = {"kandev-supervisor.service", "kandev-agents.service"}
+INSTALLED = "/srv/kandev"
+
+
+class Unit(configparser.RawConfigParser):
+    """A unit's sections, with names as they are written."""
+
+    def __init__(self, path: Path):
+        super().__init__(strict=True)
+        self.read_string(path.read_text())
+
+    def optionxform(self, optionstr: str) -> str:
+        """As it is written."""
+        return optionstr
+
+
+def service(path: Path) -> dict[str, str]:
+    return dict(Unit(path)["Service"])
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
+def test_a_service_comes_back_whatever_ends_it(path: Path) -> None:
+    unit = Unit(path)
+    assert unit["Service"]["Restart"] == "always"
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+    assert unit["Service"]["User"] == "kandev"
+    assert unit["Service"]["Slice"] == "kandev.slice"
+    assert unit["Service"]["NoNewPrivileges"] == "yes"
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
+def test_agents_outlive_what_they_were_started_by(path: Path) -> None:
+    told = service(path)
+    if path.name not in WITH_AGENTS:
+        assert "KillMode" not in told, "with all that it has started"
+        return
+    assert (told["KillMode"], told["OOMPolicy"], told["Delegate"]) == ("process", "continue", "yes")
+    of_files = {"PrivateTmp", "ProtectSystem", "ProtectHome", "PrivateDevices", "ReadWritePaths", "RuntimeDirectory"}
+    assert not of_files & set(told), "a living agent would keep what is removed with the restart"
+
+
+def test_what_has_no_agents_is_locked_up() -> None:
+    for path in SERVICES:
+        if path.name not in WITH_AGENTS:
+            told = service(path)
+            assert (told["ProtectSystem"], told["PrivateTmp"], told["CapabilityBoundingSet"]) == ("strict", "yes", "")
+            assert "/var/lib/kandev" in told["ReadWritePaths"]
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The units, as they are where this project is."""
+    for path in UNITS:
+        text = path.read_text().replace(f"{INSTALLED}/.venv/bin/python", sys.executable)
+        (tmp_path / path.name).write_text(text.replace(INSTALLED, str(ROOT)))
+    return tmp_path
+
+
+def test_systemd_finds_nothing_wrong_with_them(installed: Path) -> None:
+    require("systemd")
+    instances = [str(installed / path.name).replace("@.", "@8000.") for path in UNITS]
+    command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *instances]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    ours = [line for line in done.stderr.splitlines() if "kandev" in line]
+    assert (done.returncode, ours) == (0, []), done.stderr
+
+
+@pytest.mark.parametrize(("name", "most"), [("kandev-web@.service", 30), ("kandev-worker.service", 30)])
+def test_systemd_thinks_little_of_what_they_expose(installed: Path, name: str, most: int) -> None:
+    require("systemd")
+    command = [
+        "systemd-analyze",
+        "security",
+        "--offline=yes",
+        f"--threshold={most}",
+        "--no-pager",
+        str(installed / name),
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def command_of(name: str) -> list[str]:
+    """What a unit starts, with this machine's Python."""
+    told = service(ROOT / "deploy" / name)
+    words = shlex.split(told["ExecStart"])
+    assert words[0] == f"{INSTALLED}/.venv/bin/python"
+    assert told["WorkingDirectory"] == INSTALLED
+    return [sys.executable, *words[1:]]
+
+
+@pytest.mark.database
+def test_what_they_start_serves_on_the_port_that_systemd_keeps(tmp_path: Path) -> None:
+    require("systemd")
+    deployment = Deployment(tmp_path)
+    deployment.prepare()
+    port = free_port()
+    activate = ["systemd-socket-activate", f"--listen=127.0.0.1:{port}"]
+    activate += [f"--setenv={name}={value}" for name, value in deployment.env.items()]
+    deployment.url = f"http://127.0.0.1:{port}"
+    log = (tmp_path / "units.log").open("wb")
+    started = [
+        subprocess.Popen(words, cwd=ROOT, env=deployment.env, stderr=log, stdout=log, start_new_session=True)
+        for words in (
+            [*activate, *command_of("kandev-web@.service")],
+            command_of("kandev-supervisor.service"),
+            command_of("kandev-worker.service"),
+        )
+    ]
+    try:
+        eventually(deployment.is_ready, timeout=120, describe="the units' commands serve")
+        assert all(process.poll() is None for process in started)
+        for process in started:
+            process.send_signal(signal.SIGTERM)
+        ends = [process.wait(30) for process in started]
+        assert ends[1:] == [0, 0], (tmp_path / "units.log").read_text()[-2000:]
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(30)
+        log.close()
+        deployment.close()
+
+
+def test_the_daemon_for_agents_starts_as_its_unit_says(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("a token of these tests alone, long enough for anybody")
+    port = free_port()
+    replaced = {
+        "0.0.0.0:8443": f"127.0.0.1:{port}",
+        "%H": "localhost",
+        "/etc/kandev/host-token": str(token),
+        "/var/lib/kandev/host": str(tmp_path / "host"),
+        "/srv/repositories": str(tmp_path),
+    }
+    words = [replaced.get(word, word) for word in command_of("kandev-agents.service")]
+    ready = tmp_path / "ready.json"
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    process = subprocess.Popen([*words, "--ready-file", str(ready)], cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
+    try:
+        eventually(ready.exists, timeout=60, describe="it listens")
+        assert json.loads(ready.read_text())["url"].startswith("https://")
+        with socket.create_connection(("127.0.0.1", port), timeout=10):
+            pass
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0

@@ -1,0 +1,177 @@
+"""The image of web, supervisor and worker: built as it stands, run as compose.yaml runs it, and as little as can be."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pytest
+
+from tests.docker import machine_image
+from tests.docker.engine import Engine, build
+from tests.services import require
+from tests.waiting import eventually
+
+TAG: Final = "kandev:test"
+NETWORK: Final = "kandev-image-test"
+CONTEXT: Final = (
+    *("executors_app", "frontend", "kandev", "manage.py", "requirements", "scripts/setup", "sessions_app", "templates"),
+)
+SITE: Final = "kandev.example"
+ENVIRONMENT: Final = {
+    "KANDEV_SECRET_KEY": "a key of these tests alone, that is long enough for anybody",
+    "KANDEV_ALLOWED_HOSTS": SITE,
+    "KANDEV_TRUSTED_ORIGINS": f"https://{SITE}",
+}
+
+
+class Place:
+    """Containers of the image that share a volume and a network, with as few rights as compose.yaml gives them."""
+
+    def __init__(self, client: Any):
+        self.client = client
+        client.create_network(NETWORK, driver="bridge")
+        self.volume = client.create_volume()["Name"]
+        self._made: list[str] = []
+
+    def start(self, command: Sequence[str] | None = None, environment: Mapping[str, str] = ENVIRONMENT) -> str:
+        """Run a command of the image, or its own; the container's id."""
+        host = self.client.create_host_config(
+            read_only=True,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            tmpfs={"/tmp": "mode=1777,size=64m"},
+            binds=[f"{self.volume}:/var/lib/kandev"],
+            network_mode=NETWORK,
+        )
+        words = None if command is None else list(command)
+        made = self.client.create_container(TAG, words, environment=dict(environment), host_config=host)["Id"]
+        self._made.append(made)
+        self.client.start(made)
+        return str(made)
+
+    def run(self, *command: str) -> str:
+        """Run a command to its end, which must be a good one; what it said."""
+        made = self.start(command)
+        status, said = self.client.wait(made, timeout=120)["StatusCode"], self.client.logs(made).decode()
+        assert status == 0, said
+        return str(said)
+
+    def inside(self, container: str, *command: str) -> str:
+        """What a command in a running container says."""
+        made = self.client.exec_create(container, list(command))["Id"]
+        said = self.client.exec_start(made).decode()
+        assert self.client.exec_inspect(made)["ExitCode"] == 0, said
+        return str(said)
+
+    def address(self, container: str) -> str:
+        """Where it is reached from this machine."""
+        found = self.client.inspect_container(container)["NetworkSettings"]["Networks"][NETWORK]["IPAddress"]
+        return f"http://{found}:8000"
+
+    def close(self) -> None:
+        """Take everything away."""
+        for container in self._made:
+            self.client.remove_container(container, force=True)
+        self.client.remove_volume(self.volume)
+        self.client.remove_network(NETWORK)
+
+
+@pytest.fixture(scope="module")
+def place(shared_engine: Engine) -> Iterator[Place]:
+    """The image, built, and a database."""
+    require("tini")
+    shared_engine.ensure()
+    client = shared_engine.client(timeout=300)
+    more = "tini cksum tr awk basename dirname mktemp which"
+    base = machine_image.import_into(client, tag="whole", requirements="base", more_programs=more)
+    build(client, "Dockerfile", CONTEXT, TAG, BASE=base, NODE=base)
+    made = Place(client)
+    try:
+        made.run("python3", "manage.py", "migrate", "--verbosity", "0")
+        yield made
+    finally:
+        made.close()
+        client.close()
+
+
+def status_of(url: str, host: str = SITE) -> int:
+    """The status of a page, asked for by the site's name; 0 for no answer."""
+    request = urllib.request.Request(url, headers={"Host": host})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+    except OSError:
+        return 0
+
+
+def test_its_web_is_healthy_ready_and_nobody(place: Place) -> None:
+    supervisor = place.start(["python3", "manage.py", "supervise"])
+    web = place.start()
+    eventually(lambda: health(place, web) == "healthy", timeout=180, describe="its health check says so")
+    eventually(lambda: status_of(f"{place.address(web)}/readyz") == 200, timeout=120, describe="it is ready")
+    assert status_of(f"{place.address(web)}/healthz", "somebody.else") == 400
+    assert status_of(f"{place.address(web)}/static/kandev/base.css") == 200
+    assert status_of(f"{place.address(web)}/login/") == 200
+
+    assert place.inside(web, "id", "-u").strip() == "10001"
+    status = place.inside(web, "cat", "/proc/1/status")
+    assert "Name:\ttini\n" in status
+    assert "CapEff:\t0000000000000000\n" in status
+    assert "NoNewPrivs:\t1\n" in status
+    read_only = "import pathlib; pathlib.Path('/opt/kandev/kandev/new.py').touch()"
+    with pytest.raises(AssertionError, match="Read-only file system"):
+        place.inside(web, "python3", "-c", read_only)
+
+    for container in (web, supervisor):
+        place.client.stop(container, timeout=60)
+        state = place.client.inspect_container(container)["State"]
+        assert state["ExitCode"] in {0, 143}, place.client.logs(container).decode()[-2000:]
+
+
+def health(place: Place, container: str) -> str:
+    """What its own health check says."""
+    return str(place.client.inspect_container(container)["State"]["Health"]["Status"])
+
+
+def test_a_web_that_does_not_answer_is_unhealthy(place: Place) -> None:
+    idle = place.start(["sleep", "600"])
+    with pytest.raises(AssertionError, match="refused"):
+        place.inside(idle, "python3", "-I", "-S", "/opt/kandev/kandev/healthcheck.py")
+
+
+def test_a_deployment_of_it_has_nothing_that_the_check_finds(place: Place) -> None:
+    said = place.run("python3", "manage.py", "check", "--deploy", "--fail-level", "WARNING")
+    assert "no issues" in said
+
+
+def test_its_worker_says_that_it_works(place: Place) -> None:
+    worker = place.start(["python3", "manage.py", "qcluster"])
+    eventually(lambda: running_processes(place, worker) > 4, timeout=120, describe="it has its processes")
+    place.client.stop(worker, timeout=60)
+
+
+def running_processes(place: Place, container: str) -> int:
+    """How many processes a container has."""
+    return len(place.client.top(container)["Processes"] or ())
+
+
+def test_it_has_what_it_runs_and_no_more(place: Place) -> None:
+    code = """
+import importlib.util, json, shutil, pathlib
+print(json.dumps({
+    "programs": [name for name in ("git", "tini", "pip", "gcc", "cc", "make", "npm", "node") if shutil.which(name)],
+    "pip": bool(importlib.util.find_spec("pip")),
+    "project": sorted(path.name for path in pathlib.Path("/opt/kandev").iterdir()),
+}))
+"""
+    found = json.loads(place.run("python3", "-c", code))
+    assert found["programs"] == ["git", "tini"]
+    assert not found["pip"]
+    assert found["project"] == ["executors_app", "kandev", "manage.py", "packages", "sessions_app", "templates"]

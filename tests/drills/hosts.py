@@ -1,0 +1,123 @@
+"""A Kandev on several hosts, two webs, two supervisors and a worker on one PostgreSQL and Redis; and who follows it.
+
+The second web has a data directory of its own, as on another machine: only PostgreSQL and Redis join it to the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import aiohttp
+
+from tests.drills import parts
+from tests.drills.deployment import MANAGE, Deployment, Session
+from tests.drills.fleet import Supervising
+from tests.redis_server import RedisServer
+from tests.waiting import eventually
+
+PARTS: Final = ("first web", "second web", "first supervisor", "second supervisor", "worker")
+
+
+class Hosts:
+    """The processes by their names in ``PARTS``; the first supervisor is the first to be there."""
+
+    def __init__(self, deployment: Deployment, redis: RedisServer):
+        self.deployment, self.redis = deployment, redis
+        deployment.env["KANDEV_REDIS_URL"] = redis.url
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.supervisors: dict[str, Supervising] = {}
+
+    def start(self) -> None:
+        """Start all of it, and wait until both webs say that they are ready."""
+        made = self.deployment
+        first, self.processes["first web"] = parts.web(made)
+        second, self.processes["second web"] = parts.web(made, self._elsewhere())
+        self.supervise("first supervisor")
+        self.supervise("second supervisor")
+        self.work()
+        made.urls = [first, second]
+        for made.url in (second, first):
+            eventually(made.is_ready, timeout=60, describe=f"{made.url} is ready")
+
+    def supervise(self, name: str) -> None:
+        """One more supervisor."""
+        self.supervisors[name] = Supervising(self.deployment, name.replace(" ", "-"))
+        self.processes[name] = self.supervisors[name].process
+
+    def work(self) -> None:
+        """A worker."""
+        self.processes["worker"] = parts.start(self.deployment, str(MANAGE), "qcluster", log="worker.log")
+
+    def kill(self, name: str) -> None:
+        """SIGKILL for one of them, with all that it has started; agents are not among that."""
+        process = self.processes[name]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for name, process in self.processes.items():
+            if process.poll() is None:
+                self.kill(name)
+
+    def _elsewhere(self) -> Mapping[str, str]:
+        data = self.deployment.home / "elsewhere"
+        data.mkdir(mode=0o700)
+        shutil.copy2(self.deployment.data / "secret-key", data)
+        return {"KANDEV_DATA_DIR": str(data)}
+
+
+@contextmanager
+def several_hosts(deployment: Deployment, redis: RedisServer) -> Iterator[Hosts]:
+    """They end with the block, whatever happens."""
+    made = Hosts(deployment, redis)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+class Follower:
+    """A program that follows a session as pages do: what breaks is opened anew behind the last seq, at the next web."""
+
+    def __init__(self, session: Session, urls: Sequence[str]):
+        self._session, self._urls = session, list(urls)
+        self.events: list[dict[str, Any]] = []
+        self.openings = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the events that came."""
+        return [event["event"] for event in self.events]
+
+    async def until(self, name: str, times: int = 1, timeout: float = 180) -> None:
+        """Follow until so many events of this name have come."""
+        try:
+            async with asyncio.timeout(timeout):
+                while self.names.count(name) < times:
+                    with suppress(aiohttp.ClientError, OSError):
+                        await self._listen(name, times)
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"no {name} within {timeout} s, after {self.names}") from None
+
+    async def _listen(self, name: str, times: int) -> None:
+        after = self.events[-1]["seq"] if self.events else 0
+        url = f"{self._urls[self.openings % len(self._urls)]}/ws/sessions/{self._session.id}/?after={after}"
+        self.openings += 1
+        headers = {"Authorization": f"Token {self._session.deployment.seeded['token']}"}
+        async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers, heartbeat=10) as socket:
+            async for message in socket:
+                told = message.json()
+                if told["type"] == "event":
+                    self.events.append(told)
+                if self.names.count(name) >= times:
+                    return

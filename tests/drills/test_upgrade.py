@@ -1,0 +1,39 @@
+"""An upgrade in mid-turn: the agentctl of the old code goes on, and the new code takes it up where it was left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.drills.deployment import ROOT, Deployment, make_repository
+from tests.drills.test_several_supervisors import finished, talking
+from tests.history import before_last_change_of
+from tests.waiting import eventually
+
+
+def test_new_code_takes_up_what_the_old_one_has_started(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    deployment.code = before_last_change_of("executors_app/agentctl", tmp_path / "older")
+    try:
+        deployment.make()
+        make_repository(deployment.repository)
+        deployment.change("UPDATE repositories SET path = ?", str(deployment.repository))
+        deployment.serve()
+        session = deployment.start_session("work 6")
+        talking(session)
+        agentctl = session.execution["pid"]
+        deployment.kill_server()
+
+        deployment.code = ROOT
+        migrated = deployment.manage("migrate", "--verbosity", "0")
+        assert migrated.returncode == 0, migrated.stderr
+        swept = deployment.recover("--strict")
+        assert [row["receipt_kind"] for row in swept["sessions"]] == ["reattached"]
+        deployment.serve()
+
+        finished(session)
+        session.prompt("work 1")
+        eventually(lambda: [row["state"] for row in session.prompts()] == ["done", "done"], timeout=60)
+        assert session.execution["pid"] == agentctl
+        assert "session.run.interrupted" not in session.names()
+    finally:
+        deployment.close()

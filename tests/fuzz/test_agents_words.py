@@ -1,0 +1,175 @@
+"""What an agent says over ACP, and what stands in a journal: nothing of it hurts its neighbours or is written twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executors_app.agentctl.drivers.acp_updates import Replay, journal_line, permission_request
+from executors_app.agentctl.drivers.acp_wire import Wire
+from executors_app.agentctl.protocol import Kind
+from executors_app.event_stream import lines_of
+from tests.fuzz.values import BOUNDED, FEW, mostly, record, text, value
+from tests.supervisor.journals import hear
+from tests.supervisor.rows import execution_of, running_session, talk
+from tests.waiting import eventually_async
+
+EPOCH = "epoch-1"
+FIRST, LAST = "the first words ", "the last words"
+UPDATE = record(
+    sessionUpdate=st.sampled_from(
+        ["agent_message_chunk", "user_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan"]
+    ),
+    content=record(type=text("text", "image"), text=text(), resource=record(text=text())),
+    messageId=text(),
+    toolCallId=text("t"),
+    title=text(),
+    status=text("completed", "failed"),
+    entries=st.lists(value(), max_size=3),
+    rawInput=value(),
+    locations=value("path"),
+)
+BODY = record(
+    text=text(),
+    message_id=text("p1"),
+    tool_call_id=text("t"),
+    permission_id=text("q"),
+    options=st.lists(record(option_id=text("yes"), name=text()), max_size=3),
+    tool_call=value("title"),
+    entries=value(),
+    usage=value(),
+    exit_code=value(),
+    stop_reason=text("end_turn"),
+    fingerprint=text(),
+    code=text("agent_error"),
+    content=value(),
+    agent_message_id=text(),
+)
+
+
+def encoded(line: dict[str, Any]) -> bytes:
+    """As it would stand on the disk; what cannot be JSON is litter there."""
+    try:
+        return orjson.dumps(line)
+    except TypeError:
+        return repr(line).encode("utf-8", "backslashreplace").replace(b"\n", b" ")
+
+
+def numbered(bodies: list[dict[str, Any]]) -> list[bytes]:
+    """Lines without a hole between two that say something."""
+    said = {"kind": Kind.MESSAGE_AGENT, "text": FIRST}
+    all_of_them = [said, *bodies, {"kind": Kind.MESSAGE_AGENT, "text": LAST}]
+    return [
+        encoded({**body, "seq": seq, "epoch": EPOCH, "ts": 1_750_000_000.5}) for seq, body in enumerate(all_of_them, 1)
+    ]
+
+
+def is_written_once(lines: list[bytes]) -> None:
+    session = running_session()
+    for _ in range(2):
+        hear(session, lines_of(b"\n".join(lines)))
+        said = "".join(words for _, words, _, _ in talk(session))
+        assert said.count(FIRST) == 1
+        assert said.count(LAST) == 1
+        seqs = list(session.events.order_by("seq").values_list("seq", flat=True))
+        assert seqs == list(range(1, len(seqs) + 1))
+        assert execution_of(session).journal_seq == len(lines)
+
+
+@pytest.mark.django_db
+@FEW
+@given(bodies=st.lists(st.tuples(mostly(st.sampled_from(list(Kind)), text()), BODY), max_size=6))
+def test_whatever_stands_in_a_journal_its_neighbours_are_written_once(bodies: list[Any]) -> None:
+    is_written_once(numbered([{**body, "kind": kind} for kind, body in bodies]))
+
+
+@pytest.mark.django_db
+@FEW
+@given(updates=st.lists(UPDATE, max_size=6))
+def test_whatever_an_agent_tells_of_its_turn_can_be_written(updates: list[dict[str, Any]]) -> None:
+    bodies = []
+    for update in updates:
+        try:
+            kind, body = journal_line(update)
+        except TypeError:  # the wire takes such a one for litter, with its line
+            continue
+        bodies.append({**body, "kind": str(kind)})
+    is_written_once(numbered(bodies))
+
+
+@BOUNDED
+@given(updates=st.lists(UPDATE, max_size=8))
+def test_whatever_is_replayed_is_bounded(updates: list[dict[str, Any]]) -> None:
+    replay = Replay()
+    for update in updates:
+        replay.add(update)
+    assert replay.messages <= len(updates)
+    assert all(len(one.encode()) <= 4096 for one in replay.user_texts)
+
+
+@BOUNDED
+@given(params=record(options=st.lists(record(optionId=text(), name=value()), max_size=3), toolCall=value("title")))
+def test_a_question_can_be_asked_or_is_refused(params: Any) -> None:
+    try:
+        asked = permission_request(params)
+    except ValueError:
+        return
+    assert asked["options"]
+    assert all(isinstance(one["option_id"], str) for one in asked["options"])
+
+
+class Mouth:
+    """The process of an agent that says ``data`` and ends."""
+
+    def __init__(self, data: list[bytes]):
+        self.data, self.heard = data, list[bytes]()
+
+    async def read(self) -> bytes:
+        return self.data.pop(0) if self.data else b""
+
+    async def write(self, data: bytes) -> None:
+        self.heard.append(data)
+
+
+MESSAGE = record(
+    jsonrpc=st.just("2.0"),
+    id=value(),
+    method=text("session/update", "session/request_permission", "fs/read_text_file"),
+    params=value("update", "sessionUpdate"),
+    result=value(),
+    error=record(code=value(), message=value()),
+)
+LINE = st.binary(max_size=60) | MESSAGE.map(encoded)
+
+
+@BOUNDED
+@given(lines=st.lists(LINE, max_size=8), cut=st.integers(1, 50))
+async def test_whatever_comes_over_the_wire_the_conversation_goes_on(lines: list[bytes], cut: int) -> None:
+    whole = b"\n".join([*lines, b'{"jsonrpc": "2.0", "method": "at/last", "params": {}}', b""])
+    mouth = Mouth([whole[at : at + cut] for at in range(0, len(whole), cut)])
+    told: list[str] = []
+
+    async def answer(method: str, params: Any) -> Any:
+        return {"of": method}
+
+    async def room() -> None:
+        await asyncio.sleep(0)
+
+    process: Any = mouth
+    wire = Wire(
+        process,
+        on_notification=lambda method, params: told.append(method),
+        on_request=answer,
+        room=room,
+        record=lambda *args, **fields: None,
+    )
+    wire.begin()
+    await eventually_async(wire.closed.is_set, timeout=30, describe="all of it is handled")
+    await wire.close()
+    assert told[-1] == "at/last"
+    assert all(isinstance(orjson.loads(one), dict) for one in mouth.heard)

@@ -1,0 +1,65 @@
+"""Whatever a client sends over a socket of the pages, it is answered with words and the socket stays open."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessions_app.live.threads import in_database
+from tests.api.world import PERMISSION, World, make_world
+from tests.fuzz.values import FEW, record, text, value
+from tests.live.sockets import Socket, connected, of_program, path_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ACTIONS = ("status", "resume", "prompt", "cancel", "permission.respond")
+FRAME = record(
+    type=text("request", "ack"),
+    id=text(),
+    seq=st.integers(),
+    action=st.sampled_from([*(f"task.session.{one}" for one in ACTIONS), "ping"]),
+    payload=record(
+        session_id=text(),
+        mode=text("auto", "resume", "fresh_start"),
+        message_id=text("m"),
+        text=text(),
+        permission_id=text(PERMISSION),
+        option_id=text("allow"),
+        resume_token=text("kwt_x"),
+    ),
+)
+SENT = FRAME.map(json.dumps) | value().map(json.dumps) | st.text(max_size=40)
+
+
+async def is_answered(socket: Socket, sent: str) -> None:
+    await socket.wire.send_input({"type": "websocket.receive", "text": sent})
+    await socket.tell({"type": "request", "id": "and-now", "action": "ping"})
+    while (told := await socket.frame(30)).get("id") != "and-now":
+        if told["type"] == "response" and not told["ok"]:
+            assert told["error"].keys() == {"code", "message", "details"}
+            assert told["error"]["code"] != "internal_error"
+    assert told["ok"]
+
+
+@pytest.fixture
+def world() -> World:
+    return make_world()
+
+
+async def test_any_frame_is_answered(world: World) -> None:
+    headers = await in_database(of_program, world.member)
+    frames: list[str] = []
+
+    @FEW
+    @given(sent=SENT)
+    def draw(sent: str) -> None:
+        frames.append(sent)
+
+    draw()
+    async with connected(path_of(world.session), headers) as socket:
+        await socket.frame()
+        for sent in frames:
+            await is_answered(socket, sent)

@@ -1,0 +1,75 @@
+"""What is installed with us may be: each package says its licence, and it is one that we have agreed to."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.services import ROOT
+
+AGREED: Final = {
+    *("MIT", "MIT License", "MIT-0", "0BSD", "ISC", "ISC License (ISCL", "ZPL-2.1", "Unlicense"),
+    *("BSD", "BSD License", "BSD-2-Clause", "BSD-3-Clause", "BSD 3-Clause"),
+    *("Apache-2.0", "Apache Software License", "Apache License 2.0"),
+    *("PSF-2.0", "Python-2.0", "Python Software Foundation License", "TCL"),
+    *("MPL-2.0", "Mozilla Public License 2.0 (MPL 2.0"),
+}
+"""Permissive ones, and that of Mozilla, which asks for nothing but its own files."""
+KNOWN: Final = {
+    "psycopg": "LGPL-3.0-only: used as a library and unchanged; whoever installs us may replace it",
+    "psycopg-binary": "LGPL-3.0-only: the same, built",
+    "quickjs": "MIT, as its repository says; its metadata says nothing",
+    "agent-client-protocol": "Apache-2.0, as its repository says; for tests alone",
+    "axe-playwright-python": "MIT, as its repository says; for tests alone",
+}
+"""Whose licence was looked at by a person."""
+PINNED: Final = re.compile(r"^([a-zA-Z0-9][\w.-]*)==", re.MULTILINE)
+LOCKS: Final = ("base", "agentctl", "dev")
+
+
+def pinned() -> list[str]:
+    """Every package that a lock names."""
+    texts = [(ROOT / "requirements" / f"{name}.txt").read_text() for name in LOCKS]
+    return sorted({name for text in texts for name in PINNED.findall(text)})
+
+
+def installed() -> list[str]:
+    """Those that this system has: a lock is for every system."""
+    there = {one.name.lower().replace("_", "-").replace(".", "-") for one in metadata.distributions()}
+    return [name for name in pinned() if name.lower().replace("_", "-").replace(".", "-") in there]
+
+
+def licences_of(found: Any) -> list[str]:
+    """The licences that a package names, each alone: an expression, a classifier, or a word of its author."""
+    told = found.get_all("Classifier") or []
+    said = found.get("License-Expression") or " AND ".join(
+        one.rpartition("::")[2].strip() for one in told if one.startswith("License ::") and one.count("::") > 1
+    )
+    words = said or (found.get("License") or "").strip().partition("\n")[0]
+    return [one.strip(" )").removeprefix("(") for one in re.split(r"\s+(?:AND|OR)\s+", words) if one]
+
+
+@pytest.mark.parametrize("name", installed())
+def test_the_licence_of_a_package_is_agreed_to(name: str) -> None:
+    if name in KNOWN:
+        return
+    licences = licences_of(metadata.metadata(name))
+    assert licences, f"{name} names no licence: look at it, then say so in KNOWN"
+    assert set(licences) <= AGREED, f"{name}: {licences}"
+
+
+def test_whoever_is_known_is_used() -> None:
+    assert set(KNOWN) <= set(pinned())
+
+
+@pytest.mark.parametrize("lock", [ROOT / "frontend" / "package-lock.json"], ids=lambda path: path.parent.name)
+def test_what_the_pages_take_from_others_is_agreed_to(lock: Path) -> None:
+    packages = json.loads(lock.read_text())["packages"]
+    said = {name: one.get("license") for name, one in packages.items() if name}
+    assert said
+    assert set(said.values()) <= AGREED

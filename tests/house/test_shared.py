@@ -1,0 +1,98 @@
+"""Redis is shared by all processes, and nobody needs it: while it is away each process counts for itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kandev import shared, shared_cache
+from kandev.environment import BadEnvironment, read_environment
+from kandev.shared_cache import SharedCache
+from tests.redis_server import RedisServer, running_redis
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with running_redis() as made:
+        yield made
+
+
+@pytest.fixture
+def new_cache(server: RedisServer) -> Iterator[Callable[[], SharedCache]]:
+    """Makes the cache of one more process."""
+    all_made: list[SharedCache] = []
+
+    def make() -> SharedCache:
+        told: dict[str, Any] = dict(shared.caches(server.url)["default"])
+        assert told.pop("BACKEND") == "kandev.shared_cache.SharedCache"
+        all_made.append(SharedCache(told.pop("LOCATION"), told))
+        return all_made[-1]
+
+    yield make
+    for made in all_made:
+        pools: dict[int, Any] = vars(made._cache)["_pools"]  # Django keeps their connections open
+        for pool in pools.values():
+            pool.disconnect()
+
+
+@pytest.fixture(autouse=True)
+def forgetful() -> Iterator[None]:
+    """What a process counts alone is no other test's."""
+    yield
+    SharedCache("redis://nowhere", {}).alone.clear()
+
+
+def test_processes_count_together(new_cache: Callable[[], SharedCache]) -> None:
+    one, other = new_cache(), new_cache()
+    one.add("tries", 0, 60)
+    assert [one.incr("tries"), other.incr("tries"), one.incr("tries")] == [1, 2, 3]
+
+
+def test_while_it_is_dead_each_process_counts_alone_and_together_again_afterwards(
+    server: RedisServer, new_cache: Callable[[], SharedCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_cache, "PAUSE", 0.0)
+    one, other = new_cache(), new_cache()
+    one.add("tries", 0, 60)
+    server.kill()
+    one.add("tries", 0, 60)
+    assert [one.incr("tries"), one.incr("tries")] == [1, 2]
+    server.start()
+    assert one.get("tries") is None, "the new one knows nothing"
+    one.add("tries", 0, 60)
+    assert [one.incr("tries"), other.incr("tries")] == [1, 2]
+
+
+def test_one_that_hangs_is_waited_for_once(
+    server: RedisServer, new_cache: Callable[[], SharedCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_cache, "PAUSE", 3600.0)
+    cache = new_cache()
+    cache.set("known", 1)
+    server.freeze()
+    assert cache.get("known") is None
+    asked_again = cache.asks_again_at
+    assert asked_again > time.monotonic()
+    for _ in range(100):
+        cache.set("known", 2)
+    assert (cache.get("known"), cache.asks_again_at) == (2, asked_again), "nobody has asked it again"
+    server.thaw()
+
+
+@pytest.mark.parametrize("url", ["localhost:6379", "http://redis", "redis://", "redis"])
+def test_what_is_no_address_of_a_redis_stops_the_start(url: str) -> None:
+    with pytest.raises(BadEnvironment, match="KANDEV_REDIS_URL: must look like"):
+        read_environment({"KANDEV_REDIS_URL": url})
+
+
+@pytest.mark.parametrize("url", ["redis://h", "redis://:secret@h:6379/0", "rediss://h:6380/1", "unix:///run/r.sock"])
+def test_addresses_of_a_redis_are_taken(url: str) -> None:
+    assert read_environment({"KANDEV_REDIS_URL": url}).redis_url == url
+
+
+def test_without_it_a_process_has_a_layer_and_a_cache_of_its_own() -> None:
+    backends = [made("")["default"]["BACKEND"] for made in (shared.channel_layers, shared.caches)]
+    assert backends == ["channels.layers.InMemoryChannelLayer", "django.core.cache.backends.locmem.LocMemCache"]

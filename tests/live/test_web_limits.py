@@ -1,0 +1,189 @@
+"""What a stranger may cost the web process: bytes, time and connections have an end before anybody is asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from twisted.internet.error import ConnectionDone
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+
+from kandev.web_limits import EARNS_TIME, LARGEST_BODY, REQUEST_TIME, Channel, Request
+from sessions_app.api.parsing import MAX_BODY
+from tests.drills.deployment import Deployment
+
+HEAD = b"POST /api/v1/tasks/ HTTP/1.1\r\nHost: localhost\r\n"
+FEW = 256
+"""Open files that the starter of the server allows, as a shell or a service manager does."""
+TRICKLES = {
+    "a first line": b"G" * 4000,
+    "a head": HEAD + b"X-A: b\r\n" * 1000,
+    "a body": HEAD + b"Content-Length: 100000\r\n\r\n" + b" " * 4000,
+    "a body in chunks": HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 1000,
+}
+
+
+class Asked(Request):
+    """A request that is answered by nobody."""
+
+    complete: list[int]
+
+    def process(self) -> None:
+        self.complete.append(self._length)
+
+
+def _untyped(made_by: Any) -> Any:
+    """Twisted has no types here."""
+    return made_by
+
+
+class Line:
+    """One connection, by a clock of its own."""
+
+    def __init__(self) -> None:
+        self.clock, self.complete = Clock(), list[int]()
+        self.transport: Any = _untyped(StringTransport)()
+        self.channel: Any = _untyped(Channel)()
+        self.channel.callLater = self.clock.callLater
+        self.channel.requestFactory = type("Kept", (Asked,), {"complete": self.complete})
+        gone = SimpleNamespace(protocol_connected=lambda one: None, protocol_disconnected=lambda one: None)
+        self.channel.factory = SimpleNamespace(server=gone)
+        self.channel.makeConnection(self.transport)
+
+    def says(self, data: bytes) -> None:
+        if not self.is_over:
+            self.channel.dataReceived(data)
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.transport.disconnecting)
+
+    def rests(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    made = Line()
+    yield made
+    made.channel.connectionLost(_untyped(Failure)(ConnectionDone()))
+
+
+@pytest.mark.parametrize("data", TRICKLES.values(), ids=TRICKLES)
+def test_what_only_trickles_in_is_not_waited_for(data: bytes, line: Line) -> None:
+    seconds = 0
+    for byte in data:
+        line.says(bytes([byte]))
+        line.rests(1)
+        seconds += 1
+        if line.is_over:
+            break
+    assert line.is_over
+    assert seconds <= REQUEST_TIME + 1
+    assert not line.complete
+
+
+def test_a_body_that_moves_has_its_time(line: Line) -> None:
+    size = 8 * EARNS_TIME
+    line.says(HEAD + b"Content-Length: %d\r\n\r\n" % size)
+    for _ in range(16):
+        line.rests(REQUEST_TIME / 2 - 1)
+        line.says(b" " * (EARNS_TIME // 2))
+    assert line.complete == [size]
+    assert not line.is_over
+
+
+def test_a_connection_that_rested_begins_its_next_request_with_all_its_time(line: Line) -> None:
+    line.rests(REQUEST_TIME - 1)
+    line.says(HEAD)
+    line.rests(REQUEST_TIME - 1)
+    line.says(b"\r\n")
+    assert line.complete == [0]
+
+
+def test_a_silent_connection_ends(line: Line) -> None:
+    line.rests(REQUEST_TIME)
+    assert line.is_over
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "in chunks"])
+def test_a_body_beyond_all_measure_is_refused_and_not_kept(told: bool, line: Line) -> None:
+    piece = b" " * 65_536
+    line.says(HEAD + (b"Content-Length: %d\r\n\r\n" % 10**12 if told else b"Transfer-Encoding: chunked\r\n\r\n"))
+    request: Any = line.channel.requests[0]
+    for _ in range(LARGEST_BODY // len(piece) + 2):
+        line.says(piece if told else b"%x\r\n%s\r\n" % (len(piece), piece))
+    assert line.is_over
+    assert line.transport.value().startswith(b"HTTP/1.1 413 ")
+    assert request.content.tell() <= LARGEST_BODY
+    assert not line.complete
+
+
+def test_nobody_says_below_which_path_they_are_served(line: Line) -> None:
+    line.says(HEAD + b"Daphne-Root-Path: //evil.example\r\n\r\n")
+    request: Any = line.channel.requests[0]
+    assert line.complete == [0]
+    assert not request.requestHeaders.hasHeader("daphne-root-path")
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    made = Deployment(tmp_path_factory.mktemp("limits"))
+    made.prepare()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW, hard))
+    try:
+        made.serve()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    yield made
+    made.close()
+
+
+def answer_to(deployment: Deployment, *pieces: bytes) -> bytes:
+    """All that the server says until it closes."""
+    host, port = deployment.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as line:
+        for piece in pieces:
+            line.sendall(piece)
+        return b"".join(iter(lambda: line.recv(65_536), b""))
+
+
+def test_the_server_that_runs_is_limited_so(deployment: Deployment) -> None:
+    said = answer_to(deployment, HEAD + b"Content-Length: 1000000000000\r\n\r\n")
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 413 ")
+    assert json.loads(body) == {
+        "code": "too_large",
+        "message": "The body of the request is too large.",
+        "details": {"limit": MAX_BODY},
+    }
+    hosts = b"Daphne-Root-Path: //evil.example\r\nConnection: close\r\n\r\n"
+    moved = answer_to(deployment, HEAD.replace(b"POST /api/v1/tasks/", b"GET /") + hosts)
+    assert re.search(rb"(?i)\r\nlocation: /login/", moved)
+
+
+def test_a_head_beyond_all_measure_is_refused(deployment: Deployment) -> None:
+    large = HEAD + b"X-Large: " + b"x" * 20_000 + b"\r\n"
+    assert answer_to(deployment, large) == b"", "a line that long is heard by nobody"
+    many = HEAD + b"".join(b"X-%d: y\r\n" % number for number in range(600))
+    assert answer_to(deployment, many).startswith(b"HTTP/1.1 400 ")
+    assert deployment.is_ready()
+
+
+def test_hundreds_who_only_hold_the_line_keep_nobody_out(deployment: Deployment) -> None:
+    host, port = deployment.url.removeprefix("http://").split(":")
+    with ExitStack() as lines:
+        for _ in range(3 * FEW):
+            line = lines.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            line.sendall(HEAD)
+        assert deployment.is_ready()

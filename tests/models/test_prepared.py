@@ -1,0 +1,73 @@
+"""A prepared query gives what the query itself gives, whatever the key, and is made out once."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from django.db.models import Model
+
+from executors_app.models import ExecutorRunning
+from sessions_app.models import Intent, TaskSession
+from sessions_app.models.prepared import Prepared
+from tests.supervisor.rows import execution_of, running_session
+
+pytestmark = pytest.mark.django_db
+
+
+def columns(row: Model) -> dict[str, Any]:
+    """Every value of a row."""
+    return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}
+
+
+def test_a_row_is_as_the_query_itself_gives_it() -> None:
+    sessions = [running_session(), running_session(stopped_by_user=True, metadata={"a": [1]})]
+    rows = Prepared(lambda key: ExecutorRunning.objects.filter(session_id=key))
+    for session in sessions:
+        (row,) = rows.all(session.id)
+        assert (row, columns(row)) == (execution_of(session), columns(execution_of(session)))
+        assert row.auth_token == execution_of(session).auth_token
+    found = Prepared(lambda key: TaskSession.objects.filter(id=key)).first(sessions[1].id)
+    assert found is not None
+    assert columns(found) == columns(TaskSession.objects.get(id=sessions[1].id))
+
+
+def test_such_a_row_can_be_saved_and_asked_for_what_it_refers_to() -> None:
+    session = running_session()
+    row = Prepared(lambda key: TaskSession.objects.filter(id=key)).first(session.id)
+    assert row is not None
+    row.error_message = "changed"
+    row.save(update_fields=["error_message"])
+    assert TaskSession.objects.get(id=session.id).error_message == "changed"
+    assert row.task.team == session.task.team
+
+
+def test_a_key_that_nothing_has_finds_nothing() -> None:
+    running_session()
+    assert Prepared(lambda key: TaskSession.objects.filter(id=key)).first(uuid.uuid4()) is None
+
+
+def test_other_values_of_the_query_stay_and_the_key_may_be_a_text() -> None:
+    session = running_session()
+    Intent.objects.all().delete()
+    kept = [Intent.objects.create(session=session, kind=kind) for kind in ("start", "stop")]
+    starts = Prepared(lambda key: Intent.objects.filter(session_id=key, kind="start", done_at=None))
+    assert starts.all(session.id) == kept[:1]
+    by_kind = Prepared(lambda key: Intent.objects.filter(kind=key), mark="some kind")
+    assert [by_kind.first(kind) for kind in ("start", "stop")] == kept
+    kinds = Prepared(lambda key: Intent.objects.filter(session_id=key).order_by("kind").values_list("kind"))
+    assert kinds.texts(session.id) == ["start", "stop"]
+
+
+def test_it_is_made_out_once() -> None:
+    session, made = running_session(), []
+
+    def query(key: Any) -> Any:
+        made.append(key)
+        return TaskSession.objects.filter(id=key)
+
+    prepared = Prepared(query)
+    for _ in range(3):
+        assert prepared.first(session.id) == session
+    assert len(made) == 1

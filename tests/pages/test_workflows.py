@@ -1,0 +1,247 @@
+"""The pages of workflows: list, editor, run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from sessions_app.models import Workflow, WorkflowRun
+from sessions_app.services.tasks import create_session
+from sessions_app.services.workflows import save_workflow
+from tests.pages.workflows import PLAIN, TEXT, looped_run, make_run, make_workflow, ran
+from tests.pages.world import World, path_of
+
+pytestmark = pytest.mark.django_db
+
+
+def said(answer: Any) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.content.decode()))
+
+
+def posted(world: World, text: str = PLAIN, **values: Any) -> dict[str, Any]:
+    return {"do": "save", "name": "Mine", "text": text, "team": world.team.pk, **values}
+
+
+def test_an_empty_list_says_what_to_do_and_offers_the_examples(ada: Client) -> None:
+    answer = ada.get("/workflows/")
+    assert "No workflow yet" in said(answer)
+    assert "?example=review-until-approved" in answer.content.decode()
+
+
+def test_an_example_is_the_start_of_ones_own(ada: Client) -> None:
+    page = ada.get("/workflows/new/?example=review-until-approved").content.decode()
+    assert "until the reviewer approves" in page
+    assert "Can be run" in page
+    assert "A new workflow" in ada.get("/workflows/new/?example=../secret").content.decode()
+
+
+def test_the_list_has_the_last_run_and_the_next(ada: Client, world: World) -> None:
+    cron = TEXT.replace("{ label: Start }", '{ label: Start, triggerType: cron, cron: "0 5 * * *" }')
+    workflow = make_workflow(world, cron, triggers_enabled=True)
+    make_run(world, workflow, state="failed")
+    page = said(ada.get("/workflows/"))
+    assert "Mend and check" in page
+    assert "Failed : the last run of Mend and check" in page
+    assert "05:00" in page
+
+
+def test_the_board_leads_from_the_task_of_a_run_to_the_run(ada: Client, world: World) -> None:
+    run = make_run(world, make_workflow(world, TEXT))
+    page = ada.get("/").content.decode()
+    assert page.count(f'href="/workflows/runs/{run.id}/"') == 1
+
+
+def test_a_workflow_is_saved_with_all_its_mistakes(ada: Client, world: World) -> None:
+    text = PLAIN.replace("target: told", "target: nobody")
+    answer = ada.post("/workflows/new/", posted(world, text.replace("\n", "\r\n")), follow=True)
+    row = Workflow.objects.get()
+    assert (row.text, row.is_valid, row.created_by) == (text, False, world.ada)
+    assert answer.redirect_chain == [(f"/workflows/{row.id}/", 302)]
+    page = said(answer)
+    assert "It is saved, and cannot be run yet" in page
+    assert "Line 7" in page
+    assert 'data-line="7"' in answer.content.decode()
+
+
+@pytest.mark.parametrize("button", ["check", "open", "apply"])
+def test_other_buttons_keep_what_was_typed_and_save_nothing(ada: Client, world: World, button: str) -> None:
+    workflow = make_workflow(world)
+    typed = TEXT.replace("A loop", "Another loop")
+    answer = ada.post(
+        f"/workflows/{workflow.id}/", {"do": button, "text": typed, "node": "coder", "node-label": "Coder"}
+    )
+    assert "Another loop" in answer.content.decode()
+    workflow.refresh_from_db()
+    assert workflow.text == TEXT
+
+
+def test_settings_of_a_node_are_put_into_the_text_beside_its_comments(ada: Client, world: World) -> None:
+    workflow = make_workflow(world)
+    opened = ada.post(f"/workflows/{workflow.id}/", {"do": "open", "text": TEXT, "node": "coder"}).content.decode()
+    assert "Keep the session" in opened
+    fields = {"node-label": "Writer", "node-prompt": "Mend {{ inputs.task }}", "node-timeout": "60"}
+    asked = {"do": "apply", "text": TEXT, "node": "coder", **fields, "node-keep_session": "on"}
+    made = ada.post("/workflows/check/", {**asked, "workflow": str(workflow.id)}).json()
+    assert "      label: Writer   # its name stays\n" in made["text"]
+    assert "timeout: 60" in made["text"]
+    assert "resumable: true" in made["text"]
+    assert "{ name: taskPrompt, type: string }, { name: iteratePrompt, type: string }" in made["text"]
+    assert "save to keep it" in made["said"]
+    again = ada.post("/workflows/check/", {**asked, "text": made["text"]}).json()
+    assert again["text"] == made["text"]
+    del asked["node-keep_session"]
+    anew = ada.post("/workflows/check/", {**asked, "text": made["text"]}).json()["text"]
+    assert "taskPrompt" not in anew
+
+
+def test_a_setting_that_cannot_be_is_said_beside_its_field(ada: Client, world: World) -> None:
+    workflow = make_workflow(world)
+    asked = {"do": "apply", "text": TEXT, "node": "loop", "node-label": "Loop", "node-maxIterations": "none"}
+    answer = ada.post(f"/workflows/{workflow.id}/", asked)
+    assert answer.status_code == 422
+    assert "Enter a whole number." in said(answer)
+
+
+def test_a_node_that_is_not_there_is_said(ada: Client, world: World) -> None:
+    answer = ada.post("/workflows/check/", {"do": "open", "text": TEXT, "node": "nobody"})
+    assert answer.json()["trouble"] == "There is no node “nobody” in this text."
+
+
+def test_a_conflict_shows_both_texts_and_can_be_overruled(ada: Client, world: World) -> None:
+    workflow = make_workflow(world)
+    save_workflow(world.ada, {"text": TEXT.replace("Mend {{", "Repair {{")}, workflow)
+    mine = posted(world, TEXT.replace("Mend {{", "Heal {{"), revision=1)
+    answer = ada.post(f"/workflows/{workflow.id}/", mine)
+    assert answer.status_code == 409
+    page = answer.content.decode()
+    assert "Somebody has changed it" in page
+    assert "Heal {{" in page
+    assert "Repair {{" in page
+    assert 'name="revision" value="2"' in page
+    assert ada.post(f"/workflows/{workflow.id}/", {**mine, "revision": 2}).status_code == 302
+    workflow.refresh_from_db()
+    assert ("Heal" in workflow.text, workflow.revision) == (True, 3)
+
+
+def test_a_run_is_started_once_however_often_the_form_is_sent(ada: Client, world: World) -> None:
+    workflow = make_workflow(world)
+    ways = [ada.post(f"/workflows/{workflow.id}/run/", {"text": "the fence", "key": "k"}) for _ in range(2)]
+    run = WorkflowRun.objects.get()
+    assert [way["Location"] for way in ways] == [f"/workflows/runs/{run.id}/"] * 2
+    assert (run.inputs["text"], run.trigger, run.started_by) == ("the fence", "manual", world.ada)
+
+
+def test_what_cannot_be_started_is_said_in_a_notice(ada: Client, world: World) -> None:
+    workflow = make_workflow(world, repository=None)
+    answer = ada.post(f"/workflows/{workflow.id}/run/", {"text": ""}, follow=True)
+    assert "Name a repository" in said(answer)
+
+
+def test_a_run_shows_its_states_in_the_graph_and_in_words(ada: Client, world: World) -> None:
+    run = looped_run(world, world.session())
+    page = ada.get(f"/workflows/runs/{run.id}/").content.decode()
+    assert re.search(r'<a href="\?node=loop%2Fcoder#node-detail"[^>]*aria-label="Coder: waiting for you"', page)
+    assert '<rect class="node good"' in page
+    assert "coder is waiting for you." in page
+    assert "2 of 4 nodes" in page
+    assert 'data-every="1000"' in page
+
+
+def test_a_node_is_shown_at_each_of_the_times_that_it_ran(ada: Client, world: World) -> None:
+    session = world.session()
+    run = looped_run(world, session)
+    newest = ada.get(f"/workflows/runs/{run.id}/?node=loop/coder").content.decode()
+    assert "2 of 2" in newest
+    assert f"/sessions/{session.id}/" in newest
+    first = ada.get(f"/workflows/runs/{run.id}/", {"node": "loop/coder", "at": "loop[1]/coder"}).content.decode()
+    assert "I mended &lt;it&gt;" in first
+    live = ada.get(f"/workflows/runs/{run.id}/live/", {"node": "loop/coder", "at": "loop[1]/coder"}).json()
+    assert "I mended &lt;it&gt;" in live["parts"]["run"]
+    assert "It has not begun" in said(ada.get(f"/workflows/runs/{run.id}/?node=end"))
+
+
+def test_what_failed_is_shown_unasked_and_can_be_gone_on_from(ada: Client, world: World) -> None:
+    run = make_run(world, state="failed", error="coder failed")
+    ran(run, "trigger", kind="trigger")
+    ran(run, "loop", "failed", kind="loop", error="inner")
+    ran(run, "loop[1]/coder", "failed", kind="agent", error="The agent gave up.", output_tail="last words")
+    page = ada.get(f"/workflows/runs/{run.id}/").content.decode()
+    assert "The agent gave up." in page
+    assert "last words" in page
+    assert 'name="node" value="loop[1]/coder"' in page
+
+
+def test_a_run_is_cancelled_and_run_again(ada: Client, world: World) -> None:
+    run = make_run(world)
+    ada.post(f"/workflows/runs/{run.id}/cancel/")
+    run.refresh_from_db()
+    assert run.cancel_requested_at is not None
+    WorkflowRun.objects.update(state="cancelled")
+    again = ada.post(f"/workflows/runs/{run.id}/again/")
+    other = WorkflowRun.objects.exclude(id=run.id).get()
+    assert again["Location"] == f"/workflows/runs/{other.id}/"
+    assert (other.inputs["text"], other.workflow_id) == ("the fence", run.workflow_id)
+
+
+def test_a_workflow_that_is_put_away_is_listed_apart(ada: Client, world: World) -> None:
+    workflow = make_workflow(world)
+    ada.post(f"/workflows/{workflow.id}/archive/")
+    assert "Mend and check" not in said(ada.get("/workflows/live/"))
+    assert "Mend and check" in said(ada.get("/workflows/?archived=1"))
+
+
+def test_tasks_and_sessions_of_a_run_lead_to_it(ada: Client, world: World) -> None:
+    run = make_run(world)
+    session = create_session(world.ada, run.task, world.profile, world.executor)
+    for path in (f"/tasks/{run.task_id}/", path_of(session)):
+        assert f"/workflows/runs/{run.id}/" in ada.get(path).content.decode()
+    assert "/workflows/runs/" not in ada.get(path_of(world.session())).content.decode()
+
+
+def more_workflows(world: World, run: WorkflowRun, count: int) -> None:
+    first = Workflow.objects.count()
+    for number in range(first, first + count):
+        make_run(world, make_workflow(world, name=str(number)))
+
+
+def more_runs(world: World, run: WorkflowRun, count: int) -> None:
+    for _ in range(count):
+        make_run(world, run.workflow)
+
+
+def more_nodes(world: World, run: WorkflowRun, count: int) -> None:
+    first = run.node_runs.count()
+    for number in range(first, first + count):
+        ran(run, f"loop[{number}]/coder", session=world.session())
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/workflows/", more_workflows),
+        ("/workflows/live/", more_workflows),
+        ("/workflows/{workflow}/", more_runs),
+        ("/workflows/runs/{run}/?node=loop/coder", more_nodes),
+        ("/workflows/runs/{run}/live/?node=loop/coder", more_nodes),
+    ],
+)
+def test_a_page_costs_the_same_number_of_queries(
+    ada: Client, world: World, path: str, more: Callable[[World, WorkflowRun, int], None]
+) -> None:
+    run = looped_run(world)
+    path = path.format(workflow=run.workflow_id, run=run.id)
+    ada.get(path)
+    costs = []
+    for _ in range(2):
+        more(world, run, 3)
+        with CaptureQueriesContext(connection) as queries:
+            assert ada.get(path).status_code == 200
+        costs.append(len(queries))
+    assert costs[0] == costs[1]
+    assert costs[0] <= 16

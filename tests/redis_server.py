@@ -1,0 +1,98 @@
+"""A Redis of the tests' own: in memory, on the loopback, gone with the process that started it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from tests.postgresql import end_with_us, free_port
+from tests.services import require
+from tests.waiting import eventually
+
+
+class RedisServer:
+    """One server with a password; ``start`` may be called again after ``kill``, and knows nothing any more."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="kandev-redis-", dir="/tmp"))
+        self.port, self.password = free_port(), os.urandom(8).hex()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """``KANDEV_REDIS_URL``."""
+        return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        options = {"bind": "127.0.0.1", "port": self.port, "requirepass": self.password, "save": "", "dir": self.home}
+        words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+        with (self.home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["redis-server", *words],
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=end_with_us,  # noqa: PLW1509 - nothing else runs yet
+            )
+        eventually(self.answers, timeout=30, describe="Redis answers")
+
+    def answers(self) -> bool:
+        """Whether it does."""
+        try:
+            with redis.Redis.from_url(self.url, socket_timeout=5) as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+    def subscribers(self) -> int:
+        """How many connections listen for wake-ups."""
+        with redis.Redis.from_url(self.url) as client:
+            return sum(int(count) for _, count in client.pubsub_numsub(*client.pubsub_channels("kandev__group__*")))
+
+    def kill(self) -> None:
+        """SIGKILL: all that it knew is gone."""
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """It keeps its connections and answers nothing any more."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End it."""
+        self._end(signal.SIGKILL)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _end(self, number: int) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(number)
+            process.wait(30)
+
+
+@contextmanager
+def running_redis() -> Iterator[RedisServer]:
+    """One for the block; a machine without Redis skips what wants it, or fails it where CI promised one."""
+    require("redis")
+    made = RedisServer()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()

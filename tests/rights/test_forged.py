@@ -1,0 +1,84 @@
+"""A page of another site can send a form with somebody's cookies; none is taken without the page's own token."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.test import Client
+
+from tests.rights.matrix import API, PAGES, Methods, Row
+from tests.rights.test_matrix import ask
+from tests.rights.world import ROLES, Cast, make_cast, tried
+
+pytestmark = pytest.mark.any_database
+
+SAFE = {"get", "head", "options"}
+WITHOUT_LOGIN = {"api/v1/runs/resume/"}
+"""Its body is the credential: no cookie counts there, so none can be borrowed."""
+UNSAFE = [
+    (route, method)
+    for route, methods in {**API, **PAGES}.items()
+    for method in methods
+    if method not in SAFE and not set(methods[method].statuses) <= {404, 405} and route not in WITHOUT_LOGIN
+]
+
+
+@pytest.fixture
+def cast(db: None) -> Cast:
+    return make_cast()
+
+
+def row_of(route: str, method: str) -> Row:
+    table: dict[str, Methods] = {**API, **PAGES}
+    return table[route][method]
+
+
+@pytest.mark.parametrize(("route", "method"), UNSAFE)
+def test_a_forged_request_is_refused_whoever_is_logged_in(cast: Cast, route: str, method: str) -> None:
+    for role in ROLES:
+        user = cast.people[role]
+        if user is None:
+            continue
+        browser = Client(enforce_csrf_checks=True)
+        browser.force_login(user)
+        row = row_of(route, method)
+        assert tried(lambda: ask(browser, cast, route, method, row)) == 403, role  # noqa: B023
+
+
+def test_a_token_of_ours_does_not_help_a_page_of_another_origin(cast: Cast) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(cast.world.member)
+    browser.get("/")
+    token = browser.cookies["kandev_csrf"].value
+    path = f"/tasks/{cast.world.task.id}/done/"
+    theirs = {"csrfmiddlewaretoken": token}
+    assert browser.post(path, theirs, headers={"origin": "http://evil.example"}).status_code == 403
+    assert browser.post(path, theirs, headers={"origin": "null"}).status_code == 403
+    assert browser.post(path, theirs).status_code == 302
+
+
+def test_a_body_that_a_form_can_send_is_no_json(cast: Cast) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(cast.world.member)
+    for content_type in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        answer = browser.generic("POST", "/api/v1/tasks/", json.dumps({"title": "x"}), content_type)
+        assert answer.status_code in {403, 415}, content_type
+
+
+def test_the_key_of_a_wait_works_without_a_login_and_no_cookie_helps(cast: Cast) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(cast.world.member)
+    body = json.dumps({"resume_token": "kwt_nonsense", "payload": {}, "idempotency_key": "a"})
+    answer = browser.post("/api/v1/runs/resume/", body, content_type="application/json")
+    assert answer.json()["code"] == "token_invalid"
+
+
+@pytest.mark.parametrize("path", ["/", "/login/", "/healthz", "/readyz", "/metrics", "/api/v1/tasks/", "/admin/"])
+def test_a_name_that_was_made_to_point_here_is_not_served(path: str, cast: Cast) -> None:
+    browser = Client()
+    browser.force_login(cast.world.member)
+    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8000", "localhost@evil.example"):
+        answer = browser.get(path, headers={"host": host})
+        assert answer.status_code == 400, host
+        assert host not in answer.text

@@ -1,0 +1,99 @@
+"""The deployment of a soak: a real web, supervisor and worker, real agents, and hundreds of stand-ins."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+from tests.chaos.cast import Cast, Role
+from tests.chaos.world import World
+from tests.soak.knowing import ADDRESS
+
+MANY: Final = "50"
+"""Starts that may fail, for whoever is killed again and again."""
+PATIENT: Final = "180"
+"""Seconds of a start and its prompt: a machine that is busy with deaths is no broken agent."""
+SEED: Final = """
+import json, sys
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from sessions_app.models import Repository, Task, TaskSession
+
+team, user = Group.objects.get(id=TEAM), get_user_model().objects.order_by("id").first()
+repository = Repository.objects.get(id="REPOSITORY")
+profile = AgentProfile.objects.create(name="stand-in", agent_type="demo")
+executor = Executor.objects.create(name="stand-ins", runtime="stand_ins")
+made = []
+for number in range(COUNT):
+    task = Task.objects.create(title=f"Soak {number}", team=team, repository=repository)
+    session = TaskSession.objects.create(
+        task=task, agent_profile=profile, executor=executor, owner=user, state="WAITING_FOR_INPUT", policy="auto"
+    )
+    execution = ExecutorRunning.objects.create(
+        session=session, task=task, executor=executor, runtime="stand_ins", status="ready"
+    )
+    TaskSession.objects.filter(id=session.id).update(agent_execution_id=execution.id)
+    made.append([str(task.id), str(session.id), str(execution.id)])
+print(json.dumps(made))
+"""
+
+
+class SoakCast(Cast):
+    """The same processes; those that run sessions know the stand-ins."""
+
+    def _argv(self, role: Role) -> list[str]:
+        argv = super()._argv(role)
+        if role == "web":
+            return [sys.executable, "-m", "tests.soak.knowing", "web", *argv[3:]]
+        return [sys.executable, "-m", "tests.soak.knowing", "supervisor"] if role == "supervisor" else argv
+
+    def pids(self) -> dict[str, int]:
+        """By role, of those that live."""
+        with self._lock:
+            return {role: one.pid for role, one in self._processes.items() if one.poll() is None}
+
+
+class StandInSession:
+    """One of the many: where it is asked, and where it runs."""
+
+    behaviour = "stand-in"
+
+    def __init__(self, world: SoakWorld, task_id: str, session_id: str, execution_id: str):
+        self.world, self.task_id, self.id, self.execution_id = world, task_id, session_id, execution_id
+        self.path = f"tasks/{task_id}/sessions/{session_id}"
+
+    @property
+    def key(self) -> str:
+        """Its id as the database writes it."""
+        return uuid.UUID(self.id).hex
+
+
+class SoakWorld(World):
+    """One Kandev with stand-ins at ``url``."""
+
+    def __init__(self, home: Path, url: str, **settings: str):
+        super().__init__(home, KANDEV_MAX_RESTARTS=MANY, KANDEV_START_TIMEOUT=PATIENT, **settings)
+        self.env |= {ADDRESS: url, "DJANGO_SETTINGS_MODULE": "kandev.settings"}
+        self.stand_ins = url
+        self.cast: SoakCast = SoakCast(self)
+
+    def fill(self, count: int) -> list[StandInSession]:
+        """So many sessions that should run, on stand-ins that nobody has started yet."""
+        words = {"TEAM": str(self.seeded["team"]), "REPOSITORY": str(self.seeded["repository"]), "COUNT": str(count)}
+        script = SEED
+        for name, value in words.items():
+            script = script.replace(name, value)
+        done = self.manage("shell", "-v", "0", "-c", script, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return [StandInSession(self, *one) for one in json.loads(done.stdout.strip().splitlines()[-1])]
+
+    def told_by_stand_ins(self, what: str, *, post: bool = False) -> Any:
+        """An answer of their process."""
+        request = urllib.request.Request(f"{self.stand_ins}/{what}", method="POST" if post else "GET")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())

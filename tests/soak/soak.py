@@ -1,0 +1,227 @@
+"""One soak: users prompt, everything dies at random, then all comes to rest and is judged."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from executors_app.agentctl import identity
+from executors_app.agentctl.places import local_processes
+from tests.chaos import life
+from tests.chaos.behaviours import BEHAVIOURS
+from tests.chaos.invariants import orphans
+from tests.chaos.invariants import violations as violations_of_agent
+from tests.chaos.world import ChaosSession
+from tests.drills.deployment import ApiError
+from tests.postgresql import Server
+from tests.soak import holding
+from tests.soak.memory import Life, Watch
+from tests.soak.places import SoakWorld, StandInSession
+from tests.waiting import NeverHappened, eventually
+
+USERS: Final = 4
+LONGEST_PAUSE: Final = 1.5
+"""Seconds at most between two kills, and between two prompts of one user."""
+CALM: Final = 1 / 3
+"""The last share of the time, in which only what runs agents dies: long lives, whose memory can be judged."""
+REST_WITHIN: Final = 240.0
+WHILE_COMING_UP: Final = 0.1
+AGENTS: Final = ("honest", "forks")
+TEXTS: Final = ("work 0.3", "work 1", "tool\nwork 0.2", "remember walrus")
+ALWAYS: Final = ("stand-ins", "stand-ins", "agentctl", "agent")
+"""What dies at any time."""
+CONTROL_PLANE: Final = ("web", "supervisor", "supervisor", "worker", "shutdown", "everything")
+
+
+@dataclass
+class Result:
+    """What was seen."""
+
+    given: dict[str, str] = field(default_factory=dict)
+    """Prompts that were accepted of users, with their sessions."""
+    refused: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    sessions: int = 0
+    answers: int = 0
+    broken: dict[str, list[str]] = field(default_factory=dict)
+    """By invariant, what broke it."""
+    lives: list[Life] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything does."""
+        return not any(self.broken.values())
+
+
+class Soak:
+    """A world under load; the same seed makes the same choices, as far as the machine's own timing allows."""
+
+    def __init__(self, world: SoakWorld, seed: int, server: Server | None, tell: Callable[[float, str], None]):
+        self.world, self.server, self.tell = world, server, tell
+        self.choice = random.Random(seed)
+        self.result = Result()
+        self.many: Sequence[StandInSession] = ()
+        self.real: Sequence[ChaosSession] = ()
+        self._sleeping = threading.Event()
+
+    def run(self, seconds: float, sessions: int, agents: int) -> Result:
+        """All of it."""
+        cast = self.world.cast
+        self.many = self.world.fill(sessions)
+        cast.start({"web": {}, "supervisor": {}, "worker": {}})
+        cast.wait_until_ready()
+        names = [AGENTS[number % len(AGENTS)] for number in range(agents)]
+        self.real = [self.world.begin(BEHAVIOURS[name], "work 0.3") for name in names]
+        self.result.sessions = sessions + agents
+        with Watch(self._living) as watch:
+            with self._users():
+                self._kill_for(seconds)
+            self.tell(seconds, "all comes to rest")
+            seen = self._rest()
+        self.result.lives = list(watch.lives.values())
+        self._judge(seen)
+        return self.result
+
+    def _living(self) -> dict[str, int]:
+        return self.world.cast.pids()
+
+    # --- users ---
+
+    @contextmanager
+    def _users(self) -> Iterator[None]:
+        over = threading.Event()
+        seeds = [self.choice.randrange(1 << 30) for _ in range(USERS)]
+        threads = [threading.Thread(target=self._use, args=(random.Random(seed), over), daemon=True) for seed in seeds]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+
+    def _use(self, choice: random.Random, over: threading.Event) -> None:
+        while not over.wait(choice.uniform(0.0, LONGEST_PAUSE)):
+            try:
+                if self.real and choice.random() < 0.2:
+                    life.prompt(choice.choice(self.real), choice.choice(TEXTS))
+                else:
+                    self._prompt(choice.choice(self.many), choice)
+            except (ApiError, NeverHappened) as error:
+                self.result.broken.setdefault("users are answered", []).append(str(error))
+
+    def _prompt(self, session: StandInSession, choice: random.Random) -> None:
+        message_id = uuid.UUID(int=choice.getrandbits(128)).hex
+        try:
+            self.world.ask("POST", f"{session.path}/prompt/", {"message_id": message_id, "text": "go on"})
+        except ApiError as error:
+            if error.status >= 500:
+                raise
+            self.result.refused += 1
+        else:
+            self.result.given[message_id] = session.id
+
+    # --- kills ---
+
+    def _kill_for(self, seconds: float) -> None:
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < seconds:
+            calm = passed > seconds * (1 - CALM)
+            victims = ALWAYS if calm or not self._may_die() else (*ALWAYS, *CONTROL_PLANE, *self._database)
+            self._kill(self.choice.choice(victims))
+            self.tell(passed, f"{self.result.kills.total()} kills, {len(self.result.given)} prompts")
+            self._sleeping.wait(self.choice.uniform(0.05, LONGEST_PAUSE))
+
+    def _may_die(self) -> bool:
+        """The control plane dies when it is up, and now and then while it comes up: else nobody would be answered."""
+        return self.world.is_ready() or self.choice.random() < WHILE_COMING_UP
+
+    @property
+    def _database(self) -> Sequence[str]:
+        return ("database",) if self.server else ()
+
+    def _kill(self, victim: str) -> None:
+        cast = self.world.cast
+        if victim == "stand-ins":
+            for session in self.choice.sample(list(self.many), max(1, len(self.many) // 50)):
+                self.world.told_by_stand_ins(f"end/{session.execution_id}", post=True)
+        elif victim in ("agentctl", "agent"):
+            if not self._kill_agent(victim):
+                return
+        elif victim == "shutdown":
+            cast.terminate("supervisor")
+        elif victim == "everything":
+            for role in ("web", "supervisor", "worker"):
+                cast.kill(role)
+        elif victim == "database":
+            assert self.server is not None
+            self.server.stop()
+            self.server.start()
+        else:
+            cast.kill(victim)  # type: ignore[arg-type]
+        self.result.kills[victim] += 1
+
+    def _kill_agent(self, victim: str) -> bool:
+        if not self.real:
+            return False
+        session = self.choice.choice(self.real)
+        self.world.excused[session.id] = f"{victim} was killed"
+        if victim == "agentctl":
+            return bool(local_processes.look_at(session.execution_id).agentctl) and life.kill_agentctl(session)
+        agents = [one for one in session.processes() if life.is_agent(one.pid)]
+        for who in agents[:1]:
+            identity.signal(who, 9)
+        return bool(agents)
+
+    # --- the end ---
+
+    def _rest(self) -> holding.Seen:
+        """Until nothing breaks any more what must hold; then, or when patience ends, what there is."""
+
+        def calm() -> holding.Seen | None:
+            seen = holding.look(self.world, self.many, dict(self.result.given))
+            return None if any(holding.violations(seen).values()) else seen
+
+        try:
+            seen = eventually(calm, timeout=REST_WITHIN, describe="all is at rest")
+        except (AssertionError, NeverHappened):
+            seen = None
+        for session in self.real:
+            try:
+                life.rest(session)
+            except NeverHappened as error:
+                self.result.broken.setdefault("every state as it should be", []).append(str(error))
+        return seen or holding.look(self.world, self.many, dict(self.result.given))
+
+    def _judge(self, seen: holding.Seen) -> None:
+        broken = self.result.broken
+        for name, found in holding.violations(seen).items():
+            broken.setdefault(name, []).extend(found)
+        for session in self.real:
+            broken.setdefault("real agents", []).extend(violations_of_agent(session, excused=True))
+        self._close(self.real)
+        broken.setdefault("processes end when told to, and not by themselves", []).extend(
+            self.world.cast.take_failures()
+        )
+        broken["memory is flat"] = [
+            f"the {life.role} had {life.first:.0f} MB at half of its life, in the end {life.last:.0f} MB"
+            for life in self.result.lives
+            if life.grew_too_much
+        ]
+        self.result.answers = sum(map(len, seen.said.values()))
+
+    def _close(self, sessions: Sequence[ChaosSession]) -> None:
+        for session in sessions:
+            try:
+                life.close(session)
+                eventually(lambda session=session: not orphans(session), timeout=30)  # type: ignore[misc]
+            except (NeverHappened, AssertionError) as error:
+                self.result.broken["no orphans"].append(f"{session.behaviour} {session.id}: {error}")

@@ -1,0 +1,58 @@
+"""The checks of ``make soak`` can fail: each sees what it is there for, and lets pass what is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.soak.holding import Seen, violations
+from tests.soak.memory import ENOUGH, Life
+
+RIGHT = {
+    "given": {"p1": "s"},
+    "heard": {"s": ["p1"]},
+    "prompts": {"p1": "done"},
+    "said": {"s": ["p1"]},
+    "numbers": {"s": (3, 3, 3)},
+    "states": {"s": ("WAITING_FOR_INPUT", "ready")},
+    "open_runs": {"s": 0},
+    "up": {"s"},
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "broken"),
+    [
+        ({}, set()),
+        ({"prompts": {"p1": "held"}, "heard": {}, "said": {}}, set()),
+        ({"heard": {"s": ["p1", "p1"]}}, {"nothing twice", "nothing lost"}),
+        ({"said": {"s": ["p1", "p1"]}}, {"nothing twice", "nothing lost"}),
+        ({"said": {"s": []}}, {"nothing lost"}),
+        ({"prompts": {}}, {"nothing lost"}),
+        ({"prompts": {"p1": "queued"}}, {"nothing lost"}),
+        ({"heard": {}, "said": {}}, {"nothing lost"}),
+        ({"numbers": {"s": (3, 4, 4)}}, {"no gap"}),
+        ({"numbers": {"s": (3, 3, 4)}}, {"no gap"}),
+        ({"states": {"s": ("ERROR", "ready")}}, {"every state as it should be"}),
+        ({"open_runs": {"s": 1}}, {"every state as it should be"}),
+        ({"up": set()}, {"no orphans"}),
+        ({"states": {"s": ("WAITING_FOR_INPUT", "stopped")}}, {"every state as it should be", "no orphans"}),
+    ],
+)
+def test_a_check_sees_what_it_is_there_for(changed: dict[str, object], broken: set[str]) -> None:
+    found = violations(Seen(**{**RIGHT, **changed}))  # type: ignore[arg-type]
+    assert {name for name, some in found.items() if some} == broken
+
+
+@pytest.mark.parametrize(
+    ("samples", "too_much"),
+    [
+        ([80.0] * ENOUGH, False),
+        ([20.0] * (ENOUGH // 2) + [80.0] * (ENOUGH // 2), False),
+        ([80.0 + number for number in range(ENOUGH)], False),
+        ([80.0 + 5 * number for number in range(ENOUGH)], True),
+        ([80.0, 800.0], False),
+    ],
+    ids=["flat", "comes up", "a little", "a leak", "too short to tell"],
+)
+def test_growth_counts_once_a_process_is_up(samples: list[float], too_much: bool) -> None:
+    assert Life("web", 1, samples).grew_too_much is too_much

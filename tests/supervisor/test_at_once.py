@@ -1,0 +1,71 @@
+"""A resume beside a live agentctl: claimed and prepared in one transaction, with no promise less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessions_app.models import Intent
+from sessions_app.supervisor.start import agent_order
+from sessions_app.supervisor.start.at_once import claim_and_prepare
+from tests.supervisor import tables
+from tests.supervisor.rows import MINE, execution_of, fresh
+from tests.supervisor.test_starts import at_rest
+
+pytestmark = pytest.mark.django_db
+READS = 19
+"""At most, of a whole resume; each costs its user half a millisecond."""
+
+
+def test_it_is_claimed_and_prepared_as_it_would_be_in_two() -> None:
+    session = at_rest()
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+    claimed = claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
+    assert claimed is not None
+    plan, order = claimed
+    assert order is not None
+    intent.refresh_from_db()
+    assert (plan.lease, intent.claimed_generation) == (MINE, MINE.generation)
+    assert intent.payload == {"mode": "auto", "strategy": order.strategy}
+    assert (fresh(session).state, fresh(session).start_attempts) == ("STARTING", 1)
+
+
+def test_a_start_that_cannot_be_prepared_is_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = at_rest()
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+
+    def breaks(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(agent_order, "_order", breaks)
+    with pytest.raises(ZeroDivisionError):
+        claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
+    intent.refresh_from_db()
+    assert intent.claimed_generation == MINE.generation
+    assert fresh(session).start_attempts == 1
+
+
+def test_what_nobody_wants_any_more_is_not_prepared() -> None:
+    session = at_rest(desired_state="stopped")
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+    assert claim_and_prepare(session.id, intent.id, MINE, lives="", found=None) is None
+    assert session.intents.latest("created_at").outcome == "stopped"
+
+
+def test_a_resume_asks_little_of_the_database() -> None:
+    session = at_rest()
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+    with tables.counting() as asked:
+        claimed = claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
+        assert claimed is not None
+        plan, order = claimed
+        assert order is not None
+    answer = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": ["write the parser"]}
+    known = agent_order.known(plan.session_id)
+    with tables.counting() as told:
+        assert agent_order.write_started(plan, plan.lease, order, answer, known)
+    queries = [query["sql"] for query in (*asked.captured_queries, *told.captured_queries)]
+    reads = [sql for sql in queries if sql.startswith("SELECT")]
+    assert len(reads) <= READS, reads
+    assert execution_of(session).resume_token == order.token_before

@@ -1,0 +1,31 @@
+"""What a sweep must not do, as it costs more than all the rest of it: update row by row, or use a general client."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.services import ROOT
+
+WAY = [
+    *sorted((ROOT / "sessions_app" / "supervisor" / "sweep").glob("*.py")),
+    ROOT / "executors_app" / "agentctl" / "places" / "bulk_status.py",
+]
+SLOW_CLIENTS = {"aiohttp", "httpx", "requests", "urllib3"}
+
+
+@pytest.mark.parametrize("path", WAY, ids=lambda path: path.stem)
+def test_the_way_of_a_sweep_has_neither_bulk_update_nor_a_general_client(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not called & {"bulk_update", "abulk_update"}
+    named = [node.names[0].name for node in ast.walk(tree) if isinstance(node, ast.Import)]
+    named += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert not {name.partition(".")[0] for name in named} & SLOW_CLIENTS
+
+
+def test_there_is_a_way_to_look_at() -> None:
+    assert len(WAY) > 5
+    assert all(path.exists() for path in WAY)

@@ -1,0 +1,24 @@
+"""The acceptance cases of other loop engines, by the engine in memory; ``test_runs`` has them by a real supervisor."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.workflows.acceptance import CASES
+from tests.workflows.driving import drive
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_comes_to_what_it_says(name: str, tmp_path: Path) -> None:
+    assert shutil.which("sh")
+    case = CASES[name]
+    run = drive(case.text, cwd=tmp_path)
+    assert run.outcome.succeeded is case.succeeds, run.outcome.error
+    for path, outputs in case.outputs.items():
+        assert outputs.items() <= run[path].outputs.items(), path
+    for path, words in case.errors.items():
+        assert words in (run[path].error if path else run.outcome.error)
+    assert not run.paths & set(case.not_run)

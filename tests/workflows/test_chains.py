@@ -1,0 +1,110 @@
+"""What a node is told of its prompt: the chain of rows that settles it, and what stands in its way."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from sessions_app.models import Prompt, TaskSession
+from sessions_app.supervisor.workflows.chains import Turn, answer_of, follow
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import change, running_session
+
+pytestmark = pytest.mark.django_db
+
+
+def chain(*states: str, by: str = "resent_as", **fields: Any) -> Turn:
+    """What is told of the first of some prompts, each settled by the one behind it."""
+    session = running_session()
+    rows = [
+        Prompt.objects.create(session=session, message_id=f"p{number}", text="do it", state=state)
+        for number, state in enumerate(states)
+    ]
+    for row, after in pairwise(rows):
+        change(row, **{by: after})
+    return follow(change(session, **fields), "p0")
+
+
+@pytest.mark.parametrize("by", ["resent_as", "continued_by"])
+@pytest.mark.parametrize(
+    ("states", "waits_for"),
+    [
+        (["queued"], "agent"),
+        (["sending"], ""),
+        (["delivered"], ""),
+        (["held"], "user"),
+        (["interrupted"], "user"),
+        (["dismissed", "queued"], "agent"),
+        (["dismissed", "dismissed", "held"], "user"),
+        (["done", "queued"], "agent"),
+    ],
+)
+def test_the_last_row_says_what_is_waited_for(by: str, states: list[str], waits_for: str) -> None:
+    turn = chain(*states, by=by)
+    assert (turn.result, turn.waiting_for) == (None, waits_for)
+
+
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [
+        (["dismissed"], "dismissed"),
+        (["dismissed", "dismissed"], "dismissed"),
+        (["withdrawn"], "taken back"),
+    ],
+)
+def test_a_chain_that_ends_without_an_answer_is_a_failure(states: list[str], words: str) -> None:
+    result = chain(*states).result
+    assert result is not None
+    assert words in result["error"]
+
+
+@pytest.mark.parametrize(("state", "waits_for"), [("ERROR", "user"), ("FAILED", "user"), ("STARTING", "agent")])
+def test_a_session_that_cannot_go_on_by_itself_waits_for_somebody(state: str, waits_for: str) -> None:
+    assert chain("queued", state=state).waiting_for == waits_for
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED"])
+def test_a_session_that_was_closed_answers_no_more(state: str) -> None:
+    result = chain("queued", state=state).result
+    assert result is not None
+    assert "closed" in result["error"]
+
+
+def test_a_permission_that_is_asked_waits_for_somebody() -> None:
+    session, journal = talking("p0"), Journal()
+    hear(session, [*journal.turn_begins("p0"), journal.asks("permission-1")])
+    assert follow(session, "p0").waiting_for == "user"
+
+
+def talking(*message_ids: str) -> TaskSession:
+    session = running_session()
+    for message_id in message_ids:
+        Prompt.objects.create(session=session, message_id=message_id, text="do it")
+    return session
+
+
+def test_an_answer_is_all_that_the_agent_said_in_its_own_turn() -> None:
+    session, journal = talking("p0", "p1"), Journal()
+    hear(session, [*journal.turn_begins("p0"), *journal.says("Look", "ing."), journal.tool("t1")])
+    hear(session, [*journal.says("Found it."), journal.completes("p0")])
+    hear(session, [*journal.turn_begins("p1"), *journal.says("Other."), journal.completes("p1")])
+    assert answer_of(session, "p0") == "Looking.\n\nFound it."
+    result = follow(session, "p0").result
+    assert result == {"text": "Looking.\n\nFound it.", "sessionId": str(session.id), "error": ""}
+
+
+def test_a_cancelled_turn_is_a_failure() -> None:
+    session, journal = talking("p0"), Journal()
+    hear(session, [*journal.turn_begins("p0"), journal.line("turn.cancelled", message_id="p0")])
+    result = follow(session, "p0").result
+    assert result is not None
+    assert "cancelled" in result["error"]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_prompt_that_is_gone_is_a_failure(is_there: bool) -> None:
+    result = follow(running_session() if is_there else None, "p0").result
+    assert result is not None
+    assert "deleted" in result["error"]

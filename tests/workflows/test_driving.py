@@ -1,0 +1,371 @@
+"""A run is driven by its rows: what is asked, what comes of it, and what nobody asks twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.utils import timezone
+
+from executors_app.agentctl.protocol import Code, Job
+from executors_app.errors import AgentctlRefused
+from executors_app.models import AgentProfile
+from sessions_app.models import AttentionItem, NodeRun, Prompt
+from sessions_app.services import continuation, prompts, tasks, workflows
+from tests.services import ROOT
+from tests.supervisor.rows import change, fresh
+from tests.workflows.driving import counting, shell
+from tests.workflows.world import Script, Scripts, World
+from tests.workflows.writing import node, workflow
+
+pytestmark = pytest.mark.django_db
+
+EXAMPLES = ROOT / "docs/examples/workflows"
+SHELL = workflow([node("say", "shell", script="echo it", timeout=30)])
+AGENT = workflow([node("coder", "agent", prompt="Write it.", timeout=60)])
+TWO_TURNS = workflow(
+    [node("first", "agent", prompt="One."), node("second", "agent", prompt="Two.")],
+    ["first.sessionId > second.sessionId"],
+)
+
+
+def test_a_shell_is_a_job_whose_output_goes_on() -> None:
+    world = World(SHELL)
+    run = world.to_its_end()
+    assert (run.state, run.error, run.outputs["output"]) == ("succeeded", "", "done")
+    (request,) = world.scripts.begun.values()
+    assert (request["script"], request["cwd"], request["timeout"]) == ("echo it", ".", 30)
+
+
+def test_an_agent_is_a_session_of_the_task_in_the_worktree_of_the_run() -> None:
+    world = World(AGENT)
+    world.look()
+    (session,) = world.agents
+    run = fresh(world.run)
+    assert run.workspace is not None
+    assert (session.task_id, session.shares_worktree_of_id) == (run.task_id, run.workspace_id)
+    assert not run.workspace.has_agent
+    assert (world["coder"].session_id, world.told) == (session.id, ["Write it."])
+
+
+def test_its_answer_is_what_the_agent_said_in_that_turn() -> None:
+    world = World(AGENT)
+    world.look()
+    world.answer(world.prompt("coder"), "I ", "did it.")
+    run = world.look(2)
+    assert (run.state, world["coder"].outputs["output"]) == ("succeeded", "I did it.")
+    assert world["coder"].outputs["sessionId"] == str(world.agents[0].id)
+
+
+def test_a_session_id_that_comes_in_is_one_more_prompt_of_that_session() -> None:
+    world = World(TWO_TURNS)
+    run = world.to_its_end()
+    assert (run.state, len(world.agents), world.told) == ("succeeded", 1, ["One.", "Two."])
+    assert world["first"].outputs["sessionId"] == world["second"].outputs["sessionId"]
+
+
+def test_one_session_counts_through_a_loop() -> None:
+    text = (EXAMPLES / "test-resumable-claude-code.yaml").read_text()
+    scripts = Scripts(answer=echoing)
+    AgentProfile.objects.create(name="Claude", agent_type="claude_code")
+    world = World(text, scripts)
+    run = world.to_its_end(counting)
+    assert len(world.agents) == 1, world.told
+    assert run.state == "succeeded", run.error
+
+
+def echoing(script: object) -> dict[str, object]:
+    """Scripts run for real: the examples have nothing but text in them."""
+    assert isinstance(script, dict)
+    done = shell(script["script"], script["environment"], Path("/tmp"))
+    return {"exit_code": done["exitCode"], "stdout": done["stdout"], "stderr": done["stderr"]}
+
+
+@pytest.mark.parametrize("text", [SHELL, AGENT], ids=["shell", "agent"])
+def test_nothing_is_asked_twice_however_often_it_is_looked_at_and_by_whom(text: str) -> None:
+    world = World(text, Scripts(answer=lambda script: None))
+    world.look(3)
+    world.drivers.clear()  # the supervisor was killed
+    change(world.run, owner="", lease_expires_at=None)
+    world.look(3, supervisor="another")
+    assert len(world.told) + len(world.scripts.begun) == 1
+    assert len(world.run.node_runs.all()) == 1
+
+
+def test_a_job_is_asked_for_again_by_its_id_until_agentctl_has_confirmed_it() -> None:
+    world = World(SHELL, Scripts(is_up=False))
+    world.look(2)
+    assert (world["say"].waiting_for, world.scripts.begun) == ("machine", {})
+    world.scripts.is_up = True
+    assert world.look(2).state == "succeeded"
+    assert len(set(world.scripts.asked)) == 1
+
+
+@pytest.mark.parametrize("refusal", [Code.BUSY, Code.NOT_RUNNING, Code.JOURNAL_FULL])
+def test_a_script_that_cannot_begin_now_is_asked_for_again(refusal: Code) -> None:
+    class Refusing(Scripts):
+        async def start_job(self, job_id: str, request: Mapping[str, Any]) -> Job:
+            raise AgentctlRefused("Not now.", status=409, refusal=refusal)
+
+    world = World(SHELL, Refusing())
+    assert not world.look(2).is_over
+    assert world["say"].waiting_for == "machine"
+
+
+def test_a_script_that_agentctl_has_forgotten_is_never_run_again() -> None:
+    world = World(SHELL, Scripts(answer=lambda script: None))
+    world.look(2)
+    world.scripts.begun.clear()
+    run = world.look(2)
+    assert (run.state, len(world.scripts.asked)) == ("failed", 1)
+    assert "nobody can know how it ended" in run.error
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        ({"exit_code": 3, "stdout": "x"}, "exit code 3"),
+        ({"exit_code": None, "error": "timeout"}, "longer than 30 s"),
+        ({"state": "lost", "exit_code": None}, "nobody can know"),
+        ({"exit_code": None, "error": "agentctl_ended"}, "closed or died"),
+        ({"exit_code": None, "error": "spawn_failed"}, "could not be started"),
+    ],
+)
+def test_a_script_that_fails_says_how(ended: dict[str, object], words: str) -> None:
+    run = World(SHELL, Scripts(answer=lambda script: ended)).to_its_end()
+    assert run.state == "failed"
+    assert words in run.error
+
+
+def test_output_that_was_not_kept_whole_says_so() -> None:
+    world = World(SHELL, Scripts(answer=lambda script: {"exit_code": 0, "stdout": "end\n", "truncated": True}))
+    world.to_its_end()
+    outputs = NodeRun.objects.get(path="say").outputs
+    assert outputs["stdout"] == "end"
+    assert "Not all of the output was kept" in outputs["stderr"]
+
+
+def held(world: World) -> Prompt:
+    prompt = world.prompt("coder")
+    return change(prompt, state="held")
+
+
+def test_a_held_prompt_stands_visibly_and_send_again_completes_it() -> None:
+    world = World(AGENT)
+    world.look()
+    world.journal(world.agents[0])
+    held(world)
+    assert world.look(2).state == "running"
+    assert (world["coder"].waiting_for, world["coder"].state) == ("user", "running")
+    again = prompts.resend(world.agents[0].id, world["coder"].message_id, world.user)
+    world.answer(again, "done at last")
+    assert world.look(2).state == "succeeded"
+    assert (world["coder"].outputs["output"], world["coder"].waiting_for) == ("done at last", "")
+
+
+def test_a_dismissed_prompt_fails_its_node() -> None:
+    world = World(AGENT)
+    world.look()
+    world.journal(world.agents[0])
+    prompts.dismiss(world.agents[0].id, held(world).message_id)
+    run = world.look(2)
+    assert (run.state, "dismissed" in run.error) == ("failed", True)
+
+
+def test_an_interrupted_turn_is_followed_to_the_prompt_that_continues_it() -> None:
+    world = World(AGENT)
+    world.look()
+    prompt = world.prompt("coder")
+    journal = world.begin_turn(prompt)
+    world.hear(prompt.session, journal.exits(prompt.message_id))
+    world.look()
+    assert world["coder"].state == "running"
+    again = prompt.session.prompts.get(kind="continue")
+    world.answer(again, "and done")
+    assert world.look(2).outputs["output"] == "and done"
+
+
+def test_where_nothing_continues_by_itself_an_interrupted_turn_waits_for_somebody() -> None:
+    world = World(AGENT)
+    world.look()
+    prompt = world.prompt("coder")
+    change(prompt.session, continue_prompts=False)
+    journal = world.begin_turn(prompt)
+    world.hear(prompt.session, journal.exits(prompt.message_id))
+    world.look()
+    assert world["coder"].waiting_for == "user"
+    assert AttentionItem.objects.filter(kind="workflow", resolved_at=None).count() == 1
+    again = continuation.continue_interrupted(prompt.session_id, prompt.message_id, world.user)
+    world.look()
+    assert world["coder"].waiting_for != "user"
+    assert AttentionItem.objects.filter(kind="workflow", resolved_at=None).count() == 0
+    world.answer(again, "and done")
+    assert world.look(2).outputs["output"] == "and done"
+
+
+def test_a_turn_that_failed_fails_the_node_and_its_session_is_told() -> None:
+    world = World(AGENT)
+    world.look()
+    prompt = world.prompt("coder")
+    journal = world.begin_turn(prompt)
+    world.hear(prompt.session, journal.line("turn.failed", message_id=prompt.message_id, code="refused", message="No."))
+    run = world.look(2)
+    assert (run.state, world["coder"].outputs["sessionId"]) == ("failed", str(prompt.session_id))
+    assert "No." in run.error
+
+
+def test_no_time_passes_for_a_node_that_waits_for_a_user() -> None:
+    world = World(AGENT)
+    world.look()
+    world.journal(world.agents[0])
+    held(world)
+    world.look()
+    change(world["coder"], deadline_at=timezone.now() - timedelta(hours=1))
+    assert world.look(2).state == "running"
+
+
+def test_an_agent_that_takes_too_long_is_cancelled_and_its_node_fails() -> None:
+    world = World(AGENT)
+    world.look()
+    prompt = world.prompt("coder")
+    world.begin_turn(prompt)
+    change(world["coder"], deadline_at=timezone.now() - timedelta(seconds=1))
+    run = world.look(2)
+    assert (run.state, "longer than 60 s" in run.error) == ("failed", True)
+    assert prompt.session.intents.filter(kind="cancel").exists()
+
+
+def test_a_prompt_that_nobody_took_in_time_is_taken_back() -> None:
+    world = World(AGENT)
+    world.look()
+    change(world["coder"], deadline_at=timezone.now() - timedelta(seconds=1))
+    world.look(2)
+    assert world.prompt("coder").state == "withdrawn"
+
+
+def test_an_answer_without_its_schema_is_asked_for_once_more_in_the_same_session() -> None:
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    world = World(workflow([node("judge", "agent", prompt="Judge.", outputSchema=json.dumps(schema))]))
+    answers = iter(["I think so", '{"ok": true}'])
+    run = world.to_its_end(lambda told: next(answers))
+    assert (run.state, run.outputs["ok"], len(world.agents), len(world.told)) == ("succeeded", True, 1, 2)
+    assert world["judge"].attempt == 2
+
+
+def test_prompt_files_are_read_in_the_workspace_and_stand_behind_the_prompt() -> None:
+    text = workflow([node("coder", "agent", prompt="Do this:", promptFiles=["plan.md"])])
+    world = World(text, Scripts(files={"plan.md": "Step one.\n"}))
+    world.look(2)
+    assert world.told == ["Do this:\n\nStep one."]
+
+
+def test_a_prompt_file_that_is_not_there_fails_the_node() -> None:
+    run = World(workflow([node("coder", "agent", prompt="Do:", promptFiles=["no.md"])])).to_its_end()
+    assert (run.state, "no.md" in run.error) == ("failed", True)
+
+
+def test_a_function_needs_no_workspace() -> None:
+    text = workflow([node("sum", "function", code="1 + 1", language="python", outputs=["result:number"])])
+    world = World(text, repository=None)
+    run = world.to_its_end()
+    assert (run.state, run.outputs, run.workspace_id) == ("succeeded", {"result": 2}, None)
+
+
+def test_short_scripts_and_functions_behind_each_other_wait_for_no_further_look() -> None:
+    function = node("double", "function", code="21 * 2", language="python")
+    world = World(
+        workflow(
+            [node("a", "shell", script="a"), function, node("b", "shell", script="b")],
+            ["a > double.input", "double > b.input"],
+        )
+    )
+    assert world.look().state == "succeeded"
+    assert set(world.states.values()) == {"succeeded"}
+
+
+def test_a_session_of_another_run_is_refused_unless_the_run_was_given_it() -> None:
+    other = World(AGENT)
+    other.look()
+    session = str(other.agents[0].id)
+    text = workflow([node("coder", "agent", prompt="Go on.", inputs=[{"name": "sessionId", "default": session}])])
+    run = World(text).to_its_end()
+    assert (run.state, "no session of this run" in run.error) == ("failed", True)
+    given = World(text, inputs={"params": {"session": session}})
+    given.look()
+    assert str(given["coder"].session_id) == session
+
+
+def test_a_cancel_that_comes_while_a_script_is_asked_for_ends_it() -> None:
+    class Cancelled(Scripts):
+        async def start_job(self, job_id: str, request: Script) -> Job:
+            await sync_to_async(workflows.cancel_run)(world.user, world.run)
+            return await super().start_job(job_id, request)
+
+    world = World(workflow([node("a", "shell", script="sleep 600")]), Cancelled(answer=lambda script: None))
+
+    assert world.look().state == "cancelled"
+    assert world.scripts.cancelled == list(world.scripts.begun)
+
+
+def test_cancel_ends_scripts_turns_and_sessions() -> None:
+    both = workflow([node("say", "shell", script="sleep 9"), node("coder", "agent", prompt="Write it.")])
+    world = World(both, Scripts(answer=lambda script: None))
+    world.look(2)
+    prompt = world.prompt("coder")
+    world.begin_turn(prompt)
+    workflows.cancel_run(world.user, world.run)
+    run = world.look(2)
+    assert (run.state, world.states) == ("cancelled", {"say": "cancelled", "coder": "cancelled"})
+    assert world.scripts.cancelled == [world["say"].job_id]
+    assert prompt.session.intents.filter(kind="cancel").exists()
+    assert {one.desired_state for one in run.task.sessions.all()} == {"stopped"}
+
+
+@pytest.mark.parametrize("end", [tasks.archive, tasks.finish])
+def test_a_task_that_is_over_starts_nothing_more(end: Callable[..., object]) -> None:
+    world = World(TWO_TURNS)
+    world.look()
+    world.answer(world.prompt("first"), "one")
+    end(world.run.task, world.user)
+    assert world.look(2).state == "cancelled"
+    assert world.told == ["One."]
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed"])
+def test_the_sessions_of_a_run_are_put_to_rest_when_it_has_ended(state: str) -> None:
+    code = 0 if state == "succeeded" else 1
+    text = workflow([node("coder", "agent", prompt="Write it."), node("say", "shell", script="x")], ["coder > say"])
+    world = World(text, Scripts(answer=lambda script: {"exit_code": code}))
+    assert world.to_its_end().state == state
+    assert {one.desired_state for one in world.run.task.sessions.all()} == {"stopped"}
+
+
+def test_a_failed_run_needs_somebody_until_it_is_gone_on_with() -> None:
+    answers = iter([1, 0])
+    ended: dict[str, int] = {}
+    world = World(SHELL, Scripts(answer=lambda script: ended))
+    ended["exit_code"] = next(answers)
+    run = world.to_its_end()
+    item = AttentionItem.objects.get(kind="workflow", resolved_at=None)
+    assert "has failed" in item.what
+    workflows.retry_run(world.user, run)
+    assert AttentionItem.objects.filter(kind="workflow", resolved_at=None).count() == 0
+    ended["exit_code"] = next(answers)
+    assert world.to_its_end().state == "succeeded"
+    assert len(world.scripts.begun) == 2
+
+
+def test_going_on_keeps_what_has_finished_and_its_session() -> None:
+    text = workflow([node("coder", "agent", prompt="Write it."), node("say", "shell", script="x")], ["coder > say"])
+    ended = {"exit_code": 1}
+    world = World(text, Scripts(answer=lambda script: ended))
+    run = world.to_its_end()
+    ended["exit_code"] = 0
+    workflows.retry_run(world.user, run)
+    assert world.to_its_end().state == "succeeded"
+    assert (len(world.agents), world.told) == (1, ["Write it."])

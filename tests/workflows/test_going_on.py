@@ -1,0 +1,142 @@
+"""Taking up a run that has ended: what is forgotten, what is kept, and that it ends as it should have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessions_app.workflows.engine import advance, cancelled
+from sessions_app.workflows.going_on import NothingToDo, going_on
+from sessions_app.workflows.graph import Workflow
+from sessions_app.workflows.loading import load
+from sessions_app.workflows.records import Record, State
+from tests.workflows.driving import drive, given
+from tests.workflows.writing import node, workflow
+
+CHAIN = workflow([node(name, "shell", script=name) for name in ("a", "b", "c", "d")], ["a > b", "b > c", "a > d"])
+SLOTS = [{"name": "number", "type": "iteration"}, {"name": "on", "type": "continue"}]
+LOOP = workflow(
+    [
+        node("before", "shell", script="before"),
+        node("loop", "loop", maxIterations=4, dockSlots=SLOTS),
+        node("work", "shell", "loop", script="work"),
+        node("check", "shell", "loop", script="check"),
+        node("yes", "constant", "loop", value=True, valueType="boolean"),
+        node("after", "shell", script="after"),
+    ],
+    ["before > loop.x", "work > check", "yes.value > loop@dock:on:input", "loop.y > after"],
+)
+GATED = workflow(
+    [
+        node("coder", "shell", script="coder"),
+        node("gate", "gate", retryTarget="coder", maxRetries=1, inputs=["ok:boolean"]),
+        node("end", "shell", script="end"),
+    ],
+    ["coder.ok > gate.ok", "gate.passed > end"],
+)
+
+
+def run_until(
+    graph: Workflow, bad: str, records: Mapping[str, Record] | None = None
+) -> tuple[dict[str, Record], list[str]]:
+    """Every shell succeeds but the one at ``bad``; the records and the paths that were asked for, in order."""
+    kept, begun = dict(records or {}), []
+    while True:
+        step = advance(graph, given(), kept)
+        kept |= {one.path: one for one in step.written}
+        begun += [one.path for one in step.begun]
+        if step.outcome:
+            return kept, begun
+        for one in [one for one in kept.values() if one.is_at_work]:
+            kept[one.path] = _ended(one, good=one.path != bad)
+
+
+def _ended(one: Record, *, good: bool) -> Record:
+    return replace(one, state=State.SUCCEEDED if good else State.FAILED, outputs={"output": "", "ok": good}, error="no")
+
+
+def graph_of(text: str) -> Workflow:
+    return load(text).checked
+
+
+@pytest.mark.parametrize(
+    ("text", "bad", "path", "again"),
+    [
+        (CHAIN, "b", "", ["b", "c"]),
+        (CHAIN, "a", "", ["a", "b", "d", "c"]),
+        (CHAIN, "", "b", ["b", "c"]),
+        (CHAIN, "", "d", ["d"]),
+        (LOOP, "loop[3]/work", "", ["loop[3]/work", "loop[3]/check", "loop[4]/work", "loop[4]/check", "after"]),
+        (LOOP, "loop[3]/check", "", ["loop[3]/check", "loop[4]/work", "loop[4]/check", "after"]),
+        (LOOP, "", "loop[4]/check", ["loop[4]/check", "after"]),
+        (LOOP, "", "after", ["after"]),
+        (LOOP, "after", "", ["after"]),
+    ],
+)
+def test_what_follows_is_done_again_and_nothing_else(text: str, bad: str, path: str, again: list[str]) -> None:
+    graph = graph_of(text)
+    records, _ = run_until(graph, bad)
+    kept = going_on(graph, records, path)
+    finished, begun = run_until(graph, "", kept)
+    assert begun == again
+    assert all(one.state == State.SUCCEEDED for one in finished.values())
+
+
+def test_what_was_cancelled_goes_on_where_it_was() -> None:
+    graph = graph_of(LOOP)
+    records: dict[str, Record] = {}
+    for _ in range(4):
+        records |= {one.path: one for one in advance(graph, given(), records).written}
+        at_work = [one for one in records.values() if one.is_at_work]
+        if at_work[0].path == "loop[1]/check":
+            break
+        records |= {one.path: _ended(one, good=True) for one in at_work}
+    records |= {one.path: one for one in cancelled(records)}
+    kept = going_on(graph, records)
+    finished, begun = run_until(graph, "", kept)
+    assert begun[:2] == ["loop[1]/check", "loop[2]/work"]
+    assert all(one.state == State.SUCCEEDED for one in finished.values())
+
+
+def test_a_gate_that_was_never_passed_has_what_it_sends_back_done_once_more() -> None:
+    graph = graph_of(GATED)
+    kept: dict[str, Record] = {}
+    for _ in range(10):
+        step = advance(graph, given(), kept)
+        kept |= {one.path: one for one in step.written}
+        if step.outcome:
+            break
+        kept |= {one.path: _done_badly(one) for one in kept.values() if one.is_at_work}
+    assert kept["gate#2"].state == State.FAILED
+    again = going_on(graph, kept)
+    assert "coder" in again
+    finished, begun = run_until(graph, "", again)
+    assert begun == ["coder#2", "end"]
+    assert finished["gate#2"].state == State.SUCCEEDED
+
+
+def _done_badly(one: Record) -> Record:
+    return replace(one, state=State.SUCCEEDED, outputs={"output": "", "ok": False})
+
+
+@pytest.mark.parametrize(("bad", "path"), [("", ""), ("", "nobody"), ("", "loop[1]")])
+def test_where_nothing_can_be_done_again_it_is_said(bad: str, path: str) -> None:
+    graph = graph_of(LOOP)
+    records, _ = run_until(graph, bad)
+    with pytest.raises(NothingToDo):
+        going_on(graph, records, path)
+
+
+def test_a_run_that_was_taken_up_ends_with_the_outputs_of_one_that_never_failed(tmp_path: Path) -> None:
+    text = workflow([node("a", "shell", script="test -e ok && echo yes"), node("b", "wire")], ["a > b.value"])
+    graph = graph_of(text)
+    run = drive(graph, cwd=tmp_path)
+    assert not run.outcome.succeeded
+    (tmp_path / "ok").touch()
+    kept: Any = going_on(graph, run.records)
+    assert "a" not in kept
+    assert drive(graph, cwd=tmp_path).outcome.outputs == {"value": "yes"}

@@ -1,0 +1,172 @@
+"""Workflows through a whole deployment: real supervisor, real agentctls, real shells, agents that need no key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workflows.acceptance import CASES
+from tests.workflows.runs import Desk, Run, example
+from tests.workflows.writing import node, workflow
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_comes_to_what_it_says(desk: Desk, name: str) -> None:
+    case = CASES[name]
+    run = desk.start(case.text, name=name)
+    ended = run.end()
+    nodes = run.nodes()
+    assert (ended["state"] == "succeeded") is case.succeeds, ended
+    for path, outputs in case.outputs.items():
+        assert outputs.items() <= nodes[path]["outputs"].items(), path
+    for path, words in case.errors.items():
+        assert words in (nodes[path]["error"] if path else ended["error"])
+    assert not nodes.keys() & set(case.not_run)
+
+
+def agent(desk: Desk, name: str) -> str:
+    """The agent that stands for a runner; chat models have drills of their own."""
+    if name == "test-resumable-claude-code":
+        return desk.stand_in("claude-code", "claude_cli", "claude")
+    return desk.stand_in("codex", "codex_cli", "codex")
+
+
+@pytest.mark.parametrize("runner", ["claude-code", "codex", "demo"])
+def test_a_loop_counts_from_42_to_52_in_one_session(desk: Desk, runner: str) -> None:
+    """One session is made, in the first iteration; the nine after it take it up."""
+    text = example(f"test-resumable-{'codex' if runner == 'demo' else runner}")
+    if runner == "demo":
+        text = text.replace("runner: codex", "runner: demo")
+    profile = desk.profile("demo") if runner == "demo" else agent(desk, f"test-resumable-{runner}")
+    run = desk.start(text, name=f"counting with {runner}", profile=profile)
+    ended = run.end()
+    assert ended["state"] == "succeeded", ended
+    nodes = run.nodes()
+    assert nodes["count"]["outputs"]["final"].strip() == "52"
+    assert nodes["verify"]["outputs"]["exitCode"] == 0
+    sessions = run.sessions()
+    assert len(sessions) == 1
+    asked = [nodes[f"count[{index}]/counter"] for index in range(1, 11)]
+    assert asked[0]["inputs"].get("sessionId") in (None, "")
+    assert {one["inputs"]["sessionId"] for one in asked[1:]} == {asked[0]["outputs"]["sessionId"]}
+    assert len(run.prompts()) == 10
+    assert all(row["state"] == "done" for row in run.prompts())
+
+
+def test_all_agents_of_a_run_and_its_shells_work_in_one_worktree(desk: Desk) -> None:
+    run = desk.start(
+        """
+version: 3
+metadata: {name: one worktree}
+nodes:
+  - {id: one, type: agent, data: {runner: demo, prompt: write from-agent.txt hello}}
+  - {id: two, type: agent, data: {runner: demo, prompt: write beside.txt hello}}
+  - {id: look, type: shell, data: {script: "cat from-agent.txt beside.txt; touch from-shell.txt"}}
+edges:
+  - {source: one, target: look}
+  - {source: two, target: look}
+""",
+        name="one worktree",
+    )
+    ended = run.end()
+    assert ended["state"] == "succeeded", ended
+    assert run.nodes()["look"]["outputs"]["output"] == "hello\nhello"
+    workspace, sessions = run.workspace(), run.sessions()
+    assert [row["worktree_path"] for row in sessions] == [workspace["worktree_path"]] * 2
+    assert {row["shares_worktree_of_id"] for row in sessions} == {workspace["id"]}
+    assert Path(workspace["worktree_path"], "from-shell.txt").exists()
+    assert not workspace["launch_id"]
+
+
+VERDICT = '{"approved": %s, "feedback": "%s"}'
+
+
+def loop_of(run: Run) -> dict[str, Any]:
+    (found,) = (one for one in run.nodes().values() if one["kind"] == "loop")
+    return dict(found["outputs"])
+
+
+@pytest.mark.parametrize(
+    ("approved", "iterations", "reason"), [("false", 1, "condition"), ("true", 5, "max_iterations")]
+)
+def test_the_seed_runs_as_it_is_written(desk: Desk, approved: str, iterations: int, reason: str) -> None:
+    """Its *continue* is wired to “approved”, so it goes on as long as the reviewer approves."""
+    text = example("test-resumable-agent")
+    for model in ("sonnet", "haiku"):
+        text = text.replace(f"model: {model}", f"model: {model}-{approved}")
+        rules = [("Review", VERDICT % (approved, "no"))]
+        desk.scripted(f"{model} {approved}", ["work"], rules, model=f"{model}-{approved}")
+    run = desk.start(text, name=f"the seed, approved {approved}")
+    ended = run.end(300)
+    assert ended["state"] == "succeeded", ended
+    assert loop_of(run) == {"iterations": iterations, "terminationReason": reason}
+    assert len(run.sessions()) == 1 + iterations
+
+
+def test_a_review_goes_on_until_it_is_approved_and_the_coder_hears_the_feedback(desk: Desk) -> None:
+    rules = [("version 3", VERDICT % ("true", "")), ("Review this work", VERDICT % ("false", "Better, please."))]
+    profile = desk.scripted("reviewed coder", ["version 1", "version 2", "version 3"], rules)
+    run = desk.start(example("review-until-approved"), "Write a parser.", name="review", profile=profile)
+    ended = run.end(300)
+    assert ended["state"] == "succeeded", ended
+    assert (loop_of(run)["iterations"], loop_of(run)["result"]) == (3, "version 3")
+    coder = run.nodes()["review[1]/coder"]["session_id"]
+    told = [row["text"] for row in run.prompts() if row["session_id"] == coder.replace("-", "")]
+    assert told == ["Write a parser.", "Better, please.", "Better, please."]
+
+
+def test_pattern_a_leads_one_session_through_two_loops(desk: Desk) -> None:
+    profile = desk.scripted("pattern a", ["draft", "reviewed", "reviewed", "tested"])
+    run = desk.start(example("pattern-a"), "task", name="pattern a", profile=profile)
+    ended = run.end(300)
+    assert ended["state"] == "succeeded", ended
+    assert len(run.sessions()) == 1
+    assert [row["text"] for row in run.prompts()] == ["task", "task", *["Run the tests and fix what fails."] * 2]
+
+
+def test_pattern_b_sends_back_with_the_feedback_in_the_same_session(desk: Desk) -> None:
+    profile = desk.scripted("pattern b", ["draft", "reviewed", "reviewed, tested"])
+    run = desk.start(example("pattern-b"), "task", name="pattern b", profile=profile)
+    ended = run.end(300)
+    assert ended["state"] == "succeeded", ended
+    assert len(run.sessions()) == 1
+    assert [row["text"] for row in run.prompts()] == ["task", "Say reviewed.", "These checks failed: tested."]
+    assert run.nodes()["done"]["outputs"]["output"] == "after 2 retries"
+
+
+def test_a_word_goes_from_one_agent_to_the_next_in_its_session(desk: Desk) -> None:
+    text = """
+version: 2
+metadata: {name: persistence}
+nodes:
+  - {id: first, type: agent, data: {runner: %s, prompt: remember the word BLUE42}}
+  - {id: second, type: agent, data: {runner: %s, prompt: what was the word?}}
+  - {id: verify, type: shell, data: {script: 'echo "{{ second.output }}" | grep -q BLUE42'}}
+edges:
+  - {source: first, target: second, sourceHandle: output:sessionId, targetHandle: input:sessionId}
+  - {source: second, target: verify}
+"""
+    runs = []
+    for runner in ("claude-code", "codex"):
+        profile = agent(desk, f"test-resumable-{runner}")
+        runs.append(desk.start(text % (runner, runner), name=f"persistence, {runner}", profile=profile))
+    for run in runs:
+        ended = run.end()
+        assert ended["state"] == "succeeded", ended
+        assert len(run.sessions()) == 1
+
+
+def test_shells_that_wait_for_nothing_run_side_by_side(desk: Desk) -> None:
+    """Each waits until the others have begun, which one after the other they never would."""
+    wait = "touch {0}; while [ ! -e a ] || [ ! -e b ] || [ ! -e c ]; do sleep 0.1; done"
+    shells = [node(name, "shell", script=wait.format(name)) for name in "abc"]
+    ended = desk.start(workflow(shells), name="side by side").end()
+    assert ended["state"] == "succeeded", ended
+
+
+def test_a_run_that_is_over_has_nothing_running(desk: Desk) -> None:
+    run = desk.start(CASES["42 what could be a component runs alone"].text, name="quiet")
+    run.end()
+    assert run.workspace()["desired_state"] == "stopped"

@@ -1,0 +1,141 @@
+"""Shell nodes through the driver, the real client and a real agentctl: what is said elsewhere of each holds of all."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl import identity
+from sessions_app.models import WorkflowRun
+from sessions_app.services import workflows
+from tests.agentctl.processes import REAL, Place
+from tests.waiting import eventually
+from tests.workflows.test_shell_text import VALUES
+from tests.workflows.world import World
+from tests.workflows.writing import node, workflow
+
+pytestmark = pytest.mark.django_db
+
+DEADLINE = 120
+
+
+@pytest.fixture
+def agentctl(tmp_path: Path) -> Iterator[Place]:
+    """A workspace and its agentctl, in a process of its own."""
+    place = Place(tmp_path)
+    with place.agentctl(REAL):
+        yield place
+
+
+def world_of(place: Place, text: str, **values: Any) -> World:
+    """A run whose workspace is that one."""
+    client: Any = place.client()
+    return World(text, client, **values)
+
+
+def ended(world: World) -> WorkflowRun:
+    """The run, once it is over."""
+
+    def look() -> WorkflowRun | None:
+        run = world.look()
+        return run if run.is_over else None
+
+    run = eventually(look, DEADLINE, "the end of the run")
+    assert run is not None
+    return run
+
+
+def pid_in(path: Path) -> identity.ProcessIdentity:
+    """The live process that a script has written down."""
+    found = identity.of(int(eventually(lambda: path.exists() and path.read_text().strip(), DEADLINE, path.name)))
+    assert found is not None
+    return found
+
+
+def test_no_value_is_read_as_a_script(agentctl: Place) -> None:
+    nodes, edges = [], []
+    for number, value in enumerate(VALUES.values()):
+        nodes.append(node(f"value{number}", "constant", valueType="string", value=value))
+        script = f'echo {{{{ inputs.x }}}} >bare{number}; echo "{{{{ inputs.x }}}}" >quoted{number}'
+        script += f"; printf '%s\\n' \"$INPUT_X\" >named{number}"
+        nodes.append(node(f"say{number}", "shell", script=script, inputs=["x"]))
+        edges.append(f"value{number}.value > say{number}.x")
+
+    run = ended(world_of(agentctl, workflow(nodes, edges)))
+
+    assert (run.state, run.error) == ("succeeded", "")
+    for number, value in enumerate(VALUES.values()):
+        assert (agentctl.workspace / f"named{number}").read_text() == f"{value}\n"
+    made = {path.name.rstrip("0123456789") for path in agentctl.workspace.iterdir()}
+    assert made == {"bare", "quoted", "named"}, "and no hit"
+
+
+def test_exit_codes_outputs_and_what_is_taken_out_of_them(agentctl: Place) -> None:
+    outputs = [
+        {"name": "number", "type": "number", "extract": {"type": "regex", "pattern": "n=([0-9]+)"}},
+        {"name": "deep", "extract": {"type": "json_path", "pattern": "$.a.b[1]"}},
+    ]
+    text = workflow(
+        [
+            node("fails", "shell", script="echo partly; echo why >&2; exit 7", continueOnFailure=True),
+            node("regex", "shell", script="echo x n=42 y", outputs=outputs[:1]),
+            node("json", "shell", script='echo \'{"a": {"b": [1, "two"]}}\'', outputs=outputs[1:]),
+            node(
+                "after",
+                "shell",
+                script="echo {{ fails.exitCode }} {{ fails.stderr }} {{ regex.number }} {{ json.deep }}",
+            ),
+        ],
+        ["fails > after", "regex.number > after.a", "json.deep > after.b"],
+    )
+
+    world = world_of(agentctl, text)
+    run = ended(world)
+
+    assert (run.state, world["fails"].state, world["after"].state) == ("failed", "failed", "succeeded")
+    assert "exit code 7" in world["fails"].error
+    assert world["after"].outputs["output"] == "7 why 42 two"
+
+
+@pytest.mark.parametrize("end", ["timeout", "cancel"])
+def test_a_script_that_is_to_end_ends_with_all_that_it_started(agentctl: Place, end: str) -> None:
+    script = "setsid sh -c 'echo $$ >left; exec sleep 3600' & echo said; sleep 3600"
+    text = workflow([node("say", "shell", script=script, timeout=5 if end == "timeout" else 600)])
+    world = world_of(agentctl, text)
+    eventually(lambda: world.look() and (agentctl.workspace / "left").exists(), DEADLINE, "it has begun")
+    left = pid_in(agentctl.workspace / "left")
+    if end == "cancel":
+        workflows.cancel_run(world.user, world.run)
+
+    run = ended(world)
+
+    assert run.state == ("cancelled" if end == "cancel" else "failed")
+    if end == "timeout":
+        assert "longer than 5 s" in world["say"].error
+    assert eventually(lambda: not identity.is_alive(left), DEADLINE)
+
+
+def test_a_killed_agentctl_fails_the_node_in_words_and_nothing_runs_twice(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    text = workflow([node("say", "shell", script="echo ran >>times; echo $$ >pid; sleep 3600")])
+    with place.agentctl(REAL) as process:
+        world = world_of(place, text)
+        eventually(lambda: world.look() and (place.workspace / "pid").exists(), DEADLINE, "it has begun")
+        script = pid_in(place.workspace / "pid")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert eventually(lambda: not identity.is_alive(script), DEADLINE)
+        assert not world.look(2).is_over, "who does not answer now may answer the next time"
+
+    with place.agentctl(REAL):
+        client: Any = place.client()
+        world.drivers.clear()
+        world.scripts = client
+        run = ended(world)
+    assert run.state == "failed"
+    assert "nothing runs it again" in world["say"].error
+    assert (place.workspace / "times").read_text() == "ran\n"

@@ -1,0 +1,89 @@
+"""A run as rows: one supervisor drives it, a step at a time, and it tells all of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.utils import timezone
+
+from sessions_app.services import intents
+from sessions_app.services.workflow_rows import run_document
+from tests.services import ROOT
+from tests.supervisor.rows import change, execution_of, fresh
+from tests.workflows.world import Scripts, World
+from tests.workflows.writing import node, workflow
+
+pytestmark = pytest.mark.django_db
+
+EXAMPLES = ROOT / "docs/examples/workflows"
+SHELL = workflow([node("say", "shell", script="echo it", timeout=30)])
+AGENT = workflow([node("coder", "agent", prompt="Write it.", timeout=60)])
+TWO_TURNS = workflow(
+    [node("first", "agent", prompt="One."), node("second", "agent", prompt="Two.")],
+    ["first.sessionId > second.sessionId"],
+)
+
+
+def test_two_supervisors_never_step_one_run() -> None:
+    world = World(SHELL, Scripts(answer=lambda script: None))
+    world.look(2, supervisor="first")
+    version = fresh(world.run).version
+    run = world.look(3, supervisor="second")
+    assert (run.owner, run.generation, run.version) == ("first", 1, version)
+
+
+def test_a_supervisor_that_has_lost_its_lease_writes_nothing() -> None:
+    world = World(SHELL, Scripts(answer=lambda script: None))
+    world.look(2, supervisor="first")
+    driver = world.drivers["first"]
+    change(world.run, owner="second", generation=2, lease_expires_at=timezone.now() + timedelta(hours=1))
+    before = fresh(world.run).version
+    world.scripts.answer = lambda script: {"exit_code": 0}
+    assert async_to_sync(driver._go_on)(world.run.id) is False
+    assert fresh(world.run).version == before
+    assert world["say"].state == "running"
+
+
+def test_a_run_of_many_steps_is_written_a_step_at_a_time() -> None:
+    nodes = [node(f"n{number}", "constant", value=number) for number in range(600)]
+    assert World(workflow(nodes), repository=None).to_its_end(looks=5).state == "succeeded"
+
+
+def test_the_document_tells_all_of_it(django_assert_max_num_queries: Callable[..., object]) -> None:
+    world = World(TWO_TURNS)
+    run = world.to_its_end()
+    with django_assert_max_num_queries(2):  # type: ignore[attr-defined]
+        document = run_document(fresh(run))
+    assert json.loads(json.dumps(document)) == document
+    assert [one["path"] for one in document["nodes"]] == ["first", "second"]
+
+
+def test_what_no_database_stores_is_replaced() -> None:
+    code = "return {result: String.fromCharCode(0) + String.fromCharCode(0xd800)}"
+    world = World(workflow([node("odd", "function", code=code, outputs=["result"])]), repository=None)
+    run = world.to_its_end()
+    assert run.state == "succeeded", run.error
+    assert run.outputs == {"result": "\N{REPLACEMENT CHARACTER}" * 2}
+
+
+def test_a_workspace_that_somebody_stops_fails_the_script_that_waits_for_it() -> None:
+    world = World(SHELL, Scripts(is_up=False))
+    run = world.look()
+    assert run.workspace is not None
+    intents.stop(run.workspace.id, world.user)
+    run = world.look(2)
+    assert (run.state, "stopped the workspace" in run.error) == ("failed", True)
+
+
+def test_a_run_whose_workspace_is_on_another_machine_is_left_to_it() -> None:
+    world = World(SHELL, Scripts(is_up=False))
+    run = world.look()
+    assert run.workspace is not None
+    assert run.owner == "me"
+    change(execution_of(run.workspace), host_id="elsewhere")
+    run = world.look()
+    assert (run.owner, run.lease_expires_at) == ("", None)

@@ -1,0 +1,194 @@
+"""``manage.py run_workflow``: a file is run to its end, and its exit status says how that was."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.core.management.base import CommandError
+
+from executors_app.agentctl import identity
+from sessions_app.management.workflows import asked, display
+from sessions_app.models import NodeRun, TeamRole, WorkflowRun
+from sessions_app.workflows.library import found
+from tests.drills.deployment import Deployment
+from tests.services import ROOT
+from tests.supervisor.commands import environment
+from tests.waiting import eventually
+
+TOLD = """\
+{version: 3, metadata: {name: Told},
+ nodes: [{id: start, type: trigger},
+         {id: part, type: component, data: {workflowPath: part.yaml}}],
+ edges: [{source: start, target: part, sourceHandle: "output:text", targetHandle: "input:text"}]}
+"""
+PART = """\
+{version: 3, metadata: {name: Part}, interface: {inputs: [{name: text}], outputs: [{name: said}]},
+ nodes: [{id: in, type: interface-input, data: {outputs: [{name: text}]}},
+         {id: out, type: interface-output, data: {inputs: [{name: said}]}}],
+ edges: [{source: in, target: out, sourceHandle: "output:text", targetHandle: "input:said"}]}
+"""
+FAILS = """\
+{version: 3, metadata: {name: Fails}, edges: [],
+ nodes: [{id: wrong, type: function, data: {code: "throw new Error('no')", outputs: [{name: x}]}}]}
+"""
+
+
+def command(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """One command on an embedded database of its own, however busy the machine is."""
+    env = environment(directory)
+    del env["KANDEV_DATABASE_URL"]
+    argv = [sys.executable, "manage.py", *args]
+    return subprocess.run(
+        argv, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.mark.embedded
+def test_a_file_is_run_without_a_server_and_told_as_one_document(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for name, text in (("told.yaml", TOLD), ("part.yaml", PART), ("fails.yaml", FAILS), ("bad.yaml", "nodes: [")):
+        (tmp_path / name).write_text(text)
+    without = command(data, "run_workflow", str(tmp_path / "told.yaml"))
+    assert (without.returncode, "there is no database yet" in without.stderr) == (2, True)
+    assert command(data, "migrate", "-v0").returncode == 0
+    assert command(data, "create_demo").returncode == 0
+
+    done = command(data, "run_workflow", str(tmp_path / "told.yaml"), "--input", "Hello", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["state"], document["trigger"], document["inputs"]["text"]) == ("succeeded", "command", "Hello")
+    assert {node["state"] for node in document["nodes"]} == {"succeeded"}
+    assert {"start", "part"} <= {node["path"] for node in document["nodes"]}
+    assert "Hello" in document["outputs"].values()
+
+    failed = command(data, "run_workflow", str(tmp_path / "fails.yaml"))
+    assert (failed.returncode, "Fails: failed" in failed.stdout) == (1, True)
+    assert "wrong: failed" in failed.stderr
+
+    bad = command(data, "run_workflow", str(tmp_path / "bad.yaml"))
+    assert (bad.returncode, "bad.yaml:" in bad.stderr, bad.stdout) == (2, True, "")
+
+
+@pytest.fixture
+def team(db: None) -> Group:
+    return Group.objects.create(name="team")
+
+
+def member(team: Group, name: str, role: str = "") -> User:
+    user = User.objects.create(username=name)
+    user.groups.add(team)
+    if role:
+        TeamRole.objects.create(user=user, team=team, role=role)
+    return user
+
+
+def test_the_only_team_and_the_only_writer_need_not_be_named(team: Group) -> None:
+    ada = member(team, "ada")
+    member(team, "eve", TeamRole.Role.VIEWER)
+    assert asked.team_of("") == team
+    assert asked.user_of("", team) == ada
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda team: asked.team_of("another"), "there is no team “another”"),
+        (lambda team: asked.user_of("", team), "2 people of the team may write; say in whose name with --user"),
+        (lambda team: asked.user_of("zoe", team), "there is no user “zoe”"),
+        (lambda team: asked.profile_of("none", team), "there is no agent profile “none”"),
+        (lambda team: asked.executor_of("none"), "there is no executor “none”"),
+        (lambda team: asked.repository_at(team, Path("/proc"), Path("x.yaml")), "/proc lies in no git repository"),
+    ],
+)
+def test_what_is_not_plain_or_not_there_is_status_2(team: Group, ask: Any, words: str) -> None:
+    member(team, "ada")
+    member(team, "bob")
+    with pytest.raises(CommandError, match=words) as refused:
+        ask(team)
+    assert refused.value.returncode == 2
+
+
+def test_the_tree_has_each_node_in_its_iteration() -> None:
+    paths = ("start", "loop", "loop[1]", "loop[1]/coder", "loop[2]", "loop[2]/coder")
+    nodes = [NodeRun(path=path, node=path, state="succeeded") for path in paths]
+    nodes[-1].state, nodes[-1].waiting_for = "running", "user"
+    tree = display.tree(WorkflowRun(name="Mend", state="running"), nodes)
+    loop = tree.children[1]
+    assert ["loop[" in str(child.label) for child in loop.children] == [True, True]
+    assert "waits for you in session" in str(loop.children[1].children[0].label)
+
+
+def test_a_bare_name_is_looked_for_in_the_project(tmp_path: Path) -> None:
+    (tmp_path / "package.json").touch()
+    shelf = tmp_path / "workflows"
+    shelf.mkdir()
+    (shelf / "told.yml").touch()
+    below = tmp_path / "src"
+    below.mkdir()
+    assert found(Path("told"), below) == shelf / "told.yml"
+    for another in (Path("untold"), Path("told.yaml"), Path("workflows/told")):
+        assert found(another, below) == another
+
+
+PLACED = """\
+{version: 3, metadata: {name: Placed}, edges: [],
+ nodes: [{id: place, type: shell, data: {script: "cat README.md; pwd; git branch --show-current"}}]}
+"""
+PROFILE = """
+from executors_app.models import AgentProfile
+AgentProfile.objects.create(name="demo", agent_type="demo")
+"""
+WAITS = """\
+{version: 3, metadata: {name: Waits}, edges: [],
+ nodes: [{id: wait, type: shell, data: {script: "echo begun; exec sleep 600"}}]}
+"""
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    """One with a profile, and without a server."""
+    made = Deployment(tmp_path)
+    made.prepare()
+    assert made.manage("shell", "-v", "0", "-c", PROFILE).returncode == 0
+    yield made
+    made.close()
+
+
+@pytest.mark.embedded
+def test_scripts_run_in_a_worktree_of_the_repository_that_is_named(deployment: Deployment) -> None:
+    file = deployment.home / "placed.yaml"
+    file.write_text(PLACED)
+    done = deployment.manage("run_workflow", str(file), "--cwd", str(deployment.repository), "--json")
+    assert done.returncode == 0, done.stdout
+    [node] = json.loads(done.stdout)["nodes"]
+    title, place, branch = node["outputs"]["stdout"].split("\n")[:3]
+    assert title == "# Drill"
+    assert Path(place).is_relative_to(deployment.data)
+    assert branch.startswith("kandev/")
+
+
+@pytest.mark.embedded
+def test_ctrl_c_cancels_the_run_and_ends_what_it_started(deployment: Deployment) -> None:
+    file = deployment.home / "waits.yaml"
+    file.write_text(WAITS)
+    argv = [sys.executable, "manage.py", "run_workflow", str(file), "--cwd", str(deployment.repository)]
+    with subprocess.Popen(argv, cwd=ROOT, env=deployment.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+        tails = "SELECT output_tail FROM workflow_node_runs"
+        eventually(lambda: "begun" in str(deployment.rows(tails)), timeout=60, describe="the script runs")
+        [execution] = deployment.agentctls.iterdir()
+        assert identity.marked(execution.name)
+
+        run.send_signal(signal.SIGINT)
+
+        said = run.communicate(timeout=60)[0].decode()
+    assert run.returncode == 1, said
+    assert "Waits: cancelled" in said
+    eventually(lambda: not identity.marked(execution.name), timeout=30, describe="nothing of it runs")

@@ -1,0 +1,167 @@
+"""Keeping workflows, and asking for runs: who may, what is refused, what is made once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, Permission, User
+
+from sessions_app.models import TeamRole, Workflow, WorkflowRun
+from sessions_app.services import workflows
+from sessions_app.services.errors import (
+    Conflict,
+    IdempotencyKeyReused,
+    Invalid,
+    ReadOnly,
+    SessionsError,
+    WorktreeNotShared,
+)
+from tests.supervisor.rows import change, fresh, make_user
+from tests.workflows.world import place, repository, team
+from tests.workflows.writing import node, workflow
+
+pytestmark = pytest.mark.django_db
+
+CONSTANT = workflow([node("one", "constant", value=1)])
+SHELL = workflow([node("say", "shell", script="echo it")])
+AGENT = workflow([node("coder", "agent", prompt="Write it.")])
+
+
+def start(text: str = CONSTANT, user: User | None = None, **values: Any) -> WorkflowRun:
+    given = {"team": team(), "executor": place(), **values}
+    return workflows.start_run(user or make_user(), text=text, **given)[0]
+
+
+def save(**values: Any) -> Workflow:
+    return workflows.save_workflow(make_user(), {"team": team(), "text": CONSTANT, "name": "it", **values})[0]
+
+
+def test_a_text_that_is_not_valid_is_kept_and_cannot_be_run() -> None:
+    broken = workflow([node("say", "shell", script="x")], ["say > nobody"])
+    row, problems = workflows.save_workflow(make_user(), {"team": team(), "text": broken, "name": "it"})
+    assert (row.is_valid, [one.code for one in problems if one.severity == "error"] != []) == (False, True)
+    with pytest.raises(Invalid) as refused:
+        start(broken)
+    assert refused.value.details["problems"]
+
+
+def test_a_workflow_is_called_as_its_file_says_unless_it_has_a_name() -> None:
+    assert save(name="").name == "test"
+    assert save(name="mine").name == "mine"
+
+
+def test_who_saves_an_old_revision_is_told_and_changes_nothing() -> None:
+    row = save()
+    workflows.save_workflow(make_user(), {"text": SHELL}, row, revision=1)
+    with pytest.raises(Conflict):
+        workflows.save_workflow(make_user(), {"text": AGENT}, row, revision=1)
+    assert (fresh(row).text, fresh(row).revision) == (SHELL, 2)
+
+
+def test_a_change_of_other_fields_is_no_new_revision() -> None:
+    row = save()
+    changed, _ = workflows.save_workflow(make_user(), {"description": "that"}, row, revision=1)
+    assert (changed.description, changed.revision) == ("that", 1)
+
+
+def test_a_team_has_a_name_once_and_what_was_archived_gives_it_back() -> None:
+    row = save()
+    with pytest.raises(Conflict):
+        save()
+    workflows.archive_workflow(make_user(), row)
+    assert save().name == "it"
+    with pytest.raises(Conflict):
+        workflows.save_workflow(make_user(), {"text": SHELL}, row)
+
+
+def viewer() -> User:
+    user = make_user("vera")
+    TeamRole.objects.create(user=user, team=team(), role=TeamRole.Role.VIEWER)
+    return user
+
+
+@pytest.mark.parametrize("what", ["save", "archive", "start", "cancel", "retry"])
+def test_a_viewer_changes_nothing(what: str) -> None:
+    row, run, user = save(), start(), viewer()
+    does: dict[str, Callable[[], object]] = {
+        "save": lambda: workflows.save_workflow(user, {"text": SHELL}, row),
+        "archive": lambda: workflows.archive_workflow(user, row),
+        "start": lambda: start(user=user),
+        "cancel": lambda: workflows.cancel_run(user, run),
+        "retry": lambda: workflows.retry_run(user, run),
+    }
+    with pytest.raises(ReadOnly):
+        does[what]()
+
+
+@pytest.mark.parametrize("given", ["nothing", "staff", "permission"])
+def test_shells_beside_the_control_plane_want_staff_or_a_trusted_team(given: str) -> None:
+    user = make_user()
+    if given == "staff":
+        user = change(user, is_staff=True)
+    if given == "permission":
+        team().permissions.add(Permission.objects.get(codename="operate_unisolated"))
+    if given == "nothing":
+        with pytest.raises(ReadOnly, match="operate_unisolated"):
+            start(SHELL, user, repository=repository())
+    else:
+        assert start(SHELL, user, repository=repository()).state == "queued"
+
+
+def strange_team() -> Group:
+    return Group.objects.get_or_create(name="strangers")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "error", "word"),
+    [
+        (AGENT, {}, Invalid, "repository"),
+        (AGENT, {"executor": "sprites"}, WorktreeNotShared, "worktree"),
+        (AGENT, {"repository": "strange"}, Invalid, "another team"),
+        (CONSTANT, {"inputs": {"x": "y" * (1 << 20)}}, Invalid, "inputs"),
+        (CONSTANT, {"inputs": {"x": object()}}, Invalid, "JSON"),
+        (CONSTANT, {"files": {"a": 1}}, Invalid, "texts"),
+        ("a" * (1 << 21), {}, Invalid, "KiB"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anybody_waits(
+    text: str, values: dict[str, Any], error: type[SessionsError], word: str
+) -> None:
+    made: dict[str, Any] = {"repository": repository() if "executor" in values else None, **values}
+    if values.get("repository") == "strange":
+        made["repository"] = change(repository(), team=strange_team())
+    if "executor" in values:
+        made["executor"] = place(values["executor"])
+    with pytest.raises(error, match=word):
+        start(text, **made)
+    assert not WorkflowRun.objects.exists()
+
+
+def test_a_key_makes_one_run_and_cannot_mean_another() -> None:
+    assert start(key="k") == start(key="k")
+    with pytest.raises(IdempotencyKeyReused):
+        start(key="k", inputs={"text": "other"})
+    assert WorkflowRun.objects.count() == 1
+
+
+def test_cancelling_twice_and_cancelling_what_is_over_change_nothing_more() -> None:
+    run = start()
+    first = workflows.cancel_run(make_user(), run).cancel_requested_at
+    assert workflows.cancel_run(make_user(), run).cancel_requested_at == first
+    over = change(start(), state="succeeded")
+    assert workflows.cancel_run(make_user(), over).cancel_requested_at is None
+
+
+@pytest.mark.parametrize("state", ["queued", "running", "succeeded"])
+def test_only_what_has_ended_without_success_goes_on(state: str) -> None:
+    with pytest.raises(Conflict):
+        workflows.retry_run(make_user(), change(start(), state=state))
+
+
+def test_a_run_starts_with_what_its_triggers_give() -> None:
+    run = start(inputs={"text": "hello", "params": {"n": 1}})
+    assert (run.inputs["text"], run.inputs["params"], run.inputs["type"]) == ("hello", {"n": 1}, "manual")
+    assert json.dumps(run.inputs)
