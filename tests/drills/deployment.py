@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from executors_app.agentctl import identity
+from executors_app.agentctl.guard_process import command_of
 from kandev.databases import EMBEDDED_NAME
 from tests import databases
 from tests.drills.families import descendants, members, process_group
@@ -334,6 +335,11 @@ class Session:
     def processes(self) -> list[identity.ProcessIdentity]:
         """Every process of the execution: agentctl, guard, agent and what they started."""
         return identity.marked(self.execution_id)
+
+    def lasting_pids(self) -> set[int]:
+        """Agentctl, guard and agent; a git that was just running is none of them."""
+        commands = {one.pid: command_of(one.pid) for one in self.processes()}
+        return {pid for pid, command in commands.items() if command and not command.startswith("git ")}
 
     def kill_everything(self) -> None:
         """SIGKILL for agentctl, the guard and the agent."""

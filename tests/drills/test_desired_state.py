@@ -8,11 +8,11 @@ import sys
 import time
 from datetime import datetime
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from executors_app.agentctl.guard_process import command_of
 from tests.drills.deployment import Deployment, Session
 from tests.waiting import eventually
 
@@ -67,14 +67,6 @@ def agent_pid(session: Session) -> int:
     """The process of its agent."""
     mine = [one for one in session.processes() if "demo_agent" in command_of(one.pid)]
     return mine[0].pid
-
-
-def command_of(pid: int) -> str:
-    """Its command line; empty for one that has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 def test_what_dies_at_every_start_is_given_up_after_five_and_nothing_else_is_slowed(deployment: Deployment) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from executors_app.agentctl import identity
+from executors_app.agentctl.guard_process import command_of
 from tests.drills.deployment import ApiError, Deployment, Session
 from tests.drills.parts import served_by
 from tests.waiting import eventually
@@ -42,13 +42,9 @@ def kill_all(session: Session) -> None:
 
 def kill_agent(session: Session) -> None:
     """The agent alone, to its end; its agentctl lives."""
-    agents = [one for one in session.processes() if b"demo_agent" in cmdline(one.pid)]
+    agents = [one for one in session.processes() if "demo_agent" in command_of(one.pid)]
     assert agents
     assert not identity.end_all(agents[-1:], 10)
-
-
-def cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @pytest.mark.parametrize("kill", [kill_all, kill_agent])

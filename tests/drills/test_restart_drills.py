@@ -25,7 +25,7 @@ def test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_pla
     deployment.serve()
     session = deployment.start_session("work 4\nask")
     talking(session)
-    before = {one.pid for one in session.processes()}
+    before = session.lasting_pids()
 
     deployment.kill_server()
     heard = session.said()
@@ -35,7 +35,7 @@ def test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_pla
 
     status = session.wait_for("RUNNING")
     assert status["pending_permissions"] == 1
-    assert {one.pid for one in session.processes()} == before
+    assert session.lasting_pids() == before
     asked = deployment.api("GET", f"{session.path}/permissions/")["results"][0]
     option = asked["options"][0]["option_id"]
     deployment.api(

@@ -88,9 +88,9 @@ def test_a_second_daemon_on_the_same_root_tells_of_the_first_and_ends(place: Rem
 
 def test_nothing_is_lost_when_the_host_is_killed_while_a_session_works(deployment: RemoteDeployment) -> None:
     deployment.serve()
-    session = deployment.start_session("work 6")
+    session = deployment.start_session("work 12")
     talking(session)
-    before = {one.pid for one in session.processes()}
+    before = session.lasting_pids()
 
     deployment.machine.stop()
     heard = session.said()
@@ -100,7 +100,7 @@ def test_nothing_is_lost_when_the_host_is_killed_while_a_session_works(deploymen
     session.wait_for("WAITING_FOR_INPUT", timeout=90)
     finish_turn(session)
     eventually(lambda: session.agent_text() == session.said(), timeout=30, describe="the log has all that was said")
-    assert {one.pid for one in session.processes()} == before
+    assert session.lasting_pids() == before
     assert session.names().count("session.run.started") == 1
     assert session.names().count("session.run.completed") == 1
     assert "session.run.interrupted" not in session.names()
