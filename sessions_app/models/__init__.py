@@ -2,6 +2,7 @@
 
 from sessions_app.models.api_token import ApiToken
 from sessions_app.models.attention import AttentionItem, AttentionMark, Presence, raise_item, resolve
+from sessions_app.models.bulk import update_rows
 from sessions_app.models.draft import Draft, Lease, LeaseLost, refresh_task, writing
 from sessions_app.models.event import NewEvent, SessionEvent, append, reserve, write_reserved
 from sessions_app.models.intent import IDLE, OVERTAKING, QUEUED_FOR_CAPACITY, Intent, IntentKind
@@ -9,12 +10,15 @@ from sessions_app.models.login_link import LoginLink
 from sessions_app.models.maintenance import Chore, Leftover, Orphaned
 from sessions_app.models.message import (
     PART_LIMIT,
+    TEXT_ROLES,
     Message,
     MessageDraft,
     MessagePart,
     append_texts,
-    drafts_of,
+    open_tools,
     texts_of,
+    tools_named,
+    unfinished_messages,
     write_messages,
 )
 from sessions_app.models.metric_count import MetricCount
@@ -38,6 +42,7 @@ __all__ = [
     "PART_LIMIT",
     "POLICIES",
     "QUEUED_FOR_CAPACITY",
+    "TEXT_ROLES",
     "ApiToken",
     "AttentionItem",
     "AttentionMark",
@@ -81,12 +86,15 @@ __all__ = [
     "WorkflowRun",
     "append",
     "append_texts",
-    "drafts_of",
+    "open_tools",
     "raise_item",
     "refresh_task",
     "reserve",
     "resolve",
     "texts_of",
+    "tools_named",
+    "unfinished_messages",
+    "update_rows",
     "write_messages",
     "write_reserved",
     "writing",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -17,36 +19,60 @@ from django.db import connection, models
 Row = Sequence[Any]
 
 
-def insert_rows(model: type[models.Model], names: Sequence[str], rows: Sequence[Row]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """What is said once, and how the values of its fields are stored."""
+
+    sql: str
+    stored: Sequence[Callable[[Any], Any]]
+
+    def execute(self, rows: Sequence[Row]) -> None:
+        """For all rows, given as the values of the fields."""
+        columns = zip(*rows, strict=True)
+        stored = [list(map(store, values)) for store, values in zip(self.stored, columns, strict=True)]
+        with connection.cursor() as cursor:
+            if connection.vendor == "postgresql":
+                cursor.execute(self.sql, stored)
+            else:
+                cursor.executemany(self.sql, list(zip(*stored, strict=True)))
+
+
+def insert_rows(model: type[models.Model], names: tuple[str, ...], rows: Sequence[Row]) -> None:
     """Insert rows, given as the values of the fields ``names``."""
-    if not rows:
-        return
+    if rows:
+        _insert(model, names).execute(rows)
+
+
+def update_rows(model: type[models.Model], names: tuple[str, ...], rows: Sequence[Row], *, grow: str = "") -> None:
+    """Set the fields ``names`` of rows given as ``(*values, primary key)``; ``grow`` is a text that is added to."""
+    if rows:
+        _update(model, names, grow).execute(rows)
+
+
+@cache
+def _insert(model: type[models.Model], names: tuple[str, ...]) -> _Statement:
     fields = [_field(model, name) for name in names]
     into = f"INSERT INTO {_table(model)} ({', '.join(map(_column, fields))})"
     if connection.vendor == "postgresql":
-        _execute(f"{into} SELECT * FROM unnest({_arrays(fields)})", _by_column(fields, rows))
+        sql = f"{into} SELECT * FROM unnest({_arrays(fields)})"
     else:
-        _execute_many(f"{into} VALUES ({', '.join(['%s'] * len(fields))})", _by_row(fields, rows))
+        sql = f"{into} VALUES ({', '.join(['%s'] * len(fields))})"
+    return _Statement(sql, list(map(_stored, fields)))
 
 
-def update_rows(model: type[models.Model], names: Sequence[str], rows: Sequence[Row], *, grow: str = "") -> None:
-    """Set the fields ``names`` of rows given as ``(primary key, *values)``; ``grow`` is a text that is added to."""
-    if not rows:
-        return
-    key, *fields = [model._meta.pk, *(_field(model, name) for name in names)]
-    table = _table(model)
+@cache
+def _update(model: type[models.Model], names: tuple[str, ...], grow: str) -> _Statement:
+    fields, key, table = [_field(model, name) for name in names], model._meta.pk, _table(model)
+    all_fields = [*fields, key]
     if connection.vendor == "postgresql":
-        columns = ", ".join(map(_column, [key, *fields]))
+        columns = ", ".join(map(_column, all_fields))
         sets = ", ".join(_set(table, field, f"new.{_column(field)}", grow) for field in fields)
-        _execute(
-            f"UPDATE {table} SET {sets} FROM unnest({_arrays([key, *fields])}) AS new ({columns})"
-            f" WHERE {table}.{_column(key)} = new.{_column(key)}",
-            _by_column([key, *fields], rows),
-        )
+        source = f" FROM unnest({_arrays(all_fields)}) AS new ({columns})"
+        sql = f"UPDATE {table} SET {sets}{source} WHERE {table}.{_column(key)} = new.{_column(key)}"
     else:
         sets = ", ".join(_set(table, field, "%s", grow) for field in fields)
-        turned = [(*values, key_value) for key_value, *values in _by_row([key, *fields], rows)]
-        _execute_many(f"UPDATE {table} SET {sets} WHERE {_column(key)} = %s", turned)
+        sql = f"UPDATE {table} SET {sets} WHERE {_column(key)} = %s"
+    return _Statement(sql, list(map(_stored, all_fields)))
 
 
 def _set(table: str, field: Any, value: str, grow: str) -> str:
@@ -72,16 +98,6 @@ def _arrays(fields: Sequence[Any]) -> str:
     )
 
 
-def _by_row(fields: Sequence[Any], rows: Sequence[Row]) -> list[tuple[Any, ...]]:
-    return list(zip(*_by_column(fields, rows), strict=True))
-
-
-def _by_column(fields: Sequence[Any], rows: Sequence[Row]) -> list[list[Any]]:
-    """The values of each field as the database stores them."""
-    columns = zip(*rows, strict=True)
-    return [list(map(_stored(field), values)) for field, values in zip(fields, columns, strict=True)]
-
-
 def _stored(field: Any) -> Callable[[Any], Any]:
     if isinstance(field, models.ForeignKey):
         return _stored(field.target_field)
@@ -92,13 +108,3 @@ def _stored(field: Any) -> Callable[[Any], Any]:
     if isinstance(field, models.UUIDField) and not connection.features.has_native_uuid_field:
         return attrgetter("hex")
     return lambda value: value
-
-
-def _execute(sql: str, values: Sequence[Any]) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, values)
-
-
-def _execute_many(sql: str, rows: Sequence[Row]) -> None:
-    with connection.cursor() as cursor:
-        cursor.executemany(sql, rows)

@@ -39,7 +39,7 @@ EXECUTOR_EVENTS = {
 
 _EXECUTION = Prepared(lambda key: ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key))
 _OPEN_RUN = Prepared(lambda key: Run.objects.filter(session_id=key, state__in=states.OPEN_RUN_STATES)[:1])
-_RECEIPT = Prepared(lambda key: ContinuityReceipt.objects.filter(launch_id=key), mark="of a launch")
+_RECEIPT = Prepared(lambda key: ContinuityReceipt.objects.filter(launch_id=key), "of a launch")
 _TASK = Prepared(lambda key: Task.objects.select_for_update(no_key=True).filter(id=key).values_list("state"))
 _SESSIONS = Prepared(lambda key: TaskSession.objects.filter(task_id=key).order_by().values_list("state"))
 

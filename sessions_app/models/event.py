@@ -15,7 +15,7 @@ from executors_app.json_fields import ObjectField
 from sessions_app.models import wakeups
 from sessions_app.models.bulk import insert_rows
 from sessions_app.models.scoping import TeamModel
-from sessions_app.models.session import TaskSession
+from sessions_app.models.session import TaskSession, session_key
 
 
 class AppendOnlyError(Exception):
@@ -67,9 +67,8 @@ def reserve(session_id: uuid.UUID | str, count: int) -> int:
 
     The row stays locked until the commit, so the order of commits is the order of ``seq``.
     """
-    field_ = TaskSession._meta.pk
     sql = "UPDATE task_sessions SET last_seq = last_seq + %s WHERE id = %s RETURNING last_seq"
-    key = field_.get_db_prep_value(uuid.UUID(str(session_id)), connection)
+    key = TaskSession._meta.pk.get_db_prep_value(session_key(session_id), connection)
     with connection.cursor() as cursor:
         cursor.execute(sql, [count, key])
         row = cursor.fetchone()
@@ -93,11 +92,11 @@ def append(session_id: uuid.UUID | str, events: Sequence[NewEvent]) -> int:
 
 def write_reserved(session_id: uuid.UUID | str, first: int, events: Iterable[NewEvent]) -> int:
     """Write events under numbers that ``reserve`` has given; returns the last seq."""
-    now, seq, key = timezone.now(), first - 1, uuid.UUID(str(session_id))
+    now, seq, key = timezone.now(), first - 1, session_key(session_id)
     rows = []
     for seq, event in enumerate(events, start=first):
         event.seq = seq
         rows.append((key, seq, event.name, event.payload, event.at or now, event.once))
     insert_rows(SessionEvent, ("session_id", "seq", "name", "payload", "at", "once"), rows)
-    transaction.on_commit(wakeups.ring)
+    wakeups.ring_on_commit()
     return seq

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from django.db import OperationalError, connection, transaction
 
 from sessions_app.models.prepared import Prepared
-from sessions_app.models.session import TaskSession
+from sessions_app.models.session import TaskSession, session_key
 from sessions_app.models.storage import BUSY, trouble_of
 
 _ROW = Prepared(lambda key: TaskSession.objects.select_for_update(no_key=True).filter(id=key))
@@ -56,11 +56,12 @@ def _begin(kept: ExitStack, session_id: uuid.UUID | str, deadline: float, beside
 
 
 def _read(session_id: uuid.UUID | str, beside: Sequence[str]) -> TaskSession:
-    rows = TaskSession.objects.select_for_update(no_key=True, of=("self",))
+    found: TaskSession | None
     if beside:
-        found: TaskSession | None = rows.select_related(*beside).filter(id=session_id).first()
+        rows = TaskSession.objects.select_for_update(no_key=True, of=("self",))
+        found = rows.select_related(*beside).filter(id=session_id).first()
     else:
-        found = _ROW.first(uuid.UUID(str(session_id)))
+        found = _ROW.first(session_key(session_id))
     if found is None:
         raise TaskSession.DoesNotExist(f"no session {session_id}")
     return found

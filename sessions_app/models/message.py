@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.db.models.functions import Length
 
 from executors_app.json_fields import ObjectField
 from sessions_app.models.bulk import insert_rows, update_rows
+from sessions_app.models.prepared import MARK, Prepared
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 
@@ -95,18 +97,52 @@ class MessageDraft:
 
 
 _COLUMNS = tuple(column.name for column in fields(MessageDraft))
+_CHANGING = ("payload", "complete", "updated_seq")
 
 
-def drafts_of(messages: QuerySet[Message]) -> list[MessageDraft]:
-    """Rows that are there, in the order of ``seq``."""
-    return [MessageDraft(*row) for row in messages.order_by("seq").values_list(*_COLUMNS)]
+TEXT_ROLES = ("agent", "thought")
+_UNFINISHED = Prepared(lambda key: _rows(session_id=key, complete=False, role__in=(*TEXT_ROLES, "status")))
+_OPEN_TOOLS = Prepared(lambda key: _rows(session_id=key, complete=False, role="tool"))
+_LAST_PART = Prepared(
+    lambda key: (
+        MessagePart.objects.filter(message_id=key)
+        .order_by("-number")
+        .annotate(length=Length("text"))
+        .values_list("id", "number", "length")[:1]
+    )
+)
+
+
+def _rows(**those: Any) -> QuerySet[Message, Any]:
+    return Message.objects.filter(**those).order_by("seq").values_list(*_COLUMNS)
+
+
+def unfinished_messages(session_id: uuid.UUID) -> list[MessageDraft]:
+    """What the agent says, thinks and plans that may still change, in the order of ``seq``."""
+    return [MessageDraft(*row) for row in _UNFINISHED.values(session_id)]
+
+
+def open_tools(session_id: uuid.UUID) -> list[MessageDraft]:
+    """Tool calls without a result, in the order of ``seq``."""
+    return [MessageDraft(*row) for row in _OPEN_TOOLS.values(session_id)]
+
+
+def tools_named(session_id: uuid.UUID, keys: Collection[str]) -> list[MessageDraft]:
+    """Tool calls by their keys, finished or not, in the order of ``seq``."""
+    return [MessageDraft(*row) for row in _tools_by_keys(len(keys)).values(session_id, *keys)] if keys else []
+
+
+@lru_cache(maxsize=128)
+def _tools_by_keys(count: int) -> Prepared[Message]:
+    """A query for so many keys: a batch speaks of few, and the next of as many."""
+    marks = [f"key {number}" for number in range(count)]
+    return Prepared(lambda session, *keys: _rows(session_id=session, role="tool", key__in=keys), MARK, *marks)
 
 
 def write_messages(new: Sequence[MessageDraft], changed: Sequence[MessageDraft]) -> None:
     """Insert new messages and write what may change of others; one statement each."""
     insert_rows(Message, _COLUMNS, list(map(attrgetter(*_COLUMNS), new)))
-    changes = [(message.id, message.payload, message.complete, message.updated_seq) for message in changed]
-    update_rows(Message, ("payload", "complete", "updated_seq"), changes)
+    update_rows(Message, _CHANGING, list(map(attrgetter(*_CHANGING, "id"), changed)))
 
 
 def append_texts(texts: Mapping[uuid.UUID, str], known: Collection[uuid.UUID]) -> None:
@@ -116,7 +152,7 @@ def append_texts(texts: Mapping[uuid.UUID, str], known: Collection[uuid.UUID]) -
         part_id, number, length = _last_part(message_id) if message_id in known else NO_PART
         room = PART_LIMIT - length
         if room > 0:
-            grown.append((part_id, text[:room]))
+            grown.append((text[:room], part_id))
         pieces = range(max(room, 0), len(text), PART_LIMIT)
         new += [(message_id, number + at, text[start : start + PART_LIMIT]) for at, start in enumerate(pieces, start=1)]
     update_rows(MessagePart, ("text",), grown, grow="text")
@@ -128,5 +164,5 @@ NO_PART = (0, -1, PART_LIMIT)
 
 def _last_part(message_id: uuid.UUID) -> tuple[int, int, int]:
     """Id, number and length of a message's last part."""
-    parts = MessagePart.objects.filter(message_id=message_id).order_by("-number").annotate(length=Length("text"))
-    return parts.values_list("id", "number", "length").first() or NO_PART
+    found = _LAST_PART.values(message_id)
+    return (found[0][0], found[0][1], found[0][2]) if found else NO_PART

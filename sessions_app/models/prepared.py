@@ -13,11 +13,12 @@ from typing import Any, Final, Generic, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.models import Model, QuerySet
+from django.db.models.expressions import Col
 
 M = TypeVar("M", bound=Model)
 Key = uuid.UUID | str
 MARK: Final = uuid.uuid4()
-"""Stands for the key while the SQL is made."""
+"""Stands for an id while the SQL is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class _Made(Generic[M]):
     model: type[M]
     sql: str
     parameters: tuple[Any, ...]
+    places: Sequence[tuple[int, int]]
+    """Of the parameters that are keys: where each stands, and which key it is."""
     names: Sequence[str]
     """Of the columns."""
     converters: Sequence[tuple[int, Any, Sequence[Callable[..., Any]]]]
@@ -32,45 +35,53 @@ class _Made(Generic[M]):
 
 
 class Prepared(Generic[M]):
-    """``query`` by its one key: an id, or a text where ``mark`` is one. It may read no other value that changes."""
+    """``query`` by its keys: one id, or what ``marks`` stand for. It may read no other value that changes."""
 
-    def __init__(self, query: Callable[[Any], QuerySet[M, Any]], mark: Key = MARK):
-        self._query, self._mark = query, mark
+    def __init__(self, query: Callable[..., QuerySet[M, Any]], *marks: Key):
+        self._query, self._marks = query, marks or (MARK,)
         self._kept: _Made[M] | None = None
 
-    def all(self, key: Key) -> list[M]:
+    def all(self, *keys: Key) -> list[M]:
         """The rows that it finds."""
         made = self._made()
-        return [
-            made.model.from_db(DEFAULT_DB_ALIAS, made.names, _converted(made, row)) for row in self._rows(made, key)
-        ]
+        return [made.model.from_db(DEFAULT_DB_ALIAS, made.names, values) for values in self.values(*keys)]
 
-    def first(self, key: Key) -> M | None:
+    def first(self, *keys: Key) -> M | None:
         """The first of them; the query itself should find no more."""
-        return next(iter(self.all(key)), None)
+        return next(iter(self.all(*keys)), None)
 
-    def texts(self, key: Key) -> list[str]:
-        """The texts that it finds, where it reads one column of them (``values_list``)."""
-        return [row[0] for row in self._rows(self._made(), key)]
-
-    def _rows(self, made: _Made[M], key: Key) -> list[tuple[Any, ...]]:
-        mark, value = _stored(self._mark), _stored(key)
+    def values(self, *keys: Key) -> list[list[Any]]:
+        """What it finds in its columns; for one that reads some alone (``values_list``)."""
+        made = self._made()
+        parameters = list(made.parameters)
+        for at, number in made.places:
+            parameters[at] = _stored(keys[number])
         with connection.cursor() as cursor:
-            cursor.execute(made.sql, [value if each == mark else each for each in made.parameters])
-            return list(cursor.fetchall())
+            cursor.execute(made.sql, parameters)
+            return [_converted(made, row) for row in cursor.fetchall()]
+
+    def texts(self, *keys: Key) -> list[str]:
+        """The texts that it finds, where it reads one column of them."""
+        return [row[0] for row in self.values(*keys)]
 
     def _made(self) -> _Made[M]:
         if self._kept is None:
-            self._kept = _make(self._query(self._mark))
+            self._kept = _make(self._query(*self._marks), self._marks)
         return self._kept
 
 
-def _make(query: QuerySet[M, Any]) -> _Made[M]:
+def _make(query: QuerySet[M, Any], marks: Sequence[Key]) -> _Made[M]:
     compiler = query.query.get_compiler(DEFAULT_DB_ALIAS)
     sql, parameters = compiler.as_sql()
+    numbers = {_stored(mark): number for number, mark in enumerate(marks)}
+    places = [(at, numbers[each]) for at, each in enumerate(parameters) if each in numbers]
     columns = [column for column, *_ in compiler.select]
     converters = [(at, column, made) for at, (made, column) in compiler.get_converters(columns).items()]
-    return _Made(query.model, sql, tuple(parameters), [column.target.attname for column in columns], converters)
+    return _Made(query.model, sql, tuple(parameters), places, [_name_of(column) for column in columns], converters)
+
+
+def _name_of(column: Any) -> str:
+    return str(column.target.attname) if isinstance(column, Col) else ""  # what is computed goes into no row
 
 
 def _converted(made: _Made[Any], row: Sequence[Any]) -> list[Any]:

@@ -113,3 +113,8 @@ class TaskSession(TeamModel):
     def worktree_owner_id(self) -> uuid.UUID:
         """The session from whose id worktree, branch and recovery ref follow."""
         return self.shares_worktree_of_id or self.id
+
+
+def session_key(session_id: uuid.UUID | str) -> uuid.UUID:
+    """A session's id, which may be given as a text; ValueError for one that is none."""
+    return session_id if isinstance(session_id, uuid.UUID) else uuid.UUID(session_id)

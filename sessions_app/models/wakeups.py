@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
 
 from sessions_app.models import far_wakeups
 
@@ -59,6 +59,12 @@ def ring() -> None:
     _ring("*.sock")
     if connection.vendor == "postgresql":
         _ring_far()
+
+
+def ring_on_commit() -> None:
+    """Ring when the present transaction has committed: once, however often it is asked for."""
+    if not any(function is ring for _, function, *_ in connection.run_on_commit):
+        transaction.on_commit(ring)
 
 
 def _ring_far() -> None:

@@ -45,7 +45,7 @@ def order(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | No
     intent = Intent.objects.create(session=session, kind=kind, by=by, payload=payload or {})
     crash_points.reached("request.order_written", session.id)
     transaction.on_commit(lambda: crash_points.reached("request.order_committed", session.id))
-    transaction.on_commit(wakeups.ring)
+    wakeups.ring_on_commit()
     return intent
 
 

@@ -23,7 +23,7 @@ def ask_for_sweep(by: Any, *, dry_run: bool = False, sessions: Iterable[uuid.UUI
     """Write down that a sweep is wanted, of these sessions or of whatever claims to run, and wake the supervisor."""
     with transaction.atomic():
         asked = SweepRequest.objects.create(by=by, dry_run=dry_run, sessions=[str(one) for one in sessions])
-        transaction.on_commit(wakeups.ring)
+        wakeups.ring_on_commit()
     return asked
 
 

@@ -172,7 +172,7 @@ def start_run(
     with transaction.atomic():
         found, is_new = make_once(WorkflowRun.objects.filter(team=team), key, asked, make)
         if is_new:
-            transaction.on_commit(wakeups.ring)
+            wakeups.ring_on_commit()
     return found, is_new
 
 
@@ -263,7 +263,7 @@ def cancel_run(user: Any, run: WorkflowRun) -> WorkflowRun:
             row.cancel_requested_at = timezone.now()
             row.version += 1
             row.save(update_fields=["cancel_requested_at", "version"])
-            transaction.on_commit(wakeups.ring)
+            wakeups.ring_on_commit()
     return row
 
 
@@ -283,7 +283,7 @@ def retry_run(user: Any, run: WorkflowRun, path: str = "") -> WorkflowRun:
         if not allowed(user, row, workflow_of(row)):
             raise ReadOnly(UNISOLATED.format(place=row.executor.name))
         workflow_retries.begin_again(user, row, path)
-        transaction.on_commit(wakeups.ring)
+        wakeups.ring_on_commit()
     return row
 
 

@@ -54,7 +54,7 @@ def test_other_values_of_the_query_stay_and_the_key_may_be_a_text() -> None:
     kept = [Intent.objects.create(session=session, kind=kind) for kind in ("start", "stop")]
     starts = Prepared(lambda key: Intent.objects.filter(session_id=key, kind="start", done_at=None))
     assert starts.all(session.id) == kept[:1]
-    by_kind = Prepared(lambda key: Intent.objects.filter(kind=key), mark="some kind")
+    by_kind = Prepared(lambda key: Intent.objects.filter(kind=key), "some kind")
     assert [by_kind.first(kind) for kind in ("start", "stop")] == kept
     kinds = Prepared(lambda key: Intent.objects.filter(session_id=key).order_by("kind").values_list("kind"))
     assert kinds.texts(session.id) == ["start", "stop"]

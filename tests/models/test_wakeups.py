@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,25 @@ def test_everybody_who_listens_is_rung(listener: socket.socket) -> None:
     wakeups.ring()
     assert (hears(listener), hears(other)) == (1, 1)
     wakeups.close(other)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_that_tells_of_much_rings_once(listener: socket.socket) -> None:
+    with transaction.atomic():
+        for session in (make_session(), make_session()):
+            append(session.id, [NewEvent("noted")])
+            wakeups.ring_on_commit()
+    assert hears(listener) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_taken_back_rings_nobody_and_silences_nobody(listener: socket.socket) -> None:
+    with transaction.atomic():
+        with suppress(ZeroDivisionError), transaction.atomic():
+            wakeups.ring_on_commit()
+            raise ZeroDivisionError
+        wakeups.ring_on_commit()
+    assert hears(listener) == 1
 
 
 def test_nobody_listens_and_nothing_happens() -> None:

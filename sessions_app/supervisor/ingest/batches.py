@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from executors_app import crash_points
 from executors_app.models import ExecutorRunning
-from sessions_app.models import Draft, Lease, LeaseLost, writing
+from sessions_app.models import Draft, Lease, LeaseLost, update_rows, writing
 from sessions_app.supervisor.ingest.fold import UNWRITABLE, Fold, Line
 from sessions_app.supervisor.ingest.reading import Reading
 from sessions_app.supervisor.start.token_keeping import take_told
@@ -110,6 +110,11 @@ def _say_what_is_missing(draft: Draft, execution: ExecutorRunning, reading: Read
         draft.say("session.journal_skipped", reason=reason, count=count, seq=line.get("seq"), kind=line["kind"])
 
 
+CURSOR = ("journal_epoch", "journal_seq", "last_seen_at", "updated_at")
+
+
 def _keep_cursor(draft: Draft, execution: ExecutorRunning, token: Mapping[str, Any] | None) -> None:
-    values = ["journal_epoch", "journal_seq", "last_seen_at", "updated_at"]
-    execution.save(update_fields=[*values, *take_told(draft, execution, token)])
+    execution.updated_at = timezone.now()
+    update_rows(ExecutorRunning, CURSOR, [(*map(partial(getattr, execution), CURSOR), execution.id)])
+    if told := take_told(draft, execution, token):
+        execution.save(update_fields=told)

@@ -12,9 +12,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sessions_app.models import Draft, MessageDraft, NewEvent, append_texts, drafts_of, write_messages
+from sessions_app.models import (
+    TEXT_ROLES,
+    Draft,
+    MessageDraft,
+    NewEvent,
+    append_texts,
+    open_tools,
+    tools_named,
+    unfinished_messages,
+    write_messages,
+)
 
-TEXT_ROLES = ("agent", "thought")
 UNFINISHED_TOOL_STATES = ("pending", "in_progress", "")
 PLAN = "plan"
 
@@ -35,23 +44,17 @@ class Conversation:
     def __init__(self, draft: Draft, tool_keys: Collection[str] = ()):
         """``tool_keys`` name the tool calls that the batch speaks of."""
         self.draft = draft
-        unfinished = self._messages(complete=False, role__in=(*TEXT_ROLES, "status"))
+        unfinished = unfinished_messages(draft.session.id)
         texts = [message for message in unfinished if message.role in TEXT_ROLES]
         self._growing: MessageDraft | None = texts[-1] if texts else None
         self._plan = next((message for message in unfinished if message.key == PLAN and message.role == "status"), None)
-        self._tools = self._tools_of(key__in=tool_keys) if tool_keys else {}
+        self._tools = {tool.key: tool for tool in tools_named(draft.session.id, tool_keys)}
         """What this batch speaks of, finished or not: those in the database may be behind them."""
         self._changes: list[_Change] = []
         self._said: _Change | None = None
         """What this batch has last put into the message that grows."""
         self._joins = False
         """The next chunk joins it: nothing else was said meanwhile."""
-
-    def _messages(self, **those: Any) -> list[MessageDraft]:
-        return drafts_of(self.draft.session.messages.filter(**those))
-
-    def _tools_of(self, **those: Any) -> dict[str, MessageDraft]:
-        return {message.key: message for message in self._messages(role="tool", **those)}
 
     def add(self, role: str, text: str, *, key: str = "", complete: bool = True, **payload: Any) -> MessageDraft:
         """A new message at the end."""
@@ -122,7 +125,7 @@ class Conversation:
 
     @cached_property
     def _stored_open_tools(self) -> dict[str, MessageDraft]:
-        return self._tools_of(complete=False)
+        return {tool.key: tool for tool in open_tools(self.draft.session.id)}
 
     def called_tools_since(self, key: str) -> bool:
         """Whether the agent has called a tool behind the user's message ``key``."""
