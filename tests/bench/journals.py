@@ -87,13 +87,16 @@ async def _hear(journal: Journal, reader: PipeReader) -> None:
     def heard(method: str, params: Any) -> None:
         kind, body = journal_line(params["update"])
         journal.append(kind, **body)
-        journal.ack(journal.shown_seq)
+
+    async def room() -> None:
+        journal.ack(journal.shown_seq)  # the control plane keeps up, a batch at a time
+        await journal.room()
 
     async def refused(method: str, params: Any) -> None:
         raise NotImplementedError(method)
 
     process = cast(AgentProcess, reader)  # all that is wanted of it is to be read
-    wire = Wire(process, on_notification=heard, on_request=refused, room=journal.room, record=journal.append)
+    wire = Wire(process, on_notification=heard, on_request=refused, room=room, record=journal.append)
     wire.begin()
     await wire.closed.wait()
     await journal.durable(journal.last_seq)

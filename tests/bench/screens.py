@@ -38,7 +38,7 @@ WATCH = """(selector) => {
     const text = document.querySelector(selector).textContent;
     const last = text.lastIndexOf("tick ");
     const number = last < 0 ? 0 : parseInt(text.slice(last + 5));
-    if (number && !(number in window.seen)) window.seen[number] = Date.now() / 1000;
+    if (number && !(number in window.seen)) window.seen[number] = (performance.timeOrigin + performance.now()) / 1000;
   };
   new MutationObserver(look).observe(document.querySelector(selector),
     {subtree: true, childList: true, characterData: true});

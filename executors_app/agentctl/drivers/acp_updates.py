@@ -73,19 +73,19 @@ def permission_request(params: Any) -> dict[str, Any]:
 
 def text_of(content: Any) -> str:
     """The text of a content block; what is no text is named in brackets."""
-    if not isinstance(content, Mapping):
+    if not isinstance(content, dict):
         return ""
     if isinstance(content.get("text"), str):
         return str(content["text"])
     resource = content.get("resource")
-    if isinstance(resource, Mapping) and isinstance(resource.get("text"), str):
+    if isinstance(resource, dict) and isinstance(resource.get("text"), str):
         return str(resource["text"])
     return f"[{content.get('type')}: {content.get('uri') or content.get('name') or content.get('mimeType') or '?'}]"
 
 
 def _message(kind: Kind, update: Mapping[str, Any]) -> Line:
     content = update.get("content")
-    if not isinstance(content, Mapping):
+    if not isinstance(content, dict):
         return Kind.LOG, {"level": "warning", "text": "the agent sent a message without content", "data": dict(update)}
     body: dict[str, Any] = {"text": text_of(content)}
     if content.get("type") != "text":
