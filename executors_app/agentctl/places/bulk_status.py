@@ -35,8 +35,16 @@ class StatusTarget:
     """For https; None: the machine's certificates."""
 
 
+OnError = Callable[[str, ExecutorError], None]
+"""Told of an execution whose status did not come, at once."""
+
+
 async def observe_statuses(
-    targets: Sequence[StatusTarget], timeout: float, concurrency: int
+    targets: Sequence[StatusTarget],
+    timeout: float,
+    concurrency: int,
+    *,
+    on_error: OnError = lambda execution_id, error: None,
 ) -> dict[str, dict[str, Any] | ExecutorError]:
     """Ask each target once: by execution id its ``protocol.Status``, or the error that came instead.
 
@@ -48,18 +56,22 @@ async def observe_statuses(
     waiting = iter(targets)
     async with asyncio.TaskGroup() as group:
         for _ in range(min(max(concurrency, 1), len(targets))):
-            group.create_task(_ask_in_turn(waiting, timeout, results))
+            group.create_task(_ask_in_turn(waiting, timeout, results, on_error))
     return results
 
 
 async def _ask_in_turn(
-    waiting: Iterator[StatusTarget], timeout: float, results: dict[str, dict[str, Any] | ExecutorError]
+    waiting: Iterator[StatusTarget],
+    timeout: float,
+    results: dict[str, dict[str, Any] | ExecutorError],
+    on_error: OnError,
 ) -> None:
     for target in waiting:
         try:
             results[target.execution_id] = await ask_status(target, timeout)
         except ExecutorError as error:
             results[target.execution_id] = error
+            on_error(target.execution_id, error)
 
 
 async def ask_status(target: StatusTarget, timeout: float) -> dict[str, Any]:

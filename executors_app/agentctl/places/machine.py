@@ -15,6 +15,7 @@ from typing import Any, Final
 from executors_app.agentctl import identity
 from executors_app.agentctl.places import local_launch, local_processes
 from executors_app.agentctl.places.bulk_status import StatusTarget, observe_statuses
+from executors_app.agentctl.places.closer_look import CloserLook
 from executors_app.agentctl.places.disk import Disk
 from executors_app.agentctl.places.local_processes import Processes
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
@@ -61,30 +62,26 @@ class Machine:
     ) -> dict[str, Observation]:
         """Ask all at once; only about those that gave no good answer the machine is asked too."""
         here = identity.host_id()
-        seen = {one.id: _unknown("other_host") for one in executions if not self._is_here(one, here)}
-        ours = [one for one in executions if one.id not in seen]
-        targets = [StatusTarget(one.id, one.agentctl_url, one.auth_token) for one in ours]
-        answers = await observe_statuses(targets, timeout, concurrency)
-        silent: list[ExecutionFacts] = []
+        ours = {one.id: one for one in executions if self._is_here(one, here)}
+        targets = [StatusTarget(one.id, one.agentctl_url, one.auth_token) for one in ours.values()]
+
+        async def look(execution_id: str, processes: Processes, error: ExecutorError) -> Observation:
+            return await self._look_closer(ours[execution_id], processes, error, timeout)
+
+        async with asyncio.TaskGroup() as group:
+            closer = CloserLook(group, look, concurrency)
+            answers = await observe_statuses(targets, timeout, concurrency, on_error=closer.add)
+            closer.no_more()
         now = datetime.now(UTC)
-        for one in ours:
-            answer = answers[one.id]
-            if isinstance(answer, ExecutorError):
-                silent.append(one)
-            else:
-                seen[one.id] = Observation(
-                    Observed.ALIVE, report=answer, url=one.agentctl_url, pid=one.pid, seen_at=now
-                )
-        if silent:
-            found = await asyncio.to_thread(local_processes.look_around)
-            bound = asyncio.Semaphore(concurrency)
-
-            async def look(one: ExecutionFacts) -> None:
-                async with bound:
-                    seen[one.id] = await self._look_closer(one, found.get(one.id), answers[one.id], timeout)
-
-            await asyncio.gather(*map(look, silent))
-        return seen
+        return {
+            **{one.id: _unknown("other_host") for one in executions if one.id not in ours},
+            **{
+                key: _alive(ours[key], told, now)
+                for key, told in answers.items()
+                if not isinstance(told, ExecutorError)
+            },
+            **closer.seen,
+        }
 
     async def end(self, execution: ExecutionFacts) -> bool:
         """TERM, then KILL agentctl, then whatever it has left; only processes proven to be its own."""
@@ -103,11 +100,8 @@ class Machine:
             return True
         return local_launch.has_ended_with_its_host(self.disk.places_of(execution.id), execution)
 
-    async def _look_closer(
-        self, one: ExecutionFacts, found: Processes | None, answer: Any, timeout: float
-    ) -> Observation:
+    async def _look_closer(self, one: ExecutionFacts, processes: Processes, answer: Any, timeout: float) -> Observation:
         """One that gave no good answer at the row's address: elsewhere, silent, or dead?"""
-        processes = found or Processes()
         ready = local_launch.read_ready(self.disk.places_of(one.id))
         if ready is not None and ready.url != one.agentctl_url:
             target = StatusTarget(one.id, ready.url, one.auth_token)
@@ -138,6 +132,10 @@ def _is_proven_dead(execution: ExecutionFacts, answer: Any) -> bool:
     if local_processes.recorded(execution.state) is not None:
         return not _process_lives(execution)
     return isinstance(answer, ExecutorError) and answer.details.get("reason") in {"refused", "bad_url"}
+
+
+def _alive(one: ExecutionFacts, report: Mapping[str, Any], now: datetime) -> Observation:
+    return Observation(Observed.ALIVE, report=report, url=one.agentctl_url, pid=one.pid, seen_at=now)
 
 
 def _unknown(reason: str) -> Observation:
