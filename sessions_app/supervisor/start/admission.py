@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.conf import settings
+from django.db.models import Count, QuerySet
 from django.utils import timezone
 
 from executors_app import capacity
@@ -105,8 +106,7 @@ def _rooms(gone: Collection[uuid.UUID]) -> tuple[dict[Hashable, int | None], dic
     """For how many more each place has room, and by executor which place it is."""
     executors = list(Executor.objects.all())
     alive = ExecutorRunning.objects.filter(status__in=capacity.LIVE, session__start_rank=None, session__has_agent=True)
-    rows = alive.values_list("session_id", "executor_id")
-    live = Counter(executor for session_id, executor in rows if session_id not in gone)
+    live = _by_executor(alive) - _by_executor(alive.filter(session_id__in=gone))
     started = Intent.objects.filter(kind=IntentKind.START, done_at=None, session__has_agent=True).exclude(
         session__executions__status__in=capacity.LIVE
     )
@@ -119,6 +119,10 @@ def _rooms(gone: Collection[uuid.UUID]) -> tuple[dict[Hashable, int | None], dic
         limit = room.get(place, capacity.limit_of(one)) if shared else one.max_live
         room[place] = None if limit is None else limit - live[one.id]
     return room, places
+
+
+def _by_executor(rows: QuerySet[ExecutorRunning]) -> Counter[uuid.UUID]:
+    return Counter(dict(rows.order_by().values_list("executor_id").annotate(Count("id"))))
 
 
 def next_ones(me: str, doors: Doors) -> list[uuid.UUID]:
