@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import urllib.parse
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from django.apps import apps
-from django.db.models import Model
 
 from executors_app.agentctl.discretion import fingerprint
+from tests.drills import traces
 from tests.drills.deployment import Deployment, Session
-from tests.drills.families import descendants
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 
 KEPT_BY_AGENTCTL = ("token.json", "memory.jsonl")
 """Where it must keep it, 0600, so that a restart of it does not forget."""
-BROWSE = """
-from django.contrib.auth.models import User
-from django.test import Client
-User.objects.filter(username="driller").update(is_superuser=True)
-client = Client(headers={"host": "localhost"})
-client.force_login(User.objects.get(username="driller"))
-for path in PATHS:
-    answer = client.get(path)
-    print(answer.status_code, path, b"".join(answer).decode() if answer.streaming else answer.content.decode())
-"""
 
 
 def _token(session: Session) -> str:
@@ -72,53 +57,6 @@ def _live(session: Session) -> set[str]:
     return {first, _token(session)}
 
 
-def _command_lines(session: Session) -> str:
-    """Arguments and environment of all that runs: ours, agentctl's, the agent's."""
-    server = session.deployment.server
-    assert server is not None
-    pids = [server.pid, *descendants(server.pid), *(one.pid for one in session.processes())]
-    found = []
-    for pid in pids:
-        for name in ("cmdline", "environ"):
-            with contextlib.suppress(OSError):
-                found.append(Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace"))
-    return "\n".join(found)
-
-
-def _responses(session: Session) -> str:
-    parts = ["", "status/", "events/?page_size=1000", "messages/", "receipts/", "runs/", "prompts/", "permissions/"]
-    paths = [f"{session.path}/{part}" for part in parts]
-    paths += ["tasks/", f"tasks/{session.task_id}/", "executors/running/", "agent-profiles/", "sweeps/"]
-    return json.dumps([session.deployment.api("GET", path) for path in paths])
-
-
-def _pages(session: Session) -> str:
-    admin = [f"/admin/{model._meta.app_label}/{model._meta.model_name}/" for model in _models()]
-    change = f"/admin/executors_app/executorrunning/{session.execution_id}/change/"
-    paths = ["/", f"/{session.path}/", f"/tasks/{session.task_id}/", "/executors/", "/sweeps/", *admin, change]
-    done = session.deployment.manage("shell", "-v", "0", "-c", BROWSE.replace("PATHS", repr(paths)))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("200 /") >= 6
-    return done.stdout + done.stderr
-
-
-def _models() -> list[type[Model]]:
-    return [model for app in ("executors_app", "sessions_app") for model in apps.get_app_config(app).get_models()]
-
-
-def _tables(deployment: Deployment) -> str:
-    names = [model._meta.db_table for model in apps.get_models()]
-    return "\n".join(str(row) for name in names for row in deployment.rows(f'SELECT * FROM "{name}"'))  # noqa: S608
-
-
-def _files(deployment: Deployment) -> Iterator[tuple[Path, bytes]]:
-    for root in (deployment.data, deployment.repository):
-        for path in root.rglob("*"):
-            if path.is_file() and path.name not in KEPT_BY_AGENTCTL:
-                yield path, path.read_bytes()
-    yield deployment.home / "serve.log", (deployment.home / "serve.log").read_bytes()
-
-
 def test_after_a_whole_life_the_id_of_a_conversation_stands_nowhere_in_clear(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("hello")
@@ -127,14 +65,9 @@ def test_after_a_whole_life_the_id_of_a_conversation_stands_nowhere_in_clear(dep
     assert len(tokens) == 2
     record = deployment.data / "sessions" / f"{session.id}.messages.jsonl"
     eventually(lambda: record.exists() and "stork" in record.read_text(), timeout=30, describe="the portable record")
-    told = {
-        "command lines": _command_lines(session),
-        "answers": _responses(session),
-        "pages": _pages(session),
-        "database": _tables(deployment),
-    }
+    told = traces.told(session)
     deployment.kill_server()
-    files = list(_files(deployment))
+    files = list(traces.files(deployment, KEPT_BY_AGENTCTL))
     assert {"serve.log", record.name} <= {path.name for path, _ in files}
     assert any(path.parent.name == "journal" for path, _ in files)
     for token in tokens:

@@ -1,0 +1,73 @@
+"""What opens a door stands nowhere in clear but where its owner keeps it, however a session lives and fails."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from tests.drills import traces
+from tests.drills.deployment import Deployment, Session
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.any_database
+
+SECRET_KEY, AGENTCTLS_TOKEN = "secret-key", "token"
+"""Names of the files that keep them, for their owner alone."""
+MCP_SERVER = {"type": "http", "name": "tools", "url": "http://127.0.0.1:9/mcp"}
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret, and where alone it may stand."""
+
+    text: str
+    places: frozenset[str] = frozenset()
+    file: str = ""
+
+
+def _secrets(session: Session, key: str, header: str) -> Mapping[str, Secret]:
+    deployment = session.deployment
+    token = (deployment.agentctls / session.execution_id / AGENTCTLS_TOKEN).read_text().strip()
+    return {
+        "the agent's key": Secret(key, places=frozenset({"environments"})),
+        "what its MCP server asks for": Secret(header),
+        "agentctl's token": Secret(token, file=AGENTCTLS_TOKEN),
+        "the key of everything that is encrypted": Secret(
+            (deployment.data / SECRET_KEY).read_text().strip(), file=SECRET_KEY
+        ),
+        "a user's API key": Secret(str(deployment.seeded["token"])),
+    }
+
+
+def _has_answered(session: Session, times: int) -> None:
+    turns = f"{times} turns are over"
+    eventually(lambda: session.names().count("session.run.completed") == times, timeout=60, describe=turns)
+
+
+def test_after_a_death_and_a_failed_start_no_secret_stands_where_others_could_read_it(deployment: Deployment) -> None:
+    key, header = f"sk-drill-{uuid.uuid4().hex}", uuid.uuid4().hex
+    deployment.serve()
+    mcp = {**MCP_SERVER, "headers": [{"name": "Authorization", "value": f"Bearer {header}"}]}
+    session = deployment.start_session("remember heron", {"env": {"DRILL_API_KEY": key}, "mcp_servers": [mcp]})
+    _has_answered(session, 1)
+    session.kill_everything()
+    eventually(lambda: len(session.receipts()) >= 2, timeout=60, describe="it is resumed")
+    broken = deployment.start_session("hello", {"env": {"DRILL_API_KEY": key}, "command": ["/no/such/agent"]})
+    broken.wait_for("ERROR", timeout=60)
+    session.prompt("what was the word?")
+    _has_answered(session, 2)
+
+    secrets, told = _secrets(session, key, header), traces.told(session)
+    deployment.kill_server()
+    files = list(traces.files(deployment, ()))
+    for name, secret in secrets.items():
+        assert len(secret.text) >= 32, name
+        assert {place for place, text in told.items() if secret.text in text} <= secret.places, name
+        found = {path.name for path, content in files if secret.text.encode() in content}
+        assert found == ({secret.file} if secret.file else set()), name
+    for path, _ in files:
+        if path.name in (SECRET_KEY, AGENTCTLS_TOKEN):
+            assert path.stat().st_mode & 0o077 == 0, path
