@@ -16,7 +16,7 @@ from sessions_app.domain.resumability import Mode
 from sessions_app.domain.soundness import DAMAGED_ROW
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState
 from sessions_app.models import QUEUED_FOR_CAPACITY, Draft, Intent, IntentKind, Lease, TaskSession, writing
-from sessions_app.services.assessment import execution_of, is_running
+from sessions_app.services.assessment import is_running
 from sessions_app.services.intents import due
 from sessions_app.services.soundness import flaws_of
 from sessions_app.supervisor import leases
@@ -57,10 +57,10 @@ def claim(
     A start is counted before it is made (rule 33), once: a supervisor that finds a claimed one goes on with it.
     ``in_grace``: the supervisor has only just begun, and counts none.
     """
-    lease = held or _take(session_id, intent_id, me)
-    if lease is None:
-        return None
-    with writing(session_id, lease, beside=BESIDE) as draft:
+    with writing(session_id, held, beside=BESIDE) as draft:
+        lease = held or _take(draft, intent_id, me)
+        if lease is None:
+            return None
         return claim_within(draft, intent_id, lease, lives=lives, in_grace=in_grace)
 
 
@@ -83,15 +83,16 @@ def claim_within(
     return _plan(draft.session, _locked(draft), intent, lease)
 
 
-def _take(session_id: uuid.UUID, intent_id: uuid.UUID, me: str) -> Lease | None:
+def _take(draft: Draft, intent_id: uuid.UUID, me: str) -> Lease | None:
     """The lease of the session's execution; None where another holds it, or nobody is to have it, which is said."""
-    execution = ExecutorRunning.objects.filter(session_id=session_id).order_by("-created_at").first()
+    execution = draft.execution
+    if flaws_of(draft.session, execution):
+        settle(intent_id, DAMAGED_ROW)
+        return None
     if execution is None:
         settle(intent_id, "no_execution")
         return None
-    if is_damaged(session_id):
-        settle(intent_id, DAMAGED_ROW)
-        return None
+    del draft.execution  # to be read as it is under our lease
     return leases.acquire(execution.id, me)
 
 
@@ -106,12 +107,6 @@ def _is_to_do(draft: Draft, intent: Intent, lives: str | None) -> bool:
         _queue(intent)
         return False
     return True
-
-
-def is_damaged(session_id: uuid.UUID) -> bool:
-    """Its rows hold what cannot be: said by the sweep and by its status, and nothing is done with it."""
-    session = session_of(session_id)
-    return bool(flaws_of(session, execution_of(session)))
 
 
 def _pointless(draft: Draft, intent: Intent, lives: str | None) -> str:
