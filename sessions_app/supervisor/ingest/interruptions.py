@@ -7,7 +7,8 @@ from datetime import timedelta
 from sessions_app.domain import continuation
 from sessions_app.domain.recovery import Policy
 from sessions_app.domain.states import SESSION, UNSETTLED_PROMPT_STATES, WORK, PromptState, WorkState
-from sessions_app.models import Draft, IntentKind, Prompt, Run, waits
+from sessions_app.models import Draft, IntentKind, PermissionRequest, Prompt, Run, waits
+from sessions_app.models.prepared import Prepared
 from sessions_app.services import unfinished
 from sessions_app.services.policies import policy_of
 from sessions_app.supervisor.ingest.conversation import Conversation
@@ -17,6 +18,10 @@ AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 WITH_ITS_AGENTCTL = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
 """Reasons of an interruption in which what stood in the agent's pipe is lost (rule 23)."""
 STEADY = timedelta(minutes=10)
+_ASKED = Prepared(lambda key: PermissionRequest.objects.filter(session_id=key, state="pending"))
+_UNSETTLED = Prepared(
+    lambda key: Prompt.objects.filter(session_id=key, state__in=UNSETTLED_PROMPT_STATES).order_by("id")
+)
 
 
 def interrupt(draft: Draft, reason: str, conversation: Conversation | None = None) -> bool:
@@ -57,7 +62,7 @@ def agent_left(draft: Draft) -> None:
 
 
 def _expire_permissions(draft: Draft) -> None:
-    for asked in draft.session.permissions.filter(state="pending"):
+    for asked in _ASKED.all(draft.session.id):
         asked.state, asked.settled_at = "expired", draft.at
         asked.save(update_fields=["state", "settled_at"])
         draft.say("session.permission.expired", permission_id=asked.id, reason="agent_gone")
@@ -70,7 +75,7 @@ def _settle_prompts(draft: Draft) -> Prompt | None:
     A prompt in ``sending`` is left to the prompt lane: the same journal epoch may be asked again.
     """
     known = None
-    for row in draft.session.prompts.filter(state__in=UNSETTLED_PROMPT_STATES).order_by("id"):
+    for row in _UNSETTLED.all(draft.session.id):
         if row.state == PromptState.DELIVERED:
             draft.move_prompt(row, "interrupt")
             known = row

@@ -14,6 +14,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.history import with_request
 from sessions_app.domain.states import DesiredState, PromptState
 from sessions_app.models import Draft, Lease, LeaseLost, Prompt, TaskSession, writing
+from sessions_app.models.prepared import Prepared
 from sessions_app.services import unfinished
 from sessions_app.services.assessment import is_running
 from sessions_app.services.history import history_of
@@ -25,6 +26,14 @@ from sessions_app.supervisor.turns.retries import is_due
 log = logging.getLogger(__name__)
 TOLD_WITHIN = 10.0
 """Seconds for the journal of an agentctl that answers to be in the log."""
+
+_WAITING = Prepared(
+    lambda key: (
+        Prompt.objects.filter(session_id=key, state__in=(PromptState.QUEUED, PromptState.SENDING))
+        .order_by()
+        .values_list("id")[:1]
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,12 @@ async def _settle_duplicate(core: Core, attachment: Attachment, sending: Sending
 
 
 def claim_next(session_id: uuid.UUID, lease: Lease, epoch: str, sent: frozenset[str]) -> Sending | None:
-    """The prompt to send now, committed as ``sending`` with execution and journal epoch (rule 12)."""
+    """The prompt to send now, committed as ``sending`` with execution and journal epoch (rule 12).
+
+    Mostly none waits, and nothing is locked to see that: whoever gives one rings afterwards.
+    """
+    if not _WAITING.values(session_id):
+        return None
     with writing(session_id, lease) as draft:
         execution = draft.execution
         if execution is None or not _can_take(draft, execution):
