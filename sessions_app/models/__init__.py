@@ -3,7 +3,7 @@
 from sessions_app.models.api_token import ApiToken
 from sessions_app.models.attention import AttentionItem, AttentionMark, Presence, raise_item, resolve
 from sessions_app.models.bulk import update_rows
-from sessions_app.models.draft import Draft, Lease, LeaseLost, refresh_task, writing
+from sessions_app.models.draft import Draft, Lease, LeaseLost, refresh_task, writing, writing_all
 from sessions_app.models.event import NewEvent, SessionEvent, append, reserve, write_reserved
 from sessions_app.models.intent import IDLE, OVERTAKING, QUEUED_FOR_CAPACITY, Intent, IntentKind
 from sessions_app.models.login_link import LoginLink
@@ -98,4 +98,5 @@ __all__ = [
     "write_messages",
     "write_reserved",
     "writing",
+    "writing_all",
 ]

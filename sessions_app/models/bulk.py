@@ -43,10 +43,24 @@ def insert_rows(model: type[models.Model], names: tuple[str, ...], rows: Sequenc
         _insert(model, names).execute(rows)
 
 
+def insert(instance: models.Model) -> None:
+    """Insert one new instance as it is: no signal is sent, and no moment filled in."""
+    names, attributes = _columns_of(type(instance))
+    insert_rows(type(instance), names, [[getattr(instance, name) for name in attributes]])
+    instance._state.adding = False  # noqa: SLF001  (as ``save`` leaves it)
+
+
 def update_rows(model: type[models.Model], names: tuple[str, ...], rows: Sequence[Row], *, grow: str = "") -> None:
     """Set the fields ``names`` of rows given as ``(*values, primary key)``; ``grow`` is a text that is added to."""
     if rows:
         _update(model, names, grow).execute(rows)
+
+
+@cache
+def _columns_of(model: type[models.Model]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names and attributes of all fields."""
+    fields = model._meta.concrete_fields
+    return tuple(field.name for field in fields), tuple(field.attname for field in fields)
 
 
 @cache

@@ -7,21 +7,23 @@ draft is written with its event when the block ends. Only this module writes a s
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from django.db import transaction
 from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
-from sessions_app.domain import states
+from sessions_app.domain import acting, states
 from sessions_app.domain.attention import held_key
 from sessions_app.models import acts, derived, metric_count, noticing, waits
-from sessions_app.models.event import NewEvent, append
+from sessions_app.models.bulk import insert
+from sessions_app.models.event import NewEvent, append_all
 from sessions_app.models.locking import locked, patience
 from sessions_app.models.prepared import Prepared
 from sessions_app.models.prompt import Prompt
@@ -72,14 +74,19 @@ class Draft:
     log_tail: str = ""
     """The end of the agent's log, set by whoever gives a session up; kept with what it raises."""
     at: datetime = field(default_factory=timezone.now)
+    known: acting.Known = field(default_factory=acting.known)
+    """Who changes it, and why."""
 
     @cached_property
     def execution(self) -> ExecutorRunning | None:
         """The session's present execution, locked; the session carries it from then on."""
         key = self.session.agent_execution_id
-        found = None if key is None else _EXECUTION.first(key)
-        self.session.__dict__["present_execution"] = found
-        return found
+        return self.carry(None if key is None else _EXECUTION.first(key))
+
+    def carry(self, execution: ExecutorRunning | None) -> ExecutorRunning | None:
+        """Take what was read and locked for the session's present execution."""
+        self.session.__dict__["present_execution"] = self.__dict__["execution"] = execution
+        return execution
 
     @cached_property
     def open_run(self) -> Run | None:
@@ -223,9 +230,15 @@ class Draft:
             earlier = _RECEIPT.first(launch_id)
             if earlier is not None:
                 return earlier
-        receipt = ContinuityReceipt.objects.create(
-            session=self.session, kind=kind, verified=verified, launch_id=launch_id, **values
+        receipt = ContinuityReceipt(
+            session=self.session,
+            kind=kind,
+            verified=verified,
+            launch_id=launch_id,
+            created_at=timezone.now(),
+            **values,
         )
+        insert(receipt)
         self.say(
             "session.receipt",
             receipt_id=str(receipt.id),
@@ -236,8 +249,8 @@ class Draft:
         )
         return receipt
 
-    def write(self) -> None:
-        """Write what was changed; called at the end of ``writing``."""
+    def settle(self) -> None:
+        """Say what follows from what was changed, and write it, except for the log."""
         derived.tell_change(self)
         noticing.notice(self)
         if self.changed:
@@ -245,10 +258,23 @@ class Draft:
         if "state" in self.changed:
             refresh_task(self.session.task_id)
         acts.sign(self.events)
-        append(self.session.id, self.events)
+
+    def follow(self) -> None:
+        """Write what goes by the numbers of the events."""
         acts.tell(self)
         for step in self.then:
             step()
+
+
+def write(drafts: Collection[Draft]) -> None:
+    """Write what was changed; called at the end of ``writing`` and ``writing_all``."""
+    for draft in drafts:
+        with acting.exactly(draft.known):
+            draft.settle()
+    append_all({draft.session.id: draft.events for draft in drafts})
+    for draft in drafts:
+        with acting.exactly(draft.known):
+            draft.follow()
 
 
 def refresh_task(task_id: uuid.UUID) -> None:
@@ -273,7 +299,30 @@ def writing(session_id: uuid.UUID | str, lease: Lease | None = None, *, beside: 
         if lease is not None:
             _check(draft.execution, lease)
         yield draft
-        draft.write()
+        write([draft])
+
+
+@contextmanager
+def writing_all(leases: Mapping[uuid.UUID, Lease]) -> Iterator[dict[uuid.UUID, Draft]]:
+    """As ``writing`` with a lease each, many sessions in one transaction and by few queries: all of it or nothing.
+
+    Left out is whose lease is not ours.
+    """
+    with transaction.atomic():
+        drafts = dict(_drafts(leases))
+        yield drafts
+        write(drafts.values())
+
+
+def _drafts(leases: Mapping[uuid.UUID, Lease]) -> Iterator[tuple[uuid.UUID, Draft]]:
+    rows = TaskSession.objects.select_for_update(no_key=True).filter(id__in=leases).order_by("id")
+    sessions = {session.agent_execution_id: session for session in rows if session.agent_execution_id}
+    executions = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=sessions).order_by("session_id")
+    for execution in executions:
+        draft = Draft(sessions[execution.id])
+        with suppress(LeaseLost):
+            _check(draft.carry(execution), leases[draft.session.id])
+            yield draft.session.id, draft
 
 
 def _check(execution: ExecutorRunning | None, lease: Lease) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,7 +14,7 @@ from django.utils import timezone
 
 from executors_app.json_fields import ObjectField
 from sessions_app.models import wakeups
-from sessions_app.models.bulk import insert_rows
+from sessions_app.models.bulk import Row, insert_rows
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession, session_key
 
@@ -67,36 +68,64 @@ def reserve(session_id: uuid.UUID | str, count: int) -> int:
 
     The row stays locked until the commit, so the order of commits is the order of ``seq``.
     """
-    sql = "UPDATE task_sessions SET last_seq = last_seq + %s WHERE id = %s RETURNING last_seq"
-    key = TaskSession._meta.pk.get_db_prep_value(session_key(session_id), connection)
+    key = session_key(session_id)
+    return _reserve([key], count)[key]
+
+
+def _reserve(sessions: Sequence[uuid.UUID], count: int) -> dict[uuid.UUID, int]:
+    """``reserve`` for several sessions, whose rows the caller has locked; the first number of each."""
+    places = ", ".join(["%s"] * len(sessions))
+    sql = f"UPDATE task_sessions SET last_seq = last_seq + %s WHERE id IN ({places}) RETURNING id, last_seq"  # noqa: S608
+    keys = [TaskSession._meta.pk.get_db_prep_value(key, connection) for key in sessions]
     with connection.cursor() as cursor:
-        cursor.execute(sql, [count, key])
-        row = cursor.fetchone()
-    if row is None:
-        raise TaskSession.DoesNotExist(f"no session {session_id}")
-    return int(row[0]) - count + 1
+        cursor.execute(sql, [count, *keys])
+        firsts = {uuid.UUID(str(key)): int(last) - count + 1 for key, last in cursor.fetchall()}
+    for key in sessions:
+        if key not in firsts:
+            raise TaskSession.DoesNotExist(f"no session {key}")
+    return firsts
 
 
 def append(session_id: uuid.UUID | str, events: Sequence[NewEvent]) -> int:
     """Write events at the end of a session's log, in the caller's transaction; returns the last seq.
 
-    The one writer of the log, for everybody. Others are woken after the commit.
+    Others are woken after the commit.
     """
+    append_all({session_key(session_id): events})
+    return events[-1].seq if events else 0
+
+
+def append_all(said: Mapping[uuid.UUID, Sequence[NewEvent]]) -> None:
+    """``append`` for several sessions, whose rows the caller has locked. The one writer of the log, for everybody."""
     if not transaction.get_connection().in_atomic_block:
         raise transaction.TransactionManagementError("append() wants a transaction")
-    if not events:
-        return 0
-    first = reserve(session_id, len(events))
-    return write_reserved(session_id, first, events)
+    alike = defaultdict(list)
+    for key, events in said.items():
+        if events:
+            alike[len(events)].append(key)
+    rows: list[Row] = []
+    for count, sessions in alike.items():
+        for key, first in _reserve(sessions, count).items():
+            rows += _numbered(key, first, said[key])
+    _write(rows)
 
 
 def write_reserved(session_id: uuid.UUID | str, first: int, events: Iterable[NewEvent]) -> int:
     """Write events under numbers that ``reserve`` has given; returns the last seq."""
-    now, seq, key = timezone.now(), first - 1, session_key(session_id)
-    rows = []
+    rows = _numbered(session_key(session_id), first, events)
+    _write(rows)
+    return first + len(rows) - 1
+
+
+def _numbered(session_id: uuid.UUID, first: int, events: Iterable[NewEvent]) -> list[Row]:
+    now, rows = timezone.now(), list[Row]()
     for seq, event in enumerate(events, start=first):
         event.seq = seq
-        rows.append((key, seq, event.name, event.payload, event.at or now, event.once))
-    insert_rows(SessionEvent, ("session_id", "seq", "name", "payload", "at", "once"), rows)
-    wakeups.ring_on_commit()
-    return seq
+        rows.append((session_id, seq, event.name, event.payload, event.at or now, event.once))
+    return rows
+
+
+def _write(rows: Sequence[Row]) -> None:
+    if rows:
+        insert_rows(SessionEvent, ("session_id", "seq", "name", "payload", "at", "once"), rows)
+        wakeups.ring_on_commit()
