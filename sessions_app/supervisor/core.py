@@ -7,7 +7,6 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -18,8 +17,6 @@ from executors_app.agentctl.protocol import ALIVE_AGENT_STATES
 from executors_app.client import AgentctlClient, open_http
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError, StaleGeneration
-from executors_app.models import ExecutorRunning
-from sessions_app.models import Lease
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.grace import Grace
@@ -27,7 +24,9 @@ from sessions_app.supervisor.ingest.trouble import TROUBLES
 from sessions_app.supervisor.ingest.writer import Writer
 from sessions_app.supervisor.rows import facts_of, present_execution, session_of
 from sessions_app.supervisor.start.admission import Doors
+from sessions_app.supervisor.taking_over import Taken, Wanted, take_over
 from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.supervisor.together import Together
 
 log = logging.getLogger(__name__)
 ATTACH_TIMEOUT = 10.0
@@ -42,6 +41,9 @@ class Core:
         self.writer = DatabaseThread("ingest")
         self.ingest = Writer(self.writer)
         self.database = DatabaseThread("orders")
+        self._taking_over: Together[Wanted, Taken | None] = Together(
+            self.database, lambda wanted: take_over(self.boot_id, wanted)
+        )
         self.attachments: dict[uuid.UUID, Attachment] = {}
         self.starts = asyncio.Semaphore(settings.KANDEV_START_CONCURRENCY)
         self.doors = Doors()
@@ -80,17 +82,17 @@ class Core:
             return found
 
     async def _take_over(self, session_id: uuid.UUID, report: Mapping[str, Any] | None) -> Attachment | None:
-        facts = await self.database(_present_facts, session_id)
-        if facts is None:
-            return None
         if report is None:
+            facts = await self.database(_present_facts, session_id)
+            if facts is None:
+                return None
             report = await AgentctlClient.of(facts, self.http).status(timeout=ATTACH_TIMEOUT)
-        lease = await self.database(leases.acquire, uuid.UUID(facts.id), self.boot_id, int(report["generation"]))
-        if lease is None:
+        taken = await self._taking_over(Wanted(session_id, int(report["generation"])))
+        if taken is None:
             return None
         crash_points.reached("supervisor.leased", session_id)
         journal = report["journal"]
-        attachment = await self._stream(session_id, facts, lease, journal["epoch"])
+        attachment = await self._stream(session_id, taken, journal["epoch"])
         crash_points.reached("supervisor.attached", session_id)
         await attachment.heed([journal])
         attachment.found_agent = report["agent"]["state"] in ALIVE_AGENT_STATES
@@ -99,24 +101,20 @@ class Core:
             log.warning("session %s: its journal is not in the log yet", session_id)
         return attachment
 
-    async def _stream(
-        self, session_id: uuid.UUID, facts: ExecutionFacts, lease: Lease, journal_epoch: str
-    ) -> Attachment:
-        facts = replace(facts, generation=lease.generation)
-        epoch, seq, error_code = await self.database(_cursor, facts.id)
+    async def _stream(self, session_id: uuid.UUID, taken: Taken, journal_epoch: str) -> Attachment:
         attachment = Attachment(
             session_id=session_id,
-            facts=facts,
-            lease=lease,
-            client=AgentctlClient.of(facts, self.http),
+            facts=taken.facts,
+            lease=taken.lease,
+            client=AgentctlClient.of(taken.facts, self.http),
             writer=self.ingest,
             database=self.database,
             on_change=self.on_change,
             on_end=self._forget,
             journal_epoch=journal_epoch,
-            epoch=epoch,
-            seq=seq,
-            shown_trouble=error_code if error_code in TROUBLES else "",
+            epoch=taken.epoch,
+            seq=taken.seq,
+            shown_trouble=taken.error_code if taken.error_code in TROUBLES else "",
         )
         attachment.start()
         await asyncio.wait_for(attachment.connected.wait(), ATTACH_TIMEOUT)
@@ -171,10 +169,3 @@ def _present_facts(session_id: uuid.UUID) -> ExecutionFacts | None:
     session = session_of(session_id)
     execution = present_execution(session)
     return None if execution is None or not execution.agentctl_url else facts_of(execution, session)
-
-
-def _cursor(execution_id: str) -> tuple[str, int, str]:
-    """Journal epoch and seq, and the session's error."""
-    columns = ("journal_epoch", "journal_seq", "session__error_code")
-    cursor: tuple[str, int, str] = ExecutorRunning.objects.values_list(*columns).get(id=execution_id)
-    return cursor

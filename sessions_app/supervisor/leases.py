@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -33,13 +34,6 @@ def database_now() -> datetime:
 def ttl() -> timedelta:
     """How long a lease lives without a renewal."""
     return timedelta(seconds=settings.KANDEV_LEASE_TTL)
-
-
-def is_free(execution: ExecutorRunning, me: str, now: datetime) -> bool:
-    """Whether ``me`` may take the lease: it is nobody's, ours, run out, or its owner is provably dead."""
-    if execution.owner in ("", me):
-        return True
-    return not is_fresh(execution.lease_expires_at, now) or is_dead(execution.owner)
 
 
 def is_fresh(expires: datetime | None, now: datetime) -> bool:
@@ -96,21 +90,38 @@ def held(session_id: uuid.UUID, me: str) -> Lease | None:
 
 
 def acquire(execution_id: uuid.UUID, me: str, reported: int = 0) -> Lease | None:
-    """Take an execution over by one guarded UPDATE; None where somebody else holds it, was quicker, or should.
+    """Take one execution over; None where ``acquire_all`` would leave it out."""
+    return acquire_all({execution_id: reported}, me).get(execution_id)
 
-    ``reported`` is the generation that agentctl has seen. A lease that is ours already is kept.
+
+def acquire_all(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID, Lease]:
+    """Take executions over; left out is what somebody else holds, was quicker to take, or should have.
+
+    ``reported`` holds by id the generation that agentctl has seen. A lease that is ours already is kept. Those that
+    are alike in owner and generation are taken by one guarded UPDATE: all of them or, for this time, none.
     """
+    alike = defaultdict(list)
     with transaction.atomic():
-        now = database_now()
-        execution = ExecutorRunning.objects.select_for_update(no_key=True).filter(id=execution_id).first()
-        if execution is None or not is_free(execution, me, now) or not is_here(execution):
-            return None
-        kept = execution.owner == me and execution.generation >= reported
-        generation = execution.generation if kept else max(execution.generation, reported) + 1
-        won = ExecutorRunning.objects.filter(
-            Q(owner=execution.owner), id=execution_id, generation=execution.generation
-        ).update(owner=me, generation=generation, lease_expires_at=now + ttl())
-    return Lease(me, generation, str(execution_id)) if won else None
+        rows = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=reported)
+        found = list(rows.order_by("session_id").only("owner", "lease_expires_at", "generation", "host_id", "runtime"))
+        others = held_by_others([(row.id, row.owner, row.lease_expires_at) for row in found], me)
+        for row in found:
+            if row.id not in others and is_here(row):
+                alike[row.owner, row.generation, _next_generation(row, me, reported[row.id])].append(row.id)
+        ends = database_now() + ttl()
+        taken: dict[uuid.UUID, Lease] = {}
+        for (owner, before, generation), ids in alike.items():
+            guarded = ExecutorRunning.objects.filter(id__in=ids, owner=owner, generation=before)
+            if guarded.update(owner=me, generation=generation, lease_expires_at=ends) == len(ids):
+                taken |= {key: Lease(me, generation, str(key)) for key in ids}
+    return taken
+
+
+def _next_generation(execution: ExecutorRunning, me: str, reported: int) -> int:
+    """Above all that is known (rule 17); ours stays as it is unless agentctl has seen a newer one."""
+    if execution.owner == me and execution.generation >= reported:
+        return execution.generation
+    return max(execution.generation, reported) + 1
 
 
 def renew(me: str) -> set[uuid.UUID]:

@@ -1,0 +1,100 @@
+"""Many executions are taken over in one transaction: each as it would be alone, and none at the cost of another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from executors_app.domain import ExecutionFacts
+from sessions_app.models import Lease, TaskSession
+from sessions_app.supervisor import taking_over
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.rows import execution_facts
+from sessions_app.supervisor.taking_over import Taken, Wanted, take_over
+from tests.supervisor import tables
+from tests.supervisor.places import with_core
+from tests.supervisor.rows import change, execution_of, running_session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SOON = timezone.now() + timedelta(hours=1)
+
+
+def session_with(**execution: Any) -> TaskSession:
+    return running_session(execution={"owner": "", "lease_expires_at": None, "generation": 4, **execution})
+
+
+def taken(*sessions: TaskSession, reported: int = 0) -> list[Taken | None]:
+    return take_over("me", [Wanted(session.id, reported) for session in sessions])
+
+
+def test_what_is_taken_is_told_as_the_rows_have_it() -> None:
+    session = session_with(journal_epoch="e", journal_seq=7, state={"pid": 1}, worktree_branch="b")
+    change(session, error_code="unreachable")
+    (one,) = taken(session)
+    assert one is not None
+    assert one.lease == Lease("me", 5)
+    assert one.lease.execution_id == str(execution_of(session).id)
+    assert one.facts == execution_facts(session.id)
+    assert (one.facts.generation, one.epoch, one.seq, one.error_code) == (5, "e", 7, "unreachable")
+
+
+def test_each_is_taken_above_its_own_generation() -> None:
+    sessions = [session_with(generation=generation, owner=owner) for generation in (4, 9) for owner in ("", "gone")]
+    assert [one and one.lease.generation for one in taken(*sessions, reported=6)] == [7, 7, 10, 10]
+    assert [execution_of(session).generation for session in sessions] == [7, 7, 10, 10]
+    assert {execution_of(session).owner for session in sessions} == {"me"}
+
+
+def test_what_is_not_to_be_had_is_left_as_it_is_and_the_others_are_had() -> None:
+    held = session_with(owner="somebody", lease_expires_at=SOON)
+    nowhere, moved, free = session_with(agentctl_url=""), session_with(), session_with()
+    change(moved, agent_execution_id=execution_of(free).id)
+    first, second, third, last = taken(held, nowhere, moved, free)
+    assert (first, second, third) == (None, None, None)
+    assert last is not None
+    assert [execution_of(session).generation for session in (held, nowhere, moved, free)] == [4, 4, 4, 5]
+
+
+def test_a_row_that_changed_under_the_guard_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_with()
+
+    def overtaken(*_: Any) -> int:
+        change(execution_of(session), generation=8)
+        return 9
+
+    monkeypatch.setattr("sessions_app.supervisor.leases._next_generation", overtaken)
+    assert taken(session) == [None]
+    assert (execution_of(session).owner, execution_of(session).generation) == ("", 8)
+
+
+def test_taking_many_asks_no_more_than_taking_one() -> None:
+    alone, *many = (session_with() for _ in range(11))
+    with tables.counting() as asked_for_one:
+        assert all(taken(alone))
+    with tables.counting() as asked_for_many:
+        assert all(taken(*many))
+    assert len(asked_for_many) == len(asked_for_one)
+
+
+def test_one_row_that_cannot_be_read_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, bad, last = (session_with() for _ in range(3))
+    read = taking_over._facts
+
+    def spoilt(values: Sequence[Any]) -> ExecutionFacts:
+        if execution_of(bad).id in values:
+            raise ValueError("no such thing")
+        return read(values)
+
+    async def all_at_once(core: Core) -> list[Any]:
+        wanted = [core._taking_over(Wanted(session.id, 0)) for session in (first, bad, last)]
+        return await asyncio.gather(*wanted, return_exceptions=True)
+
+    monkeypatch.setattr(taking_over, "_facts", spoilt)
+    assert [type(one) for one in with_core(all_at_once)] == [Taken, ValueError, Taken]
+    assert [execution_of(session).generation for session in (first, bad, last)] == [5, 4, 5]

@@ -1,0 +1,164 @@
+"""What many want at the same moment is done in one go, in one order, and nobody's failure is another's."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sessions_app.domain import acting
+from sessions_app.supervisor import together
+from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.supervisor.together import Together
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Something for a session of its own."""
+
+    word: str
+    session_id: uuid.UUID = field(default_factory=uuid.uuid4)
+
+
+class Work:
+    """Shouts words; remembers the calls, and fails for what it is told to fail for."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[Wish]] = []
+        self.raises = self.refuses = ""
+        self.let = threading.Event()
+        self.let.set()
+
+    def __call__(self, wishes: Sequence[Wish]) -> list[str | Exception]:
+        assert self.let.wait(10)
+        self.calls.append(list(wishes))
+        if any(wish.word == self.raises for wish in wishes):
+            raise OSError("all of it")
+        return [KeyError(wish.word) if wish.word == self.refuses else wish.word.upper() for wish in wishes]
+
+    @property
+    def words(self) -> list[list[str]]:
+        """Of each call."""
+        return [sorted(wish.word for wish in call) for call in self.calls]
+
+
+Do = Together[Wish, str]
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture
+def thread() -> Iterator[DatabaseThread]:
+    made = DatabaseThread("together")
+    yield made
+    made.close()
+
+
+def with_them(thread: DatabaseThread, work: Work, what: Callable[[Do], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        return await asyncio.wait_for(what(Together(thread, work)), 10)
+
+    return asyncio.run(run())
+
+
+def all_of(*words: str) -> Callable[[Do], Awaitable[Any]]:
+    return lambda do: asyncio.gather(*(do(Wish(word)) for word in words), return_exceptions=True)
+
+
+def test_what_is_wanted_at_the_same_moment_is_one_call(thread: DatabaseThread, work: Work) -> None:
+    assert with_them(thread, work, all_of("a", "b", "c")) == ["A", "B", "C"]
+    assert work.words == [["a", "b", "c"]]
+
+
+def test_who_comes_while_it_works_is_in_the_next_call(thread: DatabaseThread, work: Work) -> None:
+    async def one_after_the_other(do: Do) -> list[str]:
+        work.let.clear()
+        first = asyncio.create_task(do(Wish("a")))
+        await asyncio.sleep(0.05)
+        others = [asyncio.create_task(do(Wish(word))) for word in "bc"]
+        await asyncio.sleep(0)
+        work.let.set()
+        return await asyncio.gather(first, *others)
+
+    assert with_them(thread, work, one_after_the_other) == ["A", "B", "C"]
+    assert work.words == [["a"], ["b", "c"]]
+
+
+def test_no_call_has_more_than_what_is_done_in_a_moment(
+    thread: DatabaseThread, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(together, "MOST", 2)
+    assert with_them(thread, work, all_of(*"abcde")) == list("ABCDE")
+    assert [len(call) for call in work.calls] == [2, 2, 1]
+
+
+def test_a_call_has_them_in_the_order_of_their_sessions(thread: DatabaseThread, work: Work) -> None:
+    with_them(thread, work, all_of(*map(str, range(20))))
+    (call,) = work.calls
+    assert call == sorted(call, key=lambda wish: wish.session_id)
+
+
+def test_an_error_is_told_to_whom_it_concerns(thread: DatabaseThread, work: Work) -> None:
+    work.refuses = "b"
+    first, refused, last = with_them(thread, work, all_of("a", "b", "c"))
+    assert (first, type(refused), last) == ("A", KeyError, "C")
+    assert len(work.calls) == 1
+
+
+def test_one_that_fails_the_whole_call_stops_no_other(thread: DatabaseThread, work: Work) -> None:
+    work.raises = "b"
+    first, failed, last = with_them(thread, work, all_of("a", "b", "c"))
+    assert (first, type(failed), last) == ("A", OSError, "C")
+    assert sorted(work.words) == [["a"], ["a", "b", "c"], ["b"], ["c"]]
+
+
+def test_what_nobody_waits_for_any_more_is_not_done(thread: DatabaseThread, work: Work) -> None:
+    async def one_goes_away(do: Do) -> str:
+        work.let.clear()
+        first = asyncio.create_task(do(Wish("a")))
+        await asyncio.sleep(0.05)
+        gone = asyncio.create_task(do(Wish("b")))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        work.let.set()
+        await first
+        return await do(Wish("c"))
+
+    assert with_them(thread, work, one_goes_away) == "C"
+    assert work.words == [["a"], ["c"]]
+
+
+def test_who_goes_away_while_it_works_takes_no_other_along(thread: DatabaseThread, work: Work) -> None:
+    async def one_goes_away(do: Do) -> str:
+        work.let.clear()
+        gone, stays = (asyncio.create_task(do(Wish(word))) for word in "ab")
+        await asyncio.sleep(0.05)
+        gone.cancel()
+        work.let.set()
+        return await stays
+
+    assert with_them(thread, work, one_goes_away) == "B"
+
+
+def test_it_acts_for_nobody_in_particular(thread: DatabaseThread) -> None:
+    seen: list[acting.Known] = []
+
+    def look(wishes: Sequence[Wish]) -> list[str | Exception]:
+        seen.append(dict(acting.known()))
+        return [wish.word for wish in wishes]
+
+    async def by_somebody() -> None:
+        with acting.acting(owner="me", cause="boot sweep", session_id="s"):
+            await Together(thread, look)(Wish("a"))
+
+    asyncio.run(by_somebody())
+    assert seen == [{"owner": "me"}]
