@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from executors_app import crash_points
@@ -14,10 +15,21 @@ from executors_app.errors import ExecutorError
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
 from sessions_app.domain import attention
+from sessions_app.domain.acting import Known, known
 from sessions_app.domain.recovery import UNREACHABLE, WORKTREE_MISSING, Decision, starts
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.states import ENDED_STATES, EXECUTOR, SESSION, DesiredState
-from sessions_app.models import IDLE, Draft, IntentKind, Lease, LeaseLost, raise_item, writing
+from sessions_app.models import (
+    IDLE,
+    ContinuityReceipt,
+    Draft,
+    IntentKind,
+    Lease,
+    LeaseLost,
+    raise_item,
+    writing,
+    writing_all,
+)
 from sessions_app.services import intents
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.core import Core
@@ -31,6 +43,7 @@ from sessions_app.supervisor.ingest.interruptions import (
 )
 from sessions_app.supervisor.start import log_tail
 from sessions_app.supervisor.sweep.looking import Row
+from sessions_app.supervisor.together import Together
 
 log = logging.getLogger(__name__)
 BATCH = 500
@@ -52,7 +65,27 @@ class Outcome:
     """Another supervisor has it."""
 
 
-async def act(core: Core, row: Row, seen: Observation, decision: Decision) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """One decision on its way into the rows of a session that lives."""
+
+    row: Row
+    seen: Observation
+    decision: Decision
+    lease: Lease
+    known: Known = field(default_factory=known)
+    """Who acts, and why."""
+
+    @property
+    def session_id(self) -> uuid.UUID:
+        """Whose rows are written."""
+        return self.row.stored.session_id
+
+
+Tell = Together[Telling, Outcome]
+
+
+async def act(core: Core, tell: Tell, row: Row, seen: Observation, decision: Decision) -> Outcome:
     """Do what was decided of one row. Raises nothing that the caller could help."""
     place = replace(row.place, agentctl_url=seen.url or row.place.agentctl_url, state=seen.state or row.place.state)
     if decision.end_leftovers:
@@ -66,7 +99,7 @@ async def act(core: Core, row: Row, seen: Observation, decision: Decision) -> Ou
         return Outcome(skipped=decision.rule == "foreign_lease")
     try:
         if takes_over:
-            return await _take_over(core, row, seen, decision)
+            return await _take_over(core, tell, row, seen, decision)
         return await _write_unattached(core, row, seen, decision)
     except LeaseLost:
         return Outcome(skipped=True)
@@ -79,7 +112,7 @@ def _say_owner_left(session_id: uuid.UUID) -> None:
         raise_item(draft, attention.owner_left(str(session_id), owner.get_username() if owner else ""))
 
 
-async def _take_over(core: Core, row: Row, seen: Observation, decision: Decision) -> Outcome:
+async def _take_over(core: Core, tell: Tell, row: Row, seen: Observation, decision: Decision) -> Outcome:
     """It lives: attach, drain its journal, then write what is still to be said."""
     if seen.url and seen.url != row.stored.agentctl_url:
         await core.database(_keep_place, row.stored.id, seen)
@@ -90,6 +123,8 @@ async def _take_over(core: Core, row: Row, seen: Observation, decision: Decision
     if attachment is None:
         return Outcome(skipped=True)
     crash_points.reached("sweep.taken_over", row.stored.session_id)
+    if decision.agent_action == "reattach" and decision.session_move is None:
+        return await tell(Telling(row, seen, decision, attachment.lease))
     return await core.database(write, row, seen, decision, attachment.lease)
 
 
@@ -138,25 +173,57 @@ async def _evidence(core: Core, row: Row, decision: Decision) -> str:
     return await log_tail.of_session(core, row.stored.session_id) if decision.session_move == "give_up" else ""
 
 
+def write_together(tellings: Sequence[Telling]) -> list[Outcome | Exception]:
+    """``write`` for many in one transaction, all or nothing; LeaseLost for those that are not ours any more.
+
+    None of them may move its session. That would lock the task's row, too, and who holds one of those must not
+    wait for another session.
+    """
+    with writing_all({telling.session_id: telling.lease for telling in tellings}) as drafts:
+        told = _told(drafts.values())
+        return [_write_one(drafts.get(telling.session_id), telling, told) for telling in tellings]
+
+
+def _write_one(draft: Draft | None, telling: Telling, told: Collection[uuid.UUID]) -> Outcome | Exception:
+    if draft is None:
+        return LeaseLost(LeaseLost.__doc__)
+    draft.known = telling.known
+    return _write(draft, telling.row, telling.seen, telling.decision, told)
+
+
 def write(row: Row, seen: Observation, decision: Decision, lease: Lease, evidence: str = "") -> Outcome:
     """Write one decision under the lease: states, receipt, orders, in one transaction."""
-    outcome = Outcome()
     with writing(row.stored.session_id, lease) as draft:
-        if draft.session.launch_id != row.stored.session__launch_id:
-            return outcome  # a start has ended since the look: what was seen is of the past
-        if seen.observed is Observed.DEAD or _agent_is_gone(seen):
-            # Also a turn that only the drained journal told of: the decision could not know of it.
-            interrupt(draft, _why_interrupted(seen))
-            agent_left(draft)
         draft.log_tail = evidence
-        _move_executor(draft, seen, decision)
-        if decision.agent_action == "reattach":
-            outcome.receipt_kind = _reattached(draft, row, seen)
-        _move_session(draft, decision)
-        _order(draft, decision)
-        _queue(draft, decision)
-        crash_points.reached("sweep.row_unwritten", row.stored.session_id)
+        return _write(draft, row, seen, decision, _told([draft]) if decision.agent_action == "reattach" else ())
+
+
+def _write(draft: Draft, row: Row, seen: Observation, decision: Decision, told: Collection[uuid.UUID]) -> Outcome:
+    outcome = Outcome()
+    if draft.session.launch_id != row.stored.session__launch_id:
+        return outcome  # a start has ended since the look: what was seen is of the past
+    if seen.observed is Observed.DEAD or _agent_is_gone(seen):
+        # Also a turn that only the drained journal told of: the decision could not know of it.
+        interrupt(draft, _why_interrupted(seen))
+        agent_left(draft)
+    _move_executor(draft, seen, decision)
+    if decision.agent_action == "reattach":
+        outcome.receipt_kind = _reattached(draft, row, seen, told)
+    _move_session(draft, decision)
+    _order(draft, decision)
+    _queue(draft, decision)
+    crash_points.reached("sweep.row_unwritten", row.stored.session_id)
     return outcome
+
+
+def _told(drafts: Collection[Draft]) -> set[uuid.UUID]:
+    """Sessions whose present take-over has its receipt."""
+    generations = {draft.session.id: draft.execution.generation for draft in drafts if draft.execution}
+    receipts = ContinuityReceipt.objects.filter(
+        session_id__in=generations, kind="reattached", evidence__generation__in=set(generations.values())
+    )
+    said = receipts.order_by().values_list("session_id", "evidence__generation")
+    return {session_id for session_id, generation in said if generations[session_id] == generation}
 
 
 def _why_interrupted(seen: Observation) -> str:
@@ -182,7 +249,7 @@ def _move_executor(draft: Draft, seen: Observation, decision: Decision) -> None:
     draft.move_executor(move, **values)
 
 
-def _reattached(draft: Draft, row: Row, seen: Observation) -> str:
+def _reattached(draft: Draft, row: Row, seen: Observation, told: Collection[uuid.UUID]) -> str:
     """Same process: say so if it was taken over; a lease given back and taken again is no news (rule 18)."""
     report = seen.report or {}
     launch_id = str(report.get("agent", {}).get("launch_id") or "")
@@ -191,9 +258,8 @@ def _reattached(draft: Draft, row: Row, seen: Observation) -> str:
     behind = report.get("journal", {}).get("last_seq", 0) - row.stored.journal_seq
     if not row.stored.owner and behind <= 0:
         return ""
-    generation = draft.execution.generation if draft.execution else None
-    if draft.session.receipts.filter(kind="reattached", evidence__generation=generation).exists():
-        return ""  # of one take-over: another look of ours at the same moment has said it
+    if draft.session.id in told:
+        return ""  # another look of ours at the same moment has said it
     draft.receipt(
         "reattached",
         "same_process",
@@ -202,7 +268,7 @@ def _reattached(draft: Draft, row: Row, seen: Observation) -> str:
             "agent_pid": report.get("agent", {}).get("pid"),
             "agent_started_at": report.get("agent", {}).get("started_at"),
             "journal_lines_drained": max(behind, 0),
-            "generation": generation,
+            "generation": draft.execution.generation if draft.execution else None,
         },
     )
     return "reattached"

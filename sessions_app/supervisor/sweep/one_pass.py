@@ -25,16 +25,19 @@ from sessions_app.domain.recovery import Decision, SweepFacts, decide, postpone,
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.start import admission
 from sessions_app.supervisor.sweep import looking
-from sessions_app.supervisor.sweep.acting import Outcome, act
+from sessions_app.supervisor.sweep.acting import Outcome, Tell, act, write_together
 from sessions_app.supervisor.sweep.damage import Damaged
 from sessions_app.supervisor.sweep.looking import Row
 from sessions_app.supervisor.tally import TALLY
+from sessions_app.supervisor.together import Together
 
 log = logging.getLogger(__name__)
 Trigger = Literal["boot", "reconcile", "command"]
 Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
 ACTING_AT_ONCE = 16
+ATTACHING_AT_ONCE = 64
+"""What lives asks no more than a connection; the more of them wait, the more does each transaction write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,9 @@ class _Acting:
     def __init__(self, core: Core, result: Sweep, total: int, progress: Progress):
         self.core, self.result = core, result
         self._total, self._progress, self._done = total, progress, 0
-        self._gate = asyncio.Semaphore(ACTING_AT_ONCE)
+        self._acting = asyncio.Semaphore(ACTING_AT_ONCE)
+        self._attaching = asyncio.Semaphore(ATTACHING_AT_ONCE)
+        self._tell = Together(core.database, write_together)
         progress(0, total)
 
     def only_looked(self, count: int) -> None:
@@ -131,8 +136,8 @@ class _Acting:
         await asyncio.gather(*map(self._act_on, in_order(decided)))
 
     async def _act_on(self, item: Decided) -> None:
-        async with self._gate:
-            self.result.outcomes[item.facts.session_id] = await _act_safely(self.core, item)
+        async with self._attaching if item.decision.agent_action == "reattach" else self._acting:
+            self.result.outcomes[item.facts.session_id] = await _act_safely(self.core, self._tell, item)
         if starts(item.decision) and not item.facts.start_in_flight:
             self.core.doors.under_way -= 1  # committed, or nobody's
         self._done += 1
@@ -227,11 +232,11 @@ def _cause(decision: Decision) -> str:
     return f"{known().get(CAUSE, 'sweep')}: {decision.rule}"
 
 
-async def _act_safely(core: Core, item: Decided) -> Outcome:
+async def _act_safely(core: Core, tell: Tell, item: Decided) -> Outcome:
     began, facts = time.monotonic(), item.facts
     try:
         with known_as(session_id=facts.session_id, task_id=facts.task_id, cause=_cause(item.decision)):
-            outcome = await act(core, item.row, item.seen, item.decision)
+            outcome = await act(core, tell, item.row, item.seen, item.decision)
     except Exception as error:  # one bad row never stops a sweep
         log.exception("session %s: the sweep could not act", item.facts.session_id)
         outcome = Outcome(error=f"{type(error).__name__}: {error}")

@@ -1,0 +1,135 @@
+"""A supervisor comes back to many that live: they are attached and told of together, and each for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from executors_app import crash_points
+from executors_app.domain import Observation, Observed
+from sessions_app.domain.acting import acting as known_as
+from sessions_app.models import Draft, LeaseLost, TaskSession
+from sessions_app.supervisor.sweep import acting, looking
+from sessions_app.supervisor.sweep.acting import Outcome, Telling, write_together
+from sessions_app.supervisor.sweep.one_pass import Scope, sweep
+from tests.supervisor import tables
+from tests.supervisor.agentctls import talking
+from tests.supervisor.places import AsTold, swept, with_core
+from tests.supervisor.rows import MINE, change, execution_of, fresh, last_payload, names, running_session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+GONE: dict[str, Any] = {"owner": "gone", "lease_expires_at": timezone.now() - timedelta(minutes=1)}
+POINTS = ["supervisor.leased", "supervisor.attached", "sweep.taken_over", "sweep.row_unwritten"]
+
+
+@pytest.fixture
+def living(place: AsTold) -> Iterator[list[TaskSession]]:
+    """Sessions whose supervisor is gone, and their agents are not."""
+    sessions = [running_session(runtime=place.name, execution=GONE) for _ in range(4)]
+    with ExitStack() as stack:
+        for session in sessions:
+            agentctl = stack.enter_context(talking(session))
+            place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
+        yield sessions
+
+
+def test_each_is_told_of_once_however_often_it_is_looked_at(living: list[TaskSession]) -> None:
+    async def three_times(core: Any) -> None:
+        for _ in range(3):
+            await sweep(core, Scope("boot"), set())
+
+    with_core(three_times)
+    assert [names(session) for session in living] == [["session.receipt"]] * 4
+    assert [session.receipts.get().evidence["generation"] for session in living] == [2] * 4
+
+
+def test_another_supervisor_that_takes_them_over_says_so_again(living: list[TaskSession]) -> None:
+    swept()
+    for session in living:
+        change(execution_of(session), **GONE)
+    swept()
+    assert [names(session) for session in living] == [["session.receipt"] * 2] * 4
+
+
+def test_one_that_cannot_be_written_stops_no_other(living: list[TaskSession], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, bad, *others = living
+    queue = acting._queue
+
+    def fails(draft: Draft, decision: Any) -> None:
+        if draft.session.id == bad.id:
+            raise ZeroDivisionError("this row")
+        queue(draft, decision)
+
+    monkeypatch.setattr(acting, "_queue", fails)
+    result = swept()
+    assert result.outcomes[str(bad.id)].error == "ZeroDivisionError: this row"
+    assert (names(bad), bad.receipts.count()) == ([], 0)
+    assert [names(session) for session in (first, *others)] == [["session.receipt"]] * 3
+    monkeypatch.setattr(acting, "_queue", queue)
+    change(execution_of(bad), **GONE)
+    swept(Scope("boot", sessions=[bad.id]))
+    assert names(bad) == ["session.receipt"]
+
+
+def test_each_comes_by_the_same_points_in_the_same_order(
+    living: list[TaskSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, str]] = []
+    monkeypatch.setattr(crash_points, "reached", lambda name, session="": seen.append((name, str(session))))
+    swept()
+    for session in living:
+        assert [name for name, about in seen if about == str(session.id)] == POINTS
+
+
+def test_each_says_by_which_sweep_and_rule_it_was_taken_over(living: list[TaskSession]) -> None:
+    async def by_me(core: Any) -> None:
+        with known_as(owner="me"):
+            await sweep(core, Scope("boot"), set())
+
+    with_core(by_me)
+    for session in living:
+        said = last_payload(session, "session.receipt")
+        assert (said["owner"], said["cause"]) == ("me", "boot sweep: alive_same_agent")
+
+
+def tellings(sessions: list[TaskSession], place: AsTold) -> list[Telling]:
+    """What a sweep has to say of them, once it has their leases."""
+    for session in sessions:
+        change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
+    rows = {row.stored.session_id: row for row in looking.read("another")}
+    decided = swept(Scope("boot", dry_run=True)).decided
+    by_session = {item.row.stored.session_id: item for item in decided}
+    return [
+        Telling(rows[session.id], by_session[session.id].seen, by_session[session.id].decision, MINE)
+        for session in sorted(sessions, key=lambda session: session.id)
+    ]
+
+
+def test_telling_of_many_asks_no_more_than_telling_of_one(living: list[TaskSession], place: AsTold) -> None:
+    one, *many = tellings(living, place)
+
+    def asked(*some: Telling) -> int:
+        with tables.counting() as queries:
+            assert [outcome.receipt_kind for outcome in write_together(some)] == ["reattached"] * len(some)  # type: ignore[union-attr]
+        return len([query for query in queries.captured_queries if "INSERT" not in query["sql"]])
+
+    assert asked(one) == asked(*many)
+
+
+def test_who_has_lost_its_lease_meanwhile_is_told_so_and_writes_nothing(
+    living: list[TaskSession], place: AsTold
+) -> None:
+    some = tellings(living, place)
+    lost = some[1].session_id
+    change(execution_of(TaskSession.objects.get(id=lost)), owner="somebody", generation=9)
+    assert [type(outcome) for outcome in write_together(some)] == [Outcome, LeaseLost, Outcome, Outcome]
+    assert {session.id: names(session) for session in living} == {
+        session.id: [] if session.id == lost else ["session.receipt"] for session in living
+    }
+    assert fresh(living[0]).state == "WAITING_FOR_INPUT"
