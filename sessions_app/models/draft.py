@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -319,10 +319,19 @@ def _drafts(leases: Mapping[uuid.UUID, Lease]) -> Iterator[tuple[uuid.UUID, Draf
     sessions = {session.agent_execution_id: session for session in rows if session.agent_execution_id}
     executions = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=sessions).order_by("session_id")
     for execution in executions:
-        draft = Draft(sessions[execution.id])
-        with suppress(LeaseLost):
-            _check(draft.carry(execution), leases[draft.session.id])
-            yield draft.session.id, draft
+        session = sessions[execution.id]
+        if _is_held(execution, leases[session.id]):
+            draft = Draft(session)
+            draft.carry(execution)
+            yield session.id, draft
+
+
+def _is_held(execution: ExecutorRunning, lease: Lease) -> bool:
+    try:
+        _check(execution, lease)
+    except LeaseLost:
+        return False
+    return True
 
 
 def _check(execution: ExecutorRunning | None, lease: Lease) -> None:

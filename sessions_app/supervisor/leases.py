@@ -17,7 +17,7 @@ from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
 from sessions_app.domain.recovery import FUTURE
-from sessions_app.models import Lease, Supervisor
+from sessions_app.models import Lease, LeaseLost, Supervisor
 
 
 def database_now() -> datetime:
@@ -98,12 +98,13 @@ def acquire_all(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID, L
     """Take executions over; left out is what somebody else holds, was quicker to take, or should have.
 
     ``reported`` holds by id the generation that agentctl has seen. A lease that is ours already is kept. Those that
-    are alike in owner and generation are taken by one guarded UPDATE: all of them or, for this time, none.
+    are alike in owner and generation are taken by one guarded UPDATE. Raises LeaseLost where that finds some of
+    them only: then nothing is taken, and each can be tried alone.
     """
     alike = defaultdict(list)
     with transaction.atomic():
         rows = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=reported)
-        found = list(rows.order_by("session_id").only("owner", "lease_expires_at", "generation", "host_id", "runtime"))
+        found = list(rows.order_by("session_id").defer("resume_token", "rejected_resume_token"))
         others = held_by_others([(row.id, row.owner, row.lease_expires_at) for row in found], me)
         for row in found:
             if row.id not in others and is_here(row):
@@ -112,8 +113,11 @@ def acquire_all(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID, L
         taken: dict[uuid.UUID, Lease] = {}
         for (owner, before, generation), ids in alike.items():
             guarded = ExecutorRunning.objects.filter(id__in=ids, owner=owner, generation=before)
-            if guarded.update(owner=me, generation=generation, lease_expires_at=ends) == len(ids):
+            won = guarded.update(owner=me, generation=generation, lease_expires_at=ends)
+            if won == len(ids):
                 taken |= {key: Lease(me, generation, str(key)) for key in ids}
+            elif won:
+                raise LeaseLost
     return taken
 
 

@@ -11,8 +11,9 @@ import pytest
 from django.utils import timezone
 
 from executors_app.domain import ExecutionFacts
-from sessions_app.models import Lease, TaskSession
-from sessions_app.supervisor import taking_over
+from executors_app.models import ExecutorRunning
+from sessions_app.models import Lease, LeaseLost, TaskSession
+from sessions_app.supervisor import leases, taking_over
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.rows import execution_facts
 from sessions_app.supervisor.taking_over import Taken, Wanted, take_over
@@ -61,16 +62,38 @@ def test_what_is_not_to_be_had_is_left_as_it_is_and_the_others_are_had() -> None
     assert [execution_of(session).generation for session in (held, nowhere, moved, free)] == [4, 4, 4, 5]
 
 
-def test_a_row_that_changed_under_the_guard_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def overtaken(monkeypatch: pytest.MonkeyPatch) -> TaskSession:
+    """A session that somebody takes between our reading its row and our writing it."""
     session = session_with()
+    decide = leases._next_generation
 
-    def overtaken(*_: Any) -> int:
-        change(execution_of(session), generation=8)
-        return 9
+    def too_late(execution: ExecutorRunning, me: str, reported: int) -> int:
+        if execution.session_id == session.id:
+            change(execution, generation=8)
+        return decide(execution, me, reported)
 
-    monkeypatch.setattr("sessions_app.supervisor.leases._next_generation", overtaken)
-    assert taken(session) == [None]
-    assert (execution_of(session).owner, execution_of(session).generation) == ("", 8)
+    monkeypatch.setattr(leases, "_next_generation", too_late)
+    return session
+
+
+def test_a_row_that_changed_under_the_guard_is_not_taken(overtaken: TaskSession) -> None:
+    assert taken(overtaken) == [None]
+    assert (execution_of(overtaken).owner, execution_of(overtaken).generation) == ("", 8)
+
+
+def test_a_row_that_changed_under_the_guard_costs_no_other_its_lease(overtaken: TaskSession) -> None:
+    other = session_with()
+    with pytest.raises(LeaseLost):
+        taken(overtaken, other)
+    assert execution_of(other).owner == ""
+
+    async def both(core: Core) -> list[Any]:
+        return await asyncio.gather(*(core._taking_over(Wanted(session.id, 0)) for session in (overtaken, other)))
+
+    lost, had = with_core(both)
+    assert lost is None
+    assert had.lease.generation == 5
 
 
 def test_taking_many_asks_no_more_than_taking_one() -> None:
