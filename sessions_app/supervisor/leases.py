@@ -104,10 +104,10 @@ def acquire_all(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID, L
     alike = defaultdict(list)
     with transaction.atomic():
         rows = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=reported)
-        found = list(rows.order_by("session_id").defer("resume_token", "rejected_resume_token"))
-        others = held_by_others([(row.id, row.owner, row.lease_expires_at) for row in found], me)
+        found = list(rows.order_by("session_id").only("owner", "lease_expires_at", "generation", "host_id"))
+        others = held_by_others([(row.id, row.owner, row.lease_expires_at) for row in found], me) | _elsewhere(found)
         for row in found:
-            if row.id not in others and is_here(row):
+            if row.id not in others:
                 alike[row.owner, row.generation, _next_generation(row, me, reported[row.id])].append(row.id)
         ends = database_now() + ttl()
         taken: dict[uuid.UUID, Lease] = {}
@@ -119,6 +119,13 @@ def acquire_all(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID, L
             elif won:
                 raise LeaseLost
     return taken
+
+
+def _elsewhere(executions: Iterable[ExecutorRunning]) -> set[uuid.UUID]:
+    """Those that this machine may not look after; whole rows are read only of those that name another."""
+    here = ("", identity.host_id())
+    named = [execution.id for execution in executions if execution.host_id not in here]
+    return {execution.id for execution in ExecutorRunning.objects.filter(id__in=named) if not is_here(execution)}
 
 
 def _next_generation(execution: ExecutorRunning, me: str, reported: int) -> int:

@@ -213,3 +213,13 @@ def test_a_supervisor_says_that_it_lives_and_leaves_no_trace_when_it_ends() -> N
     beat.unregister("me")
     assert not Supervisor.objects.exists()
     assert not leases.is_dead("me")
+
+
+@pytest.mark.django_db
+def test_what_another_machine_keeps_costs_the_others_nothing(place: AsTold) -> None:
+    elsewhere, here, found = (
+        execution(owner="", runtime=place.name, host_id=host) for host in ("another machine", "", "another machine")
+    )
+    place.elsewhere = {str(elsewhere.session_id)}
+    taken = leases.acquire_all({row.id: 0 for row in (elsewhere, here, found)}, "me")
+    assert taken == {row.id: Lease("me", 5) for row in (here, found)}

@@ -29,15 +29,15 @@ from sessions_app.supervisor.sweep.acting import Outcome, Tell, act, write_toget
 from sessions_app.supervisor.sweep.damage import Damaged
 from sessions_app.supervisor.sweep.looking import Row
 from sessions_app.supervisor.tally import TALLY
-from sessions_app.supervisor.together import Together
+from sessions_app.supervisor.together import MOST, Together
 
 log = logging.getLogger(__name__)
 Trigger = Literal["boot", "reconcile", "command"]
 Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
 ACTING_AT_ONCE = 16
-ATTACHING_AT_ONCE = 64
-"""What lives asks no more than a connection; the more of them wait, the more does each transaction write."""
+ATTACHING_AT_ONCE = 3 * MOST
+"""What lives asks for a lease, a connection and a few rows: as many as can be written together are at each of them."""
 
 
 @dataclass(frozen=True, slots=True)
