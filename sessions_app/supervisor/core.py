@@ -16,7 +16,7 @@ from executors_app import crash_points
 from executors_app.agentctl.protocol import ALIVE_AGENT_STATES
 from executors_app.client import AgentctlClient, open_http
 from executors_app.domain import ExecutionFacts
-from executors_app.errors import ExecutorError, StaleGeneration
+from executors_app.errors import AgentctlUnreachable, ExecutorError, StaleGeneration
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.grace import Grace
@@ -116,10 +116,7 @@ class Core:
             seq=taken.seq,
             shown_trouble=taken.error_code if taken.error_code in TROUBLES else "",
         )
-        attachment.start()
-        await asyncio.wait_for(attachment.connected.wait(), ATTACH_TIMEOUT)
-        if attachment.ended:
-            raise attachment.error or ExecutorError("The event stream of agentctl ended at once.")
+        await _open(attachment)
         self.attachments[session_id] = attachment
         return attachment
 
@@ -156,6 +153,20 @@ class Core:
         await self.ingest.close()
         self.writer.close()
         self.database.close()
+
+
+async def _open(attachment: Attachment) -> None:
+    """Start its stream; one that does not open, or that nobody waits for any more, is ended: nobody knows of it."""
+    attachment.start()
+    try:
+        await asyncio.wait_for(attachment.connected.wait(), ATTACH_TIMEOUT)
+    except TimeoutError:
+        raise AgentctlUnreachable("agentctl did not open its event stream in time.", reason="timeout") from None
+    finally:
+        if not attachment.connected.is_set():
+            await attachment.stop()
+    if attachment.ended:
+        raise attachment.error or ExecutorError("The event stream of agentctl ended at once.")
 
 
 async def _drain(attachment: Attachment) -> None:

@@ -31,6 +31,9 @@ class TalkingAgentctl:
         self.refusal = ""
         """Code with which it refuses every prompt; ``hangs up``: it takes it and breaks the connection;
         ``nonsense``: its answer is none; ``duplicate``: it had every one before."""
+        self.is_slow = False
+        """It opens no stream while anybody waits."""
+        self._over = asyncio.Event()
 
     def report(self) -> dict[str, Any]:
         """``protocol.Status``."""
@@ -88,6 +91,9 @@ class TalkingAgentctl:
     async def events(self, request: web.Request) -> web.WebSocketResponse:
         """``GET /events``: the lines behind the cursor in one frame, then silence."""
         self.generations.append(int(request.query["generation"]))
+        if self.is_slow:
+            await self._over.wait()
+            raise web.HTTPServiceUnavailable
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         same = request.query["epoch"] == self.report()["journal"]["epoch"]
@@ -100,8 +106,12 @@ class TalkingAgentctl:
                 self.acknowledged.append(orjson.loads(message.data)["ack"])
         return socket
 
-    async def serve(self, told: threading.Event, end: asyncio.Event) -> None:
-        """Listen until ``end``."""
+    def end(self) -> None:
+        """Listen no more."""
+        self._over.set()
+
+    async def serve(self, told: threading.Event) -> None:
+        """Listen until the end."""
         app = web.Application()
         app.router.add_get("/status", self.status)
         app.router.add_get("/agent/session", self.session)
@@ -115,7 +125,7 @@ class TalkingAgentctl:
         await site.start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         told.set()
-        await end.wait()
+        await self._over.wait()
         await runner.cleanup()
 
 
@@ -123,14 +133,14 @@ class TalkingAgentctl:
 def talking(session: TaskSession, lines: Sequence[Line] = (), agent: str = "idle") -> Iterator[TalkingAgentctl]:
     """An agentctl of ``session`` on a thread of its own; the row knows where it is."""
     agentctl, loop = TalkingAgentctl(session, lines, agent), asyncio.new_event_loop()
-    told, end = threading.Event(), asyncio.Event()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(agentctl.serve(told, end)))
+    told = threading.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(agentctl.serve(told)))
     thread.start()
     assert told.wait(10)
     change(agentctl.execution, agentctl_url=agentctl.url, auth_token="token")
     try:
         yield agentctl
     finally:
-        loop.call_soon_threadsafe(end.set)
+        loop.call_soon_threadsafe(agentctl.end)
         thread.join(10)
         loop.close()

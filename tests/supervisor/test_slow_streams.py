@@ -1,0 +1,81 @@
+"""An agentctl that answers, but opens its stream to nobody in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from executors_app.domain import Launched, LaunchSpec
+from executors_app.errors import AgentctlUnreachable
+from sessions_app.models import Intent
+from sessions_app.supervisor import core as cores
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.start import starting
+from tests.supervisor.agentctls import talking
+from tests.supervisor.places import AsTold, with_core
+from tests.supervisor.rows import fresh, running_session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "ATTACH_TIMEOUT", 0.5)
+
+
+def streams() -> list[str]:
+    """Streams that are tried or open."""
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("attachment")]
+
+
+def test_who_takes_it_over_is_told_that_it_does_not_answer_and_leaves_no_stream_behind() -> None:
+    session = running_session(execution={"owner": "", "lease_expires_at": None})
+
+    async def take_over(core: Core) -> list[str]:
+        with pytest.raises(AgentctlUnreachable):
+            await core.attach(session.id)
+        return streams()
+
+    with talking(session) as agentctl:
+        agentctl.is_slow = True
+        assert with_core(take_over) == []
+
+
+def test_who_gives_up_before_leaves_no_stream_behind() -> None:
+    session = running_session(execution={"owner": "", "lease_expires_at": None})
+
+    async def take_over(core: Core) -> list[str]:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(core.attach(session.id), 0.3)
+        return streams()
+
+    with talking(session) as agentctl:
+        agentctl.is_slow = True
+        assert with_core(take_over) == []
+
+
+def test_a_start_does_not_say_that_it_took_all_the_time_it_has(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = running_session(
+        runtime="as_told", execution={"owner": "", "lease_expires_at": None, "status": "stopped"}, state="ERROR"
+    )
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+
+    with talking(session) as agentctl:
+        agentctl.is_slow = True
+
+        async def launch(spec: LaunchSpec) -> Launched:
+            return Launched(
+                url=agentctl.url,
+                pid=None,
+                boot_id="boot",
+                workspace_path="/",
+                worktree_id="w",
+                worktree_path="/",
+                worktree_branch="b",
+            )
+
+        monkeypatch.setattr(place, "launch", launch)
+        with_core(lambda core: starting.carry_out(core, session.id, intent.id))
+    failed = fresh(session)
+    assert (failed.state, failed.error_code) == ("ERROR", "agentctl_unreachable")
