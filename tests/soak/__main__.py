@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -17,9 +18,9 @@ from rich.console import Console
 from tests import postgresql
 from tests.chaos.report import Bar
 from tests.environment import DATABASE_URL
-from tests.soak.places import SoakWorld
-from tests.soak.report import report
-from tests.soak.soak import Soak
+from tests.soak.places import SoakWorld, left_running
+from tests.soak.report import report, verdict
+from tests.soak.soak import Result, Soak
 from tests.supervisor import stand_ins
 
 WIDE = 150
@@ -28,6 +29,7 @@ WIDE = 150
 def main() -> int:
     """Run it, tell of it."""
     asked = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else what it has started would outlive it
     seed = secrets.randbelow(10**6) if asked.seed is None else asked.seed
     sys.stderr.write(f"seed {seed}\n")
     server = _server(asked.database)
@@ -38,15 +40,23 @@ def main() -> int:
             world.prepare()
             soak = Soak(world, seed, server, lambda passed, what: bar.show(min(round(passed), bar.total), what))
             result = soak.run(asked.seconds, asked.sessions, asked.agents)
-            log = "" if result.holds else world.log()
+            log = world.log()
         finally:
             world.close()
+        result.broken["nothing is left running"] = left_running(Path(home))
     Console(width=None if sys.stdout.isatty() else WIDE).print(report(result, asked.seconds, seed))
-    if log:
-        story = Path(tempfile.mkstemp(prefix="kandev-soak-", suffix=".log")[1])
-        story.write_text(log)
-        sys.stdout.write(f"the log of its processes: {story}\n")
+    if not result.holds:
+        sys.stdout.write(f"all that broke, and the log of its processes: {_story(result, log)}\n")
+    sys.stdout.write(f"{verdict(result)}\n")
     return 0 if result.holds else 1
+
+
+def _story(result: Result, log: str) -> Path:
+    """A file for whoever looks for the reason."""
+    story = Path(tempfile.mkstemp(prefix="kandev-soak-", suffix=".log")[1])
+    broken = [f"{name}: {one}\n" for name, found in result.broken.items() for one in found]
+    story.write_text("".join(broken) + log)
+    return story
 
 
 def _parser() -> argparse.ArgumentParser:

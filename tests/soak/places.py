@@ -17,6 +17,9 @@ MANY: Final = "50"
 """Starts that may fail, for whoever is killed again and again."""
 PATIENT: Final = "180"
 """Seconds of a start and its prompt: a machine that is busy with deaths is no broken agent."""
+SOON: Final = "0.5"
+"""Seconds of the first pause after a start that failed. Pauses grow to sixty times that; who is killed again and again
+has the longest, and shall be back while the soak still waits."""
 SEED: Final = """
 import json, sys
 from django.contrib.auth import get_user_model
@@ -41,6 +44,20 @@ for number in range(COUNT):
     made.append([str(task.id), str(session.id), str(execution.id)])
 print(json.dumps(made))
 """
+
+
+def left_running(home: Path) -> list[str]:
+    """Processes of whatever was deployed in ``home``: by their words, their environment or where they are."""
+    known = str(home).encode()
+    return [f"process {path.name} still runs" for path in Path("/proc").glob("[0-9]*") if known in _told_of(path)]
+
+
+def _told_of(process: Path) -> bytes:
+    try:
+        where = bytes((process / "cwd").readlink())
+        return b"\n".join((where, (process / "cmdline").read_bytes(), (process / "environ").read_bytes()))
+    except OSError:  # it has ended, or is somebody else's
+        return b""
 
 
 class SoakCast(Cast):
@@ -77,7 +94,8 @@ class SoakWorld(World):
     """One Kandev with stand-ins at ``url``."""
 
     def __init__(self, home: Path, url: str, **settings: str):
-        super().__init__(home, KANDEV_MAX_RESTARTS=MANY, KANDEV_START_TIMEOUT=PATIENT, **settings)
+        patience = {"KANDEV_MAX_RESTARTS": MANY, "KANDEV_START_TIMEOUT": PATIENT, "KANDEV_RESTART_DELAY": SOON}
+        super().__init__(home, **patience, **settings)
         self.env |= {ADDRESS: url, "DJANGO_SETTINGS_MODULE": "kandev.settings"}
         self.stand_ins = url
         self.cast: SoakCast = SoakCast(self)

@@ -14,6 +14,12 @@ def report(result: Result, seconds: float, seed: int) -> Group:
     return Group(_done(result, seconds, seed), _held(result), _memory(result))
 
 
+def verdict(result: Result) -> str:
+    """One line: whether everything held, and else what did not."""
+    broken = [f"{name} ({len(found)})" for name, found in result.broken.items() if found]
+    return f"BROKEN: {', '.join(broken)}" if broken else f"GREEN: all of {len(result.broken)} invariants held"
+
+
 def _done(result: Result, seconds: float, seed: int) -> Table:
     table = Table(title=f"{result.sessions} sessions, {seconds:.0f} s, seed {seed}", title_justify="left")
     table.add_column("what", no_wrap=True)

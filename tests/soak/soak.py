@@ -32,6 +32,11 @@ LONGEST_PAUSE: Final = 1.5
 CALM: Final = 1 / 3
 """The last share of the time, in which only what runs agents dies: long lives, whose memory can be judged."""
 REST_WITHIN: Final = 240.0
+"""Seconds until all is at rest: a start that is given up after ``places.PATIENT``, its longest pause, and one more."""
+LOOKS: Final = 2
+"""So many times in a row all is at rest: between two steps of the supervisor it may seem so."""
+LOOK_EVERY: Final = 2.0
+"""Seconds; each look reads every log, which takes the processor from those who are to come to rest."""
 WHILE_COMING_UP: Final = 0.1
 AGENTS: Final = ("honest", "forks")
 TEXTS: Final = ("work 0.3", "work 1", "tool\nwork 0.2", "remember walrus")
@@ -185,26 +190,20 @@ class Soak:
 
     def _rest(self) -> holding.Seen:
         """Until nothing breaks any more what must hold; then, or when patience ends, what there is."""
-
-        def calm() -> holding.Seen | None:
+        deadline, calm = time.monotonic() + REST_WITHIN, 0
+        while True:
             seen = holding.look(self.world, self.many, dict(self.result.given))
-            return None if any(holding.violations(seen).values()) else seen
-
-        try:
-            seen = eventually(calm, timeout=REST_WITHIN, describe="all is at rest")
-        except (AssertionError, NeverHappened):
-            seen = None
-        for session in self.real:
-            try:
-                life.rest(session)
-            except NeverHappened as error:
-                self.result.broken.setdefault("every state as it should be", []).append(str(error))
-        return seen or holding.look(self.world, self.many, dict(self.result.given))
+            restless = any(holding.violations(seen).values()) or any(map(unfinished, self.real))
+            calm = 0 if restless else calm + 1
+            if calm == LOOKS or time.monotonic() > deadline:
+                return seen
+            time.sleep(LOOK_EVERY)
 
     def _judge(self, seen: holding.Seen) -> None:
         broken = self.result.broken
         for name, found in holding.violations(seen).items():
             broken.setdefault(name, []).extend(found)
+        broken["every state as it should be"] += filter(None, map(unfinished, self.real))
         for session in self.real:
             broken.setdefault("real agents", []).extend(violations_of_agent(session, excused=True))
         self._close(self.real)
@@ -225,3 +224,13 @@ class Soak:
                 eventually(lambda session=session: not orphans(session), timeout=30)  # type: ignore[misc]
             except (NeverHappened, AssertionError) as error:
                 self.result.broken["no orphans"].append(f"{session.behaviour} {session.id}: {error}")
+
+
+def unfinished(session: ChaosSession) -> str:
+    """Empty where a real agent is up and waits, and nothing waits for it; else what there is."""
+    row, execution = session.row, session.rows("executors_running")[-1]
+    queued = [one["message_id"] for one in session.rows("session_prompts") if one["state"] == "queued"]
+    is_up = row["state"] in holding.RIGHT_STATES and execution["status"] == "ready" and row["launch_id"]
+    if trouble := life.at_rest(session) or (f"prompts {queued}" if queued else ""):
+        return f"{session.behaviour} {session.id}: {trouble}"
+    return "" if is_up else f"{session.behaviour} {session.id} is {row['state']}, its execution {execution['status']}"

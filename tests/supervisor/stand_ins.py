@@ -88,11 +88,17 @@ class Host:
     def _seat(self, request: web.Request) -> Seat:
         seat = self.seats.get(request.match_info["id"])
         if seat is None:
-            raise web.HTTPServiceUnavailable(
-                text='{"code": "not_found", "message": "Nobody is here.", "details": {}}',
-                content_type="application/json",
-            )
+            raise self._nobody()
         return seat
+
+    def _lives(self, request: web.Request, seat: Seat) -> bool:
+        """Whether it has not ended meanwhile: what is dead holds no connection and says nothing."""
+        return self.seats.get(request.match_info["id"]) is seat
+
+    @staticmethod
+    def _nobody() -> web.HTTPServiceUnavailable:
+        told = '{"code": "not_found", "message": "Nobody is here.", "details": {}}'
+        return web.HTTPServiceUnavailable(text=told, content_type="application/json")
 
     async def _launch(self, request: web.Request) -> web.Response:
         self.seats.setdefault(request.match_info["id"], Seat())
@@ -150,6 +156,9 @@ class Host:
         seat.generation = max(seat.generation, int(request.query["generation"]))
         socket = web.WebSocketResponse()
         await socket.prepare(request)
+        if not self._lives(request, seat):
+            await socket.close()
+            return socket
         seat.sockets.add(socket)
         after = int(request.query["after"]) if request.query["epoch"] == seat.epoch else 0
         await self._send(socket, seat.lines[after:])
@@ -172,7 +181,8 @@ class Host:
         return web.json_response({"processes": []})
 
     async def _start(self, request: web.Request) -> web.Response:
-        seat, body = self._seat(request), await request.json()
+        body = await request.json()
+        seat = self._seat(request)
         if seat.launch_id == body["launch_id"]:
             return self._answer(body)  # the same start once more
         self.starting += 1
@@ -181,6 +191,8 @@ class Host:
             await asyncio.sleep(STARTS_IN)
         finally:
             self.starting -= 1
+        if not self._lives(request, seat):
+            raise self._nobody()
         self.started += 1
         seat.launch_id = body["launch_id"]
         return self._answer(body)
@@ -195,7 +207,8 @@ class Host:
         return web.json_response({})
 
     async def _prompt(self, request: web.Request) -> web.Response:
-        seat, body = self._seat(request), await request.json()
+        body = await request.json()
+        seat = self._seat(request)
         message = {"message_id": body["message_id"]}
         if any(line["kind"] == "prompt.accepted" and line["message_id"] == body["message_id"] for line in seat.lines):
             return web.json_response({"accepted": True, "duplicate": True}, status=202)
