@@ -143,7 +143,7 @@ class Core:
         """End the streams and give the leases back (rule 18). Agents go on."""
         for session_id in list(self.attachments):
             await self.detach(session_id)
-        await self.database(leases.release, self.boot_id)
+        await self.database.at_the_end(leases.release, self.boot_id)
 
     async def close(self) -> None:
         """Give everything back: streams, leases, connections."""

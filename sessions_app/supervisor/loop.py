@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 from django.conf import settings
-from django.db import Error
 
 from executors_app import crash_points
 from executors_app.domain import Observed
@@ -131,9 +130,8 @@ class Supervisor:
         await self.export.close()
         await self.core.give_back()
         crash_points.reached("shutdown.released")
-        with contextlib.suppress(Error):
-            await self.core.database(TALLY.flush, self.core.boot_id)
-        await self.core.database(beat.unregister, self.core.boot_id)
+        await self.core.database.at_the_end(TALLY.flush, self.core.boot_id)
+        await self.core.database.at_the_end(beat.unregister, self.core.boot_id)
         crash_points.reached("shutdown.unregistered")
         await self.core.close()
 

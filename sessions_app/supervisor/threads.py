@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from django.db import connections
+from django.db import Error, connections
 
 from sessions_app.domain import acting
 from sessions_app.models.locking import be_impatient
 
+log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -27,6 +29,16 @@ class DatabaseThread:
         """Run ``function`` there and give what it returns or raises."""
         call = partial(function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._executor, _fresh, call, acting.known())
+
+    async def at_the_end(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run ``function``, which leaves all in order; where the database is away that is told, and the end goes on.
+
+        What is left so counts as left by a process that was killed: leases run out.
+        """
+        try:
+            await self(function, *args, **kwargs)
+        except Error as error:
+            log.warning("the database cannot be told of the end: %s", error)
 
     def close(self) -> None:
         """Finish what is under way, then close the thread's connection."""

@@ -80,7 +80,7 @@ class Driver:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._database(leases.release, self._core.boot_id)
+        await self._database.at_the_end(leases.release, self._core.boot_id)
         self._database.close()
 
     async def _go_on(self, run_id: uuid.UUID) -> bool:

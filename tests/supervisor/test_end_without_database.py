@@ -1,0 +1,46 @@
+"""A supervisor that is told to end while the database is away ends all the same; its leases run out."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from django.db import OperationalError
+
+from sessions_app.supervisor import beat, leases
+from sessions_app.supervisor.loop import Supervisor
+from sessions_app.supervisor.tally import TALLY
+from sessions_app.supervisor.workflows import leases as run_leases
+from tests.supervisor.agentctls import talking
+from tests.supervisor.rows import execution_of, running_session
+from tests.waiting import eventually_async
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def away(*_: object) -> None:
+    """No database."""
+    raise OperationalError("terminating connection due to administrator command")
+
+
+def test_it_ends_in_order_and_leaves_its_leases_to_run_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = running_session(execution={"owner": "", "lease_expires_at": None})
+
+    async def supervise() -> Supervisor:
+        supervisor, stop = Supervisor(), asyncio.Event()
+        running = asyncio.create_task(supervisor.run(stop))
+        await eventually_async(lambda: supervisor.core.attached(session.id), describe="it is attached")
+        for place, name in ((leases, "release"), (run_leases, "release"), (beat, "unregister"), (TALLY, "flush")):
+            monkeypatch.setattr(place, name, away)
+        stop.set()
+        await asyncio.wait_for(running, 30)
+        return supervisor
+
+    with talking(session):
+        ended = asyncio.run(supervise())
+    assert ended.core.http.closed
+    assert ended.core.attachments == {}
+    assert execution_of(session).owner == ended.core.boot_id
+    assert "the database cannot be told of the end" in caplog.text
