@@ -16,11 +16,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import django
+from django.db import DatabaseError
 
 from executors_app.domain import ExecutionFacts
 from tests.supervisor.stand_ins import StandIns
 
 ADDRESS = "SOAK_STAND_INS"
+NO_DATABASE = 2
+"""Exit status of a supervisor that cannot use the database when it begins."""
 
 
 class Lasting(StandIns):
@@ -50,7 +53,11 @@ def _supervise() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         await Supervisor().run(stop)
 
-    asyncio.run(run())
+    try:
+        asyncio.run(run())
+    except DatabaseError as error:  # as ``manage.py supervise`` says it
+        sys.stderr.write(f"the database cannot be used: {error}\n")
+        sys.exit(NO_DATABASE)
 
 
 def main() -> None:

@@ -1,21 +1,24 @@
-"""The memory of every process over the soak: it may grow to its working size, and not for ever."""
+"""The memory of web, supervisor, worker and their children: it may grow to its working size, and not for ever."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Final, Self
 
-from tests.bench.memory import resident
 from tests.drills.families import descendants
 
 EVERY: Final = 0.5
 """Seconds between two samples."""
-SOME: Final = 16.0
-"""Megabytes that a process may grow while it lives, and a quarter of what it had."""
-SHARE: Final = 1.25
+SOME: Final = 10.0
+"""Megabytes that a process may grow in the second half of its life, and a tenth of what it had.
+
+Sessions that come back to it in the rest take about 0.1 MB each, and a heap that is used is not without holes.
+"""
+SHARE: Final = 1.1
 ENOUGH: Final = 40
 """Samples of a life that can be judged: its first half is the coming up, its second must be flat."""
 
@@ -49,6 +52,18 @@ class Life:
         return self.is_judged and self.last > self.first * SHARE + SOME
 
 
+def private(pid: int) -> float:
+    """Megabytes that a process has for itself; 0 where it has ended.
+
+    Not the pages of files that it maps: they are the kernel's to drop, and SQLite's database is one that grows.
+    """
+    try:
+        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+    except (OSError, ValueError):
+        return 0.0
+    return (int(resident) - int(shared)) * 4096 / 1e6
+
+
 class Watch:
     """Samples whoever lives, until the block ends."""
 
@@ -74,7 +89,7 @@ class Watch:
                     self._take(f"{role}'s child", child)
 
     def _take(self, role: str, pid: int) -> None:
-        if size := resident(pid):
+        if size := private(pid):
             self.lives.setdefault(pid, Life(role, pid)).samples.append(size)
 
 

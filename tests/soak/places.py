@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from tests.chaos.cast import Cast, Role
 from tests.chaos.world import World
-from tests.soak.knowing import ADDRESS
+from tests.environment import DATABASE_URL
+from tests.soak.knowing import ADDRESS, NO_DATABASE
 
 MANY: Final = "50"
 """Starts that may fail, for whoever is killed again and again."""
@@ -68,6 +69,11 @@ class SoakCast(Cast):
         if role == "web":
             return [sys.executable, "-m", "tests.soak.knowing", "web", *argv[3:]]
         return [sys.executable, "-m", "tests.soak.knowing", "supervisor"] if role == "supervisor" else argv
+
+    def _died(self, role: Role, code: int) -> None:
+        """Who begins while the database is away says so and is started again: that is no failure where it dies, too."""
+        expected = role == "supervisor" and code == NO_DATABASE and DATABASE_URL in self.deployment.env
+        super()._died(role, 0 if expected else code)
 
     def pids(self) -> dict[str, int]:
         """By role, of those that live."""

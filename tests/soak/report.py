@@ -43,7 +43,7 @@ def _held(result: Result) -> Table:
 
 
 def _memory(result: Result) -> Table:
-    table = Table(title="Memory, MB, of the longest life of each", title_justify="left")
+    table = Table(title="Memory of their own, MB, of the longest life of each", title_justify="left")
     table.add_column("process", no_wrap=True)
     for name in ("lives", "seconds", "at half", "most", "last"):
         table.add_column(name, justify="right")
