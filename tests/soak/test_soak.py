@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from tests.soak.holding import Seen, violations
-from tests.soak.memory import ENOUGH, Life
+from tests.soak.memory import ENOUGH, Life, private
+from tests.soak.places import left_running
+from tests.soak.report import verdict
+from tests.soak.soak import Result
 
 RIGHT = {
     "given": {"p1": "s"},
@@ -48,11 +55,30 @@ def test_a_check_sees_what_it_is_there_for(changed: dict[str, object], broken: s
     [
         ([80.0] * ENOUGH, False),
         ([20.0] * (ENOUGH // 2) + [80.0] * (ENOUGH // 2), False),
-        ([80.0 + number for number in range(ENOUGH)], False),
-        ([80.0 + 5 * number for number in range(ENOUGH)], True),
+        ([80.0 + number / 2 for number in range(ENOUGH)], False),
+        ([80.0 + 2 * number for number in range(ENOUGH)], True),
         ([80.0, 800.0], False),
     ],
     ids=["flat", "comes up", "a little", "a leak", "too short to tell"],
 )
 def test_growth_counts_once_a_process_is_up(samples: list[float], too_much: bool) -> None:
     assert Life("web", 1, samples).grew_too_much is too_much
+
+
+def test_memory_is_what_a_process_has_for_itself() -> None:
+    assert 5 < private(os.getpid()) < 5000
+    assert private(2**22 + 1) == 0.0
+
+
+def test_what_still_runs_of_a_deployment_is_found(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"], cwd=tmp_path) as process:
+        try:
+            assert left_running(tmp_path) == [f"process {process.pid} still runs"]
+        finally:
+            process.kill()
+    assert left_running(tmp_path) == []
+
+
+def test_the_verdict_names_what_broke() -> None:
+    assert verdict(Result(broken={"no gap": [], "no orphans": []})) == "GREEN: all of 2 invariants held"
+    assert verdict(Result(broken={"no gap": ["one", "two"], "no orphans": []})) == "BROKEN: no gap (2)"
