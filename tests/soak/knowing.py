@@ -23,7 +23,7 @@ from tests.supervisor.stand_ins import StandIns
 
 ADDRESS = "SOAK_STAND_INS"
 NO_DATABASE = 2
-"""Exit status of a supervisor that cannot use the database when it begins."""
+"""Exit status of a supervisor or a worker that cannot use the database when it begins."""
 
 
 class Lasting(StandIns):

@@ -72,7 +72,7 @@ class SoakCast(Cast):
 
     def _died(self, role: Role, code: int) -> None:
         """Who begins while the database is away says so and is started again: that is no failure where it dies, too."""
-        expected = role == "supervisor" and code == NO_DATABASE and DATABASE_URL in self.deployment.env
+        expected = role != "web" and code == NO_DATABASE and DATABASE_URL in self.deployment.env
         super()._died(role, 0 if expected else code)
 
     def pids(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -32,7 +33,9 @@ LONGEST_PAUSE: Final = 1.5
 CALM: Final = 1 / 3
 """The last share of the time, in which only what runs agents dies: long lives, whose memory can be judged."""
 REST_WITHIN: Final = 240.0
-"""Seconds until all is at rest: a start that is given up after ``places.PATIENT``, its longest pause, and one more."""
+"""Seconds without any progress until nobody waits for rest any more: a start that is given up after
+``places.PATIENT``, its longest pause, and one more. How many one after the other can be carried out is the machine's.
+"""
 LOOKS: Final = 2
 """So many times in a row all is at rest: between two steps of the supervisor it may seem so."""
 LOOK_EVERY: Final = 2.0
@@ -63,6 +66,20 @@ class Result:
     def holds(self) -> bool:
         """Whether everything does."""
         return not any(self.broken.values())
+
+
+class Patience:
+    """Ends so many seconds after there was less left to do than ever before."""
+
+    def __init__(self, seconds: float):
+        self._seconds, self._least = seconds, math.inf
+        self._until = time.monotonic() + seconds
+
+    def ends(self, left: int) -> bool:
+        """Whether it has ended, with so much left."""
+        if left < self._least:
+            self._least, self._until = left, time.monotonic() + self._seconds
+        return time.monotonic() > self._until
 
 
 class Soak:
@@ -190,14 +207,19 @@ class Soak:
 
     def _rest(self) -> holding.Seen:
         """Until nothing breaks any more what must hold; then, or when patience ends, what there is."""
-        deadline, calm = time.monotonic() + REST_WITHIN, 0
+        patience, calm = Patience(REST_WITHIN), 0
         while True:
             seen = holding.look(self.world, self.many, dict(self.result.given))
-            restless = any(holding.violations(seen).values()) or any(map(unfinished, self.real))
+            restless = sum(map(len, holding.violations(seen).values())) + sum(1 for one in self.real if unfinished(one))
             calm = 0 if restless else calm + 1
-            if calm == LOOKS or time.monotonic() > deadline:
+            if calm == LOOKS or patience.ends(restless + self._undone()):
                 return seen
             time.sleep(LOOK_EVERY)
+
+    def _undone(self) -> int:
+        """How many prompts are still under way."""
+        rows = self.world.rows("SELECT state, COUNT(*) AS count FROM session_prompts GROUP BY state")
+        return sum(row["count"] for row in rows if row["state"] in holding.UNDER_WAY)
 
     def _judge(self, seen: holding.Seen) -> None:
         broken = self.result.broken

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.soak import soak
 from tests.soak.holding import Seen, violations
 from tests.soak.memory import ENOUGH, Life, private
 from tests.soak.places import left_running
@@ -77,6 +78,15 @@ def test_what_still_runs_of_a_deployment_is_found(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert left_running(tmp_path) == []
+
+
+def test_patience_counts_from_the_last_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, *(moment for passed in (5.0, 10.0, 14.0, 25.0) for moment in (passed, passed))])
+    monkeypatch.setattr(soak.time, "monotonic", lambda: next(now))
+    patience = soak.Patience(10.0)
+    assert [patience.ends(left) for left in (7, 5)] == [False, False]
+    now = iter([14.0, 20.5])
+    assert [patience.ends(left) for left in (6, 5)] == [False, True]
 
 
 def test_the_verdict_names_what_broke() -> None:

@@ -57,6 +57,13 @@ def test_a_database_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_worker_that_cannot_begin_without_a_database_says_so_with_the_same_status(tmp_path: Path) -> None:
+    env = environment(tmp_path / "data", KANDEV_DATABASE_URL="postgres://127.0.0.1:1/x", KANDEV_LOG_FORMAT="console")
+    done = manage(env, "qcluster")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("CommandError: Q Cluster ")
+
+
 def test_sigterm_gives_the_leases_back_and_leaves_the_agents_alone(tmp_path: Path) -> None:
     session, journal = running_session(execution={"owner": "", "lease_expires_at": None}), Journal()
     with talking(session, [*journal.turn_begins("p1"), *journal.says("hello")], "working") as agentctl:

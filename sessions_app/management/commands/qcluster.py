@@ -9,6 +9,7 @@ import os
 import signal
 from typing import Any
 
+from django.core.management.base import CommandError
 from django_q.management.commands.qcluster import Command as Cluster
 
 from sessions_app.management.processes import end_with
@@ -20,9 +21,15 @@ class Command(Cluster):  # type: ignore[misc]
     help = "Takes planned and slow work until it is told to end."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run; every process that is forked from here on, however deep, ends with whoever forked it."""
+        """Run; every process that is forked from here on, however deep, ends with whoever forked it.
+
+        Exit status 2 where it cannot begin, as without a database; the process that it begins with has said why.
+        """
         os.register_at_fork(before=_remember, after_in_child=_end_with_the_forker)
-        super().handle(*args, **options)
+        try:
+            super().handle(*args, **options)
+        except RuntimeError as error:
+            raise CommandError(str(error), returncode=2) from error
 
 
 _forker = 0
