@@ -136,9 +136,14 @@ def _next_generation(execution: ExecutorRunning, me: str, reported: int) -> int:
 
 
 def renew(me: str) -> set[uuid.UUID]:
-    """Prolong every lease of ``me``; returns the executions that are still its own."""
+    """Prolong every lease of ``me``; returns the executions that are still its own.
+
+    The rows are locked in the order in which ingest locks several, else both would wait for each other.
+    """
     mine = ExecutorRunning.objects.filter(owner=me)
-    mine.update(lease_expires_at=database_now() + ttl())
+    with transaction.atomic():
+        list(mine.select_for_update(no_key=True).order_by("session_id").values_list("id"))
+        mine.update(lease_expires_at=database_now() + ttl())
     return set(mine.values_list("id", flat=True))
 
 

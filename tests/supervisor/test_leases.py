@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -9,7 +10,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from executors_app.agentctl import identity
@@ -20,6 +21,7 @@ from sessions_app.supervisor import beat, leases
 from sessions_app.supervisor.orders import next_start, sessions_with_orders
 from tests.supervisor.places import AsTold
 from tests.supervisor.rows import change, execution_of, fresh, running_session
+from tests.waiting import eventually
 
 NOW = timezone.now()
 LATER, EARLIER = NOW + timedelta(hours=1), NOW - timedelta(seconds=1)
@@ -223,3 +225,31 @@ def test_what_another_machine_keeps_costs_the_others_nothing(place: AsTold) -> N
     place.elsewhere = {str(elsewhere.session_id)}
     taken = leases.acquire_all({row.id: 0 for row in (elsewhere, here, found)}, "me")
     assert taken == {row.id: Lease("me", 5) for row in (here, found)}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="on SQLite nobody locks a row")
+def test_renewing_waits_for_whoever_has_locked_one_without_holding_another() -> None:
+    """As ingest locks several: one session after the other, in the order of their ids."""
+    first, second = sorted((execution(owner="me"), execution(owner="me")), key=lambda one: one.session_id)
+    change(first, owner="me")  # where it lies now a bare UPDATE comes to it last
+
+    def renew() -> set[uuid.UUID]:
+        try:
+            return leases.renew("me")
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            assert ExecutorRunning.objects.select_for_update().get(id=first.id)
+            renewed = pool.submit(renew)
+            eventually(_somebody_waits, describe="it waits for the first")
+            assert ExecutorRunning.objects.select_for_update(nowait=True).get(id=second.id)
+        assert renewed.result(10) == {first.id, second.id}
+
+
+def _somebody_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
