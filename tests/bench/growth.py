@@ -17,9 +17,6 @@ from tests.bench import screens, sweeps
 from tests.bench.figures import Figure, Point
 from tests.bench.world import World, fleet_of
 
-LARGEST_PAGE = 5_000
-"""Messages of the longest session page."""
-
 
 def curves(world: World, sizes: Collection[int], rounds: int) -> Iterator[Point]:
     """All points of all curves."""
@@ -27,8 +24,7 @@ def curves(world: World, sizes: Collection[int], rounds: int) -> Iterator[Point]
         yield _sweep(world, size, rounds)
         yield _selection(world, size, rounds)
         yield _board(world, size, rounds)
-        if size <= LARGEST_PAGE:
-            yield _of("session page, messages", size, screens.of_a_long_session(world, size, rounds))
+        yield _of("session page, messages", size, screens.of_a_long_session(world, size, rounds))
 
 
 def _of(curve: str, size: int, figure: Figure) -> Point:
