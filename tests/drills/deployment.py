@@ -342,9 +342,11 @@ class Session:
         return {pid for pid, command in commands.items() if command and not command.startswith("git ")}
 
     def kill_everything(self) -> None:
-        """SIGKILL for agentctl, the guard and the agent."""
+        """SIGKILL for agentctl, the guard and the agent, as a power cut does it: none sees another one die."""
         found = self.processes()
         assert found, "nothing of the session runs"
+        for one in found:
+            identity.signal(one, signal.SIGSTOP)
         identity.end_all(found, 10)
         eventually(lambda: not self.processes(), describe="every process of the session is gone")
 
