@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.management import call_command
+from django.utils import timezone
 
 from executors_app.agentctl import identity
 from executors_app.agentctl.places import worktrees
@@ -29,6 +31,8 @@ from sessions_app.models import Repository, Task, TaskSession
 from tests.services import ROOT
 
 AT_ONCE = 500
+SILENT_FOR = timedelta(minutes=1)
+"""Since when those that refuse or hang have given no answer: two looks of the loop."""
 
 
 class World:
@@ -103,6 +107,7 @@ class World:
             executor=self.executor,
             runtime=self.executor.runtime,
             host_id=identity.host_id(),
+            last_seen_at=timezone.now() - (timedelta() if one.behaviour == "answers" else SILENT_FOR),
             agentctl_url=one.url,
             auth_token=one.token,
             resume_token=f"conversation of {one.session_id}",

@@ -29,6 +29,8 @@ class AsTold:
         self.left: dict[str, list[Line]] = {}
         self.tokens: dict[str, str] = {}
         self.looks: list[tuple[int, float, int]] = []
+        self.asked: list[str] = []
+        """Sessions, in the order in which it was asked about them."""
         self.ended: list[str] = []
         self.broken: set[str] = set()
         self.blind = False
@@ -53,6 +55,7 @@ class AsTold:
     ) -> dict[str, Observation]:
         """As told."""
         self.looks.append((len(executions), timeout, concurrency))
+        self.asked += [one.session_id for one in executions]
         if self.blind:
             raise OSError("nothing can be seen from here")
         return {one.id: self.sees.get(one.session_id, DEAD) for one in executions}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -55,6 +56,17 @@ def test_reading_many_sessions_asks_no_more_than_reading_one(place: AsTold) -> N
         with_history(lost(place))
     assert len(looking.read("me")) == 20
     assert queries_of(looking.read, "me") == one
+
+
+def test_whoever_was_silent_longest_is_asked_first(place: AsTold) -> None:
+    now = timezone.now()
+    heard = {"just now": now, "never": None, "a while ago": now - timedelta(minutes=1)}
+    sessions = {
+        str(running_session(runtime=place.name, execution={**FREE, "last_seen_at": at}).id): name
+        for name, at in heard.items()
+    }
+    swept(Scope("boot", dry_run=True))
+    assert [sessions[one] for one in place.asked] == ["never", "a while ago", "just now"]
 
 
 def test_deciding_asks_nothing(place: AsTold) -> None:

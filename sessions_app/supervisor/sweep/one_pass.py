@@ -9,7 +9,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 from django.conf import settings
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 Trigger = Literal["boot", "reconcile", "command"]
 Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
+NEVER = datetime.min.replace(tzinfo=UTC)
 ACTING_AT_ONCE = 16
 ATTACHING_AT_ONCE = 3 * MOST
 """What lives asks for a lease, a connection and a few rows: as many as can be written together are at each of them."""
@@ -147,7 +148,7 @@ class _Acting:
 async def _sweep_runtime(acting: _Acting, name: str, rows: Sequence[Row], unknown: set[str]) -> None:
     """Observe, decide and act on the executions of one runtime, with one bulk look."""
     core, scope = acting.core, acting.result.scope
-    seen = await _observe_runtime(name, [row.place for row in rows], scope)
+    seen = await _observe_runtime(name, [row.place for row in sorted(rows, key=_last_seen)], scope)
     now, decided = timezone.now(), []
     for row in rows:
         attached = core.attached(row.stored.session_id) is not None
@@ -170,6 +171,11 @@ async def _sweep_runtime(acting: _Acting, name: str, rows: Sequence[Row], unknow
     unknown.update(item.row.place.id for item in decided if item.seen.observed is Observed.UNKNOWN)
     crash_points.reached("sweep.decided")
     await acting.act_on_all(decided)
+
+
+def _last_seen(row: Row) -> datetime:
+    """Whoever was silent longest is asked first: the others answer while it is waited for."""
+    return row.stored.last_seen_at or NEVER
 
 
 async def _admit(core: Core, scope: Scope, decided: list[Decided], now: datetime) -> list[Decided]:
