@@ -20,10 +20,11 @@ def written(deployment: Deployment) -> dict[str, Any]:
 
 
 def idle_session(deployment: Deployment) -> Session:
-    """A session whose first turn is over."""
+    """A session whose first turn is over, with all that is said of it."""
     session = deployment.start_session("remember walrus")
     eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
     session.wait_for("WAITING_FOR_INPUT")
+    eventually(lambda: "session.attention" in session.names(), describe="somebody is to look at it")
     return session
 
 
@@ -33,12 +34,12 @@ def test_a_second_sweep_starts_writes_and_announces_nothing(deployment: Deployme
     deployment.kill_server()
     dead.kill_everything()
     deployment.recover()
-    before, processes = written(deployment), [session.processes() for session in (living, dead)]
+    before, processes = written(deployment), [session.lasting_pids() for session in (living, dead)]
 
     document = deployment.recover()
 
     assert written(deployment) == before
-    assert [session.processes() for session in (living, dead)] == processes
+    assert [session.lasting_pids() for session in (living, dead)] == processes
     assert [row["agent_action"] for row in document["sessions"]] == ["reattach", "reattach"]
 
 
@@ -77,28 +78,28 @@ def test_three_sweeps_at_once_resume_a_session_once(deployment: Deployment) -> N
 def test_a_sweep_beside_a_server_leaves_the_work_to_it(deployment: Deployment) -> None:
     deployment.serve()
     session = idle_session(deployment)
-    before, processes = written(deployment), session.processes()
+    before, processes = written(deployment), session.lasting_pids()
 
     document = deployment.recover()
 
     assert document["sessions"][0]["rule"] == "foreign_lease"
     assert written(deployment) == before
-    assert session.processes() == processes
+    assert session.lasting_pids() == processes
 
 
 def test_sigterm_stops_the_control_plane_and_no_agent(deployment: Deployment) -> None:
     deployment.serve()
     session = idle_session(deployment)
-    before, processes = written(deployment), session.processes()
+    before, processes = written(deployment), session.lasting_pids()
 
     deployment.kill_server(signal.SIGTERM)
-    assert session.processes() == processes
+    assert session.lasting_pids() == processes
     assert session.execution["owner"] == ""
     deployment.serve()
 
     session.wait_for("WAITING_FOR_INPUT")
     assert written(deployment) == before
-    assert session.processes() == processes
+    assert session.lasting_pids() == processes
 
 
 def test_a_stopped_session_stays_stopped_over_a_restart_and_is_resumed_by_a_prompt(deployment: Deployment) -> None:
