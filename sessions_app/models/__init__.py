@@ -4,7 +4,7 @@ from sessions_app.models.api_token import ApiToken
 from sessions_app.models.attention import AttentionItem, AttentionMark, Presence, raise_item, resolve
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.draft import Draft, Lease, LeaseLost, refresh_task, writing, writing_all
-from sessions_app.models.event import NewEvent, SessionEvent, append, reserve, write_reserved
+from sessions_app.models.event import NewEvent, SessionEvent, append, write_numbered
 from sessions_app.models.intent import IDLE, OVERTAKING, QUEUED_FOR_CAPACITY, Intent, IntentKind
 from sessions_app.models.login_link import LoginLink
 from sessions_app.models.maintenance import Chore, Leftover, Orphaned
@@ -89,14 +89,13 @@ __all__ = [
     "open_tools",
     "raise_item",
     "refresh_task",
-    "reserve",
     "resolve",
     "texts_of",
     "tools_named",
     "unfinished_messages",
     "update_rows",
     "write_messages",
-    "write_reserved",
+    "write_numbered",
     "writing",
     "writing_all",
 ]

@@ -63,17 +63,11 @@ class NewEvent:
     seq: int = 0
 
 
-def reserve(session_id: uuid.UUID | str, count: int) -> int:
-    """Take ``count`` numbers of a session's log; returns the first. Inside a transaction only.
-
-    The row stays locked until the commit, so the order of commits is the order of ``seq``.
-    """
-    key = session_key(session_id)
-    return _reserve([key], count)[key]
-
-
 def _reserve(sessions: Sequence[uuid.UUID], count: int) -> dict[uuid.UUID, int]:
-    """``reserve`` for several sessions, whose rows the caller has locked; the first number of each."""
+    """Take ``count`` numbers in the log of each session, whose rows the caller has locked; the first of each.
+
+    They stay locked until the commit, so the order of commits is the order of ``seq``.
+    """
     places = ", ".join(["%s"] * len(sessions))
     sql = f"UPDATE task_sessions SET last_seq = last_seq + %s WHERE id IN ({places}) RETURNING id, last_seq"  # noqa: S608
     keys = [TaskSession._meta.pk.get_db_prep_value(key, connection) for key in sessions]
@@ -110,8 +104,8 @@ def append_all(said: Mapping[uuid.UUID, Sequence[NewEvent]]) -> None:
     _write(rows)
 
 
-def write_reserved(session_id: uuid.UUID | str, first: int, events: Iterable[NewEvent]) -> int:
-    """Write events under numbers that ``reserve`` has given; returns the last seq."""
+def write_numbered(session_id: uuid.UUID | str, first: int, events: Iterable[NewEvent]) -> int:
+    """Write events of a log that is brought in, under the numbers they had from ``first`` on; returns the last seq."""
     rows = _numbered(session_key(session_id), first, events)
     _write(rows)
     return first + len(rows) - 1

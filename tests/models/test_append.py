@@ -12,7 +12,7 @@ from threading import Barrier
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from sessions_app.models import NewEvent, SessionEvent, TaskSession, append, reserve, write_reserved
+from sessions_app.models import NewEvent, SessionEvent, TaskSession, append, write_numbered
 from sessions_app.models.event import AppendOnlyError
 from tests.databases import url_of_test_database
 from tests.services import ROOT
@@ -75,13 +75,10 @@ def test_a_transaction_that_is_taken_back_leaves_no_hole() -> None:
 
 
 @pytest.mark.django_db
-def test_reserved_numbers_can_be_filled_later_in_the_same_transaction() -> None:
+def test_a_log_that_is_brought_in_keeps_its_numbers() -> None:
     session = make_session()
-    with transaction.atomic():
-        first = reserve(session.id, 2)
-        append(session.id, [NewEvent("after")])
-        write_reserved(session.id, first, [NewEvent("one"), NewEvent("two")])
-    assert list(session.events.order_by("seq").values_list("name", flat=True)) == ["one", "two", "after"]
+    assert write_numbered(session.id, 5, [NewEvent("five"), NewEvent("six")]) == 6
+    assert list(session.events.order_by("seq").values_list("seq", "name")) == [(5, "five"), (6, "six")]
 
 
 @pytest.mark.django_db

@@ -31,7 +31,7 @@ from sessions_app.models import (
     Run,
     SessionEvent,
     TaskSession,
-    write_reserved,
+    write_numbered,
 )
 from sessions_app.services.portable.values import Values
 
@@ -106,7 +106,7 @@ def write_events(session_id: uuid.UUID, events: Sequence[LogEvent]) -> None:
 
 def _write_stretch(session_id: uuid.UUID, stretch: Sequence[LogEvent], taken: set[str]) -> None:
     if stretch:
-        write_reserved(session_id, stretch[0].seq, [_new(event, taken) for event in stretch])
+        write_numbered(session_id, stretch[0].seq, [_new(event, taken) for event in stretch])
 
 
 def _new(event: LogEvent, taken: set[str]) -> NewEvent:
