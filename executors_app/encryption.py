@@ -130,7 +130,7 @@ class _ExactEmpty(Exact):  # type: ignore[type-arg,unused-ignore]
         return ""
 
 
-class _EncryptedField(models.TextField):  # type: ignore[type-arg,unused-ignore]
+class EncryptedField(models.TextField):  # type: ignore[type-arg,unused-ignore]
     """What both encrypted fields share; subclasses say how a value becomes text and back."""
 
     descriptor_class = _SecretAttribute
@@ -169,7 +169,7 @@ class _EncryptedField(models.TextField):  # type: ignore[type-arg,unused-ignore]
         return allowed.get(lookup_name)
 
 
-class EncryptedTextField(_EncryptedField):
+class EncryptedTextField(EncryptedField):
     """A text that is encrypted at rest."""
 
     def to_plain_text(self, value: Any) -> str:
@@ -181,7 +181,7 @@ class EncryptedTextField(_EncryptedField):
         return text
 
 
-class EncryptedJSONField(_EncryptedField):
+class EncryptedJSONField(EncryptedField):
     """A JSON value that is encrypted at rest, with its keys."""
 
     if TYPE_CHECKING:
@@ -219,11 +219,11 @@ def reencrypt(model: type[models.Model]) -> tuple[int, int]:
 
     Each value is rewritten only if it is still the one that was read, so writers may go on.
     """
-    counts = [_reencrypt_field(model, field) for field in model._meta.fields if isinstance(field, _EncryptedField)]
+    counts = [_reencrypt_field(model, field) for field in model._meta.fields if isinstance(field, EncryptedField)]
     return sum(done for done, _ in counts), sum(closed for _, closed in counts)
 
 
-def _reencrypt_field(model: type[models.Model], field: _EncryptedField) -> tuple[int, int]:
+def _reencrypt_field(model: type[models.Model], field: EncryptedField) -> tuple[int, int]:
     rows = model._base_manager.annotate(stored_text=Cast(field.attname, models.TextField()))
     rewritten = unreadable = 0
     for pk, stored in list(rows.exclude(stored_text="").values_list("pk", "stored_text")):

@@ -8,13 +8,16 @@ The statements are put together of the models' own names alone; values are alway
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
 from django.db import connection, models
+
+from executors_app.encryption import EncryptedField
+from executors_app.json_fields import is_misfit
 
 Row = Sequence[Any]
 
@@ -50,6 +53,14 @@ def insert(instance: models.Model) -> None:
     instance._state.adding = False  # noqa: SLF001  (as ``save`` leaves it)
 
 
+def update(instance: models.Model, names: Collection[str]) -> None:
+    """Write these fields of an instance, and the moments that every write fills in, as ``save`` would; no signal."""
+    model = type(instance)
+    asked = tuple(sorted({*names, *_moments_of(model)}))
+    values = [_field(model, name).pre_save(instance, False) for name in asked]
+    update_rows(model, asked, [(*values, instance.pk)])
+
+
 def update_rows(model: type[models.Model], names: tuple[str, ...], rows: Sequence[Row], *, grow: str = "") -> None:
     """Set the fields ``names`` of rows given as ``(*values, primary key)``; ``grow`` is a text that is added to."""
     if rows:
@@ -61,6 +72,12 @@ def _columns_of(model: type[models.Model]) -> tuple[tuple[str, ...], tuple[str, 
     """Names and attributes of all fields."""
     fields = model._meta.concrete_fields
     return tuple(field.name for field in fields), tuple(field.attname for field in fields)
+
+
+@cache
+def _moments_of(model: type[models.Model]) -> tuple[str, ...]:
+    """Names of the fields that say when the row was written last."""
+    return tuple(field.name for field in model._meta.concrete_fields if getattr(field, "auto_now", False))
 
 
 @cache
@@ -116,9 +133,17 @@ def _stored(field: Any) -> Callable[[Any], Any]:
     if isinstance(field, models.ForeignKey):
         return _stored(field.target_field)
     if isinstance(field, models.JSONField):
-        return json.dumps
+        return _json
     if isinstance(field, models.DateTimeField):
         return connection.ops.adapt_datetimefield_value
     if isinstance(field, models.UUIDField) and not connection.features.has_native_uuid_field:
         return attrgetter("hex")
+    if isinstance(field, EncryptedField):
+        return partial(field.get_db_prep_save, connection=connection)
     return lambda value: value
+
+
+def _json(value: Any) -> str | None:
+    """A misfit that nobody has changed goes back as it came."""
+    kept = value.stored if is_misfit(value) and not value else value
+    return None if kept is None else json.dumps(kept)

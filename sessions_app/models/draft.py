@@ -22,7 +22,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain import acting, states
 from sessions_app.domain.attention import held_key
 from sessions_app.models import acts, derived, metric_count, noticing, waits
-from sessions_app.models.bulk import insert
+from sessions_app.models.bulk import insert, update, update_rows
 from sessions_app.models.event import NewEvent, append_all
 from sessions_app.models.locking import locked, patience
 from sessions_app.models.prepared import Prepared
@@ -159,7 +159,7 @@ class Draft:
             return False
         for name, value in {**changed, "status": after}.items():
             setattr(execution, name, value)
-        execution.save(update_fields=[*changed, "status", "updated_at"])
+        update(execution, {*changed, "status"})
         if moved or "error_message" in changed:
             self.say(EXECUTOR_EVENTS[after], executor_status=after, error_message=execution.error_message)
         return moved
@@ -169,7 +169,7 @@ class Draft:
         before, after = prompt.state, states.PROMPT.after(prompt.state, move)
         for name, value in {**values, "state": after}.items():
             setattr(prompt, name, value)
-        prompt.save(update_fields=[*values, "state", "updated_at"])
+        update(prompt, {*values, "state"})
         if after != before:
             self.say(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
             waits.lose_prompt(self, prompt)
@@ -181,7 +181,7 @@ class Draft:
         run = self.open_run
         if run is not None and not run.has_process and run.message_id == message_id:
             run.has_process = True
-            run.save(update_fields=["has_process"])
+            update(run, ["has_process"])
             return run
         if run is not None:
             self.move_run("complete" if run.has_process else "cancel", reason="superseded")
@@ -213,7 +213,7 @@ class Draft:
             if run.wait_kind:
                 waits.revoke(self, reason or move, run=run)
         run.state, run.reason = after, reason
-        run.save(update_fields=["state", "reason", "waited", "ended_at", "wait_kind"])
+        update(run, ["state", "reason", "waited", "ended_at", "wait_kind"])
         said = "resumed" if move == "resume" else after
         self.say(f"session.run.{said}", once, run_id=str(run.id), message_id=run.message_id, reason=reason, **payload)
         return run
@@ -254,7 +254,7 @@ class Draft:
         derived.tell_change(self)
         noticing.notice(self)
         if self.changed:
-            self.session.save(update_fields=[*self.changed, "updated_at"])
+            update(self.session, self.changed)
         if "state" in self.changed:
             refresh_task(self.session.task_id)
         acts.sign(self.events)
@@ -282,7 +282,7 @@ def refresh_task(task_id: uuid.UUID) -> None:
     before = _TASK.texts(task_id)[0]
     after = states.task_state(before, _SESSIONS.texts(task_id))
     if after != before:
-        Task.objects.filter(id=task_id).update(state=after, updated_at=timezone.now())
+        update_rows(Task, ("state", "updated_at"), [(after, timezone.now(), task_id)])
 
 
 @contextmanager

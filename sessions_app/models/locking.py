@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import cache
 
 from django.db import OperationalError, connection, transaction
 
@@ -14,9 +15,16 @@ from sessions_app.models.prepared import Prepared
 from sessions_app.models.session import TaskSession, session_key
 from sessions_app.models.storage import BUSY, trouble_of
 
-_ROW = Prepared(lambda key: TaskSession.objects.select_for_update(no_key=True).filter(id=key))
 _patience: ContextVar[float] = ContextVar("patience", default=20.0)
 """Seconds for which a request waits for its turn; each wait for a lock ends within a third of a lease (rule 6)."""
+
+
+@cache
+def _row(beside: tuple[str, ...]) -> Prepared[TaskSession]:
+    """How a session is read and locked, with what is read beside it."""
+    rows = TaskSession.objects.select_for_update(no_key=True, of=("self",))
+    read = rows.select_related(*beside) if beside else rows  # by no name at all Django would read everything
+    return Prepared(lambda key: read.filter(id=key))
 
 
 def be_impatient() -> None:
@@ -56,12 +64,7 @@ def _begin(kept: ExitStack, session_id: uuid.UUID | str, deadline: float, beside
 
 
 def _read(session_id: uuid.UUID | str, beside: Sequence[str]) -> TaskSession:
-    found: TaskSession | None
-    if beside:
-        rows = TaskSession.objects.select_for_update(no_key=True, of=("self",))
-        found = rows.select_related(*beside).filter(id=session_id).first()
-    else:
-        found = _ROW.first(session_key(session_id))
+    found = _row(tuple(beside)).first(session_key(session_id))
     if found is None:
         raise TaskSession.DoesNotExist(f"no session {session_id}")
     return found

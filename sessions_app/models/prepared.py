@@ -9,14 +9,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.models import Model, QuerySet
-from django.db.models.expressions import Col
+from django.db.models.query import get_related_populators
 
 M = TypeVar("M", bound=Model)
-Key = uuid.UUID | str
+Key = uuid.UUID | str | datetime
 MARK: Final = uuid.uuid4()
 """Stands for an id while the SQL is made."""
 
@@ -29,7 +30,9 @@ class _Made(Generic[M]):
     places: Sequence[tuple[int, int]]
     """Of the parameters that are keys: where each stands, and which key it is."""
     names: Sequence[str]
-    """Of the columns."""
+    """Of the row's own columns, which come first; empty where no rows are asked for."""
+    beside: Sequence[Any]
+    """What fills in the rows that it refers to, where they are read with it (``select_related``)."""
     converters: Sequence[tuple[int, Any, Sequence[Callable[..., Any]]]]
     """Of those columns that the database does not give as Python wants them."""
 
@@ -44,7 +47,7 @@ class Prepared(Generic[M]):
     def all(self, *keys: Key) -> list[M]:
         """The rows that it finds."""
         made = self._made()
-        return [made.model.from_db(DEFAULT_DB_ALIAS, made.names, values) for values in self.values(*keys)]
+        return [_row(made, values) for values in self.values(*keys)]
 
     def first(self, *keys: Key) -> M | None:
         """The first of them; the query itself should find no more."""
@@ -77,11 +80,17 @@ def _make(query: QuerySet[M, Any], marks: Sequence[Key]) -> _Made[M]:
     places = [(at, numbers[each]) for at, each in enumerate(parameters) if each in numbers]
     columns = [column for column, *_ in compiler.select]
     converters = [(at, column, made) for at, (made, column) in compiler.get_converters(columns).items()]
-    return _Made(query.model, sql, tuple(parameters), places, [_name_of(column) for column in columns], converters)
+    rows = compiler.klass_info or {"select_fields": ()}
+    names = [str(columns[at].target.attname) for at in rows["select_fields"]]
+    beside = get_related_populators(rows, compiler.select, DEFAULT_DB_ALIAS)
+    return _Made(query.model, sql, tuple(parameters), places, names, beside, converters)
 
 
-def _name_of(column: Any) -> str:
-    return str(column.target.attname) if isinstance(column, Col) else ""  # what is computed goes into no row
+def _row(made: _Made[M], values: Sequence[Any]) -> M:
+    row = made.model.from_db(DEFAULT_DB_ALIAS, made.names, values[: len(made.names)])
+    for related in made.beside:
+        related.populate(values, row)
+    return row
 
 
 def _converted(made: _Made[Any], row: Sequence[Any]) -> list[Any]:
@@ -94,4 +103,6 @@ def _converted(made: _Made[Any], row: Sequence[Any]) -> list[Any]:
 
 def _stored(key: Key) -> Key:
     """A key as the database takes it."""
+    if isinstance(key, datetime):
+        return connection.ops.adapt_datetimefield_value(key)
     return key.hex if isinstance(key, uuid.UUID) and not connection.features.has_native_uuid_field else key

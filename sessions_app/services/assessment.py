@@ -15,17 +15,21 @@ from executors_app.plugins import agent_type
 from sessions_app.domain.belonging import REJECTED_TOKEN_OF, TOKEN_OF, Belonging, strange
 from sessions_app.domain.resumability import DAMAGED, Assessment, ModeVerdict, ResumeFacts, assess, assess_mode
 from sessions_app.domain.states import DesiredState, SessionState
-from sessions_app.models import TaskSession
+from sessions_app.models import Run, TaskSession
+from sessions_app.models.prepared import Prepared
 from sessions_app.services.soundness import flaws_of
 
 WORKTREE_MISSING = "worktree_missing"
+
+_EXECUTION = Prepared(lambda key: ExecutorRunning.objects.filter(id=key))
+_ANY_RUN = Prepared(lambda key: Run.objects.filter(session_id=key).order_by().values_list("id")[:1])
 
 
 def execution_of(session: TaskSession) -> ExecutorRunning | None:
     """The session's present execution; one query unless the session carries it already."""
     cached: ExecutorRunning | None = session.__dict__.get("present_execution")
     if cached is None and session.agent_execution_id is not None:
-        cached = ExecutorRunning.objects.filter(id=session.agent_execution_id).first()
+        cached = _EXECUTION.first(session.agent_execution_id)
         session.__dict__["present_execution"] = cached
     return cached
 
@@ -135,7 +139,7 @@ def assess_session(session: TaskSession, now: datetime | None = None) -> Assessm
     """Whether, why and how this session can be resumed."""
     if flaws_of(session, execution_of(session)):
         return DAMAGED
-    facts = resume_facts(known_of(session), ever_prompted=session.runs.exists())
+    facts = resume_facts(known_of(session), ever_prompted=bool(_ANY_RUN.values(session.id)))
     return assess(facts, now or timezone.now())
 
 

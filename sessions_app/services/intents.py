@@ -18,6 +18,7 @@ from sessions_app.domain.recovery import FUTURE
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, RunState, SessionState
 from sessions_app.models import Draft, Intent, IntentKind, Prompt, Run, TaskSession, waits, wakeups, writing
+from sessions_app.models.bulk import insert
 from sessions_app.models.prepared import Prepared
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.errors import BY_CODE, Conflict, Invalid, NoAgent, PromptInDoubt, TerminalState
@@ -42,7 +43,8 @@ def due() -> Q:
 
 def order(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | None = None) -> Intent:
     """Write one order, in the caller's transaction."""
-    intent = Intent.objects.create(session=session, kind=kind, by=by, payload=payload or {})
+    intent = Intent(session=session, kind=kind, by=by, payload=payload or {})
+    insert(intent)
     crash_points.reached("request.order_written", session.id)
     transaction.on_commit(lambda: crash_points.reached("request.order_committed", session.id))
     wakeups.ring_on_commit()
