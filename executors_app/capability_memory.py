@@ -17,6 +17,7 @@ from django.db.models import Q
 from executors_app.agentctl.protocol import Shortfall
 from executors_app.models import AgentCapability, AgentProfile, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type
+from executors_app.prepared import Prepared
 
 LOAD: Final = "load_session"
 RESUME: Final = "resume_session"
@@ -34,6 +35,13 @@ _HOW: Final[Mapping[str, str]] = {
     Shortfall.OTHER_CONVERSATION: "what it loaded was not the conversation of the log",
     Shortfall.NEW_CONVERSATION: "it opened a new conversation instead",
 }
+
+_OF_AGENT = Prepared(
+    lambda kind, name, version: AgentCapability.objects.filter(agent_type=kind, agent_name=name, agent_version=version),
+    "a type",
+    "a name",
+    "a version",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +92,7 @@ def agent_of(answer: Mapping[str, Any]) -> dict[str, str] | None:
 
 def recall(told: Told) -> dict[str, AgentCapability]:
     """What is remembered of this agent, by capability; one query."""
-    key = {"agent_type": told.agent_type, "agent_name": told.name, "agent_version": told.version}
-    return {row.capability: row for row in AgentCapability.objects.filter(**key)}
+    return {row.capability: row for row in _OF_AGENT.all(told.agent_type, told.name, told.version)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
+from executors_app.prepared import Prepared
 from sessions_app.domain.attention import AttentionKind, Notice
-from sessions_app.models.prepared import Prepared
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 from sessions_app.models.task import Task

@@ -29,8 +29,8 @@ class _Statement:
     sql: str
     stored: Sequence[Callable[[Any], Any]]
 
-    def execute(self, rows: Sequence[Row]) -> None:
-        """For all rows, given as the values of the fields."""
+    def execute(self, rows: Sequence[Row]) -> int:
+        """For all rows, given as the values of the fields; how many it has met."""
         columns = zip(*rows, strict=True)
         stored = [list(map(store, values)) for store, values in zip(self.stored, columns, strict=True)]
         with connection.cursor() as cursor:
@@ -38,6 +38,7 @@ class _Statement:
                 cursor.execute(self.sql, stored)
             else:
                 cursor.executemany(self.sql, list(zip(*stored, strict=True)))
+            return int(cursor.rowcount)
 
 
 def insert_rows(model: type[models.Model], names: tuple[str, ...], rows: Sequence[Row]) -> None:
@@ -61,10 +62,14 @@ def update(instance: models.Model, names: Collection[str]) -> None:
     update_rows(model, asked, [(*values, instance.pk)])
 
 
-def update_rows(model: type[models.Model], names: tuple[str, ...], rows: Sequence[Row], *, grow: str = "") -> None:
-    """Set the fields ``names`` of rows given as ``(*values, primary key)``; ``grow`` is a text that is added to."""
-    if rows:
-        _update(model, names, grow).execute(rows)
+def update_rows(
+    model: type[models.Model], names: tuple[str, ...], rows: Sequence[Row], *, grow: str = "", unset: str = ""
+) -> int:
+    """Set the fields ``names`` of rows given as ``(*values, primary key)``; how many rows that were.
+
+    ``grow`` is a text that is added to; where the field ``unset`` has a value already, nothing is written.
+    """
+    return _update(model, names, grow, unset).execute(rows) if rows else 0
 
 
 @cache
@@ -92,7 +97,7 @@ def _insert(model: type[models.Model], names: tuple[str, ...]) -> _Statement:
 
 
 @cache
-def _update(model: type[models.Model], names: tuple[str, ...], grow: str) -> _Statement:
+def _update(model: type[models.Model], names: tuple[str, ...], grow: str, unset: str) -> _Statement:
     fields, key, table = [_field(model, name) for name in names], model._meta.pk, _table(model)
     all_fields = [*fields, key]
     if connection.vendor == "postgresql":
@@ -103,6 +108,8 @@ def _update(model: type[models.Model], names: tuple[str, ...], grow: str) -> _St
     else:
         sets = ", ".join(_set(table, field, "%s", grow) for field in fields)
         sql = f"UPDATE {table} SET {sets} WHERE {_column(key)} = %s"
+    if unset:
+        sql += f" AND {table}.{_column(_field(model, unset))} IS NULL"
     return _Statement(sql, list(map(_stored, all_fields)))
 
 

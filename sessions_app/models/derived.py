@@ -9,10 +9,10 @@ from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
+from executors_app.prepared import Prepared
 from sessions_app.domain.states import RunState
 from sessions_app.domain.status import DerivedStatus, RunFacts, project
 from sessions_app.domain.tokens import TokenState, WaitKind, best
-from sessions_app.models.prepared import Prepared
 from sessions_app.models.resume_token import ResumeToken
 from sessions_app.models.run import PermissionRequest, Run
 from sessions_app.models.session import TaskSession

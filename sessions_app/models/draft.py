@@ -19,13 +19,13 @@ from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
+from executors_app.prepared import Prepared
 from sessions_app.domain import acting, states
 from sessions_app.domain.attention import held_key
 from sessions_app.models import acts, derived, metric_count, noticing, waits
 from sessions_app.models.bulk import insert, update, update_rows
 from sessions_app.models.event import NewEvent, append_all
 from sessions_app.models.locking import locked, patience
-from sessions_app.models.prepared import Prepared
 from sessions_app.models.prompt import Prompt
 from sessions_app.models.receipt import ContinuityReceipt
 from sessions_app.models.run import Run

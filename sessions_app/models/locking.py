@@ -11,7 +11,7 @@ from functools import cache
 
 from django.db import OperationalError, connection, transaction
 
-from sessions_app.models.prepared import Prepared
+from executors_app.prepared import Prepared
 from sessions_app.models.session import TaskSession, session_key
 from sessions_app.models.storage import BUSY, trouble_of
 

@@ -15,8 +15,8 @@ from django.db.models import QuerySet
 from django.db.models.functions import Length
 
 from executors_app.json_fields import ObjectField
+from executors_app.prepared import MARK, Prepared
 from sessions_app.models.bulk import insert_rows, update_rows
-from sessions_app.models.prepared import MARK, Prepared
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 

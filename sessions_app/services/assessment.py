@@ -12,11 +12,11 @@ from django.utils import timezone
 from executors_app.domain import ExecutorStatus, WorkspaceState
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
+from executors_app.prepared import Prepared
 from sessions_app.domain.belonging import REJECTED_TOKEN_OF, TOKEN_OF, Belonging, strange
 from sessions_app.domain.resumability import DAMAGED, Assessment, ModeVerdict, ResumeFacts, assess, assess_mode
 from sessions_app.domain.states import DesiredState, SessionState
 from sessions_app.models import Run, TaskSession
-from sessions_app.models.prepared import Prepared
 from sessions_app.services.soundness import flaws_of
 
 WORKTREE_MISSING = "worktree_missing"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from datetime import datetime
 from typing import Any
 
 from django.db import transaction
@@ -14,12 +15,12 @@ from django.db.models import Q
 from django.utils import timezone
 
 from executors_app import crash_points
+from executors_app.prepared import Prepared
 from sessions_app.domain.recovery import FUTURE
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, RunState, SessionState
 from sessions_app.models import Draft, Intent, IntentKind, Prompt, Run, TaskSession, waits, wakeups, writing
 from sessions_app.models.bulk import insert
-from sessions_app.models.prepared import Prepared
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.errors import BY_CODE, Conflict, Invalid, NoAgent, PromptInDoubt, TerminalState
 from sessions_app.services.retries import take_back
@@ -36,9 +37,19 @@ _OPEN_START = Prepared(lambda key: Intent.objects.filter(session_id=key, kind=In
 
 def due() -> Q:
     """Orders of sessions whose next try is due; one that a wrong clock has put off for ever is."""
+    return due_between(*now_and_beyond())
+
+
+def now_and_beyond() -> tuple[datetime, datetime]:
+    """What ``due_between`` takes: now, and after which no next try is believed."""
     now = timezone.now()
+    return now, now + FUTURE
+
+
+def due_between(now: datetime, beyond: datetime) -> Q:
+    """As ``due`` at such a time."""
     at = "session__next_restart_at"
-    return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": now + FUTURE})
+    return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": beyond})
 
 
 def order(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | None = None) -> Intent:

@@ -7,14 +7,16 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from django.db.models import Q
 
 from executors_app.models import ExecutorRunning
+from executors_app.prepared import Prepared
 from sessions_app.domain import acting
 from sessions_app.domain.states import PromptState
 from sessions_app.models import OVERTAKING, Intent, IntentKind, Prompt
-from sessions_app.services.intents import due
+from sessions_app.services.intents import due, due_between, now_and_beyond
 from sessions_app.supervisor import commands, leases
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.pace import Pace
@@ -22,6 +24,19 @@ from sessions_app.supervisor.start import starting
 from sessions_app.supervisor.turns.prompts import send_next
 
 log = logging.getLogger(__name__)
+
+_PROMPTS = Prepared(
+    lambda _: (
+        Prompt.objects.filter(state__in=[PromptState.QUEUED, PromptState.SENDING]).order_by().values_list("session_id")
+    )
+)
+_ORDERS = Prepared(
+    lambda now, beyond: Intent.objects.filter(
+        due_between(now, beyond) | ~Q(kind=IntentKind.START), done_at=None
+    ).values_list("session_id", "id", "kind"),
+    datetime(2001, 1, 1, tzinfo=UTC),
+    datetime(2002, 1, 1, tzinfo=UTC),
+)
 
 
 @dataclass(slots=True)
@@ -49,10 +64,8 @@ def sessions_with_orders(me: str) -> dict[uuid.UUID, Waiting]:
 
     A handful of queries, whatever the history.
     """
-    intents = Intent.objects.filter(due() | ~Q(kind=IntentKind.START), done_at=None)
-    waiting = Prompt.objects.filter(state__in=[PromptState.QUEUED, PromptState.SENDING])
-    found = {session_id: Waiting() for session_id in waiting.order_by().values_list("session_id", flat=True)}
-    for session_id, intent_id, kind in intents.values_list("session_id", "id", "kind"):
+    found = {session_id: Waiting() for (session_id,) in _PROMPTS.values()}
+    for session_id, intent_id, kind in _ORDERS.values(*now_and_beyond()):
         found.setdefault(session_id, Waiting()).take_in(intent_id, kind)
     owners = ExecutorRunning.objects.filter(session_id__in=found).exclude(owner__in=("", me))
     held = leases.held_by_others(owners.values_list("session_id", "owner", "lease_expires_at"), me)

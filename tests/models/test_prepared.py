@@ -9,8 +9,8 @@ import pytest
 from django.db.models import Model
 
 from executors_app.models import ExecutorRunning
+from executors_app.prepared import Prepared
 from sessions_app.models import Intent, TaskSession
-from sessions_app.models.prepared import Prepared
 from tests.supervisor.rows import execution_of, running_session
 
 pytestmark = pytest.mark.django_db

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from executors_app.prepared import Prepared
 from sessions_app.domain import continuation
 from sessions_app.domain.recovery import Policy
 from sessions_app.domain.states import SESSION, UNSETTLED_PROMPT_STATES, WORK, PromptState, WorkState
 from sessions_app.models import Draft, IntentKind, PermissionRequest, Prompt, Run, waits
-from sessions_app.models.prepared import Prepared
 from sessions_app.services import unfinished
 from sessions_app.services.policies import policy_of
 from sessions_app.supervisor.ingest.conversation import Conversation

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Subquery
+from django.db.models import Count, QuerySet, Subquery
 from django.utils import timezone
 
 from executors_app.agentctl.protocol import Shortfall
@@ -16,12 +16,13 @@ from executors_app.agents import AgentType
 from executors_app.capability_memory import LOAD, RESUME, agent_of, told_of
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
+from executors_app.prepared import Prepared
 from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Strategy
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
 from sessions_app.domain.verification import ReceiptKind, Verdict
-from sessions_app.models import Draft, Intent, Lease, Prompt, TaskSession, derived, writing
-from sessions_app.models.prepared import Prepared
+from sessions_app.models import Draft, Intent, Lease, Prompt, Run, TaskSession, derived, writing
+from sessions_app.models.bulk import update_rows
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.history import history_of
 from sessions_app.supervisor.ingest.interruptions import AGENTCTL_GONE, WITH_ITS_AGENTCTL, hold_unsent, interrupt
@@ -39,6 +40,16 @@ ARRIVED = (PromptState.DELIVERED, PromptState.DONE, PromptState.INTERRUPTED, Pro
 """Prompts that the agent has, or may have."""
 
 _HELD = Prepared(lambda key: Prompt.objects.filter(session_id=key, state=PromptState.HELD).order_by("id"))
+_COMPLETED = Prepared(lambda key: _completed(key).values("session_id").annotate(turns=Count("id")).values_list("turns"))
+_LAST_TEXT = Prepared(
+    lambda key: Prompt.objects.filter(
+        session_id=key, message_id=Subquery(_completed(key).order_by("-started_at").values("message_id")[:1])
+    ).values_list("text")
+)
+
+
+def _completed(key: uuid.UUID) -> QuerySet[Run]:
+    return Run.objects.filter(session_id=key, state=RunState.COMPLETED).order_by()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +104,7 @@ def prepare_within(draft: Draft, plan: Plan, *, found: str | None) -> AgentOrder
         strategy = verdict.strategy
     execution = draft.execution
     assert execution is not None, "the lease was checked against it"  # noqa: S101
-    Intent.objects.filter(id=plan.intent_id).update(payload={"mode": plan.mode, "strategy": strategy})
+    update_rows(Intent, ("payload",), [({"mode": plan.mode, "strategy": strategy}, plan.intent_id)])
     return _order(session, execution, plan, strategy)
 
 
@@ -173,21 +184,13 @@ def _order(session: TaskSession, execution: ExecutorRunning, plan: Plan, strateg
 
 def known(session_id: uuid.UUID) -> Known:
     """Read while the agent starts: nothing of it changes before an agent is up."""
-    session = TaskSession(id=session_id)
-    newest = derived.newest_run(session)
+    newest, turns = derived.newest_run(TaskSession(id=session_id)), _COMPLETED.values(session_id)
     return Known(
-        last_completed_text=_last_completed_text(session),
-        completed_turns=session.runs.filter(state=RunState.COMPLETED).count(),
-        in_log=receipts.counts_of(session),
+        last_completed_text=next(iter(_LAST_TEXT.texts(session_id)), None),
+        completed_turns=turns[0][0] if turns else 0,
+        in_log=receipts.counts_of(session_id),
         log_is_a_prefix=newest is not None and newest.reason in WITH_ITS_AGENTCTL,
     )
-
-
-def _last_completed_text(session: TaskSession) -> str | None:
-    newest = session.runs.filter(state=RunState.COMPLETED).order_by("-started_at").values("message_id")[:1]
-    texts = session.prompts.filter(message_id=Subquery(newest)).values_list("text", flat=True)
-    text: str | None = texts.first()
-    return text
 
 
 def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[str, Any], known: Known) -> bool:

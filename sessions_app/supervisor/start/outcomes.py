@@ -19,6 +19,7 @@ from executors_app.plugins import agent_type
 from sessions_app.domain import backoff
 from sessions_app.domain.states import SESSION, DesiredState, PromptState
 from sessions_app.models import IDLE, Draft, Intent, Lease, TaskSession, waits, writing
+from sessions_app.models.bulk import update_rows
 from sessions_app.supervisor.ingest.interruptions import agent_left, hold_unsent, interrupt
 from sessions_app.supervisor.start import receipts, token_keeping
 from sessions_app.supervisor.start.capabilities import PROBE_FIELDS, take_in
@@ -68,8 +69,7 @@ def failure_of(error: ExecutorError, *, executor_failed: bool) -> Failure:
 
 def settle(intent_id: uuid.UUID, outcome: str) -> bool:
     """An order is carried out, or has become pointless; False where that is known already."""
-    still_open = Intent.objects.filter(id=intent_id, done_at=None)
-    return bool(still_open.update(done_at=timezone.now(), outcome=outcome))
+    return bool(update_rows(Intent, ("done_at", "outcome"), [(timezone.now(), outcome, intent_id)], unset="done_at"))
 
 
 def write_failure(session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | None, failure: Failure) -> None:

@@ -12,10 +12,12 @@ from executors_app import capacity
 from executors_app.agentctl import identity
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
 from executors_app.models import Executor, ExecutorRunning
+from executors_app.prepared import Prepared
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.soundness import DAMAGED_ROW
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState
 from sessions_app.models import QUEUED_FOR_CAPACITY, Draft, Intent, IntentKind, Lease, TaskSession, writing
+from sessions_app.models.bulk import update
 from sessions_app.services.assessment import is_running
 from sessions_app.services.intents import due
 from sessions_app.services.soundness import flaws_of
@@ -25,6 +27,8 @@ from sessions_app.supervisor.start.outcomes import settle
 
 AMPLE = 32
 """Places that are free beside one: then nobody waits for one, and no two starts take the same."""
+
+_INTENT = Prepared(lambda key: Intent.objects.select_for_update().filter(id=key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +72,16 @@ def claim_within(
     draft: Draft, intent_id: uuid.UUID, lease: Lease, *, lives: str | None, in_grace: bool = False
 ) -> Plan | None:
     """The same, in the caller's transaction and under a lease that it holds."""
-    intent = Intent.objects.select_for_update().get(id=intent_id)
+    intent = _INTENT.first(intent_id)
+    if intent is None:
+        raise Intent.DoesNotExist(f"no order {intent_id}")
     if not _is_to_do(draft, intent, lives):
         return None
     if not in_grace:
         _count(draft, intent)
     draft.set(start_rank=None)
     intent.claimed_generation = lease.generation
-    intent.save(update_fields=["claimed_generation"])
+    update(intent, ["claimed_generation"])
     if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or draft.session.state == SessionState.CREATED:
         draft.move("start")
     if lives is None:
@@ -160,7 +166,7 @@ def _queue(intent: Intent) -> None:
     """There is no room: said in the order, which is looked at again whenever something changes."""
     if not intent.payload.get(QUEUED_FOR_CAPACITY):
         intent.payload = {**intent.payload, QUEUED_FOR_CAPACITY: True}
-        intent.save(update_fields=["payload"])
+        update(intent, ["payload"])
 
 
 def _count(draft: Draft, intent: Intent) -> None:

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import Count, Q
 
+from executors_app.prepared import Prepared
 from sessions_app.domain import verification
 from sessions_app.domain.belonging import TOKEN_OF
 from sessions_app.domain.verification import ReceiptKind, Verdict, Verified, fingerprint
-from sessions_app.models import ContinuityReceipt, Draft, TaskSession
-from sessions_app.models.prepared import Prepared
+from sessions_app.models import ContinuityReceipt, Draft, Message
+from sessions_app.models.bulk import update
 from sessions_app.services import unfinished
 
 _PENDING = Prepared(lambda key: ContinuityReceipt.objects.filter(session_id=key, verified=Verified.PENDING))
+_COUNTS = Prepared(
+    lambda key: (
+        Message.objects.filter(session_id=key)
+        .order_by()
+        .values("session_id")
+        .annotate(
+            told=Count("id", filter=Q(role__in=("user", "agent"))),
+            cut=Count("id", filter=Q(role="tool", payload__status="interrupted")),
+        )
+        .values_list("told", "cut")
+    )
+)
 
 
 def delivered(draft: Draft, message_id: str) -> None:
@@ -24,7 +38,7 @@ def delivered(draft: Draft, message_id: str) -> None:
         receipt = _present(draft)
         if receipt is not None and receipt.kind == ReceiptKind.INJECTED:
             receipt.evidence = {**receipt.evidence, "injected_with": message_id, "injected_at": draft.at.isoformat()}
-            receipt.save(update_fields=["evidence"])
+            update(receipt, ["evidence"])
 
 
 def settle(draft: Draft, *, failed: bool) -> None:
@@ -55,7 +69,7 @@ def refuted(draft: Draft, reason: str, message: str) -> None:
         return
     receipt.kind, receipt.reason = ReceiptKind.FAILED, reason
     receipt.evidence = {**receipt.evidence, "message": message}
-    receipt.save(update_fields=["kind", "reason", "evidence"])
+    update(receipt, ["kind", "reason", "evidence"])
     _say(draft, receipt, Verified.NONE)
 
 
@@ -81,13 +95,10 @@ def conversation_of(token_before: str, answer: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def counts_of(session: TaskSession) -> dict[str, int]:
+def counts_of(session_id: uuid.UUID) -> dict[str, int]:
     """What the log has of its conversation: messages, and tool calls that were interrupted."""
-    told, cut = Q(role__in=("user", "agent")), Q(role="tool", payload__status="interrupted")
-    counts: dict[str, int] = session.messages.aggregate(
-        log_messages=Count("id", filter=told), tool_calls_interrupted=Count("id", filter=cut)
-    )
-    return counts
+    counts = next(iter(_COUNTS.values(session_id)), [0, 0])
+    return dict(zip(("log_messages", "tool_calls_interrupted"), counts, strict=True))
 
 
 def same_directory(draft: Draft, directory: str) -> bool | None:
@@ -105,5 +116,5 @@ def _present(draft: Draft) -> ContinuityReceipt | None:
 
 def _say(draft: Draft, receipt: ContinuityReceipt, verified: Verified) -> None:
     receipt.verified = verified
-    receipt.save(update_fields=["verified"])
+    update(receipt, ["verified"])
     draft.say("session.receipt", receipt_id=str(receipt.id), kind=receipt.kind, verified=receipt.verified)

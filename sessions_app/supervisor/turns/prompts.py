@@ -11,10 +11,10 @@ from executors_app import crash_points
 from executors_app.agentctl.protocol import Code
 from executors_app.errors import AgentctlRefused, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
+from executors_app.prepared import Prepared
 from sessions_app.domain.history import with_request
 from sessions_app.domain.states import DesiredState, PromptState
 from sessions_app.models import Draft, Lease, LeaseLost, Prompt, TaskSession, writing
-from sessions_app.models.prepared import Prepared
 from sessions_app.services import unfinished
 from sessions_app.services.assessment import is_running
 from sessions_app.services.history import history_of
