@@ -8,10 +8,10 @@ The statements are put together of the models' own names alone; values are alway
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from operator import attrgetter
 from typing import Any
 
 from django.db import connection, models
@@ -144,10 +144,14 @@ def _stored(field: Any) -> Callable[[Any], Any]:
     if isinstance(field, models.DateTimeField):
         return connection.ops.adapt_datetimefield_value
     if isinstance(field, models.UUIDField) and not connection.features.has_native_uuid_field:
-        return attrgetter("hex")
+        return _hex
     if isinstance(field, EncryptedField):
         return partial(field.get_db_prep_save, connection=connection)
     return lambda value: value
+
+
+def _hex(value: uuid.UUID | None) -> str | None:
+    return None if value is None else value.hex
 
 
 def _json(value: Any) -> str | None:

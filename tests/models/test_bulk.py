@@ -1,0 +1,113 @@
+"""Statements of the hot path write what the ORM itself would write, and no more than they say."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.models import Model
+from django.utils import timezone
+
+from executors_app.models import ExecutorRunning
+from sessions_app.models import Intent, TaskSession
+from sessions_app.models.bulk import insert, update, update_rows
+from tests.models.test_prepared import columns
+from tests.supervisor.rows import execution_of, running_session
+
+pytestmark = pytest.mark.django_db
+
+AT = datetime(2026, 2, 3, 4, 5, 6, 789, tzinfo=UTC)
+WRITTEN: dict[type[Model], dict[str, Any]] = {
+    TaskSession: {
+        "error_message": "it’s “gone”\n",
+        "metadata": {"a": [1, None, "ü"]},
+        "next_restart_at": AT,
+        "ready_since": None,
+        "start_attempts": 7,
+        "stopped_by_user": True,
+        "agent_execution_id": None,
+    },
+    ExecutorRunning: {"resume_token": "secret ü", "auth_token": "", "last_seen_at": AT, "state": {}, "pid": None},
+}
+
+
+def of_model(session: TaskSession, model: type[Model]) -> Any:
+    """The row of a session in one of the tables."""
+    return TaskSession.objects.get(id=session.id) if model is TaskSession else execution_of(session)
+
+
+@pytest.mark.parametrize(("model", "name"), [(model, name) for model, values in WRITTEN.items() for name in values])
+def test_a_field_reads_afterwards_as_if_it_had_been_saved(model: type[Model], name: str) -> None:
+    saved, written = running_session(), running_session()
+    for session in (saved, written):
+        row = of_model(session, model)
+        setattr(row, name, WRITTEN[model][name])
+        row.save(update_fields=[name]) if session is saved else update(row, [name])
+    found = getattr(of_model(written, model), name)
+    assert (found, found) == (WRITTEN[model][name], getattr(of_model(saved, model), name))
+
+
+def test_other_fields_stay_and_the_moment_of_the_write_is_filled_in() -> None:
+    session = running_session()
+    TaskSession.objects.filter(id=session.id).update(updated_at=AT, start_rank=3)
+    row = TaskSession.objects.get(id=session.id)
+    TaskSession.objects.filter(id=session.id).update(start_rank=4)
+    row.error_code = "changed"
+    update(row, ["error_code"])
+    after = TaskSession.objects.get(id=session.id)
+    assert (after.error_code, after.start_rank) == ("changed", 4)
+    assert row.updated_at == after.updated_at
+    assert timezone.now() - after.updated_at < timedelta(minutes=1)
+
+
+def test_a_secret_is_written_encrypted() -> None:
+    execution = execution_of(running_session())
+    execution.resume_token = "in the clear"
+    update(execution, ["resume_token"])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT resume_token FROM executors_running")
+        stored = str(cursor.fetchone()[0])
+    assert stored.startswith("v1:")
+    assert "clear" not in stored
+
+
+def test_a_value_that_cannot_be_read_goes_back_as_it_came() -> None:
+    session = running_session()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE executors_running SET state = '[1, 2]', resume_token = 'v1:nobody opens this'")
+    execution = execution_of(session)
+    assert execution.state == {}
+    update(execution, ["state", "resume_token"])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT CAST(state AS text), resume_token FROM executors_running")
+        assert cursor.fetchone() == ("[1, 2]", "v1:nobody opens this")
+
+
+def test_an_instance_that_is_inserted_is_there_and_can_be_saved() -> None:
+    session = running_session()
+    order = Intent(session=session, kind="stop", payload={"why": "asked"})
+    insert(order)
+    assert columns(Intent.objects.get(id=order.id)) == columns(order)
+    order.outcome = "stopped"
+    order.save(update_fields=["outcome"])
+    assert Intent.objects.get(id=order.id).outcome == "stopped"
+
+
+def test_the_rows_that_were_met_are_counted() -> None:
+    sessions = [running_session() for _ in range(3)]
+    rows = [(number, session.id) for number, session in enumerate(sessions)]
+    assert update_rows(TaskSession, ("start_attempts",), [*rows, (9, uuid.uuid4())]) == 3
+    assert [TaskSession.objects.get(id=session.id).start_attempts for session in sessions] == [0, 1, 2]
+    assert update_rows(TaskSession, ("start_attempts",), []) == 0
+
+
+def test_what_has_a_value_already_is_left_alone() -> None:
+    session = running_session()
+    opened, done = (Intent.objects.create(session=session, kind="stop", done_at=at) for at in (None, AT))
+    rows = [(timezone.now(), "now", order.id) for order in (opened, done)]
+    assert update_rows(Intent, ("done_at", "outcome"), rows, unset="done_at") == 1
+    assert Intent.objects.get(id=opened.id).outcome == "now"
+    assert columns(Intent.objects.get(id=done.id)) == columns(done)
