@@ -82,7 +82,8 @@ def _make(query: QuerySet[M, Any], marks: Sequence[Key]) -> _Made[M]:
     converters = [(at, column, made) for at, (made, column) in compiler.get_converters(columns).items()]
     rows = compiler.klass_info or {"select_fields": ()}
     names = [str(columns[at].target.attname) for at in rows["select_fields"]]
-    beside = get_related_populators(rows, compiler.select, DEFAULT_DB_ALIAS)
+    # the type stubs are those of a later Django, where it takes one argument more
+    beside = get_related_populators(rows, compiler.select, DEFAULT_DB_ALIAS)  # type: ignore[call-arg,unused-ignore]
     return _Made(query.model, sql, tuple(parameters), places, names, beside, converters)
 
 
@@ -101,7 +102,7 @@ def _converted(made: _Made[Any], row: Sequence[Any]) -> list[Any]:
     return values
 
 
-def _stored(key: Key) -> Key:
+def _stored(key: Key) -> Any:
     """A key as the database takes it."""
     if isinstance(key, datetime):
         return connection.ops.adapt_datetimefield_value(key)
