@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from executors_app.agentctl import recovery_ref
+from executors_app.agentctl.commit_lines import log_words, parse_log
 from executors_app.agentctl.places.git import GitFailed, commit_of, git, read_git
 from executors_app.errors import NotKept
 
@@ -23,7 +24,6 @@ _TYPES: Final = {"040000": "directory", "120000": "symlink", "160000": "other"}
 _CHANGES: Final = {"A": "added", "D": "deleted", "M": "modified", "T": "type_changed"}
 _LOOK: Final = ("-r", "-z", "--name-status", "--no-renames")
 _PATCH: Final = ("-r", "-p", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--root")
-_FIELDS: Final = ("%H", "%P", "%an", "%ae", "%aI", "%s", "%b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +119,8 @@ def diff(kept: Kept, path: str = "") -> dict[str, Any]:
 
 def log(kept: Kept, limit: int, skip: int) -> dict[str, Any]:
     """``{commits: [{id, parents, author, email, at, subject, body}], more, truncated, kept}``, newest first."""
-    form = f"--format=tformat:{'%x00'.join(_FIELDS)}%x00"
-    said = _read(kept, "log", "-z", "--no-color", f"--max-count={limit + 1}", f"--skip={skip}", form, kept.head, "--")
-    fields = [field.decode("utf-8", "replace") for field in said.split(b"\0")[:-1]]
-    step = len(_FIELDS) + 1
-    commits = [_commit(fields[at : at + step]) for at in range(0, len(fields) - step + 1, step)]
+    said = _read(kept, *log_words(limit + 1, skip, kept.head))
+    commits = parse_log(said.split(b"\0")[:-1])
     truncated = len(said) == LIST_LIMIT
     return {"commits": commits[:limit], "more": len(commits) > limit, "truncated": truncated, **kept.said()}
 
@@ -165,16 +162,3 @@ def _as_text(data: bytes, *, truncated: bool) -> tuple[str, str]:
             if truncated and error.start > len(data) - 4:  # the cut fell into a character
                 return "utf-8", data[: error.start].decode()
     return "base64", base64.b64encode(data).decode("ascii")
-
-
-def _commit(fields: list[str]) -> dict[str, Any]:
-    identity, parents, author, email, at, subject, body = fields[: len(_FIELDS)]
-    return {
-        "id": identity.strip(),
-        "parents": parents.split(),
-        "author": author,
-        "email": email,
-        "at": at,
-        "subject": subject,
-        "body": body.strip("\n"),
-    }

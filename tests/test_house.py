@@ -28,6 +28,7 @@ SETTINGS_MODULE_SETTERS = {"manage.py", "kandev/asgi.py"}
 
 SHARED_WITH_AGENTCTL = {
     *("protocol", "identity", "control_group", "child_environment", "journal_files", "recovery_ref"),
+    "commit_lines",  # what git tells of commits, here and in a workspace
     "two_users",  # the number that is agentctl's own
     "places",  # how executions are made and found on a machine, which agentctl host does on another one
 }

@@ -20,7 +20,7 @@ from typing import Final
 
 from executors_app.agentctl import adoption, guard_process, identity, last_words, two_users
 from executors_app.agentctl.child_environment import AGENT_MARKER
-from executors_app.agentctl.pipes import PipeReader, PipeStuck, PipeWriter, wait_readable
+from executors_app.agentctl.pipes import PipeReader, PipeStuck, PipeWriter, wait_for_end
 from executors_app.agentctl.protocol import MARKER
 
 _HEADER: Final = importlib.util.MAGIC_NUMBER + bytes(12)
@@ -158,12 +158,7 @@ class Guard:
     async def _bury(self) -> None:
         """Wait for the guard's own end and give back what belonged to it, but for the agent's pipes."""
         self._control.close()
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(self._process.pid)
-            try:
-                await wait_readable(descriptor)
-            finally:
-                os.close(descriptor)
+        await wait_for_end(self._process.pid)
         self._process.wait()
         self._status.close()
 

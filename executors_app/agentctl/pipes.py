@@ -7,6 +7,7 @@ child back; writing has one writer at a time and a deadline.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from typing import Final
 
@@ -170,11 +171,21 @@ class LineSplitter:
             self._parts, self._size, self._skipping = [], 0, True
 
 
-async def wait_readable(descriptor: int) -> None:
-    """Until a descriptor, a pidfd for instance, can be read."""
+async def _wait_readable(descriptor: int) -> None:
+    """Until a descriptor can be read."""
     loop, readable = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(descriptor, readable.set)
     try:
         await readable.wait()
     finally:
         loop.remove_reader(descriptor)
+
+
+async def wait_for_end(pid: int) -> None:
+    """Until a process has ended; at once where there is none. A child of ours is a corpse then, to be reaped."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            await _wait_readable(descriptor)
+        finally:
+            os.close(descriptor)

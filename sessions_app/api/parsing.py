@@ -29,11 +29,8 @@ class StrictJSONParser(BaseParser):
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """The object. JSON is UTF-8, whatever the request says."""
-        body = stream.read(MAX_BODY + 1)
-        if len(body) > MAX_BODY:
-            raise TooLarge
         try:
-            value = orjson.loads(body)
+            value = orjson.loads(_body(stream))
         except orjson.JSONDecodeError as error:
             raise ParseError(f"This is not JSON: {error}.") from error
         if not isinstance(value, dict):
@@ -51,10 +48,14 @@ class FileParser(BaseParser):
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """The content as a JSON object would have had it."""
-        body = stream.read(MAX_BODY + 1)
-        if len(body) > MAX_BODY:
-            raise TooLarge
-        return {"content": base64.b64encode(body).decode(), "encoding": "base64"}
+        return {"content": base64.b64encode(_body(stream)).decode(), "encoding": "base64"}
+
+
+def _body(stream: IO[bytes]) -> bytes:
+    body = stream.read(MAX_BODY + 1)
+    if len(body) > MAX_BODY:
+        raise TooLarge
+    return body
 
 
 def _check(value: Any, depth: int) -> None:

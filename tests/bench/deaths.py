@@ -18,7 +18,7 @@ from executors_app.agentctl import identity
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Run, TaskSession
-from sessions_app.services import intents, tasks
+from sessions_app.services import tasks
 from tests.bench.figures import Figure
 from tests.bench.latencies import supervising
 from tests.bench.world import World
@@ -49,7 +49,7 @@ def to_ready(world: World, rounds: int) -> list[Figure]:
                 for kind, seconds in taken.items():
                     seconds.append(_death(session, kind))
         finally:
-            _end(session, world)
+            world.stop(session)
     floor = "interpreter + initialize, bare"
     return [
         Figure(f"kill -9 of the {kind}: ready again", statistics.median(seconds), floor, statistics.median(bare))
@@ -104,13 +104,3 @@ def _bare() -> float:
         seconds = time.perf_counter() - began
         process.kill()
     return seconds
-
-
-def _end(session: TaskSession, world: World) -> None:
-    intents.stop(session.id, world.user)
-    executions = ExecutorRunning.objects.filter(session=session)
-    try:
-        eventually(lambda: executions.get().status == "stopped", timeout=30, describe="the session is stopped")
-    finally:
-        for execution in executions:
-            identity.end_all(identity.marked(str(execution.id)), 10)

@@ -20,15 +20,12 @@ from typing import Any
 
 from django.conf import settings
 
-from executors_app.agentctl import identity
-from executors_app.models import ExecutorRunning
-from sessions_app.models import TaskSession, wakeups
-from sessions_app.services import intents, tasks
+from sessions_app.models import wakeups
+from sessions_app.services import tasks
 from tests.bench.bare import BareTable
 from tests.bench.figures import Figure
 from tests.bench.world import World
 from tests.services import ROOT
-from tests.waiting import eventually
 
 WITHIN = 60.0
 """Seconds for the start and the turn."""
@@ -46,7 +43,7 @@ def of_a_turn(world: World, seconds: float) -> list[Figure]:
         try:
             waited, commits = _watch(session.id, world.home)
         finally:
-            _end(session, world)
+            world.stop(session)
     row, floor = f"agent to event log, {{}} of {len(waited)}", "one bare commit, {}"
     return [
         Figure(row.format(name), quantile(waited, share), floor.format(name), quantile(commits, share))
@@ -62,16 +59,6 @@ def supervising(end: int = signal.SIGTERM) -> Iterator[None]:
             yield
         finally:
             process.send_signal(end)
-
-
-def _end(session: TaskSession, world: World) -> None:
-    intents.stop(session.id, world.user)
-    executions = ExecutorRunning.objects.filter(session=session)
-    try:
-        eventually(lambda: executions.get().status == "stopped", timeout=30, describe="the session is stopped")
-    finally:
-        for execution in executions:
-            identity.end_all(identity.marked(str(execution.id)), 10)
 
 
 def _watch(session_id: uuid.UUID, home: Path) -> tuple[list[float], list[float]]:

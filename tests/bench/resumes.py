@@ -72,7 +72,7 @@ def of_a_killed_agent(world: World, rounds: int, *, limited: bool) -> list[Figur
             times = _measure(ours, theirs, rounds)
         finally:
             theirs.kill()
-            ours.end()
+            world.stop(ours.session)
     bare, acpx = "its spawn + initialize + load", "acpx, owner and agent killed"
     median = statistics.median
     return [
@@ -182,14 +182,6 @@ class Ours:
         intents.prompt(self.id, uuid.uuid4().hex, ASKED, self.user)
         _at_once(lambda: Run.objects.filter(session_id=self.id, state="completed").count() > before)
         return time.perf_counter() - began
-
-    def end(self) -> None:
-        """Stop it, and whatever is left."""
-        intents.stop(self.id, self.user)
-        try:
-            eventually(lambda: self.execution.status == "stopped", timeout=30, describe="the session is stopped")
-        finally:
-            identity.end_all(self._processes(), 10)
 
 
 class Theirs:

@@ -28,7 +28,9 @@ from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.stand_in import StandIn
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Repository, Task, TaskSession
+from sessions_app.services import intents
 from tests.services import ROOT
+from tests.waiting import eventually
 
 AT_ONCE = 500
 SILENT_FOR = timedelta(minutes=1)
@@ -67,6 +69,16 @@ class World:
     def empty(self) -> None:
         """No task and no session, so that a supervisor finds nothing to start."""
         Task.objects.all().delete()
+
+    def stop(self, session: TaskSession) -> None:
+        """Stop what runs of a session, and end whatever is left of it."""
+        intents.stop(session.id, self.user)
+        executions = ExecutorRunning.objects.filter(session=session)
+        try:
+            eventually(lambda: executions.get().status == "stopped", timeout=30, describe="the session is stopped")
+        finally:
+            for execution in executions:
+                identity.end_all(identity.marked(str(execution.id)), 10)
 
     def fill(self, fleet: Sequence[StandIn], **session: Any) -> None:
         """A session with a ready execution for each member, and no other sessions."""

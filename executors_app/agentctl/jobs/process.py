@@ -17,7 +17,7 @@ from typing import Final
 from executors_app.agentctl import guard_process, two_users
 from executors_app.agentctl.jobs import job_process
 from executors_app.agentctl.jobs.requests import JobRequest
-from executors_app.agentctl.pipes import wait_readable
+from executors_app.agentctl.pipes import wait_for_end
 
 SHELL: Final = "/bin/sh"
 _MAIN: Final = f"from {job_process.__name__} import main\nmain()\n"
@@ -45,12 +45,7 @@ class JobProcess:
 
     async def wait(self) -> None:
         """Until the guard has ended, and with it all of the job."""
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(self._process.pid)
-            try:
-                await wait_readable(descriptor)
-            finally:
-                os.close(descriptor)
+        await wait_for_end(self._process.pid)
         self._process.wait()
         control, self._control = self._control, -1
         os.close(control)

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from executors_app.agentctl.commit_lines import log_words, parse_log
 from executors_app.agentctl.protocol import Code
 from executors_app.agentctl.refusals import Refused, invalid
 from executors_app.agentctl.workspace import paths
@@ -26,7 +27,6 @@ _PLAIN: Final = (
     *("--src-prefix=a/", "--dst-prefix=b/"),
 )
 _CHANGES: Final = {"A": "added", "M": "modified", "D": "deleted"}
-_FIELDS: Final = ("%H", "%P", "%an", "%ae", "%aI", "%s", "%b")
 
 
 def status(git: Git) -> dict[str, Any]:
@@ -66,12 +66,8 @@ def log(git: Git, limit: int, skip: int, revision: str = "") -> dict[str, Any]:
         if revision:
             raise Refused(Code.NOT_FOUND, "there is no such branch, tag or commit", ref=revision)
         return {"commits": [], "more": False, "truncated": False}
-    form = f"--format=tformat:{'%x00'.join(_FIELDS)}%x00"
-    words = ("log", "-z", "--no-color", f"--max-count={limit + 1}", f"--skip={skip}", form, start, "--")
-    told = git.run(*words, limit=LOG_LIMIT)
-    fields = [field.decode("utf-8", "replace") for field in told.fields]
-    step = len(_FIELDS) + 1  # the record's own end is a field without anything in it
-    commits = [_entry(fields[at : at + step]) for at in range(0, len(fields) - step + 1, step)]
+    told = git.run(*log_words(limit + 1, skip, start), limit=LOG_LIMIT)
+    commits = parse_log(told.fields)
     return {"commits": commits[:limit], "more": len(commits) > limit or told.truncated, "truncated": told.truncated}
 
 
@@ -98,19 +94,6 @@ def commit(git: Git, message: str, author: tuple[str, str] | None, only: list[st
     made, _, subject = told.partition("\n")
     branch = git.run("symbolic-ref", "--quiet", "--short", "HEAD", good=(0, 1)).text
     return {"commit": made, "branch": branch or None, "subject": subject}
-
-
-def _entry(fields: list[str]) -> dict[str, Any]:
-    identity, parents, author, email, at, subject, body = fields[: len(_FIELDS)]
-    return {
-        "id": identity.strip(),
-        "parents": parents.split(),
-        "author": author,
-        "email": email,
-        "at": at,
-        "subject": subject,
-        "body": body.strip("\n"),
-    }
 
 
 def _commit(git: Git, revision: str) -> str | None:
