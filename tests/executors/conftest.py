@@ -15,6 +15,7 @@ from executors_app.agentctl.places.state_directory import StateDirectory, state_
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import TOKEN
+from tests.executors.local_place import LocalPlace
 from tests.executors.repositories import make_repository
 
 
@@ -53,3 +54,11 @@ def places(spec: LaunchSpec, data_directory: Path) -> StateDirectory:
 @pytest.fixture
 async def launched(spec: LaunchSpec) -> AsyncIterator[Launched]:
     yield await RUNTIME.launch(spec)
+
+
+@pytest.fixture
+def place(repository: Path, data_directory: Path, tmp_path: Path) -> Iterator[LocalPlace]:
+    """The runtime on this machine, whose launches are ended whatever a test does."""
+    made = LocalPlace(repository, tmp_path / "agent")
+    yield made
+    made.close(data_directory)

@@ -2,62 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
-import pytest
-
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
-from executors_app.domain import LaunchSpec
-from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.contract import RuntimeContract
-from tests.services import ROOT
-
-
-class LocalPlace:
-    """This machine."""
-
-    runtime = RUNTIME
-
-    def __init__(self, repository: Path, agent_home: Path):
-        self.repository = repository
-        script = str(ROOT / "executors_app" / "demo_agent.py")
-        self.demo_agent = ["env", f"KANDEV_DEMO_AGENT_HOME={agent_home}", sys.executable, "-I", script]
-        self._launched: set[str] = set()
-
-    def kill(self, spec: LaunchSpec) -> None:
-        """Everything of it at once."""
-        identity.end_all(self._processes(spec.execution_id), 10)
-        assert local_processes.look_at(spec.execution_id) == local_processes.Processes()
-
-    @contextmanager
-    def silence(self, spec: LaunchSpec) -> Iterator[None]:
-        """SIGSTOP, and SIGCONT afterwards."""
-        (agentctl,) = local_processes.look_at(spec.execution_id).agentctl
-        identity.signal(agentctl, 19)
-        try:
-            yield
-        finally:
-            identity.signal(agentctl, 18)
-
-    def close(self, data_directory: Path) -> None:
-        """End what the test has started."""
-        for state in (data_directory / "agentctl").glob("*"):
-            identity.end_all(self._processes(state.name), 10)
-
-    def _processes(self, execution_id: str) -> list[identity.ProcessIdentity]:
-        found = local_processes.look_at(execution_id)
-        return [*found.agentctl, *found.others]
-
-
-@pytest.fixture
-def place(repository: Path, data_directory: Path, tmp_path: Path) -> Iterator[LocalPlace]:
-    made = LocalPlace(repository, tmp_path / "agent")
-    yield made
-    made.close(data_directory)
 
 
 class TestLocalStandalone(RuntimeContract):

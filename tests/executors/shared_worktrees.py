@@ -1,0 +1,103 @@
+"""What a runtime has to keep where sessions may work in one worktree: it is made once, and rebuilt once.
+
+``place`` is a fixture, as for ``RuntimeContract``. The host is the session whose name the worktree bears, a guest
+another one that works in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from executors_app.agentctl import recovery_ref
+from executors_app.domain import LaunchSpec, Observed, WorkspaceState
+from executors_app.errors import WorkspaceGone
+from tests.executors.places import Place, client_of, forget, known, look, row_of, seen, spec_for
+from tests.executors.repositories import run_git
+from tests.workspace.trees import make_six, state_of
+
+
+def guest_of(host: LaunchSpec) -> LaunchSpec:
+    """The launch of a session that works in the worktree of another."""
+    return replace(host, execution_id=str(uuid.uuid4()), session_id=str(uuid.uuid4()), worktree_id=host.session_id)
+
+
+class SharedWorktreesContract:
+    """The suite; subclasses are collected, this is not."""
+
+    async def test_a_guest_works_in_its_hosts_worktree_with_an_agentctl_of_its_own(self, place: Place) -> None:
+        host = spec_for(place)
+        guest, launched = guest_of(host), await place.runtime.launch(host)
+        beside = await place.runtime.launch(guest)
+        assert (beside.worktree_id, beside.worktree_path, beside.worktree_branch, beside.workspace_path) == (
+            host.session_id,
+            launched.worktree_path,
+            launched.worktree_branch,
+            launched.workspace_path,
+        )
+        assert beside.boot_id != launched.boot_id
+        assert [path.name for path in seen(place, launched).parent.iterdir() if path.is_dir()] == [host.session_id]
+        assert run_git(place.repository, "branch", "--list", "kandev/*").split()[-1] == launched.worktree_branch
+        assert (await client_of(guest, beside).status())["session_id"] == guest.session_id
+        (seen(place, launched) / "from the host").write_text("seen\n")
+        read = await client_of(guest, beside).read_file("from the host")
+        assert read["content"] == "seen\n"
+
+    async def test_whoever_comes_first_makes_the_worktree_and_both_at_once_make_one(self, place: Place) -> None:
+        host = spec_for(place)
+        theirs, ours = await asyncio.gather(place.runtime.launch(guest_of(host)), place.runtime.launch(host))
+        assert theirs.worktree_path == ours.worktree_path
+        assert [path.name for path in seen(place, ours).parent.iterdir() if path.is_dir()] == [host.session_id]
+
+    @pytest.mark.parametrize("first", ["host", "guest"])
+    async def test_a_lost_worktree_comes_back_once_with_what_the_guest_had_not_committed(
+        self, place: Place, first: str
+    ) -> None:
+        host = spec_for(place)
+        guest, launched = guest_of(host), await place.runtime.launch(host)
+        beside = await place.runtime.launch(guest)
+        root = seen(place, launched)
+        make_six(root)
+        before = state_of(root)
+        taken = await client_of(guest, beside).snapshot()
+        assert taken["ref"] == recovery_ref.ref_of(host.session_id)
+        for one in (host, guest):
+            place.kill(one)
+        shutil.rmtree(root)
+        for row in (row_of(place, host, launched), row_of(place, guest, beside, worktree_id=guest.worktree_id)):
+            found = await look(place, row)
+            assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
+
+        order = [known(host, launched), known(guest, beside)]
+        again = await place.runtime.launch(order[first == "guest"])
+        assert state_of(root) == before
+        (root / "made after that").write_text("new\n")
+        later = await place.runtime.launch(order[first == "host"])
+
+        assert again.worktree_path == later.worktree_path == launched.worktree_path
+        assert (root / "made after that").read_text() == "new\n"
+        assert run_git(place.repository, "for-each-ref", "--format=%(refname)", "refs/kandev/") == taken["ref"]
+
+    async def test_the_end_of_a_guest_leaves_its_host_and_the_worktree(self, place: Place) -> None:
+        host = spec_for(place)
+        guest, launched = guest_of(host), await place.runtime.launch(host)
+        beside, root = await place.runtime.launch(guest), seen(place, launched)
+        (root / "from the guest").write_text("kept\n")
+        assert await place.runtime.end(row_of(place, guest, beside, worktree_id=guest.worktree_id))
+        assert (root / "from the guest").read_text() == "kept\n"
+        assert (await client_of(host, launched).status())["session_id"] == host.session_id
+
+    async def test_a_guest_that_knows_the_worktree_makes_no_new_one_in_the_place_of_a_lost_one(
+        self, place: Place
+    ) -> None:
+        host = spec_for(place)
+        launched = await place.runtime.launch(host)
+        place.kill(host)
+        shutil.rmtree(seen(place, launched))
+        forget(place, launched, branch=True)
+        with pytest.raises(WorkspaceGone, match="and its branch"):
+            await place.runtime.launch(known(guest_of(host), launched))
