@@ -20,6 +20,9 @@ from typing import Any, Final
 from executors_app.agentctl import control_group
 from executors_app.agentctl.protocol import MARKER
 
+_EXEC_WITHIN: Final = 1.0
+"""Seconds that a process may be in the middle of ``execve``, at most."""
+_EXEC_LOOK_EVERY: Final = 0.001
 _MACHINE_ID_FILES: Final = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 
 
@@ -60,11 +63,20 @@ class ProcessStat:
     parent: int
     session: int
     start_time: int
+    memory: int
+    """Bytes of address space; none for a corpse, and for what belongs to the kernel."""
+    environment_end: int
+    """Its address; 0 before the kernel has laid an environment down."""
 
     @property
     def ended(self) -> bool:
         """Whether only the corpse is left: a zombie runs no more."""
         return self.state in ("Z", "X", "x")
+
+    @property
+    def in_exec(self) -> bool:
+        """Whether its old program is gone and its new one is not there yet: longer where it is busy."""
+        return self.memory > 0 and self.environment_end == 0
 
 
 def stat(pid: int) -> ProcessStat | None:
@@ -75,7 +87,8 @@ def stat(pid: int) -> ProcessStat | None:
         return None
     # the name in parentheses may itself hold spaces and parentheses
     fields = text[text.rindex(")") + 2 :].split()
-    return ProcessStat(fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    numbers = [int(fields[number]) for number in (1, 3, 19, 20, 48)]
+    return ProcessStat(fields[0], *numbers)
 
 
 def of(pid: int) -> ProcessIdentity | None:
@@ -146,11 +159,25 @@ def pids() -> list[int]:
 
 
 def environment(pid: int) -> frozenset[bytes]:
-    """The ``NAME=VALUE`` entries a process was started with; none if they cannot be read."""
+    """The ``NAME=VALUE`` entries a process was started with; none if they cannot be read.
+
+    In the middle of ``execve`` the kernel shows none: that is waited for, else a process that was only just started
+    would be nobody's.
+    """
+    path = Path(f"/proc/{pid}/environ")
     try:
-        return frozenset(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")) - {b""}
+        entries = path.read_bytes() or _once_executed(pid, path)
     except OSError:
         return frozenset()
+    return frozenset(entries.split(b"\0")) - {b""}
+
+
+def _once_executed(pid: int, path: Path) -> bytes:
+    """What is there when no ``execve`` is under way; it may have come just now."""
+    until = time.monotonic() + _EXEC_WITHIN
+    while (found := stat(pid)) and found.in_exec and time.monotonic() < until:
+        time.sleep(_EXEC_LOOK_EVERY)
+    return path.read_bytes()
 
 
 def end_all(identities: Iterable[ProcessIdentity], deadline: float) -> list[ProcessIdentity]:

@@ -21,7 +21,7 @@ from tests.waiting import eventually
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(["sleep", "3600"], env={MARKER: "a-test-of-marks"})
-    eventually(lambda: identity.environment(process.pid) == {f"{MARKER}=a-test-of-marks".encode()})
+    assert identity.environment(process.pid) == {f"{MARKER}=a-test-of-marks".encode()}
     yield process
     process.kill()
     process.wait()
@@ -111,3 +111,30 @@ def test_the_host_is_told_apart_by_machine_boot_and_namespace() -> None:
     assert len(identity.host_id()) == 32
     assert identity.kernel_boot_id() not in identity.host_id()
     assert identity.of(2**22 + 1) is None
+
+
+def test_a_process_that_has_only_just_been_started_is_known_by_its_marks() -> None:
+    """In the middle of ``execve`` the kernel shows no environment; taken at its word, that hides a live process."""
+    for number in range(200):
+        mark = f"{MARKER}=just-started-{number}"
+        process = subprocess.Popen(["sleep", "3600"], env=dict([mark.split("=")]))
+        try:
+            assert identity.environment(process.pid) == {mark.encode()}
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_a_process_without_any_environment_is_not_waited_for() -> None:
+    process = subprocess.Popen(["sleep", "3600"], env={})
+    try:
+        eventually(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sleep"))
+        found = identity.stat(process.pid)
+        assert found is not None
+        assert not found.in_exec
+        assert identity.environment(process.pid) == frozenset()
+    finally:
+        process.kill()
+    assert identity.environment(process.pid) == frozenset(), "nor is a corpse"
+    process.wait()
+    assert identity.environment(process.pid) == frozenset()

@@ -195,16 +195,7 @@ def known(session_id: uuid.UUID) -> Known:
 
 def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[str, Any], known: Known) -> bool:
     """The agent is up: token, proof, receipt and states; False where a stop has won meanwhile (rule 9)."""
-    verdict = verification.verify(
-        strategy=order.strategy,
-        outcome=answer["outcome"],
-        replayed=int(answer.get("replayed", 0)),
-        replayed_user_texts=answer.get("replayed_user_texts", ()),
-        last_completed_text=known.last_completed_text if order.strategy == Strategy.NATIVE else None,
-        completed_turns=known.completed_turns if order.strategy == Strategy.NATIVE else 0,
-        type_replays=order.kind.replays_on_load,
-        injected=order.injects,
-    )
+    verdict = _verdict(order, answer, known)
     contradiction = verdict.contradiction
     if contradiction and plan.mode == Mode.ACCEPT_MISMATCH:
         verdict = verification.accepted(answer["outcome"], contradiction)
@@ -216,32 +207,47 @@ def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[s
         if draft.session.agent_profile_id == order.profile.pk:
             draft.session.agent_profile = order.profile  # read when the start was prepared
         held = _HELD.all(plan.session_id)
-        evidence = {**_evidence(draft, order, answer, verdict, known), "prompts_held": len(held)}
-        note = _keep_token(draft, order, answer, {} if contradiction else _kept(answer, verdict))
+        evidence = {
+            **_evidence(draft, order, answer, verdict, known),
+            "prompts_held": len(held),
+            "capability_note": _keep_token(draft, order, answer, {} if contradiction else _kept(answer, verdict)),
+            "accepted_by_user": contradiction,
+        }
         settle(plan.intent_id, verdict.kind)
-        draft.receipt(
-            verdict.kind,
-            verdict.verified,
-            launch_id=str(plan.intent_id),
-            strategy=order.strategy,
-            reason=plan.mode,
-            evidence={**evidence, "capability_note": note, "accepted_by_user": contradiction},
-        )
+        about = {"launch_id": str(plan.intent_id), "strategy": order.strategy, "reason": plan.mode}
+        draft.receipt(verdict.kind, verdict.verified, **about, evidence=evidence)
         receipts.unproven(draft, but=str(plan.intent_id))
         _settle_doubts(draft, held, answer.get("replayed_user_texts", ()))
-        draft.set(
-            launch_id=str(plan.intent_id),
-            next_restart_at=None,
-            ready_since=timezone.now(),
-            context_mismatch=False,
-            metadata={**draft.session.metadata, "workspace_only": False, SAID_GONE: None},
-            inject_history=verdict.kind == ReceiptKind.INJECTED,
-        )
-        if draft.open_turn is None:
-            draft.move("ready", reason=verdict.kind)
-        else:
-            draft.move("turn_started", reason=verdict.kind)
+        _be_up(draft, plan, verdict)
     return True
+
+
+def _verdict(order: AgentOrder, answer: Mapping[str, Any], known: Known) -> Verdict:
+    """What the answer proves, beside what the log knows of the conversation."""
+    native = order.strategy == Strategy.NATIVE
+    return verification.verify(
+        strategy=order.strategy,
+        outcome=answer["outcome"],
+        replayed=int(answer.get("replayed", 0)),
+        replayed_user_texts=answer.get("replayed_user_texts", ()),
+        last_completed_text=known.last_completed_text if native else None,
+        completed_turns=known.completed_turns if native else 0,
+        type_replays=order.kind.replays_on_load,
+        injected=order.injects,
+    )
+
+
+def _be_up(draft: Draft, plan: Plan, verdict: Verdict) -> None:
+    """Agent and session are ready, or in the turn that the agent is in."""
+    draft.set(
+        launch_id=str(plan.intent_id),
+        next_restart_at=None,
+        ready_since=timezone.now(),
+        context_mismatch=False,
+        metadata={**draft.session.metadata, "workspace_only": False, SAID_GONE: None},
+        inject_history=verdict.kind == ReceiptKind.INJECTED,
+    )
+    draft.move("ready" if draft.open_turn is None else "turn_started", reason=verdict.kind)
 
 
 def _kept(answer: Mapping[str, Any], verdict: Verdict) -> dict[str, str]:
