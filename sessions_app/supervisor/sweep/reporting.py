@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+from django.db import transaction
 
 from executors_app.domain import Observed
 from executors_app.models import ExecutorRunning
@@ -11,11 +14,17 @@ from sessions_app.domain.soundness import DAMAGED_ROW
 from sessions_app.domain.states import SessionState
 from sessions_app.domain.verification import ReceiptKind
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, TaskSession
+from sessions_app.models.bulk import insert_rows
 from sessions_app.supervisor.sweep.acting import Outcome
 from sessions_app.supervisor.sweep.damage import Damaged
 from sessions_app.supervisor.sweep.one_pass import Decided, Sweep
 
 COUNTED = tuple(kind.value for kind in ReceiptKind)
+_STORED: Final = (
+    *("runtime", "observed", "rule", "executor_status", "session_state", "agent_action", "strategy"),
+    *("receipt_kind", "reason", "error_message", "duration_ms"),
+)
+"""What is kept of a row of the document."""
 
 
 def report(result: Sweep, boot_id: str) -> dict[str, Any]:
@@ -117,26 +126,20 @@ def store(document: Mapping[str, Any], result: Sweep, *, asked: bool = False) ->
     decided = [row for row, item in zip(document["sessions"], result.decided, strict=False) if not item.decision.quiet]
     if result.scope.trigger == "reconcile" and not decided and not asked:
         return
-    kept = RecoverySweep.objects.create(
-        id=result.sweep_id,
-        boot_id=document["boot_id"],
-        trigger=result.scope.trigger,
-        started_at=result.started_at,
-        duration_ms=result.duration_ms,
-        examined=document["examined"],
-        outcomes=document["outcomes"],
-    )
     rows = document["sessions"] if result.scope.boot else decided
-    names = ("runtime", "observed", "rule", "executor_status", "session_state", "agent_action", "strategy")
-    SweepOutcome.objects.bulk_create(
-        SweepOutcome(
-            sweep=kept,
-            session_id=row["session_id"],
-            receipt_kind=row["receipt_kind"],
-            reason=row["reason"][:64],
-            error_message=row["error_message"],
-            duration_ms=row["duration_ms"],
-            **{name: row[name] for name in names},
+    with transaction.atomic():
+        RecoverySweep.objects.create(
+            id=result.sweep_id,
+            boot_id=document["boot_id"],
+            trigger=result.scope.trigger,
+            started_at=result.started_at,
+            duration_ms=result.duration_ms,
+            examined=document["examined"],
+            outcomes=document["outcomes"],
         )
-        for row in rows
-    )
+        insert_rows(SweepOutcome, ("sweep", "session", *_STORED), [_stored(result.sweep_id, row) for row in rows])
+
+
+def _stored(sweep_id: uuid.UUID, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    told = {**row, "reason": row["reason"][:64]}
+    return sweep_id, uuid.UUID(row["session_id"]), *(told[name] for name in _STORED)
