@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, connection
@@ -17,9 +17,14 @@ from django.db.models import Model, QuerySet
 from django.db.models.query import get_related_populators
 
 M = TypeVar("M", bound=Model)
-Key = uuid.UUID | str | datetime
+Key = uuid.UUID | str | int | datetime
 MARK: Final = uuid.uuid4()
 """Stands for an id while the SQL is made."""
+NUMBER: Final = -(2**30)
+"""The same for an id that is a number."""
+EARLY: Final = datetime(2001, 1, 1, tzinfo=UTC)
+LATE: Final = datetime(2002, 1, 1, tzinfo=UTC)
+"""The same for moments."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,32 @@ from typing import Any, Final
 from django.db.models import Case, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.utils import timezone
 
+from executors_app.prepared import MARK, NUMBER, Prepared
 from sessions_app.domain.attention import LOOK_KINDS, PRIORITY, STAFF_KINDS
 from sessions_app.domain.states import TaskState
 from sessions_app.models import AttentionItem, AttentionMark, Presence, TaskSession
 from sessions_app.models.scoping import teams_of
 
 _OVER: Final = (TaskState.DONE, TaskState.CANCELLED)
+_NOBODY: Final = 0
+"""No user's id: to nobody everything is news."""
+
+
+def _seen_by(user_id: int) -> QuerySet[AttentionMark]:
+    """For a query of items: what a user has seen."""
+    return AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user_id, acknowledged_at__isnull=False)
+
+
+_OPEN_KINDS: Final = Prepared(
+    lambda session_id, user_id: (
+        AttentionItem.objects.filter(session_id=session_id, resolved_at=None)
+        .order_by()
+        .annotate(news=~Exists(_seen_by(user_id)))
+        .values_list("kind", "news")
+    ),
+    MARK,
+    NUMBER,
+)
 
 
 def visible_items(user: Any) -> QuerySet[AttentionItem]:
@@ -82,8 +102,7 @@ def acknowledge_session(session: TaskSession, user: Any, *, only_looks: bool = F
     rows = AttentionItem.objects.filter(session=session, resolved_at=None)
     if only_looks:
         rows = rows.filter(kind__in=LOOK_KINDS)
-    seen = AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user.pk, acknowledged_at__isnull=False)
-    found = list(rows.exclude(Exists(seen)).values_list("id", flat=True))
+    found = list(rows.exclude(Exists(_seen_by(user.pk))).values_list("id", flat=True))
     _mark(found, user, "acknowledged_at")
     return len(found)
 
@@ -97,24 +116,16 @@ def _mark(items: Collection[uuid.UUID], user: Any, *names: str) -> None:
         AttentionMark.objects.filter(item__in=list(items), user_id=user.pk, **{name: None}).update(**{name: now})
 
 
-def open_of(session: TaskSession) -> QuerySet[AttentionItem]:
-    """What is open of one session, for whomever."""
-    return AttentionItem.objects.filter(session=session, resolved_at=None)
-
-
 def has_news(user: Any, kind: str) -> Exists:
     """For a query of sessions: whether one has something open of a kind that the user has not seen."""
-    seen = AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user.pk, acknowledged_at__isnull=False)
     items = AttentionItem.objects.filter(session=OuterRef("pk"), resolved_at=None, kind=kind)
-    return Exists(items.exclude(Exists(seen)))
+    return Exists(items.exclude(Exists(_seen_by(user.pk))))
 
 
 def open_kinds(session: TaskSession, user: Any = None) -> dict[str, bool]:
     """The kinds of what is open of a session, each with whether any of it is news to ``user`` (None: to whomever)."""
-    seen = AttentionMark.objects.filter(item=OuterRef("pk"), acknowledged_at__isnull=False)
-    seen = seen.none() if user is None else seen.filter(user_id=user.pk)
     found: dict[str, bool] = {}
-    for kind, is_news in open_of(session).order_by().annotate(news=~Exists(seen)).values_list("kind", "news"):
+    for kind, is_news in _OPEN_KINDS.values(session.id, _NOBODY if user is None else user.pk):
         found[kind] = found.get(kind, False) or is_news
     return found
 

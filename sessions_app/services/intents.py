@@ -62,12 +62,17 @@ def order(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | No
     return intent
 
 
+def open_start(session: TaskSession) -> Intent | None:
+    """The session's open start order; there is never more than one."""
+    return _OPEN_START.first(session.id)
+
+
 def order_start(session: TaskSession, by: Any, mode: str) -> Intent:
     """The session's open start order: the one there is, or a new one (never two).
 
     What a user chose counts as long as nobody has begun the start.
     """
-    earlier = _OPEN_START.first(session.id)
+    earlier = open_start(session)
     if earlier is None:
         return order(session, IntentKind.START, by, {"mode": mode})
     if by is not None and mode != Mode.AUTO and earlier.claimed_generation is None:

@@ -23,9 +23,18 @@ def is_overdue(now: datetime | None = None) -> Q:
 
     A prompt behind a turn waits for its end; one of a session that was stopped, for nobody.
     """
+    return overdue_between(*since_and_beyond(now))
+
+
+def since_and_beyond(now: datetime | None = None) -> tuple[datetime, datetime]:
+    """What ``overdue_between`` takes: since when whoever is overdue has waited, and after which no end is believed."""
     moment = now or timezone.now()
-    since = moment - timedelta(seconds=settings.KANDEV_START_TIMEOUT)
-    at_work = Q(state__in=OPEN_RUN_STATES) | Q(ended_at__gt=since, ended_at__lte=moment + FUTURE)
+    return moment - timedelta(seconds=settings.KANDEV_START_TIMEOUT), moment + FUTURE
+
+
+def overdue_between(since: datetime, beyond: datetime) -> Q:
+    """As ``is_overdue`` at such a time."""
+    at_work = Q(state__in=OPEN_RUN_STATES) | Q(ended_at__gt=since, ended_at__lte=beyond)
     waits = Q(
         state__in=(PromptState.QUEUED, PromptState.SENDING),
         created_at__lte=since,

@@ -11,6 +11,7 @@ from django.contrib.auth.models import Group
 from django.db.models import Case, CharField, F, OuterRef, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
+from executors_app.prepared import NUMBER, Prepared
 from sessions_app.domain.policy import Effective, Said, effective
 from sessions_app.models import POLICIES, TaskSession, TeamPolicy, writing
 from sessions_app.services.errors import Invalid, ReadOnly
@@ -42,7 +43,7 @@ def deployment() -> Said:
 
 def team_said(team_id: int) -> Said:
     """What one team says."""
-    return teams_said([team_id]).get(team_id, UNSAID)
+    return next((Said(*said) for said in _TEAM.values(team_id)), UNSAID)
 
 
 def teams_said(team_ids: Collection[int]) -> Mapping[int, Said]:
@@ -52,6 +53,7 @@ def teams_said(team_ids: Collection[int]) -> Mapping[int, Said]:
 
 
 _FIELDS: Final = ("policy", "continue_prompts")
+_TEAM: Final = Prepared(lambda team: TeamPolicy.objects.filter(team_id=team).values_list(*_FIELDS), NUMBER)
 
 
 def set_session_policy(session_id: uuid.UUID, values: Mapping[str, Any]) -> None:

@@ -5,21 +5,34 @@ No side effect, and a constant number of queries.
 
 from __future__ import annotations
 
+import uuid
+from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Q
+from django.db.models import Count, Q, QuerySet
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
+from executors_app.prepared import EARLY, LATE, MARK, Prepared
 from sessions_app.domain.resumability import Assessment, Strategy
 from sessions_app.domain.soundness import DAMAGED_ROW, said
 from sessions_app.domain.states import PromptState, RunState
-from sessions_app.models import IDLE, QUEUED_FOR_CAPACITY, ContinuityReceipt, Run, Supervisor, TaskSession
+from sessions_app.models import (
+    IDLE,
+    QUEUED_FOR_CAPACITY,
+    ContinuityReceipt,
+    PermissionRequest,
+    Prompt,
+    Run,
+    Supervisor,
+    TaskSession,
+)
 from sessions_app.models.derived import derived_status, newest_run
 from sessions_app.services.assessment import assess_session, execution_of, is_running
 from sessions_app.services.attention import open_kinds
 from sessions_app.services.history import history_of
-from sessions_app.services.overdue import is_overdue
+from sessions_app.services.intents import open_start
+from sessions_app.services.overdue import overdue_between, since_and_beyond
 from sessions_app.services.policies import policy_of
 from sessions_app.services.retries import retry_json
 from sessions_app.services.soundness import flaws_of
@@ -27,6 +40,25 @@ from sessions_app.services.starts import start_wait
 from sessions_app.services.stillness import stillness_json
 
 CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
+_COUNTED = ("held", "queued", "overdue", "retries", "continuing")
+_NEWEST_RECEIPT = Prepared(lambda key: ContinuityReceipt.objects.filter(session_id=key)[:1])
+_PENDING = Prepared(
+    lambda key: PermissionRequest.objects.filter(session_id=key, state="pending").order_by().values_list("id")
+)
+
+
+def _prompts(key: uuid.UUID, since: datetime, beyond: datetime) -> QuerySet[Prompt]:
+    rows = Prompt.objects.filter(session_id=key).order_by().values("session_id")
+    return rows.annotate(
+        held=Count("id", filter=Q(state=PromptState.HELD)),
+        queued=Count("id", filter=Q(state=PromptState.QUEUED)),
+        overdue=Count("id", filter=overdue_between(since, beyond)),
+        retries=Count("id", filter=Q(kind="retry", state=PromptState.QUEUED)),
+        continuing=Count("id", filter=Q(kind="continue", state__in=["queued", "sending", "accepted", "delivered"])),
+    ).values_list(*_COUNTED)
+
+
+_PROMPTS = Prepared(_prompts, MARK, EARLY, LATE)
 
 
 def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
@@ -34,7 +66,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
     execution = execution_of(session)
     assessment = assess_session(session)
     counts, run = _counts(session), newest_run(session)
-    start = session.intents.filter(kind="start", done_at=None).first()
+    start = open_start(session)
     open_ones = open_kinds(session, user)
     status: dict[str, Any] = {
         "session_id": str(session.id),
@@ -71,7 +103,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "stalled_since": session.stalled_since.isoformat() if session.stalled_since else None,
         "retry": retry_json(session) if counts["retries"] else None,
         "history": _history(session, assessment),
-        "latest_receipt": receipt_json(session.receipts.first()),
+        "latest_receipt": receipt_json(_NEWEST_RECEIPT.first(session.id)),
         "pending_permissions": counts["pending"],
         "held_prompts": counts["held"],
         "queued_prompts": counts["queued"],
@@ -122,17 +154,8 @@ def is_asleep(execution: ExecutorRunning | None) -> bool:
 
 
 def _counts(session: TaskSession) -> dict[str, int]:
-    prompts = session.prompts.aggregate(
-        held=Count("id", filter=Q(state=PromptState.HELD)),
-        queued=Count("id", filter=Q(state=PromptState.QUEUED)),
-        overdue=Count("id", filter=is_overdue()),
-        retries=Count("id", filter=Q(kind="retry", state=PromptState.QUEUED)),
-        continuing=Count("id", filter=Q(kind="continue", state__in=["queued", "sending", "accepted", "delivered"])),
-    )
-    return {
-        **prompts,
-        "pending": session.permissions.filter(state="pending").count(),
-    }
+    (prompts,) = _PROMPTS.values(session.id, *since_and_beyond()) or [[0] * len(_COUNTED)]
+    return {**dict(zip(_COUNTED, prompts, strict=True)), "pending": len(_PENDING.values(session.id))}
 
 
 def wait_json(run: Run | None) -> dict[str, Any] | None:

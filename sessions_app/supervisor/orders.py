@@ -7,12 +7,11 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from django.db.models import Q
 
 from executors_app.models import ExecutorRunning
-from executors_app.prepared import Prepared
+from executors_app.prepared import EARLY, LATE, Prepared
 from sessions_app.domain import acting
 from sessions_app.domain.states import PromptState
 from sessions_app.models import OVERTAKING, Intent, IntentKind, Prompt
@@ -34,8 +33,8 @@ _ORDERS = Prepared(
     lambda now, beyond: Intent.objects.filter(
         due_between(now, beyond) | ~Q(kind=IntentKind.START), done_at=None
     ).values_list("session_id", "id", "kind"),
-    datetime(2001, 1, 1, tzinfo=UTC),
-    datetime(2002, 1, 1, tzinfo=UTC),
+    EARLY,
+    LATE,
 )
 
 
