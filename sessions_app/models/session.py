@@ -90,7 +90,7 @@ class TaskSession(TeamModel):
         indexes = (
             models.Index(fields=("desired_state", "state"), name="session_wanted"),
             models.Index(
-                fields=("start_rank",), name="session_start_rank", condition=models.Q(start_rank__isnull=False)
+                fields=("start_rank", "task"), name="session_start_rank", condition=models.Q(start_rank__isnull=False)
             ),
             models.Index(
                 fields=("next_restart_at",),

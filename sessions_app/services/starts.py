@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from django.db.models import Q
+from django.db.models import Count, Q
 
 from executors_app import capacity
+from executors_app.prepared import NUMBER, Prepared
 from sessions_app.domain import admission
 from sessions_app.domain.admission import WaitReason
 from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, TaskSession
+
+
+class _Team(NamedTuple):
+    """How many of a team wait: such whose work was cut short, others, and all with a place before one."""
+
+    urgent: int = 0
+    calm: int = 0
+    earlier: int = 0
+
+
+_LINE: Final = Prepared(
+    lambda rank: (
+        TaskSession.objects.filter(start_rank__isnull=False)
+        .order_by()
+        .values("task__team_id")
+        .annotate(
+            urgent=Count("*", filter=Q(start_rank__lt=0)),
+            calm=Count("*", filter=Q(start_rank__gt=0)),
+            earlier=Count("*", filter=Q(start_rank__lt=rank)),
+        )
+        .values_list("task__team_id", "urgent", "calm", "earlier")
+    ),
+    NUMBER,
+)
 
 
 def start_wait(session: TaskSession, open_start: Intent | None) -> dict[str, Any] | None:
@@ -24,15 +48,13 @@ def start_wait(session: TaskSession, open_start: Intent | None) -> dict[str, Any
 
 
 def before(session: TaskSession) -> int:
-    """How many wait before it, by the order in which turns are given."""
-    rank = session.start_rank or 0
-    waiting = TaskSession.objects.filter(start_rank__isnull=False)
-    line = waiting.filter(start_rank__lt=0) if rank < 0 else waiting.filter(start_rank__gt=0)
-    team = session.task.team_id
-    mine = line.filter(task__team_id=team, start_rank__lt=rank).count()
-    others = Counter(line.exclude(task__team_id=team).values_list("task__team_id", flat=True))
-    urgent = waiting.filter(start_rank__lt=0).count() if rank > 0 else 0
-    return admission.before(rank, mine, others, urgent)
+    """How many wait before it, by the order in which turns are given; one query."""
+    rank, team = session.start_rank or 0, session.task.team_id
+    line = {of: _Team(*counts) for of, *counts in _LINE.values(rank)}
+    mine = line.get(team, _Team())
+    others = {of: one.urgent if rank < 0 else one.calm for of, one in line.items() if of != team}
+    urgent = sum(one.urgent for one in line.values()) if rank > 0 else 0
+    return admission.before(rank, mine.earlier - (mine.urgent if rank > 0 else 0), others, urgent)
 
 
 def _ordered_before(session: TaskSession, order: Intent) -> int:
