@@ -27,9 +27,9 @@ _LINE: Final = Prepared(
         .order_by()
         .values("task__team_id")
         .annotate(
-            urgent=Count("*", filter=Q(start_rank__lt=0)),
-            calm=Count("*", filter=Q(start_rank__gt=0)),
-            earlier=Count("*", filter=Q(start_rank__lt=rank)),
+            urgent=Count("start_rank", filter=Q(start_rank__lt=0)),
+            calm=Count("start_rank", filter=Q(start_rank__gt=0)),
+            earlier=Count("start_rank", filter=Q(start_rank__lt=rank)),
         )
         .values_list("task__team_id", "urgent", "calm", "earlier")
     ),
