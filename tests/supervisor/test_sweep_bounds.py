@@ -219,3 +219,19 @@ def test_a_look_without_a_decision_is_kept_at_boot(place: AsTold) -> None:
 def test_nothing_to_look_at_is_a_sweep_too(place: AsTold) -> None:
     supervised(Scope("boot"))
     assert RecoverySweep.objects.get().examined == 0
+
+
+def test_a_sweep_is_kept_with_its_rows_or_not_at_all(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost(place)
+    result = swept()
+
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(reporting, "insert_rows", dies)
+        reporting.store(reporting.report(result, "boot"), result)
+    assert not RecoverySweep.objects.filter(id=result.sweep_id).exists()
+
+    reporting.store(reporting.report(result, "boot"), result)
+    assert RecoverySweep.objects.get(id=result.sweep_id).rows.count() == 1
