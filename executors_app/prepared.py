@@ -1,4 +1,4 @@
-"""Queries by one key that are asked for every change of a session: how to ask and to read them is made out once.
+"""Queries by their keys that are asked for every change of a session: how to ask and to read them is made out once.
 
 The ORM does so anew each time, and that takes longer than the query: an execution's row comes in 0.16 ms
 instead of 1. What comes back is what the query itself would give.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from executors_app.agentctl import identity
@@ -12,6 +12,17 @@ from executors_app.agentctl.places import local_processes
 from executors_app.domain import LaunchSpec
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.services import ROOT
+
+
+@contextmanager
+def silenced(execution_id: str) -> Iterator[None]:
+    """An agentctl on this machine that is there and does not answer."""
+    (agentctl,) = local_processes.look_at(execution_id).agentctl
+    identity.signal(agentctl, 19)
+    try:
+        yield
+    finally:
+        identity.signal(agentctl, 18)
 
 
 class LocalPlace:
@@ -30,15 +41,9 @@ class LocalPlace:
         identity.end_all(self._processes(spec.execution_id), 10)
         assert local_processes.look_at(spec.execution_id) == local_processes.Processes()
 
-    @contextmanager
-    def silence(self, spec: LaunchSpec) -> Iterator[None]:
+    def silence(self, spec: LaunchSpec) -> AbstractContextManager[None]:
         """SIGSTOP, and SIGCONT afterwards."""
-        (agentctl,) = local_processes.look_at(spec.execution_id).agentctl
-        identity.signal(agentctl, 19)
-        try:
-            yield
-        finally:
-            identity.signal(agentctl, 18)
+        return silenced(spec.execution_id)
 
     def close(self, data_directory: Path) -> None:
         """End what the test has started."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
 from executors_app.domain import LaunchSpec
 from executors_app.runtimes.remote import Remote
+from tests.executors.local_place import silenced
 from tests.remote.machines import Machine
 from tests.services import ROOT
 
@@ -30,12 +29,6 @@ class RemotePlace:
         identity.end_all(self.machine.processes(spec.execution_id), 10)
         assert self.machine.processes(spec.execution_id) == []
 
-    @contextmanager
-    def silence(self, spec: LaunchSpec) -> Iterator[None]:
+    def silence(self, spec: LaunchSpec) -> AbstractContextManager[None]:
         """SIGSTOP, and SIGCONT afterwards."""
-        (agentctl,) = local_processes.look_at(spec.execution_id).agentctl
-        identity.signal(agentctl, 19)
-        try:
-            yield
-        finally:
-            identity.signal(agentctl, 18)
+        return silenced(spec.execution_id)
