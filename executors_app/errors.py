@@ -86,6 +86,13 @@ class RepositoryUnusable(ExecutorError):
     permanent = True
 
 
+class BundleRefused(ExecutorError):
+    """What a workspace has sent cannot be taken in; nothing was changed by it."""
+
+    code = "bundle_refused"
+    permanent = True
+
+
 class NotKept(ExecutorError):
     """Nothing of this workspace is kept in its repository."""
 

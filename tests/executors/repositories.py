@@ -9,16 +9,16 @@ from pathlib import Path
 _IDENTITY = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "init.defaultBranch=main")
 
 
-def run_git(directory: Path, *arguments: str) -> str:
+def run_git(directory: Path, *arguments: str, stdin: Path | None = None) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     done = subprocess.run(
         ["git", "-C", str(directory), *_IDENTITY, *arguments],
         env=environment,
+        input=stdin.read_bytes() if stdin else None,
         capture_output=True,
-        text=True,
         check=True,
     )
-    return done.stdout.strip()
+    return done.stdout.decode(errors="surrogateescape").strip()
 
 
 def make_repository(path: Path) -> Path:

@@ -1,0 +1,312 @@
+"""The archive of a workspace: ``<data>/archives/<workspace id>.git``, a bare repository that no agent can write.
+
+All work of a workspace ends up here, as the bundles that its agentctl sends, and everything else is made from
+here: what is published to the team's repository, a workspace that has to be built again, a backup. A whole archive
+goes into one bundle (``export``) and comes back from one (``take_in``), anywhere: that bundle is the archive format.
+
+What the team has published is borrowed from its object store. What a workspace sends is hostile: it is parsed by
+us, checked by git where it can change nothing (as its own ``receive-pack`` does), and only then moved in.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from executors_app.errors import BundleRefused, RepositoryUnusable
+from executors_app.repositories import bare, bundles, packs, seeds
+from executors_app.repositories.bundles import Bundle
+from executors_app.repositories.carried import Carried
+from executors_app.repositories.git import LONG, Bounds, Git, GitFailed
+from executors_app.repositories.names import Names, check_workspace
+from executors_app.repositories.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from executors_app.repositories.team import TeamRepository
+
+BUNDLE_LIMIT: Final = 2 << 30
+"""Bytes of one bundle."""
+ARCHIVE_LIMIT: Final = 8 << 30
+"""Bytes of one archive."""
+KEPT_LIMIT: Final = 1000
+"""Refs of one archive."""
+_MEMORY: Final = 4 << 30
+_CHECK_SECONDS: Final = 900.0
+_PACKS: Final = 16
+"""More packs than that are made one, without what no ref reaches any more."""
+_INCOMING: Final = "incoming-"
+GOING: Final = ".going-"
+
+
+class Archive:
+    """One archive; see ``of``."""
+
+    def __init__(self, path: Path, workspace_id: str, store: ObjectStore | None):
+        self.path = path
+        self.workspace_id = workspace_id
+        self.store = store
+
+    @classmethod
+    def of(cls, root: Path, workspace_id: str, store: ObjectStore | None = None) -> Archive:
+        """The archive of a workspace below the data directory ``root``, whether it is there yet or not.
+
+        ``store`` is what a new one borrows from. Raises RepositoryUnusable for an id that is none.
+        """
+        return cls(root / "archives" / f"{check_workspace(workspace_id)}.git", workspace_id, store)
+
+    @property
+    def git(self) -> Git:
+        """Git on the archive."""
+        return Git(self.path)
+
+    def exists(self) -> bool:
+        """Whether it was made."""
+        return (self.path / "HEAD").is_file()
+
+    def tips(self) -> dict[str, str]:
+        """Its refs, and what they name; GitFailed."""
+        return bare.refs(self.git) if self.exists() else {}
+
+    def begin(self, branch: str, commit: str) -> None:
+        """Let the branch of a workspace be there, at ``commit``; one that is there stays as it is.
+
+        A commit that is not published is brought from the team's repository. RepositoryUnusable, GitFailed.
+        """
+        names = Names(self.workspace_id, branch)
+        with self._alone(self.store.repository.object_format if self.store else "sha1") as held:
+            if names.branch not in self.tips():
+                self._bring({names.branch: commit}, held)
+
+    def adopt(self, branch: str) -> dict[str, str]:
+        """Take over the workspace's refs that the team's repository has and this archive has not.
+
+        For a workspace from before there were archives. Returns what was taken. RepositoryUnusable, GitFailed.
+        """
+        names = Names(self.workspace_id, branch)
+        repository = self._repository()
+        with self._alone(repository.object_format) as held:
+            mine = self.tips()
+            there = repository.refs(names.branch, names.recovery, names.kept)
+            taken = {ref: at for ref, at in there.items() if names.owns(ref) and ref not in mine}
+            self._bring(taken, held)
+        return taken
+
+    def take_in(self, bundle: Path, branch: str) -> dict[str, str]:
+        """Let the refs of this workspace be what a bundle says; returns all refs of the archive.
+
+        What the branch had and has no more is set aside. A bundle that is refused changes nothing, and the same
+        one again neither. Raises BundleRefused, GitFailed, OSError. ``details["missing"]`` of BundleRefused names
+        commits that the bundle builds upon and the archive has not.
+        """
+        names = Names(self.workspace_id, branch)
+        with bundle.open("rb", buffering=0) as file:
+            told = bundles.parse(file)
+            if strange := next((ref for ref in told.refs if not names.owns(ref)), ""):
+                raise BundleRefused(f"The bundle names {strange}, which is not this workspace's.", ref=strange)
+            if os.fstat(file.fileno()).st_size > BUNDLE_LIMIT:
+                raise BundleRefused(f"The bundle is longer than {BUNDLE_LIMIT} bytes.")
+            with self._alone(told.object_format) as held:
+                with self._quarantine() as draft:
+                    self._check(draft, told, file, held)
+                    changes = self._changes(Git(self.path, draft), names, told.refs)
+                    self._accept(draft, held)
+                bare.move(self.git, changes, (held,))
+                self._tidy(held)
+                return self.tips()
+
+    def export(self, into: Path, *, without: Sequence[str] = ()) -> None:
+        """Write a bundle of all refs, without what the commits ``without`` reach as far as they are here.
+
+        Raises GitFailed, OSError.
+        """
+        here = bare.types(self.git, without)
+        known = [commit for commit in without if here.get(commit) == "commit"]
+        bundles.write(self.git, into, self.tips(), known, bare.format_of(self.path))
+
+    def write_seed(
+        self,
+        into: Path,
+        *,
+        branch: str,
+        store: ObjectStore,
+        carried: Carried,
+        base: str,
+        borrow: Sequence[str],
+        whole: bool,
+    ) -> None:
+        """Write what a sandbox makes its repository of; see ``seeds``. GitFailed, OSError."""
+        seed = seeds.Seed(self.git, self.tips(), branch, base, store.refs(), bare.format_of(self.path), carried)
+        seed.write(into, borrow, whole=whole)
+
+    def drop(self, refs: Mapping[str, str]) -> None:
+        """Remove refs that still name what they did; GitFailed for one that was moved meanwhile."""
+        with self._alone("") as held:
+            bare.move(self.git, {ref: (commit, "") for ref, commit in refs.items()}, (held,))
+
+    def remove(self) -> None:
+        """Remove the archive; one that is not there is nothing to do. OSError, GitFailed."""
+        try:
+            with bare.locked(self.path, folder=True):
+                # Renamed first: a half-emptied archive is never taken for one.
+                going = self.path.with_name(f"{GOING}{self.path.name}")
+                shutil.rmtree(going, ignore_errors=True)
+                self.path.rename(going)
+                shutil.rmtree(going)
+        except FileNotFoundError:
+            return
+
+    def _repository(self) -> TeamRepository:
+        if self.store is None:
+            raise RepositoryUnusable(f"The workspace {self.workspace_id} has no repository to begin from.")
+        return self.store.repository
+
+    @contextmanager
+    def _alone(self, object_format: str) -> Iterator[int]:
+        """The archive, made if need be, without what killed calls have left, for us alone."""
+        if object_format:
+            bare.make(self.path, object_format, mode=0o700)
+        with bare.locked(self.path, folder=True) as held:
+            if object_format and bare.format_of(self.path) != object_format:
+                raise BundleRefused(f"The archive of {self.workspace_id} has another object format.")
+            self._borrow()
+            _clean(self.path)
+            yield held
+
+    def _borrow(self) -> None:
+        """Name the store among those that are borrowed from; relative, so that the data directory can be moved."""
+        if self.store is None or not self.store.path.is_dir():
+            return
+        file = self.path / "objects" / "info" / "alternates"
+        named = file.read_text().splitlines() if file.exists() else []
+        line = os.path.relpath(self.store.objects, self.path / "objects")
+        if line not in named:
+            draft = file.with_name("alternates.draft")
+            draft.write_text("".join(f"{one}\n" for one in [*named, line]))
+            draft.rename(file)
+
+    def _lenders(self) -> list[Path]:
+        file = self.path / "objects" / "info" / "alternates"
+        return [self.path / "objects" / line for line in file.read_text().splitlines()] if file.exists() else []
+
+    def _bring(self, wanted: Mapping[str, str], held: int) -> None:
+        """Let refs that are not there name commits of the team's repository."""
+        published = self.store.refs() if self.store else {}
+        here = bare.types(self.store.git, wanted.values()) if self.store and self.store.path.is_dir() else {}
+        # In the store nothing is without what it reaches; what is in the archive might be.
+        new = [commit for commit in wanted.values() if commit not in here]
+        if new:
+            source = self._repository().git
+            known = bare.types(source, published.values())
+            packs.copy(source, self.git, new, [one for one, kind in known.items() if kind == "commit"], hold=(held,))
+        bare.move(self.git, {ref: ("", commit) for ref, commit in wanted.items()}, (held,))
+
+    @contextmanager
+    def _quarantine(self) -> Iterator[Path]:
+        """Objects of their own, above those of the archive."""
+        draft = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self.path))
+        try:
+            (draft / "pack").mkdir()
+            (draft / "info").mkdir()
+            # Each lender by name: git follows no relative path in the alternates of an alternate.
+            lenders = [self.path / "objects", *self._lenders()]
+            lines = [f"{os.path.relpath(place, draft)}\n" for place in lenders]
+            (draft / "info" / "alternates").write_text("".join(lines))
+            yield draft
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _check(self, draft: Path, told: Bundle, file: IO[bytes], held: int) -> None:
+        """Have the pack read into the quarantine, and see that nothing is missing; BundleRefused."""
+        git = Git(self.path, draft)
+        here = bare.types(git, told.prerequisites)
+        if missing := sorted(told.prerequisites - set(here)):
+            raise BundleRefused("The bundle builds upon commits that are not here.", missing=missing)
+        bounds = Bounds(_MEMORY, BUNDLE_LIMIT * 2)
+        if told.objects:
+            os.lseek(file.fileno(), told.offset, os.SEEK_SET)
+            words = (
+                "index-pack",
+                "--stdin",
+                "--fix-thin",
+                "--strict",
+                "--threads=2",
+                f"--max-input-size={BUNDLE_LIMIT}",
+            )
+            try:
+                git.run(*_FRUGAL, *words, stdin=file, timeout=_CHECK_SECONDS, hold=(held,), bounds=bounds)
+            except GitFailed as error:
+                raise BundleRefused(f"The bundle cannot be taken in: {error.message}") from error
+        kinds = bare.types(git, told.refs.values())
+        if any(kinds.get(commit) != "commit" for commit in told.refs.values()):
+            raise BundleRefused("The bundle names something else than commits that it has.")
+        known = {*self.tips().values(), *(self.store.refs().values() if self.store else ())}
+        wanted = bare.revisions(told.refs.values(), sorted(known))
+        try:
+            git.run("rev-list", "--objects", "--quiet", "--stdin", stdin=wanted, timeout=_CHECK_SECONDS, hold=(held,))
+        except GitFailed as error:
+            raise BundleRefused(f"The bundle lacks objects: {error.message}") from error
+
+    def _accept(self, draft: Path, held: int) -> None:
+        """Move the checked pack in; its index last, by which it is found."""
+        if _size(self.path) > ARCHIVE_LIMIT:
+            self._repack(held)
+            if _size(self.path) > ARCHIVE_LIMIT:
+                raise BundleRefused(f"The archive would become larger than {ARCHIVE_LIMIT} bytes.")
+        arrived = [path for path in (draft / "pack").iterdir() if path.suffix in {".pack", ".rev", ".idx"}]
+        for path in sorted(arrived, key=lambda path: path.suffix == ".idx"):
+            path.rename(self.path / "objects" / "pack" / path.name)
+
+    def _changes(self, git: Git, names: Names, wanted: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """What becomes of each ref, with what the branch loses set aside; BundleRefused."""
+        before = self.tips()
+        changes = {ref: (before.get(ref, ""), at) for ref, at in wanted.items() if before.get(ref) != at}
+        old, new = changes.get(names.branch, ("", ""))
+        if old and not bare.is_in(git, old, new):
+            aside = names.kept_as(old)
+            changes[aside] = (before.get(aside, ""), old)
+        if len({*before, *changes}) > KEPT_LIMIT:
+            raise BundleRefused(f"The archive would have more than {KEPT_LIMIT} refs.")
+        return changes
+
+    def _tidy(self, held: int) -> None:
+        if len(list((self.path / "objects" / "pack").glob("*.pack"))) > _PACKS:
+            self._repack(held)
+
+    def _repack(self, held: int) -> None:
+        self.git.run("repack", "-a", "-d", "-l", "-n", "-q", timeout=LONG, hold=(held,))
+
+
+_FRUGAL: Final = (
+    *("-c", "core.packedGitLimit=256m"),
+    *("-c", "core.packedGitWindowSize=16m"),
+    *("-c", "core.bigFileThreshold=32m"),
+    *("-c", "core.deltaBaseCacheLimit=64m"),
+)
+"""What keeps git within the memory that it is given."""
+
+
+def _clean(path: Path) -> None:
+    """Remove what killed gits have left; whoever has the archive's lock is alone, git itself included."""
+    for draft in path.glob(f"{_INCOMING}*"):
+        shutil.rmtree(draft, ignore_errors=True)
+    for left in [*path.glob("objects/pack/tmp_*"), *path.glob("*.lock"), *path.glob("refs/**/*.lock")]:
+        left.unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int:
+    """Bytes of all files below; links are not followed."""
+    return sum(entry.stat(follow_symlinks=False).st_size for entry in _files(path))
+
+
+def _files(path: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(Path(entry.path))
+            else:
+                yield entry

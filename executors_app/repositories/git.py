@@ -1,0 +1,303 @@
+"""The control plane's git: a named git directory, a built environment, bounds on time, output and memory.
+
+Nothing is discovered and nothing is inherited. ``GIT_DIR`` is always one of our own directories, so the only
+repository configuration that git reads is what ``bare.py`` wrote; system and user configuration are switched off.
+The guards overrule it once more: a key that runs a program or names another place must not matter even if one of
+our directories was tampered with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import selectors
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, ClassVar, Final
+
+from executors_app.errors import RepositoryUnusable
+
+OUTPUT_LIMIT: Final = 64 << 20
+"""Bytes of output that one call may return."""
+TIMEOUT: Final = 60.0
+LONG: Final = 3600.0
+"""Seconds for what moves a whole history."""
+_WORDS: Final = 2000
+_TERM_GRACE: Final = 2.0
+"""Seconds in which git removes its lock files before it is killed."""
+
+GUARDS: Final = (
+    *("-c", f"core.hooksPath={os.devnull}"),
+    *("-c", f"core.attributesFile={os.devnull}"),
+    *("-c", f"core.excludesFile={os.devnull}"),
+    *("-c", "core.fsmonitor=false"),
+    *("-c", "core.alternateRefsCommand=true"),
+    *("-c", "core.fsync=objects,reference"),
+    *("-c", "core.fsyncMethod=batch"),
+    # Files beside the objects that claim to know what a commit reaches. An agent may have written them, and a
+    # false claim would leave objects out.
+    *("-c", "core.commitGraph=false"),
+    *("-c", "core.multiPackIndex=false"),
+    *("-c", "pack.useBitmaps=false"),
+    *("-c", "repack.writeBitmaps=false"),
+    *("-c", "gc.auto=0"),
+    *("-c", "maintenance.auto=false"),
+    *("-c", "submodule.recurse=false"),
+    *("-c", "protocol.allow=never"),
+    *("-c", "log.showSignature=false"),
+    *("-c", "diff.external="),
+    *("-c", "core.quotePath=false"),
+    "--no-pager",
+)
+
+
+class GitFailed(RepositoryUnusable):
+    """git could not do what was asked of it."""
+
+    permanent: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one git may use, in bytes."""
+
+    memory: int
+    file: int
+    """The longest file that it may write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Git:
+    """Runs git on ``directory`` (a git directory of ours), with its objects elsewhere if ``objects`` says so."""
+
+    directory: Path
+    objects: Path | None = None
+
+    def run(
+        self,
+        *arguments: str,
+        stdin: bytes | IO[bytes] = b"",
+        limit: int = OUTPUT_LIMIT,
+        timeout: float = TIMEOUT,
+        hold: Sequence[int] = (),
+        bounds: Bounds | None = None,
+    ) -> bytes:
+        """Run git and return what it wrote; raises GitFailed, also where that is more than ``limit`` bytes.
+
+        ``hold``: descriptors of locks, which git keeps open as long as it lives, so that a lock outlasts a
+        caller that dies first.
+        """
+        said, more = self._run(arguments, stdin, limit=limit, timeout=timeout, hold=hold, bounds=bounds)
+        if more:
+            raise GitFailed(f"git {_verb(arguments)} wrote more than {limit} bytes.")
+        return said
+
+    def read(self, *arguments: str, limit: int, timeout: float = TIMEOUT) -> bytes:
+        """Run git and return the first ``limit`` bytes of what it wrote; raises GitFailed."""
+        return self._run(arguments, b"", limit=limit, timeout=timeout)[0]
+
+    def text(self, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT, hold: Sequence[int] = ()) -> str:
+        """``run``, as text without the last line end."""
+        return (
+            self.run(*arguments, stdin=stdin, timeout=timeout, hold=hold).decode(errors="surrogateescape").rstrip("\n")
+        )
+
+    def write(
+        self, into: IO[bytes], *arguments: str, stdin: bytes = b"", timeout: float = LONG, hold: Sequence[int] = ()
+    ) -> None:
+        """Run git with its output going to an open file; raises GitFailed."""
+        with _source(stdin) as source:
+            process = self._start(arguments, source, into, hold)
+            _finish([(process, arguments)], [], time.monotonic() + timeout)
+
+    def pipe(
+        self,
+        arguments: Sequence[str],
+        other: Git,
+        others: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float = LONG,
+        hold: Sequence[int] = (),
+    ) -> bytes:
+        """Run git here and hand what it writes to another git; what that one wrote. Raises GitFailed."""
+        with _source(stdin) as source:
+            first = self._start(arguments, source, subprocess.PIPE, hold)
+        try:
+            second = other._start(others, first.stdout, subprocess.PIPE, hold)
+        except GitFailed:
+            _end(first)
+            raise
+        if first.stdout:
+            first.stdout.close()  # the other's alone, so that each notices the end of the other
+            first.stdout = None
+        out = _Kept(second.stdout, OUTPUT_LIMIT)
+        # The second first: where it fails, the first only says that nobody reads any more.
+        _finish([(second, others), (first, arguments)], [out], time.monotonic() + timeout)
+        return bytes(out.data)
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        stdin: bytes | IO[bytes],
+        *,
+        limit: int,
+        timeout: float,
+        hold: Sequence[int] = (),
+        bounds: Bounds | None = None,
+    ) -> tuple[bytes, bool]:
+        until = time.monotonic() + timeout
+        with _source(stdin) if isinstance(stdin, bytes) else contextlib.nullcontext(stdin) as source:
+            process = self._start(arguments, source, subprocess.PIPE, hold)
+        if bounds:
+            _limit(process, bounds)
+        out = _Kept(process.stdout, limit)
+        _finish([(process, arguments)], [out], until)
+        return bytes(out.data[:limit]), len(out.data) > limit
+
+    def _start(
+        self, arguments: Sequence[str], stdin: IO[bytes] | None, stdout: int | IO[bytes], hold: Sequence[int]
+    ) -> subprocess.Popen[bytes]:
+        environment: dict[str, str] = {**_environment(), "GIT_DIR": str(self.directory)}
+        if self.objects is not None:
+            environment["GIT_OBJECT_DIRECTORY"] = str(self.objects)
+        try:
+            return subprocess.Popen(
+                [_executable(), *GUARDS, *arguments],
+                cwd=self.directory,
+                env=environment,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=tuple(hold),
+            )
+        except (OSError, ValueError) as error:
+            raise GitFailed(f"git {_verb(arguments)} could not be started in {self.directory}: {error}") from error
+
+
+class _Kept:
+    """What is kept of a pipe: the first ``limit`` bytes and one more, or (negative) the last ones."""
+
+    def __init__(self, pipe: IO[bytes] | None, limit: int):
+        self.pipe, self.limit, self.data = pipe, limit, bytearray()
+
+    def take(self, data: bytes) -> bool:
+        """Keep more; False where that is enough."""
+        self.data.extend(data)
+        if self.limit < 0:
+            del self.data[: self.limit]
+            return True
+        return len(self.data) <= self.limit
+
+
+def _finish(
+    running: Sequence[tuple[subprocess.Popen[bytes], Sequence[str]]], outputs: list[_Kept], until: float
+) -> None:
+    """See processes through to their end, or end them; raises GitFailed for the first that failed."""
+    words = [_Kept(process.stderr, -_WORDS) for process, _ in running]
+    try:
+        whole = _drain([*outputs, *words], until)
+        codes = [process.wait(max(0.1, until - time.monotonic())) for process, _ in running] if whole else []
+    except (TimeoutError, subprocess.TimeoutExpired):
+        raise GitFailed(f"git {_verb(running[0][1])} did not end in time.") from None
+    finally:
+        for process, _ in running:
+            _end(process)
+    for code, said, (_, arguments) in zip(codes, words, running, strict=False):
+        if code:
+            text = said.data.decode("utf-8", "replace").strip()
+            raise GitFailed(f"git {_verb(arguments)} failed: {text or f'exit code {code}'}", exit_code=code)
+
+
+def _drain(pipes: Iterable[_Kept], until: float) -> bool:
+    """Read until all have ended; False where one has given all that is wanted of it. Raises TimeoutError."""
+    with selectors.DefaultSelector() as selector:
+        for kept in pipes:
+            if kept.pipe:
+                selector.register(kept.pipe, selectors.EVENT_READ, kept)
+        while selector.get_map():
+            ready = selector.select(max(0.0, until - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 18)
+                if not data:
+                    selector.unregister(key.fileobj)
+                elif not key.data.take(data):
+                    return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number, patience in ((signal.SIGTERM, _TERM_GRACE), (signal.SIGKILL, None)):
+        if process.poll() is None:
+            # Not waited for yet, so the number of its group is nobody else's.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience)
+    for pipe in (process.stdout, process.stderr):
+        if pipe:
+            pipe.close()
+
+
+def _limit(process: subprocess.Popen[bytes], bounds: Bounds) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (bounds.memory, bounds.memory))
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (bounds.file, bounds.file))
+
+
+def _source(data: bytes) -> IO[bytes]:
+    """A file in memory to read from: a pipe would have to be written while the output is read."""
+    source = os.fdopen(os.memfd_create("git"), "w+b")
+    source.write(data)
+    source.seek(0)
+    return source
+
+
+def _verb(arguments: Sequence[str]) -> str:
+    """What was asked of git, without the options before it."""
+    return next((word for word in arguments if word[:1].isalpha() and "=" not in word), "")
+
+
+@cache
+def _executable() -> str:
+    found = shutil.which("git")
+    if found is None:
+        raise RepositoryUnusable("git is not on PATH.")
+    return found
+
+
+@cache
+def _environment() -> dict[str, str]:
+    search = [str(Path(_executable()).parent), "/usr/local/bin", "/usr/bin", "/bin"]
+    nowhere = "/nonexistent"
+    return {
+        "PATH": os.pathsep.join(dict.fromkeys(search)),
+        "HOME": nowhere,
+        "XDG_CONFIG_HOME": nowhere,
+        "LC_ALL": "C",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_SYSTEM": os.devnull,
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_ALLOW_PROTOCOL": "",
+        "GIT_PROTOCOL_FROM_USER": "0",
+        "GIT_SSH_COMMAND": "false",
+        "GIT_ASKPASS": "false",
+        "GIT_EDITOR": "false",
+        "GIT_PAGER": "cat",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+    }

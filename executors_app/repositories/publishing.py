@@ -1,0 +1,100 @@
+"""Brings a workspace's refs from its archive into the team's repository."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from executors_app.repositories import bare, checked_out, layout, packs, plain_files
+from executors_app.repositories.git import GitFailed
+from executors_app.repositories.names import Names
+
+if TYPE_CHECKING:
+    from executors_app.repositories.archive import Archive
+    from executors_app.repositories.team import TeamRepository
+
+_STALE: Final = 300.0
+"""Seconds after which a lock on a ref is one of a git that was killed: the longest it is held is one rename."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of each ref that was to be moved."""
+
+    moved: dict[str, str] = field(default_factory=dict)
+    """Refs, and the commits that they name now."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Refs, and why each was left as it is."""
+
+
+def publish(team: TeamRepository, archive: Archive, branch: str) -> Published:
+    """See ``TeamRepository.publish``."""
+    names = Names(archive.workspace_id, branch)
+    # One at a time for each workspace; git holds the lock too, so the objects of a killed call are never
+    # overtaken by the refs of the next.
+    with bare.locked(archive.path, folder=True) as held:
+        wanted = {ref: commit for ref, commit in archive.tips().items() if names.owns(ref)}
+        here = team.refs(names.branch, names.recovery, names.kept)
+        result = Published()
+        moves = {ref: (here.get(ref, ""), commit) for ref, commit in wanted.items() if here.get(ref) != commit}
+        for ref in list(moves):
+            if why := _reason_against(team.common, ref):
+                result.refused[ref] = why
+                del moves[ref]
+        if moves:
+            _send(team, archive, [commit for _, commit in moves.values()], held)
+            _move(team, names, moves, result, held)
+        return result
+
+
+def _reason_against(common: Path, ref: str) -> str:
+    """Why a ref must not be moved; empty where it may. Looks at files only."""
+    if ref.startswith("refs/heads/") and ref in checked_out.branches(common):
+        return "This branch is checked out in the repository or one of its worktrees."
+    if (plain_files.read(common / ref, layout.POINTER_LIMIT, follow=False) or b"").startswith(b"ref:"):
+        return "This is a symbolic ref in the repository."
+    lock = common / f"{ref}.lock"
+    with contextlib.suppress(OSError):
+        if time.time() - lock.lstat().st_mtime > _STALE:
+            lock.unlink()
+    return ""
+
+
+def _send(team: TeamRepository, archive: Archive, commits: Sequence[str], held: int) -> None:
+    """Let the repository have the commits with all that they reach."""
+    known = bare.types(archive.git, team.refs().values())
+    with packs.packed(archive.git, commits, [name for name, kind in known.items() if kind == "commit"]) as pack:
+        packs.unpack(pack, team.git, (held,))
+
+
+def _move(team: TeamRepository, names: Names, moves: dict[str, tuple[str, str]], result: Published, held: int) -> None:
+    """All at once, or, where one was moved by somebody meanwhile, each for itself."""
+    groups = {ref: _with_kept(team, names, ref, *pair) for ref, pair in moves.items()}
+    together = {ref: pair for group in groups.values() for ref, pair in group.items()}
+    try:
+        bare.move(team.git, together, (held,))
+    except GitFailed:
+        for ref, group in groups.items():
+            try:
+                bare.move(team.git, group, (held,))
+            except GitFailed as error:
+                result.refused[ref] = error.message
+            else:
+                result.moved.update({name: after for name, (_, after) in group.items()})
+    else:
+        result.moved.update({name: after for name, (_, after) in together.items()})
+
+
+def _with_kept(team: TeamRepository, names: Names, ref: str, before: str, after: str) -> dict[str, tuple[str, str]]:
+    """A move, and what the branch had here and has no more set aside with it."""
+    group = {ref: (before, after)}
+    if before and ref == names.branch and not bare.is_in(team.git, before, after):
+        aside = names.kept_as(before)
+        there = team.refs(aside).get(aside, "")
+        if there != before:
+            group[aside] = (there, before)
+    return group

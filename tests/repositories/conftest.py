@@ -1,0 +1,26 @@
+"""A team's repository, its object store, and the archive of one workspace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from executors_app.repositories.team import TeamRepository
+from tests.executors.repositories import make_repository
+from tests.repositories.workspaces import Place
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "team")
+
+
+@pytest.fixture
+def team(repository: Path) -> TeamRepository:
+    return TeamRepository.open(repository)
+
+
+@pytest.fixture
+def place(tmp_path: Path, repository: Path) -> Place:
+    return Place(tmp_path / "data", repository)

@@ -1,0 +1,356 @@
+"""What a workspace sends is checked before anything is changed, and can be had whole again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from executors_app.errors import BundleRefused, RepositoryUnusable
+from executors_app.repositories import archive as archives
+from executors_app.repositories import bundles
+from executors_app.repositories.archive import Archive
+from executors_app.repositories.git import GitFailed
+from tests.executors.repositories import commit, make_repository, run_git
+from tests.repositories.workspaces import (
+    BRANCH,
+    HEAD,
+    OTHER,
+    RECOVERY,
+    SESSION,
+    Place,
+    bundle,
+    grow,
+    turn,
+)
+
+
+@pytest.fixture
+def sandbox(place: Place, tmp_path: Path) -> Path:
+    place.begin()
+    return grow(place, tmp_path / "sandbox")
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_new_branch_begins_once_and_borrows_everything(place: Place, repository: Path) -> None:
+    archive = place.begin()
+    first = run_git(repository, "rev-parse", "HEAD")
+    assert archive.tips() == {HEAD: first}
+    commit(repository, "later", "x")
+    assert place.begin().tips() == {HEAD: first}
+    assert not list((archive.path / "objects").rglob("*.pack"))
+    assert archive.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_data_directory_can_be_moved(place: Place, sandbox: Path) -> None:
+    turn(place, sandbox, "one")
+    moved = place.root.rename(place.root.with_name("moved"))
+    archive = Archive.of(moved, SESSION)
+    assert run_git(archive.path, "log", "--format=%s", BRANCH) == "Write one\nWrite README"
+
+
+def test_a_base_that_is_not_published_is_brought_along(place: Place, repository: Path, tmp_path: Path) -> None:
+    run_git(repository, "checkout", "--quiet", "-b", "kandev/abcdef123456")
+    made = commit(repository, "of another session", "x")
+    archive = place.begin("kandev/abcdef123456")
+    assert archive.tips() == {HEAD: made}
+    assert place.store.refs().keys() == {"refs/heads/main"}
+    sandbox = grow(place, tmp_path / "sandbox")
+    assert (sandbox / "of another session").exists()
+    turn(place, sandbox, "more")
+    assert run_git(grow(place, tmp_path / "far", borrow=False), "rev-list", "--count", "HEAD") == "3"
+
+
+def test_work_comes_home_and_a_second_time_changes_nothing(place: Place, sandbox: Path) -> None:
+    made = commit(sandbox, "one", "work\n")
+    run_git(sandbox, "update-ref", RECOVERY, made)
+    sent = bundle(sandbox, f"{made}~1..{HEAD}", RECOVERY)
+    archive = place.archive
+    assert archive.take_in(sent, BRANCH) == {HEAD: made, RECOVERY: made}
+    before = files(archive.path)
+    assert archive.take_in(sent, BRANCH) == {HEAD: made, RECOVERY: made}
+    assert files(archive.path) == before
+    run_git(archive.path, "fsck", "--full", "--strict")
+
+
+def test_what_a_branch_loses_is_set_aside(place: Place, sandbox: Path) -> None:
+    lost = turn(place, sandbox, "lost")
+    run_git(sandbox, "reset", "--quiet", "--hard", "HEAD~1")
+    made = turn(place, sandbox, "instead")
+    assert place.archive.tips() == {HEAD: made, f"refs/kandev/kept/{SESSION}/{lost[:12]}": lost}
+
+
+def test_a_branch_goes_back_by_a_bundle_without_a_pack(place: Place, sandbox: Path, tmp_path: Path) -> None:
+    lost = turn(place, sandbox, "lost")
+    first = run_git(sandbox, "rev-parse", "HEAD~1")
+    (tmp_path / "back").write_text(f"# v2 git bundle\n{first} {HEAD}\n\n")
+    assert place.archive.take_in(tmp_path / "back", BRANCH)[HEAD] == first
+    assert place.archive.tips()[f"refs/kandev/kept/{SESSION}/{lost[:12]}"] == lost
+
+
+STRANGE = [
+    "refs/heads/main",
+    "refs/heads/kandev/abcdef123456",
+    f"refs/kandev/recovery/{OTHER}",
+    f"refs/kandev/kept/{OTHER}/0123456789ab",
+    f"refs/kandev/kept/{SESSION}/../{OTHER}/0123456789ab",
+    f"refs/kandev/kept/{SESSION}/x",
+    f"refs/kandev/kept/{SESSION}",
+    f"refs/kandev/arrived/{SESSION}/0123456789ab",
+    "refs/tags/v1",
+    "refs/replace/0123456789012345678901234567890123456789",
+    "refs/heads/kandev/1234567890ab/x",
+    "refs/heads/kandev/1234567890ab.lock",
+]
+
+
+@pytest.mark.parametrize("ref", STRANGE)
+def test_a_bundle_may_name_no_ref_but_the_workspaces(ref: str, place: Place, sandbox: Path, tmp_path: Path) -> None:
+    made = commit(sandbox, "one", "work\n")
+    pack = bundle(sandbox).read_bytes().partition(b"\n\n")[2]
+    (tmp_path / "sent").write_bytes(f"# v2 git bundle\n{made} {HEAD}\n{made} {ref}\n\n".encode() + pack)
+    before = files(place.archive.path)
+    with pytest.raises(BundleRefused, match="not this workspace's"):
+        place.archive.take_in(tmp_path / "sent", BRANCH)
+    assert files(place.archive.path) == before
+
+
+def _pack(sandbox: Path) -> tuple[str, bytes]:
+    made = commit(sandbox, "one", "work\n")
+    return made, bundle(sandbox).read_bytes().partition(b"\n\n")[2]
+
+
+def test_a_damaged_bundle_changes_nothing_wherever_it_is_cut(place: Place, sandbox: Path, tmp_path: Path) -> None:
+    made = commit(sandbox, "one", "work\n")
+    whole = bundle(sandbox).read_bytes()
+    before, sent = files(place.archive.path), tmp_path / "sent"
+    head = whole.index(b"\n\n") + 2
+    cuts = {*range(0, head, 7), *range(head + 1, len(whole), 53), len(whole) - 1}
+    for cut in sorted(cuts):
+        sent.write_bytes(whole[:cut])
+        with pytest.raises(BundleRefused):
+            place.archive.take_in(sent, BRANCH)
+    for flip in range(head + 12, len(whole), 47):
+        sent.write_bytes(whole[:flip] + bytes([whole[flip] ^ 1]) + whole[flip + 1 :])
+        with pytest.raises(BundleRefused):
+            place.archive.take_in(sent, BRANCH)
+    assert files(place.archive.path) == before
+    sent.write_bytes(whole)
+    assert place.archive.take_in(sent, BRANCH)[HEAD] == made
+
+
+HEADS = {
+    "another version": b"# v4 git bundle\n\n",
+    "a filter": b"# v3 git bundle\n@filter=blob:none\n\n",
+    "a capability of version 2": b"# v2 git bundle\n@object-format=sha1\n\n",
+    "an unknown format": b"# v3 git bundle\n@object-format=md5\n\n",
+    "a strange line": b"# v2 git bundle\nHEAD\n\n",
+    "a short name": b"# v2 git bundle\n0123 refs/heads/x\n\n",
+    "a long name": b"# v2 git bundle\n" + b"0" * 64 + b" refs/heads/x\n\n",
+    "bytes that are no text": b"# v2 git bundle\n\xff\n\n",
+    "too many refs": b"# v2 git bundle\n" + b"".join(b"%040d refs/x/%d\n" % (n, n) for n in range(600)) + b"\n",
+    "a ref twice": b"# v2 git bundle\n%040d refs/x\n%040d refs/x\n\n" % (1, 2),
+    "an endless head": b"# v2 git bundle\n" + b"-%040d\n" % 1 * 10_000,
+    "no pack": b"# v2 git bundle\n\nPACKAGE------",
+    "too many objects": b"# v2 git bundle\n\nPACK\0\0\0\2\xff\xff\xff\xff",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("what", HEADS)
+def test_a_strange_beginning_is_refused(what: str, place: Place, tmp_path: Path) -> None:
+    (tmp_path / "sent").write_bytes(HEADS[what])
+    with pytest.raises(BundleRefused):
+        place.archive.take_in(tmp_path / "sent", BRANCH)
+
+
+def test_a_bundle_of_another_format_is_refused(place: Place, sandbox: Path, tmp_path: Path) -> None:
+    (tmp_path / "sent").write_bytes(b"# v3 git bundle\n@object-format=sha256\n\n")
+    with pytest.raises(BundleRefused, match="another object format"):
+        place.archive.take_in(tmp_path / "sent", BRANCH)
+
+
+def test_commits_that_the_archive_lacks_are_named(place: Place, sandbox: Path) -> None:
+    missing = commit(sandbox, "one", "work\n")
+    commit(sandbox, "two", "work\n")
+    with pytest.raises(BundleRefused) as refused:
+        place.archive.take_in(bundle(sandbox, f"HEAD~1..{HEAD}"), BRANCH)
+    assert refused.value.details["missing"] == [missing]
+    assert refused.value.code == "bundle_refused"
+
+
+def test_a_pack_that_lacks_objects_is_refused(place: Place, sandbox: Path, tmp_path: Path) -> None:
+    made = commit(sandbox, "one", "work\n")
+    pack = run_git(sandbox, "pack-objects", "-q", str(tmp_path / "part"), stdin=_names(tmp_path, made))
+    data = (tmp_path / f"part-{pack}.pack").read_bytes()
+    (tmp_path / "sent").write_bytes(f"# v2 git bundle\n{made} {HEAD}\n\n".encode() + data)
+    before = files(place.archive.path)
+    with pytest.raises(BundleRefused):
+        place.archive.take_in(tmp_path / "sent", BRANCH)
+    assert files(place.archive.path) == before
+
+
+def _names(tmp_path: Path, *names: str) -> Path:
+    (tmp_path / "names").write_text("".join(f"{name}\n" for name in names))
+    return tmp_path / "names"
+
+
+def test_a_pack_with_a_broken_tree_is_refused(place: Place, sandbox: Path, tmp_path: Path) -> None:
+    blob = run_git(sandbox, "rev-parse", "HEAD:README")
+    (tmp_path / "tree").write_bytes(b"100644 .git\0" + bytes.fromhex(blob))
+    tree = run_git(sandbox, "hash-object", "--literally", "-t", "tree", "-w", str(tmp_path / "tree"))
+    made = run_git(sandbox, "commit-tree", tree, "-p", "HEAD", "-m", "evil")
+    run_git(sandbox, "update-ref", HEAD, made)
+    with pytest.raises(BundleRefused, match="hasDotgit"):
+        place.archive.take_in(bundle(sandbox, f"{made}~1..{HEAD}"), BRANCH)
+    assert made not in place.archive.tips().values()
+
+
+def test_a_ref_that_is_no_commit_is_refused(place: Place, sandbox: Path, tmp_path: Path) -> None:
+    made = commit(sandbox, "one", "work\n")
+    tree = run_git(sandbox, "rev-parse", f"{made}^{{tree}}")
+    pack = bundle(sandbox).read_bytes().partition(b"\n\n")[2]
+    (tmp_path / "sent").write_bytes(f"# v2 git bundle\n{tree} {RECOVERY}\n\n".encode() + pack)
+    with pytest.raises(BundleRefused, match="something else than commits"):
+        place.archive.take_in(tmp_path / "sent", BRANCH)
+
+
+@pytest.mark.parametrize("what", ["BUNDLE_LIMIT", "ARCHIVE_LIMIT", "KEPT_LIMIT"])
+def test_sizes_are_limited(what: str, place: Place, sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(sandbox, "one", os.urandom(40_000).hex())
+    run_git(sandbox, "update-ref", RECOVERY, "HEAD")
+    sent, before = bundle(sandbox, HEAD, RECOVERY), files(place.archive.path)
+    monkeypatch.setattr(archives, what, 1 if what == "KEPT_LIMIT" else 20_000)
+    with pytest.raises(BundleRefused, match=r"longer|larger|more than"):
+        place.archive.take_in(sent, BRANCH)
+    assert files(place.archive.path) == before
+
+
+def test_many_turns_leave_few_packs_and_lose_nothing(
+    place: Place, sandbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "_PACKS", 3)
+    for number in range(8):
+        turn(place, sandbox, f"file-{number}")
+    archive = place.archive
+    assert len(list(archive.path.glob("objects/pack/*.pack"))) <= 4
+    assert run_git(archive.path, "rev-list", "--count", BRANCH) == "9"
+    run_git(archive.path, "fsck", "--full", "--strict")
+
+
+@pytest.mark.parametrize("object_format", ["sha1", "sha256"])
+def test_a_whole_archive_goes_into_one_bundle_and_comes_back(object_format: str, tmp_path: Path) -> None:
+    path = tmp_path / "team"
+    path.mkdir()
+    run_git(path, "init", "--quiet", f"--object-format={object_format}")
+    commit(path, "README", "hello\n")
+    place = Place(tmp_path / "data", path)
+    archive = place.begin()
+    sandbox = grow(place, tmp_path / "sandbox")
+    made = turn(place, sandbox, "one")
+    archive.export(tmp_path / "whole")
+    elsewhere = Archive.of(tmp_path / "elsewhere", SESSION)
+    assert not elsewhere.exists()
+    assert elsewhere.take_in(tmp_path / "whole", BRANCH) == {HEAD: made} == archive.tips()
+    run_git(elsewhere.path, "fsck", "--full", "--strict")
+    run_git(tmp_path, "clone", "--quiet", "-b", BRANCH, str(tmp_path / "whole"), str(tmp_path / "clone"))
+    archive.export(tmp_path / "nothing", without=[made, "0" * len(made)])
+    assert elsewhere.take_in(tmp_path / "nothing", BRANCH) == {HEAD: made}
+
+
+def test_a_seed_says_what_a_sandbox_needs(place: Place, repository: Path) -> None:
+    run_git(repository, "config", "user.name", "Somebody")
+    (repository / ".git/hooks").mkdir(exist_ok=True)
+    (repository / ".git/hooks/pre-push").write_text("#!/bin/sh\n")
+    (repository / ".git/hooks/pre-push").chmod(0o755)
+    run_git(repository, "branch", "other")
+    archive = place.begin()
+    first = archive.tips()[HEAD]
+    head, pack = place.seed(borrow=True)
+    assert head == {
+        "version": 1,
+        "branch": BRANCH,
+        "refs": {"refs/heads/main": first, "refs/heads/other": first, HEAD: first},
+        "objects": [str(place.store.objects)],
+        "complete": True,
+        "object_format": "sha1",
+        "identity": {"name": "Somebody"},
+        "remotes": {},
+        "exclude": (repository / ".git/info/exclude").read_text()
+        if (repository / ".git/info/exclude").exists()
+        else "",
+        "hooks": {"pre-push": "IyEvYmluL3NoCg=="},
+    }
+    assert pack[:4] == b"PACK"
+    assert int.from_bytes(pack[8:12], "big") == 0
+    head, pack = place.seed(borrow=False)
+    assert (head["refs"], head["objects"]) == ({"refs/heads/main": first, HEAD: first}, [])
+    assert int.from_bytes(pack[8:12], "big") == 3
+    head, pack = place.seed(borrow=False, whole=False)
+    assert (head["complete"], pack) == (False, b"")
+
+
+def test_refs_of_older_workspaces_are_taken_over(place: Place, repository: Path, sandbox: Path) -> None:
+    place.archive.remove()
+    for ref in (RECOVERY, f"refs/kandev/recovery/{OTHER}", f"refs/kandev/arrived/{SESSION}/0"):
+        made = commit(repository, "old work", ref)
+        run_git(repository, "update-ref", ref, made)
+    run_git(repository, "update-ref", HEAD, made)
+    run_git(repository, "reset", "--quiet", "--hard", "HEAD~3")
+    kept = run_git(repository, "rev-parse", RECOVERY)
+    assert place.archive.adopt(BRANCH) == {HEAD: made, RECOVERY: kept}
+    assert place.archive.adopt(BRANCH) == {}
+    run_git(place.archive.path, "fsck", "--full", "--strict")
+
+
+def test_a_removed_archive_is_gone_and_can_begin_anew(place: Place, sandbox: Path) -> None:
+    turn(place, sandbox, "one")
+    place.archive.remove()
+    place.archive.remove()
+    assert not list((place.root / "archives").iterdir())
+    assert place.begin().tips().keys() == {HEAD}
+
+
+def test_a_ref_that_moved_meanwhile_is_not_dropped(place: Place, sandbox: Path) -> None:
+    old = place.archive.tips()
+    turn(place, sandbox, "one")
+    with pytest.raises(GitFailed):
+        place.archive.drop(old)
+    place.archive.drop(place.archive.tips())
+    assert place.archive.tips() == {}
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "../x", "-x", "x\n", "ü"])
+def test_an_id_that_could_name_another_place_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RepositoryUnusable):
+        Archive.of(tmp_path, name)
+
+
+@pytest.mark.parametrize("name", ["main", "kandev/", "kandev/one", "kandev/1234567890ab/x", "-kandev/1234567890ab"])
+def test_a_branch_that_is_no_workspaces_is_refused(name: str, place: Place, sandbox: Path) -> None:
+    with pytest.raises(RepositoryUnusable, match="not the branch of a workspace"):
+        place.archive.take_in(bundle(sandbox), name)
+
+
+def test_what_killed_calls_have_left_is_cleaned_away(place: Place, sandbox: Path) -> None:
+    path = place.archive.path
+    shutil.copytree(path / "objects", path / "incoming-x")
+    (path / "refs/heads/kandev").mkdir(exist_ok=True)
+    for name in ("objects/pack/tmp_pack_x", f"{HEAD}.lock", "packed-refs.lock"):
+        (path / name).write_text("")
+    turn(place, sandbox, "one")
+    assert not [*path.glob("incoming-*"), *path.rglob("tmp_*"), *path.rglob("*.lock")]
+
+
+def test_bundles_that_are_written_can_be_parsed(place: Place, sandbox: Path, tmp_path: Path) -> None:
+    made = turn(place, sandbox, "one")
+    place.archive.export(tmp_path / "sent", without=[f"{made}"])
+    with (tmp_path / "sent").open("rb") as file:
+        told = bundles.parse(file)
+    assert (told.refs, told.prerequisites, told.objects) == ({HEAD: made}, frozenset({made}), 0)
+    assert make_repository(tmp_path / "unused").is_dir()
