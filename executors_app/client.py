@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, cast
+from typing import IO, Any, Final, cast
 from urllib.parse import quote
 
 import aiohttp
 
 from executors_app.agentctl.places.answers import check_execution, read_json
 from executors_app.agentctl.places.bulk_status import StatusTarget, observe_statuses
+from executors_app.agentctl.places.workspace_root import LARGEST_BUNDLE
 from executors_app.agentctl.protocol import GENERATION_HEADER, Code, Job
 from executors_app.domain import ExecutionFacts
-from executors_app.errors import AgentctlRefused, JobsUnsupported
+from executors_app.errors import AgentctlRefused, JobsUnsupported, LaunchFailed, WorkspaceGone
 from executors_app.event_stream import EventStream
 from executors_app.shell_stream import ShellStream
 from executors_app.wire import TIMEOUT, Wire, open_http, trust_of
 
 __all__ = ["AgentctlClient", "EventStream", "ShellStream", "StatusTarget", "observe_statuses", "open_http"]
+
+_MAKE_WITHIN: Final = 900.0
 
 
 class AgentctlClient:
@@ -134,6 +137,35 @@ class AgentctlClient:
     async def restore_snapshot(self, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Bring the working tree back from the session's hidden ref."""
         return await self._wire.post("/snapshot/restore", body or {}, timeout=120)
+
+    async def make_workspace(self) -> bool:
+        """Have a deleted work tree made again; False where nothing was missing.
+
+        Refusals: ``worktree_missing`` (nothing is left to make it from), ``git_failed``.
+        """
+        return (await self._wire.post("/workspace", {}, timeout=_MAKE_WITHIN)).get("made") is True
+
+    async def ensure_workspace(self) -> None:
+        """Have the work tree made again if it was deleted under a live agentctl; raises WorkspaceGone, LaunchFailed."""
+        if (await self.status())["workspace"]["exists"]:
+            return
+        try:
+            await self.make_workspace()
+        except AgentctlRefused as error:
+            if error.refusal == Code.WORKTREE_MISSING:
+                raise WorkspaceGone(error.message) from error
+            if error.refusal != Code.NOT_FOUND:  # an earlier release's: its work tree comes back with its next start
+                raise LaunchFailed(f"The deleted worktree could not be made again: {error.message}") from error
+
+    async def work(self, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
+        """Write a git bundle of what the session has made and is not among the commits ``known``.
+
+        Returns the commits of its branch and snapshots, by ref; the bundle is empty where nothing is new. Refusals:
+        ``worktree_missing``, ``git_failed``.
+        """
+        body = {"known": list(known)}
+        answer = await self._wire.download("/work", body, into, limit=LARGEST_BUNDLE, timeout=_MAKE_WITHIN)
+        return {str(ref): str(commit) for ref, commit in dict(answer["refs"]).items()}
 
     async def start_job(self, job_id: str, request: Mapping[str, Any]) -> Job:
         """Have a script run in the workspace, once: the same id again answers how far it has come.

@@ -11,8 +11,8 @@ from django.conf import settings
 from executors_app.agentctl import identity
 from executors_app.agentctl.places.disk import Disk
 from executors_app.agentctl.places.state_directory import StateDirectory
-from executors_app.agentctl.places.worktrees import Worktree
-from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
+from executors_app.domain import ExecutionFacts, WorkspaceState
+from executors_app.repositories.team import TeamRepository
 
 
 class KeptOnThisDisk:
@@ -33,17 +33,12 @@ class KeptOnThisDisk:
 
 def disk() -> Disk:
     """Our data directory."""
-    return Disk(Path(settings.KANDEV_DATA_DIR))
+    return Disk(Path(settings.KANDEV_DATA_DIR), TeamRepository.open)
 
 
 def places_of(execution_id: str) -> StateDirectory:
     """The state directory of an execution."""
     return disk().places_of(execution_id)
-
-
-def make_worktree(spec: LaunchSpec) -> Worktree:
-    """Make the launch's worktree or find it; blocks. Raises WorkspaceGone, RepositoryUnusable."""
-    return disk().make_worktree(spec)
 
 
 def workspace_of(one: ExecutionFacts) -> tuple[WorkspaceState, str]:

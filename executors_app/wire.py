@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from io import BytesIO
-from typing import Any, Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 import aiohttp
 import orjson
@@ -148,6 +148,30 @@ class Wire:
             raise error_of(status, body)
         return body
 
+    async def download(
+        self, path: str, body: Mapping[str, Any], into: IO[bytes], *, limit: int, timeout: float
+    ) -> dict[str, Any]:
+        """Post a JSON object; the first line of the answer is returned, the rest is written to ``into``.
+
+        AgentctlForeign where there are more than ``limit`` bytes.
+        """
+        headers = self._headers | {"Content-Type": "application/json"}
+        try:
+            async with asyncio.timeout(timeout), self._pool() as http:
+                call = http.post(
+                    self._url + path,
+                    data=BytesIO(orjson.dumps(dict(body))),
+                    headers=headers,
+                    allow_redirects=False,
+                    ssl=self._trust,
+                )
+                async with call as response:
+                    if not 200 <= response.status < 300:
+                        raise error_of(response.status, await _read_capped(response))
+                    return await _read_parted(response, into, limit)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _unreachable(error) from error
+
     def _pool(self) -> Any:
         return open_http() if self._http is None else nullcontext(self._http)
 
@@ -161,6 +185,22 @@ async def _read_capped(response: aiohttp.ClientResponse) -> bytes:
             raise too_large()
         parts.append(part)
     return b"".join(parts)
+
+
+async def _read_parted(response: aiohttp.ClientResponse, into: IO[bytes], limit: int) -> dict[str, Any]:
+    """The object of the first line; the rest goes into the file."""
+    head, size = b"", 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > limit or len(head) > MAX_ANSWER:
+            raise too_large()
+        if head.endswith(b"\n"):
+            await asyncio.to_thread(into.write, part)
+            continue
+        line, end, rest = part.partition(b"\n")
+        head += line + end
+        await asyncio.to_thread(into.write, rest)
+    return read_json(200, head)
 
 
 def _unreachable(error: Exception) -> ExecutorError:

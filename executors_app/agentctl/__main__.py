@@ -2,7 +2,8 @@
 
 ``serve`` is the far end of one session, ``host`` the daemon that starts many on a machine of its own.
 Exit codes: 0 ended in good order, 2 could not start, 3 another one has the state or root directory
-(its ready info is on standard output).
+(its ready info is on standard output), 4 the workspace cannot be made (the reason is the last line of
+standard output, and in the ready file).
 """
 
 from __future__ import annotations
@@ -20,10 +21,19 @@ from executors_app import crash_points
 from executors_app.agentctl import control_group, two_users
 from executors_app.agentctl.agent_life import Create
 from executors_app.agentctl.child_environment import arm_crash_point
-from executors_app.agentctl.command_line import address, give_up, log_to_stderr, report_the_first
+from executors_app.agentctl.command_line import (
+    address,
+    give_up,
+    log_to_stderr,
+    report_the_first,
+    report_the_workspace,
+)
 from executors_app.agentctl.instance_lock import Held, InstanceLock
+from executors_app.agentctl.places.workspace_root import ROOT
+from executors_app.agentctl.preparation import Preparation
 from executors_app.agentctl.serving import Options, known_drivers, serve
 from executors_app.agentctl.sidecar import Execution
+from executors_app.errors import ExecutorError
 
 HOST: Final = "host"
 _SHORTEST_TOKEN: Final = 16
@@ -50,9 +60,13 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, Create] | None
     crash_points.reached("agentctl.lock_taken")
     execution_id = options.execution.execution_id
     try:
+        if options.execution.preparation is not None:
+            options.execution.preparation.at_start()
         control_group.enter(execution_id)
         asyncio.run(serve(options, lock, known_drivers() if drivers is None else drivers))
-    except OSError as error:
+    except ExecutorError as error:
+        return report_the_workspace(error, options.ready_file)
+    except (OSError, ValueError) as error:
         return give_up(error)
     finally:
         control_group.leave(execution_id)
@@ -91,6 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--execution-id", required=True, metavar="ID")
     add("--token-file", type=Path, required=True, metavar="FILE", help="holds the bearer token; 0600")
     add("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
+    add("--seed", type=Path, metavar="FILE", help="what the workspace is made of, unless it is there")
+    add("--root", type=Path, default=ROOT, metavar="DIR", help="the directory with the workspace's own repository")
     add("--ready-file", type=Path, metavar="FILE", help="written once it listens")
     add("--hold-socket", type=Path, metavar="SOCKET", help="where a sprite is told to stay awake while an agent lives")
     add("--run-as", metavar="UID:GID", help="whose files and children these are; agentctl itself is out of their reach")
@@ -102,13 +118,16 @@ def _options(arguments: argparse.Namespace) -> Options:
     host, port = address(arguments.listen)
     state_dir: Path = arguments.state_dir.absolute()
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = arguments.worktree_of or arguments.session_id
+    workspace = arguments.workspace.absolute()
     execution = Execution(
         execution_id=arguments.execution_id,
         session_id=arguments.session_id,
-        workspace=arguments.workspace.absolute(),
+        workspace=workspace,
         state_dir=state_dir,
         labels=dict(_label(text) for text in arguments.label),
         worktree_id=arguments.worktree_of,
+        preparation=Preparation(arguments.seed, arguments.root, owner, workspace) if arguments.seed else None,
     )
     return Options(execution, _token(arguments.token_file), host, port, arguments.ready_file, arguments.hold_socket)
 

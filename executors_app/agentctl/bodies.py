@@ -16,6 +16,8 @@ from executors_app.agentctl.protocol import GENERATION_HEADER
 from executors_app.agentctl.refusals import invalid
 
 _ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_MOST_COMMITS: Final = 100
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _LONGEST_START: Final = 600.0
 _LONGEST_GRACE: Final = 60.0
@@ -184,3 +186,11 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 def _wrong(name: str, why: str) -> Exception:
     return invalid(f"{name} {why}", field=name)
+
+
+def commits_of(body: Mapping[str, Any], name: str) -> list[str]:
+    """A list of commit ids; raises Refused."""
+    found = texts(body, name)
+    if len(found) > _MOST_COMMITS or not all(map(_COMMIT.fullmatch, found)):
+        raise invalid(f"{name} must be up to {_MOST_COMMITS} commit ids", field=name)
+    return found

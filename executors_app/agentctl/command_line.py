@@ -11,9 +11,11 @@ import orjson
 
 from executors_app.agentctl.durable_files import replace_file
 from executors_app.agentctl.instance_lock import Held
+from executors_app.errors import ExecutorError
 
 COULD_NOT_START: Final = 2
 HELD_BY_ANOTHER: Final = 3
+NO_WORKSPACE: Final = 4
 
 
 def log_to_stderr() -> None:
@@ -38,6 +40,16 @@ def report_the_first(held: Held, ready_file: Path | None) -> int:
         replace_file(ready_file, ready)  # its starter died, or deleted it in good faith
     sys.stdout.write(ready.decode() + "\n")
     return HELD_BY_ANOTHER
+
+
+def report_the_workspace(error: ExecutorError, ready_file: Path | None) -> int:
+    """Say why the workspace cannot be made, where the launcher looks for it; the exit code."""
+    permanent = {} if error.permanent else {"permanent": False}
+    answer = orjson.dumps({"error": error.code, "message": error.message, **permanent})
+    if ready_file is not None:
+        replace_file(ready_file, answer)
+    sys.stdout.write(answer.decode() + "\n")
+    return NO_WORKSPACE
 
 
 def give_up(error: Exception) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 _PREFIX: Final = "refs/kandev/recovery/"
-_KEPT: Final = "refs/kandev/kept/"
+KEPT: Final = "refs/kandev/kept/"
 _SESSION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _LINE: Final = re.compile(r"^Kandev-(Head|Index|Session): (\S+)$", re.MULTILINE)
 NONE: Final = "none"
@@ -78,6 +78,6 @@ def bring_back(git: RunGit, recovery: Recovery) -> None:
 
 def set_aside(git: RunGit, recovery: Recovery) -> str:
     """Keep a recovery under a ref of its own, which no later one replaces; returns that ref."""
-    ref = f"{_KEPT}{recovery.session_id}/{recovery.commit[:16]}"
+    ref = f"{KEPT}{recovery.session_id}/{recovery.commit[:16]}"
     git("update-ref", ref, recovery.commit)
     return ref

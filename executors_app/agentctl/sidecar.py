@@ -23,6 +23,7 @@ from executors_app.agentctl.journal import Journal, Limits
 from executors_app.agentctl.journal_files import journal_directory
 from executors_app.agentctl.memory import Memory, Token
 from executors_app.agentctl.permissions import Permissions
+from executors_app.agentctl.preparation import Preparation
 from executors_app.agentctl.protocol import MARKER, PROTOCOL_VERSION, Code, Kind, Status
 from executors_app.agentctl.refusals import Refused
 from executors_app.agentctl.turns import Turns
@@ -45,6 +46,8 @@ class Execution:
     labels: Mapping[str, str] = field(default_factory=dict)
     worktree_id: str = ""
     """The session whose worktree the workspace is, and under whose name it is kept; empty: its own."""
+    preparation: Preparation | None = None
+    """How the workspace is made; None: somebody else has made it."""
 
 
 class Sidecar:
@@ -77,7 +80,7 @@ class Sidecar:
             drivers=drivers,
             marker={MARKER: execution.execution_id},
         )
-        self.workspace = Workspace(execution.workspace, {MARKER: execution.execution_id})
+        self.workspace = Workspace(execution.workspace, {MARKER: execution.execution_id}, execution.preparation)
         self.jobs = Jobs(execution.workspace, Records(state, self.memory), {MARKER: execution.execution_id})
         kept_as = execution.worktree_id or execution.session_id
         self.keeper = Keeper(self.workspace, kept_as, state, self.journal)

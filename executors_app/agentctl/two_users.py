@@ -45,16 +45,25 @@ def of_children() -> dict[str, Any]:
     return {"user": os.geteuid(), "group": os.getegid(), "extra_groups": []}
 
 
+def become_owner() -> None:
+    """In a forked child: be wholly the owner, without group, capability or way back. Raises OSError."""
+    uid, gid = os.geteuid(), os.getegid()
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    _keep_only(None)
+
+
 def _prctl(option: int, value: int) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise PermissionError(number, f"prctl {option}: {os.strerror(number)}")
 
 
-def _keep_only(capability: int) -> None:
-    """Of all that the kernel lets root do, keep one thing; a child that is another loses that too."""
+def _keep_only(capability: int | None) -> None:
+    """Of all that the kernel lets root do, keep one thing or nothing; a child that is another loses that too."""
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
-    bit = 1 << capability
+    bit = 0 if capability is None else 1 << capability
     sets = (ctypes.c_uint32 * 6)(bit, bit, 0, 0, 0, 0)
     if ctypes.CDLL(None, use_errno=True).capset(header, sets) != 0:
         number = ctypes.get_errno()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -93,6 +94,19 @@ def fetch(engine: Engine, container: str, path: str, into: Path) -> bool:
             plain = [one for one in tar if one.isreg() or one.isdir()]
             tar.extractall(into, plain, filter="data")
         return True
+
+
+def fetch_file(engine: Engine, container: str, path: str, into: IO[bytes]) -> None:
+    """Copy one regular file into an open one of ours. Blocks; LaunchFailed where there is none."""
+    with _fetched(engine, container, path) as packed:
+        if packed is not None:
+            with tarfile.open(fileobj=packed, mode="r:") as tar:
+                first = tar.next()
+                file = tar.extractfile(first) if first is not None and first.isreg() else None
+                if file is not None:
+                    shutil.copyfileobj(file, into)
+                    return
+    raise LaunchFailed(f"The container has no file {path}.")
 
 
 @contextmanager

@@ -9,18 +9,14 @@ from typing import Any, Final
 
 import orjson
 
-from executors_app import errors
-from executors_app.agentctl.places import volume
+from executors_app.agentctl.places import workspace_root
 from executors_app.containers import names as docker_names
 from executors_app.containers.config import DockerConfig
 from executors_app.containers.engine import Engine, EngineRefused
 from executors_app.containers.launch import confined, image_of
-from executors_app.errors import ExecutorError, LaunchFailed
+from executors_app.errors import LaunchFailed
 
 _WITHIN: Final = 900.0
-_ERRORS: Final[Mapping[str, type[ExecutorError]]] = {
-    one.code: one for one in (errors.WorkspaceGone, errors.RepositoryUnusable)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +36,7 @@ class Helper:
         self._remove(engine, name)  # of one who died over it: nobody else is at it
         options = {
             "image": image_of(self.config),
-            "entrypoint": ["python3", "-P", "-m", volume.__name__],
+            "entrypoint": ["python3", "-P", "-m", workspace_root.__name__],
             "command": list(arguments),
             "user": self.user,
             "labels": docker_names.helper_labels_of(self.execution_id, self.session_id),
@@ -69,8 +65,8 @@ class Helper:
             raise LaunchFailed(f"The workspace could not be prepared: {said}") from error
         if not isinstance(answer, dict):
             raise LaunchFailed(f"The workspace could not be prepared: {said}")
-        if code := answer.get("error"):
-            raise _ERRORS.get(code, LaunchFailed)(str(answer.get("message", "")))
+        if "error" in answer:
+            raise workspace_root.error_of(answer)
         return answer
 
     @staticmethod

@@ -24,7 +24,7 @@ from executors_app.agentctl.protocol import MARKER
 from executors_app.containers import names as docker_names
 from executors_app.containers.config import DockerConfig
 from executors_app.containers.engine import Container, Engine, EngineRefused
-from executors_app.containers.site import HOME, STATE, Ground, Site
+from executors_app.containers.site import HOME, SEED, STATE, Ground, Site
 from executors_app.domain import LaunchSpec
 from executors_app.errors import LaunchFailed
 from executors_app.local_disk import places_of
@@ -57,10 +57,11 @@ def image_of(config: DockerConfig) -> str:
     return config.image or str(settings.KANDEV_AGENTCTL_IMAGE)
 
 
-def bring_up(engine: Engine, site: Site, spec: LaunchSpec) -> Up:
+def bring_up(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "") -> Up:
     """The execution's container, running. Blocks.
 
-    LaunchFailed, RuntimeUnavailable, WorkspaceGone, RepositoryUnusable, OSError.
+    ``lost``: why the workspace has to be made again from what has arrived; empty if it has not. LaunchFailed,
+    RuntimeUnavailable, WorkspaceGone, RepositoryUnusable, OSError.
     """
     places = places_of(spec.execution_id)
     places.make()
@@ -69,7 +70,7 @@ def bring_up(engine: Engine, site: Site, spec: LaunchSpec) -> Up:
         if container is not None and not docker_names.is_owned(container.labels, spec.execution_id, spec.session_id):
             raise LaunchFailed(f"The container {container.name} is not this session's; it is left alone.")
         lives = container is not None and container.status in ("running", "restarting", "paused")
-        ground = site.ground(engine, spec, lives=lives)
+        ground = site.ground(engine, spec, lives=lives, lost=lost)
         if container is not None and container.status == "paused":
             engine.unpause(container.id)
             container = _again(engine, container.name)
@@ -135,6 +136,8 @@ def _options(spec: LaunchSpec, image: str, ground: Ground) -> dict[str, Any]:
         *(("--worktree-of", spec.worktree_id) if spec.worktree_id else ()),
         *("--execution-id", spec.execution_id),
         *("--token-file", f"{STATE}/token"),
+        *("--seed", SEED),
+        *("--root", str(ground.root)),
         *("--listen", f"0.0.0.0:{PORT}"),
         *("--run-as", ground.user),
     ]

@@ -12,25 +12,39 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import IO, Any, Final, TypeVar
 
+from executors_app import workspace_store
+from executors_app.agentctl.places import workspace_root
 from executors_app.agentctl.places.bulk_status import StatusTarget, ask_status, observe_statuses
-from executors_app.containers import ending, launch
+from executors_app.client import AgentctlClient
+from executors_app.containers import archives, ending, launch
 from executors_app.containers import names as docker_names
 from executors_app.containers.address import EngineAddress
 from executors_app.containers.deaths import deaths
 from executors_app.containers.engine import Engine, connected
-from executors_app.containers.launch import Up, image_of, url_of
+from executors_app.containers.helper import Helper
+from executors_app.containers.launch import Up, alone, image_of, url_of
 from executors_app.containers.look import ENDED, look
 from executors_app.containers.site import Site
 from executors_app.containers.verdict import judge, unknown
 from executors_app.domain import Death, ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
-from executors_app.errors import AgentctlUnreachable, ExecutorError, LaunchFailed, RuntimeUnavailable
+from executors_app.errors import (
+    AgentctlUnreachable,
+    ExecutorError,
+    LaunchFailed,
+    RuntimeUnavailable,
+    WorkspaceGone,
+)
+from executors_app.local_disk import places_of
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 READY_WITHIN: Final = 60.0
+MADE_WITHIN: Final = 600.0
+"""Seconds in which agentctl makes the workspace, before it listens."""
 _POLL: Final = 0.05
 _ASK_WITHIN: Final = 5.0
 
@@ -81,10 +95,15 @@ class DockerRuntime(ABC):
         """Make the workspace and bring the container up, or find both."""
         site = self.site(spec.config)
         try:
-            up = await asked(site.address, lambda engine: launch.bring_up(engine, site, spec))
-        except OSError as error:
-            raise LaunchFailed(f"The container could not be prepared: {error}") from error
-        url, boot_id = await _wait_until_ready(site, spec, up)
+            up = await _bring_up(site, spec)
+            url, boot_id = await _wait_until_ready(site, spec, up)
+        except WorkspaceGone as error:
+            # The seed of a workspace that is there holds none of its objects. Where it turns out to be lost, it is
+            # made again from what has arrived, or its loss is final.
+            up = await _bring_up(site, spec, error.message)
+            url, boot_id = await _wait_until_ready(site, spec, up)
+        if up.found:
+            await AgentctlClient(url, spec.auth_token, spec.execution_id).ensure_workspace()
         engine_id = await asked(site.address, Engine.identity)
         path, branch = str(up.ground.worktree.path), up.ground.worktree.branch
         state = {"container": up.container.id, "image": up.container.image, "engine": engine_id}
@@ -116,6 +135,17 @@ class DockerRuntime(ABC):
         for found in await asyncio.gather(*looks):
             seen |= found
         return seen
+
+    async def push_work(self, execution: ExecutionFacts) -> bool:
+        """Ask the live agentctl; where none answers, read the workspace in a container of its own."""
+        if not execution.repository_path or not execution.worktree_path:
+            return False
+        client = AgentctlClient.of(execution)
+        try:
+            return await workspace_store.take_work(execution, client.work)
+        except AgentctlUnreachable:
+            site = self.site(execution.config)
+            return await workspace_store.take_work(execution, partial(_read_work, site, execution))
 
     async def end(self, execution: ExecutionFacts) -> bool:
         """TERM, then KILL, on the proof of name and labels; the container is kept, its addresses are given back."""
@@ -170,6 +200,31 @@ async def asked(address: EngineAddress, call: Callable[[Engine], T], timeout: fl
     return await asyncio.to_thread(run)
 
 
+async def _read_work(site: Site, one: ExecutionFacts, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
+    """The work of a session whose agentctl does not answer, from its workspace."""
+    owner = one.worktree_id or one.session_id
+    inside = f"/tmp/{owner}.bundle"  # noqa: S108  (the container's own)
+    arguments = ["bundle", "--owner", owner, "--branch", workspace_store.branch_of(one), "--into", inside]
+    arguments += [word for commit in known for word in ("--known", commit)]
+
+    def read(engine: Engine) -> dict[str, str]:
+        helper = Helper(one.id, one.session_id, site.config, site.user, site.workspace_mounts(one))
+        with alone(places_of(one.id)), helper.made(engine, "work", arguments) as name:
+            answer = helper.run(engine, name)
+            if answer["packed"]:
+                archives.fetch_file(engine, name, inside, into)
+        return {str(ref): str(commit) for ref, commit in answer["refs"].items()}
+
+    return await asked(site.address, read)
+
+
+async def _bring_up(site: Site, spec: LaunchSpec, lost: str = "") -> Up:
+    try:
+        return await asked(site.address, lambda engine: launch.bring_up(engine, site, spec, lost))
+    except OSError as error:
+        raise LaunchFailed(f"The container could not be prepared: {error}") from error
+
+
 async def _observe(
     site: Site, executions: Sequence[ExecutionFacts], timeout: float, concurrency: int
 ) -> dict[str, Observation]:
@@ -196,7 +251,7 @@ async def _observe(
 
 async def _wait_until_ready(site: Site, spec: LaunchSpec, up: Up) -> tuple[str, str]:
     """Where agentctl answered as ours, and its boot id; the port is read anew until then."""
-    deadline, problem = time.monotonic() + READY_WITHIN, "no port is published"
+    deadline, problem = time.monotonic() + MADE_WITHIN + READY_WITHIN, "no port is published"
     url = url_of(up.container, site.host)
     while time.monotonic() < deadline:
         if url:
@@ -218,6 +273,9 @@ def _still_running(engine: Engine, site: Site, spec: LaunchSpec) -> str | None:
     if container is None:
         raise LaunchFailed(f"The container {name} was removed while it was starting.")
     if container.status in ENDED:
+        said = engine.last_words(container.id)
+        if error := workspace_root.error_in(said):
+            raise error
         why = "out of memory" if container.out_of_memory else f"exit code {container.exit_code}"
-        raise LaunchFailed(f"The container ended at its start ({why}): {engine.last_words(container.id)}")
+        raise LaunchFailed(f"The container ended at its start ({why}): {said}")
     return url_of(container, site.host)

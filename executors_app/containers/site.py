@@ -1,4 +1,4 @@
-"""What one executor's containers stand on: the engine, and where worktree, journal and home are kept.
+"""What one executor's containers stand on: the engine, and where workspace, journal and home are kept.
 
 The rest of a runtime on Docker is the same wherever these are.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from executors_app.agentctl.places.worktrees import Worktree
@@ -18,6 +19,7 @@ from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
 
 STATE: Final = "/var/lib/agentctl/state"
 """Below a directory that the image closes to all but agentctl."""
+SEED: Final = f"{STATE}/seed"
 HOME: Final = "/home/agent"
 
 
@@ -25,15 +27,17 @@ HOME: Final = "/home/agent"
 class Ground:
     """What one container is made on."""
 
+    root: Path
+    """The workspace's directory, as the container sees it."""
     worktree: Worktree
     """As the container sees it."""
     mounts: Sequence[Mapping[str, Any]]
     user: str
     """``UID:GID`` of the files, and of the agent."""
     before_start: Callable[[Engine, str], None]
-    """Called with the engine and the container's name before each start: the token has to be there."""
+    """Called with the engine and the container's name before each start: token and seed have to be there."""
     rebuilt: str = ""
-    """The workspace was lost: from what it was made again, as a sentence for people."""
+    """The workspace was lost: from what it is made again, as a sentence for people."""
 
 
 class Site(Protocol):
@@ -59,10 +63,11 @@ class Site(Protocol):
         """Where we reach such a port, as it stands in a URL."""
         ...
 
-    def ground(self, engine: Engine, spec: LaunchSpec, *, lives: bool) -> Ground:
-        """Make the workspace, or find it; ``lives``: its container runs, nothing is made. Blocks.
+    def ground(self, engine: Engine, spec: LaunchSpec, *, lives: bool, lost: str) -> Ground:
+        """Prepare what the container needs. Blocks.
 
-        WorkspaceGone, RepositoryUnusable, LaunchFailed, RuntimeUnavailable, OSError.
+        ``lives``: it runs, so nothing is prepared. ``lost``: why its workspace cannot be used, so that it is made
+        again. WorkspaceGone, RepositoryUnusable, LaunchFailed, RuntimeUnavailable, OSError.
         """
         ...
 
@@ -71,6 +76,15 @@ class Site(Protocol):
 
         Raises RuntimeUnavailable, LaunchFailed where the engine gives no answer.
         """
+        ...
+
+    @property
+    def user(self) -> str:
+        """``UID:GID`` of the files, and of agents."""
+        ...
+
+    def workspace_mounts(self, one: ExecutionFacts) -> Sequence[Mapping[str, Any]]:
+        """What a container needs to read a workspace below ``workspace_root.ROOT``."""
         ...
 
     def is_gone(self, one: ExecutionFacts) -> bool:

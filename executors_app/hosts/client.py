@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import aiohttp
-import orjson
 
 from executors_app.agentctl.places.answers import read_json
+from executors_app.agentctl.places.workspace_root import LARGEST_BUNDLE
 from executors_app.errors import AgentctlRefused, LaunchFailed, RepositoryUnusable, WorkspaceGone
 from executors_app.hosts.config import HostConfig
 from executors_app.wire import Wire, trust_of
@@ -73,15 +73,14 @@ class HostClient:
                 after, epoch = lines[-1]["seq"], lines[-1]["epoch"]
         return lines
 
-    async def work(self, execution_id: str, known: Sequence[str]) -> tuple[dict[str, str], bytes]:
-        """The commits of the session's branch and snapshot by ref, and a git bundle of what is not ``known``."""
-        body = orjson.dumps({"known": list(known)})
+    async def work(self, execution_id: str, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
+        """Write a git bundle of what is not ``known``; the commits of the session's branch and snapshots, by ref."""
+        path, body = f"/left/{execution_id}/work", {"known": list(known)}
         try:
-            sent = await self._wire.call("POST", f"/left/{execution_id}/work", data=body, timeout=_LAUNCH_WITHIN)
+            answer = await self._wire.download(path, body, into, limit=LARGEST_BUNDLE, timeout=_LAUNCH_WITHIN)
         except AgentctlRefused as error:
             raise _launch_error(error) from error
-        head, _, bundle = sent.partition(b"\n")
-        return dict(read_json(200, head)["refs"]), bundle
+        return {str(ref): str(commit) for ref, commit in dict(answer["refs"]).items()}
 
 
 def _launch_error(error: AgentctlRefused) -> Exception:

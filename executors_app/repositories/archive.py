@@ -119,6 +119,22 @@ class Archive:
                 self._tidy(held)
                 return self.tips()
 
+    def follow(self, branch: str, refs: Mapping[str, str]) -> None:
+        """Let the refs of this workspace name what it says, as far as that has arrived; GitFailed.
+
+        For refs that went back to a commit that was sent before: no bundle holds those.
+        """
+        names = Names(self.workspace_id, branch)
+        with self._alone("") as held:
+            here = bare.types(self.git, refs.values())
+            wanted = {ref: at for ref, at in refs.items() if names.owns(ref) and here.get(at) == "commit"}
+            bare.move(self.git, self._changes(self.git, names, wanted), (held,))
+
+    def time_of(self, ref: str) -> str:
+        """When the commit of a ref was made, ISO 8601; empty where there is none. GitFailed."""
+        commit = self.tips().get(ref)
+        return self.git.text("log", "-1", "--format=%cI", commit, "--") if commit else ""
+
     def export(self, into: Path, *, without: Sequence[str] = ()) -> None:
         """Write a bundle of all refs, without what the commits ``without`` reach as far as they are here.
 

@@ -78,13 +78,13 @@ class FindsOrphans(Protocol):
 
 
 @runtime_checkable
-class BringsHome(Protocol):
-    """What a runtime can do beside, where the workspace is out of the team's repository's reach."""
+class SupportsPush(Protocol):
+    """What a runtime can do beside, where a workspace has a repository of its own."""
 
-    async def bring_home(self, execution: ExecutionFacts) -> bool:
-        """Let the repository have the session's branch and last snapshot; False where there was nothing new.
+    async def push_work(self, execution: ExecutionFacts) -> bool:
+        """Let the session's branch and snapshots arrive at the control plane; False where nothing was new.
 
-        Raises RuntimeUnavailable, LaunchFailed, RepositoryUnusable, WorkspaceGone.
+        Raises RuntimeUnavailable, AgentctlUnreachable, LaunchFailed, RepositoryUnusable, WorkspaceGone.
         """
         ...
 

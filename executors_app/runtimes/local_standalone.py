@@ -13,6 +13,7 @@ from django.conf import settings
 
 from executors_app.agentctl import child_environment
 from executors_app.agentctl.places.machine import Machine
+from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
 from executors_app.local_disk import KeptOnThisDisk, disk
 
@@ -34,8 +35,11 @@ class LocalStandalone(KeptOnThisDisk):
         """This machine is always there."""
 
     async def launch(self, spec: LaunchSpec) -> Launched:
-        """Make the worktree and start agentctl, or find both; the state names agentctl's process."""
-        return await _here().launch(spec)
+        """Start agentctl, which makes the worktree, or find both; the state names agentctl's process."""
+        launched = await _here().launch(spec)
+        if launched.found:
+            await AgentctlClient(launched.url, spec.auth_token, spec.execution_id).ensure_workspace()
+        return launched
 
     def is_here(self, execution: ExecutionFacts) -> bool:
         """This machine, kernel boot and pid namespace (rule 2), or a row of before the machine's last boot."""

@@ -12,12 +12,15 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from django.conf import settings
 
+from executors_app import workspace_store
+from executors_app.client import AgentctlClient
 from executors_app.containers.names import DEPLOYMENT, ours
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
 from executors_app.errors import (
@@ -27,11 +30,11 @@ from executors_app.errors import (
     ExecutorError,
     RuntimeUnavailable,
 )
-from executors_app.hosts import work
 from executors_app.hosts.client import HostClient
 from executors_app.hosts.config import HostConfig, read_config
 from executors_app.hosts.verdict import judged, unknown, why
 from executors_app.patience import Patience, pause
+from executors_app.wire import trust_of
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -78,7 +81,7 @@ class Remote:
             "worktree_branch": spec.worktree_branch,
         }
         made = await self._give(config, client, order)
-        return Launched(
+        launched = Launched(
             url=config.url_of(spec.execution_id),
             pid=None,
             boot_id=str(made["boot_id"]),
@@ -89,6 +92,9 @@ class Remote:
             found=made["found"] is True,
             state={"host": made["host_id"]},
         )
+        if launched.found:
+            await _agentctl(launched.url, spec).ensure_workspace()
+        return launched
 
     def is_here(self, execution: ExecutionFacts) -> bool:
         """Every control plane can look after it."""
@@ -141,20 +147,15 @@ class Remote:
         except AgentctlRefused:
             return []
 
-    async def bring_home(self, execution: ExecutionFacts) -> bool:
-        """Fetch the session's branch and last snapshot into the team's repository, where that is on this machine."""
-        repository, branch = Path(execution.repository_path), execution.worktree_branch
-        if not (execution.repository_path and branch and repository.is_dir()):
+    async def push_work(self, execution: ExecutionFacts) -> bool:
+        """Ask the host, where the team's repository is on this machine; False where nothing was new."""
+        if not (execution.repository_path and execution.worktree_branch and Path(execution.repository_path).is_dir()):
             return False
-        known = await asyncio.to_thread(work.commits_here, execution)
+        client = _client(_config(execution.config))
         try:
-            refs, bundle = await _client(_config(execution.config)).work(execution.id, known)
+            return await workspace_store.take_work(execution, partial(client.work, execution.id))
         except AgentctlUnreachable as error:
             raise RuntimeUnavailable(error.message) from error
-        if set(refs.values()) <= set(known):
-            return False
-        await asyncio.to_thread(work.take_in, execution, refs, bundle)
-        return True
 
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
         """Instances of this deployment whose execution id is not among ``known``; raises RuntimeUnavailable."""
@@ -229,6 +230,10 @@ class Remote:
 
 
 RUNTIME: Final = Remote()
+
+
+def _agentctl(url: str, spec: LaunchSpec) -> AgentctlClient:
+    return AgentctlClient(url, spec.auth_token, spec.execution_id, trust=trust_of(spec.config))
 
 
 def _config(config: Mapping[str, Any]) -> HostConfig:

@@ -1,28 +1,23 @@
 """Sessions in containers of another machine's Docker engine, over TLS or ssh.
 
-As in ``local_docker``, but what has to last is in volumes over there: the workspace is a clone of the team's
-repository, to which branch and snapshots come home after each turn. agentctl is reached at a published port.
+As in ``local_docker``, but what has to last is in volumes over there. agentctl is reached at a published port.
 """
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from executors_app import home_repository
 from executors_app.agentctl.places.disk import Disk
 from executors_app.containers import archives
-from executors_app.containers.engine import Engine, connected
+from executors_app.containers.engine import connected
 from executors_app.containers.far_config import read_far
-from executors_app.containers.launch import alone
 from executors_app.containers.runtime import DockerRuntime
 from executors_app.containers.site import STATE
-from executors_app.containers.volumes import FarVolumes, workspace_mount
+from executors_app.containers.volumes import FarVolumes
 from executors_app.domain import ExecutionFacts
-from executors_app.local_disk import places_of
 
 T = TypeVar("T")
 
@@ -48,10 +43,6 @@ class RemoteDocker(DockerRuntime):
         """From agentctl's volume; blocks."""
         return self._left(execution, "journal", lambda disk: disk.left_journal(execution.id, after, epoch)) or []
 
-    async def bring_home(self, execution: ExecutionFacts) -> bool:
-        """Fetch the session's branch and last snapshot into the team's repository."""
-        return await asyncio.to_thread(self._bring_home, execution)
-
     def _left(self, execution: ExecutionFacts, what: str, read: Callable[[Disk], T]) -> T | None:
         """Fetch something of agentctl's state, and read it as if it were on this disk."""
         site = self.read(execution.config)
@@ -65,32 +56,6 @@ class RemoteDocker(DockerRuntime):
             if container is None or not archives.fetch(engine, container, f"{STATE}/{what}", into):
                 return None
             return read(disk)
-
-    def _bring_home(self, execution: ExecutionFacts) -> bool:
-        site = self.read(execution.config)
-        if not execution.repository_path or not execution.worktree_path:
-            return False
-        places = places_of(execution.id)
-        places.make()
-        with alone(places), connected(site.address) as engine:
-            return _fetch_work(site, engine, execution)
-
-
-def _fetch_work(site: FarVolumes, engine: Engine, execution: ExecutionFacts) -> bool:
-    repository, branch = Path(execution.repository_path), execution.worktree_branch
-    known = home_repository.known(repository, execution.session_id, branch)
-    into = f"/tmp/{execution.session_id}.bundle"  # noqa: S108  (the helper's own)
-    arguments = ["bundle", "--session-id", execution.session_id, "--branch", branch, "--into", into]
-    arguments += [word for commit in known for word in ("--known", commit)]
-    helper = site.helper(execution, workspace_mount(execution.session_id))
-    with tempfile.TemporaryDirectory(prefix="kandev-home-") as directory:
-        with helper.made(engine, "home", arguments) as name:
-            answer = helper.run(engine, name)
-            if answer["packed"]:
-                archives.fetch(engine, name, into, Path(directory))
-        bundle = Path(directory) / Path(into).name
-        home_repository.take_in(repository, bundle, answer["refs"], execution.session_id, branch)
-    return bool(set(answer["refs"].values()) - set(known))
 
 
 RUNTIME: Final = RemoteDocker()

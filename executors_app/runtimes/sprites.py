@@ -1,8 +1,8 @@
 """Sessions in Fly.io Sprites: one sprite each, a small machine of its own that sleeps when nobody needs it.
 
 Everything is found again by the execution id: the sprite's name, the service in it that is agentctl, and the port on
-the sprite's own loopback, which only a tunnel through the Sprites API reaches. The workspace is a clone of the team's
-repository on the sprite's disk, which outlives every pause; branch and snapshots come home after each turn.
+the sprite's own loopback, which only a tunnel through the Sprites API reaches. The workspace is on the sprite's disk,
+which outlives every pause; its branch and snapshots are pushed to the control plane after each turn.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
+from executors_app import workspace_store
 from executors_app.agentctl.places.disk import Disk
+from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
-from executors_app.errors import ExecutorError, LaunchFailed, RepositoryUnusable, RuntimeUnavailable
+from executors_app.errors import (
+    AgentctlUnreachable,
+    ExecutorError,
+    LaunchFailed,
+    RepositoryUnusable,
+    RuntimeUnavailable,
+)
 from executors_app.sprites import launch, left, look, names
 from executors_app.sprites.api import Organisation, connected
 from executors_app.sprites.config import SpritesConfig, read_config
@@ -111,13 +119,17 @@ class Sprites:
         """From agentctl's files in the sprite, which is woken for it; blocks."""
         return self._left(execution, lambda disk: disk.left_journal(execution.id, after, epoch)) or []
 
-    async def bring_home(self, execution: ExecutionFacts) -> bool:
-        """Fetch the session's branch and last snapshot into the team's repository."""
+    async def push_work(self, execution: ExecutionFacts) -> bool:
+        """Ask the live agentctl; where none answers, wake the sprite and read the workspace."""
         if not execution.repository_path or not execution.worktree_path:
             return False
-        inside = Inside.of(execution, _config(execution.config))
-        async with connected() as api:
-            return await launch.bring_home(api, inside, execution)
+        client = AgentctlClient.of(execution)
+        try:
+            return await workspace_store.take_work(execution, client.work)
+        except AgentctlUnreachable:
+            inside = Inside.of(execution, _config(execution.config))
+            async with connected() as api:
+                return await launch.push_work(api, inside, execution)
 
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
         """Sprites of this deployment whose execution id is not among ``known``; raises RuntimeUnavailable."""

@@ -9,16 +9,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import orjson
 
-from executors_app import home_repository
-from executors_app.agentctl.places import volume
+from executors_app import workspace_store
+from executors_app.agentctl.places import workspace_root
 from executors_app.agentctl.places.worktrees import Worktree
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, LaunchSpec
-from executors_app.errors import AgentctlUnreachable, ExecutorError, LaunchFailed, RepositoryUnusable, WorkspaceGone
+from executors_app.errors import AgentctlUnreachable, ExecutorError, LaunchFailed, WorkspaceGone
 from executors_app.sprites import names, program
 from executors_app.sprites.api import Organisation
 from executors_app.sprites.config import SpritesConfig
@@ -27,7 +27,6 @@ READY_WITHIN: Final = 60.0
 ASK_WITHIN: Final = 5.0
 _POLL: Final = 0.1
 _LONG: Final = 600.0
-_ERRORS: Final = {error.code: error for error in (WorkspaceGone, RepositoryUnusable)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,12 @@ class Inside:
     @property
     def worktree(self) -> Worktree:
         """The session's; an empty branch follows from the id."""
-        return volume.worktree_in(Path(self.work), self.session_id, self.branch)
+        return workspace_root.worktree_in(Path(self.work), self.session_id, self.branch)
+
+    @property
+    def seed(self) -> PurePosixPath:
+        """What the workspace is made from."""
+        return self.root / "seed"
 
     @property
     def state(self) -> PurePosixPath:
@@ -101,65 +105,44 @@ async def install(api: Organisation, inside: Inside) -> None:
 
 
 async def make_workspace(api: Organisation, inside: Inside, spec: LaunchSpec) -> str:
-    """The clone and its worktree, made, found or rebuilt; what it was rebuilt from, if it was lost.
+    """The repository and its work tree, made, found or rebuilt; what it was rebuilt from, if it was lost.
 
     Raises WorkspaceGone, RepositoryUnusable.
     """
     try:
-        await _volume(api, inside, "make")
-        return ""
+        return await _make_workspace(api, inside, spec, "")
     except WorkspaceGone as error:
-        rebuilt = await asyncio.to_thread(_home_has, spec, inside.worktree, error.message)
-    await api.write(inside.name, str(inside.work / volume.INCOMING), await asyncio.to_thread(_pack, spec, inside))
-    await _volume(api, inside, "make")
+        return await _make_workspace(api, inside, spec, error.message)
+
+
+async def _make_workspace(api: Organisation, inside: Inside, spec: LaunchSpec, lost: str) -> str:
+    with tempfile.TemporaryDirectory(prefix="kandev-seed-") as directory:
+        seed = Path(directory) / "seed"
+        rebuilt = await asyncio.to_thread(workspace_store.prepare, spec, seed, borrows=False, lost=lost)
+        await api.write(inside.name, str(inside.seed), await asyncio.to_thread(seed.read_bytes))
+    await _in_workspace(api, inside, "make", "--seed", str(inside.seed))
     return rebuilt
 
 
-def _home_has(spec: LaunchSpec, worktree: Worktree, lost: str) -> str:
-    """What a lost workspace can be made again from, as a sentence; empty at the first launch. WorkspaceGone."""
-    if not spec.worktree_path:
-        return ""
-    at = home_repository.came_home(Path(spec.repository_path), spec.session_id, worktree.branch)
-    if not at:
-        raise WorkspaceGone(never_home(lost, worktree.branch))
-    return f"{lost} It was made again from the snapshot of {at}, the last that had come home."
+async def push_work(api: Organisation, inside: Inside, one: ExecutionFacts) -> bool:
+    """Let the session's branch and snapshots arrive, without its agentctl; False where nothing was new."""
+    sent = str(inside.root / "work.bundle")
 
-
-def never_home(lost: str, branch: str) -> str:
-    """The reason of a workspace that is gone for good."""
-    return f"{lost} Nothing of it that it could be made again from had come home to the branch {branch}."
-
-
-def _pack(spec: LaunchSpec, inside: Inside) -> bytes:
-    repository, branch = Path(spec.repository_path), inside.worktree.branch
-    if not spec.worktree_path:
-        home_repository.make_branch(repository, spec.base_branch, branch)
-    with tempfile.TemporaryDirectory(prefix="kandev-bundle-") as directory:
-        bundle = Path(directory) / volume.INCOMING
-        home_repository.pack(repository, spec.base_branch, branch, spec.session_id, bundle)
-        return bundle.read_bytes()
-
-
-async def bring_home(api: Organisation, inside: Inside, one: ExecutionFacts) -> bool:
-    """Let the team's repository have the session's branch and last snapshot; False where nothing was new."""
-    repository, branch = Path(one.repository_path), inside.worktree.branch
-    known = await asyncio.to_thread(home_repository.known, repository, one.session_id, branch)
-    into = str(inside.root / "home.bundle")
-    marks = [word for commit in known for word in ("--known", commit)]
-    answer = await _volume(api, inside, "bundle", "--into", into, *marks)
-    with tempfile.TemporaryDirectory(prefix="kandev-home-") as directory:
-        bundle = Path(directory) / "home.bundle"
+    async def read(known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
+        marks = [word for commit in known for word in ("--known", commit)]
+        options = ("--branch", inside.worktree.branch, "--into", sent)
+        answer = await _in_workspace(api, inside, "bundle", *options, *marks)
         if answer["packed"]:
-            bundle.write_bytes(await api.read(inside.name, into))
-        taken = (repository, bundle, answer["refs"], one.session_id, branch)
-        await asyncio.to_thread(home_repository.take_in, *taken)
-    return bool(set(answer["refs"].values()) - set(known))
+            into.write(await api.read(inside.name, sent))
+        return {str(ref): str(commit) for ref, commit in answer["refs"].items()}
+
+    return await workspace_store.take_work(one, read)
 
 
-async def _volume(api: Organisation, inside: Inside, what: str, *more: str) -> dict[str, Any]:
-    """What ``places.volume`` answers in there; its errors are raised here."""
-    arguments = ["--root", str(inside.work), "--session-id", inside.session_id, "--branch", inside.worktree.branch]
-    command = inside.command("executors_app.agentctl.places.volume", what, *arguments, *more)
+async def _in_workspace(api: Organisation, inside: Inside, what: str, *more: str) -> dict[str, Any]:
+    """What ``workspace_root`` answers in there; its errors are raised here."""
+    arguments = ["--root", str(inside.work), "--owner", inside.session_id]
+    command = inside.command(workspace_root.__name__, what, *arguments, *more)
     await api.run(inside.name, "mkdir", "-p", str(inside.work))
     ran = await api.run(inside.name, *command, timeout=_LONG)
     try:
@@ -167,7 +150,7 @@ async def _volume(api: Organisation, inside: Inside, what: str, *more: str) -> d
     except (orjson.JSONDecodeError, IndexError) as error:
         raise LaunchFailed(f"The sprite could not make the workspace: {ran.errors}") from error
     if "error" in answer:
-        raise _ERRORS.get(answer["error"], LaunchFailed)(str(answer["message"]))
+        raise workspace_root.error_of(answer)
     return dict(answer)
 
 
@@ -179,6 +162,8 @@ async def start(api: Organisation, inside: Inside, spec: LaunchSpec) -> None:
     worktree = str(inside.worktree.path)
     options = {
         "--workspace": worktree,
+        "--seed": str(inside.seed),
+        "--root": str(inside.work),
         "--state-dir": str(inside.state),
         "--session-id": spec.session_id,
         "--execution-id": spec.execution_id,

@@ -10,16 +10,14 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
-from executors_app import home_repository
-from executors_app.agentctl.places.git import GitFailed
+from executors_app import workspace_store
 from executors_app.domain import ExecutionFacts, Observation, Observed, WorkspaceState
 from executors_app.errors import AgentctlForeign, ExecutorError
 from executors_app.sprites import names
 from executors_app.sprites.api import Organisation, Sprite
-from executors_app.sprites.launch import Inside, client_of, never_home, quoted
+from executors_app.sprites.launch import Inside, client_of, quoted
 
 log = logging.getLogger(__name__)
 _ENDED: Final = frozenset({"stopped", "failed", ""})
@@ -103,9 +101,6 @@ def _of_the_removed(one: ExecutionFacts, inside: Inside) -> tuple[WorkspaceState
 
 
 def _of_the_lost(one: ExecutionFacts, inside: Inside, lost: str) -> tuple[WorkspaceState, str]:
-    branch = inside.worktree.branch
-    try:
-        home = home_repository.came_home(Path(one.repository_path), one.session_id, branch)
-    except GitFailed:
-        return WorkspaceState.REBUILDABLE, ""  # no answer is no proof of a loss: the launch will say what is wrong
-    return (WorkspaceState.REBUILDABLE, "") if home else (WorkspaceState.GONE, never_home(lost, branch))
+    if workspace_store.arrived_at(one.session_id):
+        return WorkspaceState.REBUILDABLE, ""
+    return WorkspaceState.GONE, workspace_store.reason_gone(lost, inside.worktree.branch)

@@ -21,7 +21,6 @@ from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.deaths import DeathWatch
 from sessions_app.supervisor.export import Export
-from sessions_app.supervisor.homecoming import Homecoming
 from sessions_app.supervisor.losses import Losses
 from sessions_app.supervisor.orders import Orders
 from sessions_app.supervisor.pace import Pace
@@ -33,6 +32,7 @@ from sessions_app.supervisor.turns import overdue
 from sessions_app.supervisor.turns.retries import due_retries
 from sessions_app.supervisor.turns.stalls import notice_stalls
 from sessions_app.supervisor.workflows.driver import Driver
+from sessions_app.supervisor.workspace_sync import WorkspaceSync
 
 log = logging.getLogger(__name__)
 LOOK_EVERY = 0.25
@@ -60,7 +60,7 @@ class Supervisor:
         self.core.on_change = self._changed
         self.core.on_loss = self._lost
         self._deaths = DeathWatch(self.core, self._look_for)
-        self._homecoming = Homecoming()
+        self._workspace_sync = WorkspaceSync()
         self.unknown: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._bell = asyncio.Event()
@@ -124,7 +124,7 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._deaths.close()
-        await self._homecoming.close()
+        await self._workspace_sync.close()
         await self.workflows.close()
         await self.orders.close()
         await self.export.close()
@@ -246,7 +246,7 @@ class Supervisor:
             self.workflows.ring()
         if attachment.snapshot_taken:
             attachment.snapshot_taken = False
-            self._homecoming.due(attachment.facts)
+            self._workspace_sync.request(attachment.facts)
         if attachment.agent_gone:
             attachment.agent_gone = False
             self._lost(attachment)

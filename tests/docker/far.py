@@ -12,7 +12,6 @@ from executors_app.runtimes.remote_docker import RUNTIME, RemoteDocker
 from tests.docker.certificates import CLIENT, SERVER, Authority
 from tests.docker.engine import Engine
 from tests.docker.place import DockerPlace
-from tests.executors.repositories import run_git
 
 ADDRESS: Final = "127.0.0.2"
 """Of the machine that the other engine is taken to be on."""
@@ -63,26 +62,9 @@ class FarPlace(DockerPlace):
         self.config = engine.config
         self.user = "1000:1000"
 
-    def seen(self, path: str) -> Path:
-        """In the volume of the session that the path is of."""
-        return self.engine.volume(work_of(Path(path).name)) / Path(path).relative_to("/workspace")
-
-    def git(self, path: str, *arguments: str) -> str:
-        """In a container of the session, which runs."""
-        with self.client() as client:
-            (found,) = client.containers(filters={"label": f"kandev.session={Path(path).name}"})
-            made = client.exec_create(found["Id"], ["git", "-C", path, *arguments], user=self.user)
-            said: bytes = client.exec_start(made["Id"])
-            assert client.exec_inspect(made["Id"])["ExitCode"] == 0, said
-        return said.decode().strip()
-
-    def forget(self, branch: str, session_id: str) -> None:
-        """In the volume's own repository."""
-        repository = self.engine.volume(work_of(session_id)) / "repository.git"
-        ours = ("-c", "safe.directory=*")
-        run_git(repository, *ours, "worktree", "prune")
-        if branch:
-            run_git(repository, *ours, "branch", "-D", branch)
+    def directory_of(self, owner_id: str) -> Path:
+        """The volume's directory."""
+        return self.engine.volume(work_of(owner_id))
 
     def volumes_of(self, spec: LaunchSpec) -> set[str]:
         """Those that a launch makes."""

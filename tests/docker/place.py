@@ -13,9 +13,11 @@ from docker.errors import APIError
 
 from executors_app.containers.names import name_of
 from executors_app.containers.runtime import DockerRuntime
+from executors_app.containers.this_disk import workspace_of_owner
 from executors_app.domain import LaunchSpec
 from executors_app.runtimes.local_docker import RUNTIME
 from tests.docker.engine import Engine
+from tests.executors.repositories import run_git
 from tests.waiting import eventually
 
 
@@ -58,6 +60,33 @@ class DockerPlace:
             made = client.exec_create(name_of(spec.execution_id), list(argv), user=self.user)
             said = client.exec_start(made["Id"]).decode(errors="replace")
             return int(client.exec_inspect(made["Id"])["ExitCode"]), said
+
+    def directory_of(self, owner_id: str) -> Path:
+        """Where a workspace is on the engine's machine."""
+        return workspace_of_owner(owner_id)
+
+    def seen(self, path: str) -> Path:
+        """In the workspace of the session that the path is of."""
+        return self.directory_of(Path(path).name) / "worktrees" / Path(path).name
+
+    def git(self, path: str, *arguments: str) -> str:
+        """In a container that has the workspace, and runs."""
+        source = str(self.directory_of(Path(path).name))
+        with self.client() as client:
+            running = client.containers(filters={"label": "kandev.managed=true"})
+            found = next(one for one in running if source in {mount["Source"] for mount in one["Mounts"]})
+            made = client.exec_create(found["Id"], ["git", "-C", path, *arguments], user=self.user)
+            said: bytes = client.exec_start(made["Id"])
+            assert client.exec_inspect(made["Id"])["ExitCode"] == 0, said
+        return said.decode().strip()
+
+    def forget(self, branch: str, session_id: str) -> None:
+        """In the workspace's own repository."""
+        repository = self.directory_of(session_id) / "repository.git"
+        ours = ("-c", "safe.directory=*")
+        run_git(repository, *ours, "worktree", "prune")
+        if branch:
+            run_git(repository, *ours, "branch", "-D", branch)
 
     @contextmanager
     def client(self) -> Iterator[Any]:

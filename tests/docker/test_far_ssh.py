@@ -41,7 +41,7 @@ async def test_a_session_lives_on_an_engine_that_only_ssh_leads_to(far_place: Fa
     assert (await look(far_place, row)).observed is Observed.ALIVE
     assert (await client_of(spec, launched).read_file("README"))["content"] == "hello\n"
     await client_of(spec, launched).snapshot()
-    assert await far_place.runtime.bring_home(row) is True
+    assert await far_place.runtime.push_work(row) is True
     assert await far_place.runtime.end(row) is True
     left = [pid for pid in descendants(os.getpid()) if b"dial-stdio" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert left == [], "each connection's process ends with it"

@@ -54,8 +54,8 @@ async def test_what_was_committed_and_what_was_not_comes_home(
     await client_of(spec, launched).snapshot()
     row = row_of(place, spec, launched)
 
-    assert await place.runtime.bring_home(row) is True
-    assert await place.runtime.bring_home(row) is False, "there is nothing new"
+    assert await place.runtime.push_work(row) is True
+    assert await place.runtime.push_work(row) is False, "there is nothing new"
 
     kept = kept_work.find(place.repository, spec.session_id, launched.worktree_branch)
     assert kept_work.log(kept, 1, 0)["commits"][0]["subject"] == "Over there"
@@ -70,7 +70,7 @@ async def test_a_lost_volume_is_made_again_from_what_came_home_and_that_is_said(
     (seen(place, launched) / "mine").write_text("uncommitted\n")
     git_in(place, launched, "add", "mine")
     await client_of(spec, launched).snapshot()
-    await place.runtime.bring_home(row_of(place, spec, launched))
+    await place.runtime.push_work(row_of(place, spec, launched))
     remove(place, spec, work_of(spec.session_id))
 
     found = await look(place, row_of(place, spec, launched))

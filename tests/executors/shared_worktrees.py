@@ -10,13 +10,14 @@ import asyncio
 import shutil
 import uuid
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from executors_app.agentctl import recovery_ref
 from executors_app.domain import LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import WorkspaceGone
-from tests.executors.places import Place, client_of, forget, known, look, row_of, seen, spec_for
+from tests.executors.places import Place, client_of, forget, git_in, known, look, row_of, seen, spec_for
 from tests.executors.repositories import run_git
 from tests.workspace.trees import make_six, state_of
 
@@ -61,8 +62,8 @@ class SharedWorktreesContract:
         guest, launched = guest_of(host), await place.runtime.launch(host)
         beside = await place.runtime.launch(guest)
         root = seen(place, launched)
-        make_six(root)
-        before = state_of(root)
+        make_six(root, partial(git_in, place, launched))
+        before = state_of(root, partial(git_in, place, launched))
         taken = await client_of(guest, beside).snapshot()
         assert taken["ref"] == recovery_ref.ref_of(host.session_id)
         for one in (host, guest):
@@ -74,13 +75,13 @@ class SharedWorktreesContract:
 
         order = [known(host, launched), known(guest, beside)]
         again = await place.runtime.launch(order[first == "guest"])
-        assert state_of(root) == before
+        assert state_of(root, partial(git_in, place, again)) == before
         (root / "made after that").write_text("new\n")
         later = await place.runtime.launch(order[first == "host"])
 
         assert again.worktree_path == later.worktree_path == launched.worktree_path
         assert (root / "made after that").read_text() == "new\n"
-        assert run_git(place.repository, "for-each-ref", "--format=%(refname)", "refs/kandev/") == taken["ref"]
+        assert git_in(place, later, "for-each-ref", "--format=%(refname)", "refs/kandev/") == taken["ref"]
 
     async def test_the_end_of_a_guest_leaves_its_host_and_the_worktree(self, place: Place) -> None:
         host = spec_for(place)

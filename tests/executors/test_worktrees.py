@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -96,13 +97,16 @@ def test_a_deleted_directory_comes_back_with_commits_and_staged_work(repository:
     run_git(worktree.path, "add", "staged")
     shutil.rmtree(worktree.path)
 
-    assert worktrees.state(repository, worktree) == (WorkspaceState.REBUILDABLE, "")
+    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository)) == (
+        WorkspaceState.REBUILDABLE,
+        "",
+    )
     worktrees.make(repository, "", worktree, existed=True)
 
     assert run_git(worktree.path, "rev-parse", "HEAD") == head
     assert (worktree.path / "work").read_text() == "committed\n"
     assert run_git(worktree.path, "status", "--porcelain") == "A  staged"
-    assert worktrees.state(repository, worktree) == (WorkspaceState.PRESENT, "")
+    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository)) == (WorkspaceState.PRESENT, "")
 
 
 def test_a_deleted_directory_with_a_detached_head_comes_back_at_that_commit(
@@ -120,7 +124,10 @@ def test_a_worktree_that_git_has_forgotten_comes_back_from_its_branch(repository
     head = commit(worktree.path, "work", "x\n")
     shutil.rmtree(worktree.path)
     run_git(repository, "worktree", "prune")
-    assert worktrees.state(repository, worktree) == (WorkspaceState.REBUILDABLE, "")
+    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository)) == (
+        WorkspaceState.REBUILDABLE,
+        "",
+    )
     worktrees.make(repository, "", worktree, existed=True)
     assert run_git(worktree.path, "rev-parse", "HEAD") == head
 
@@ -142,7 +149,7 @@ def test_a_worktree_deleted_with_its_branch_is_gone_and_no_other_is_put_in_its_p
 ) -> None:
     delete(repository, worktree)
     reason = f"The worktree {worktree.path} and its branch {worktree.branch} were deleted."
-    assert worktrees.state(repository, worktree) == (WorkspaceState.GONE, reason)
+    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository)) == (WorkspaceState.GONE, reason)
     with pytest.raises(WorkspaceGone) as caught:
         worktrees.make(repository, "", worktree, existed=True)
     assert caught.value.message == reason
@@ -152,7 +159,7 @@ def test_a_worktree_deleted_with_its_branch_is_gone_and_no_other_is_put_in_its_p
 def test_a_deleted_repository_is_named_as_the_reason(repository: Path, worktree: Worktree) -> None:
     shutil.rmtree(worktree.path)
     shutil.rmtree(repository)
-    state, reason = worktrees.state(repository, worktree)
+    state, reason = worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository))
     assert state is WorkspaceState.GONE
     assert str(repository) in reason
 
@@ -161,7 +168,7 @@ def test_files_at_its_place_that_are_no_worktree_are_left_alone(repository: Path
     _delete_both(repository, worktree)
     worktree.path.mkdir()
     (worktree.path / "precious").write_text("mine\n")
-    assert worktrees.state(repository, worktree)[0] is WorkspaceState.GONE
+    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository))[0] is WorkspaceState.GONE
     for existed in (True, False):
         with pytest.raises(WorkspaceGone, match="no longer a worktree"):
             worktrees.make(repository, "", worktree, existed=existed)
@@ -193,7 +200,10 @@ def test_a_half_made_worktree_is_made_anew(repository: Path, worktree: Worktree,
         shutil.rmtree(worktree.path)
     if left == "record alone":
         (record / "HEAD").unlink()
-    assert worktrees.state(repository, worktree) == (WorkspaceState.REBUILDABLE, "")
+    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository)) == (
+        WorkspaceState.REBUILDABLE,
+        "",
+    )
     worktrees.make(repository, "", worktree, existed=False)
     assert (worktree.path / "README").read_text() == "hello\n"
     assert run_git(worktree.path, "status", "--porcelain") == ""

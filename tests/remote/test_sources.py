@@ -118,15 +118,15 @@ async def test_the_work_in_a_clone_comes_home_once(place: RemotePlace) -> None:
     (worktree / "mine").write_text("uncommitted\n")
     await client_of(spec, launched).snapshot()
     facts = row_of(place, spec, launched)
-    assert await place.runtime.bring_home(facts) is True
-    assert await place.runtime.bring_home(facts) is False
+    assert await place.runtime.push_work(facts) is True
+    assert await place.runtime.push_work(facts) is False
     place.machine.close()
 
     kept = kept_work.find(place.repository, spec.session_id, launched.worktree_branch)
     assert kept.head == newest
     assert kept_work.read_content(kept, "mine")["content"] == "uncommitted\n"
     with pytest.raises(RuntimeUnavailable):
-        await place.runtime.bring_home(facts)
+        await place.runtime.push_work(facts)
 
 
 async def test_a_lost_clone_is_said_and_never_replaced_by_a_fresh_one(place: RemotePlace) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from executors_app.domain import Observed, WorkspaceState
 from executors_app.errors import LaunchFailed, RuntimeUnavailable, WorkspaceGone
-from executors_app.runtimes import BringsHome, FindsOrphans
+from executors_app.runtimes import SupportsPush, FindsOrphans
 from executors_app.sprites import names
 from executors_app.sprites.config import read_config
 from executors_app.tunnel import host_header
@@ -82,7 +82,7 @@ async def test_orphans_are_listed_and_removed_on_the_proof_of_their_label_alone(
 
 
 async def test_work_comes_home_and_a_removed_sprite_is_made_again_from_it_and_says_so(place: SpritesPlace) -> None:
-    assert isinstance(place.runtime, BringsHome)
+    assert isinstance(place.runtime, SupportsPush)
     spec = spec_for(place)
     launched = await place.runtime.launch(spec)
     facts, worktree = row_of(place, spec, launched), seen(place, launched)
@@ -90,8 +90,8 @@ async def test_work_comes_home_and_a_removed_sprite_is_made_again_from_it_and_sa
     (worktree / "half").write_text("not committed\n")
     await client_of(spec, launched).snapshot()
 
-    assert await place.runtime.bring_home(facts) is True
-    assert await place.runtime.bring_home(facts) is False
+    assert await place.runtime.push_work(facts) is True
+    assert await place.runtime.push_work(facts) is False
     assert run_git(place.repository, "rev-parse", launched.worktree_branch) == head
 
     _remove(place, spec.execution_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,10 @@ def test_a_removed_worktree_comes_back_with_all_six(repository: Path, worktree: 
     remove(repository, worktree)
     assert not worktree.path.exists()
 
-    assert worktrees.state(repository, worktree) == (WorkspaceState.REBUILDABLE, "")
+    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository)) == (
+        WorkspaceState.REBUILDABLE,
+        "",
+    )
     worktrees.make(repository, "", worktree, existed=True)
 
     assert state_of(worktree.path) == before
@@ -135,7 +139,7 @@ def test_a_maker_that_dies_before_the_work_is_back_is_made_good_by_the_next(
         patch.setattr(uncommitted_work, "bring_back", die)
         with pytest.raises(KeyboardInterrupt):
             worktrees.make(repository, "", worktree, existed=True)
-    assert worktrees.state(repository, worktree)[0] is WorkspaceState.REBUILDABLE
+    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository))[0] is WorkspaceState.REBUILDABLE
 
     worktrees.make(repository, "", worktree, existed=True)
 

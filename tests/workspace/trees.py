@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from executors_app.agentctl.protocol import MARKER
 from executors_app.agentctl.workspace.git import Git
 from executors_app.agentctl.workspace.snapshots import Limits, Snapshot, take
-from tests.executors.repositories import commit, run_git
+from tests.executors.repositories import run_git
 
 SESSION = "12345678-90ab-4def-9234-567890abcdef"
 REF = f"refs/kandev/recovery/{SESSION}"
@@ -24,18 +26,25 @@ def keep(root: Path, limits: Limits = Limits()) -> Snapshot:  # noqa: B008
     return take(git_of(root), SESSION, root.parent / f"{root.name}.copy", "turn_end", limits)
 
 
-def make_six(root: Path) -> None:
+RunGit = Callable[..., str]
+"""``git ARGUMENTS`` in a working tree: here, or in its sandbox."""
+
+
+def make_six(root: Path, git: RunGit | None = None) -> None:
     """Three modified files, two untracked ones and a staged one, on a commit that has the three."""
+    git = git or partial(run_git, root)
     for name in ("one", "two", "three"):
-        commit(root, name, "before\n")
+        (root / name).write_text("before\n")
+        git("add", name)
+        git("-c", "user.name=Test", "-c", "user.email=test@example.org", "commit", "--quiet", "-m", f"Change {name}")
         (root / name).write_text("after\n")
     (root / "untracked").write_text("new\n")
     (root / "with space\nand line").write_text("new too\n")
     (root / "staged").write_text("staged\n")
-    run_git(root, "add", "staged")
+    git("add", "staged")
 
 
-def state_of(root: Path) -> tuple[str, dict[str, tuple[bytes, int]]]:
+def state_of(root: Path, git: RunGit | None = None) -> tuple[str, dict[str, tuple[bytes, int]]]:
     """What git says of a working tree, and every file in it with its mode."""
     files = {}
     for folder, folders, names in os.walk(root):
@@ -43,4 +52,5 @@ def state_of(root: Path) -> tuple[str, dict[str, tuple[bytes, int]]]:
         for path in (Path(folder) / name for name in names if name != ".git"):
             content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes()  # noqa: PTH115
             files[str(path.relative_to(root))] = (content, path.lstat().st_mode)
-    return run_git(root, "status", "--porcelain", "--untracked-files=all"), files
+    git = git or partial(run_git, root)
+    return git("status", "--porcelain", "--untracked-files=all"), files

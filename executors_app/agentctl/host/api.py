@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from executors_app.agentctl.bodies import number, read_object
+from executors_app.agentctl.bodies import commits_of, number, read_object
 from executors_app.agentctl.door import Door, error_answer, json_answer
 from executors_app.agentctl.host.instances import Instances
-from executors_app.agentctl.host.orders import commits_of, look_timeout, order_of, proof_of, uuid_of
+from executors_app.agentctl.host.orders import look_timeout, order_of, proof_of, uuid_of
 from executors_app.agentctl.host.proxy import Proxy
 from executors_app.agentctl.protocol import PROTOCOL_VERSION
 from executors_app.agentctl.server import BODY_LIMIT
+from executors_app.agentctl.workspace.api import send_work
 from executors_app.errors import ExecutorError, RepositoryUnusable, WorkspaceGone
 
 _INSTANCE: Final = "execution_id"
@@ -98,10 +99,10 @@ class _Api:
         proof = proof_of(await read_object(request))
         return {"ended": await self._instances.end_leftovers(_instance_of(request), proof)}
 
-    async def _work(self, request: web.Request) -> web.Response:
+    async def _work(self, request: web.Request) -> web.StreamResponse:
         known = commits_of(await read_object(request), "known")
-        packed = await asyncio.to_thread(self._instances.work_of, _instance_of(request), known)
-        return web.Response(body=packed, content_type="application/octet-stream")
+        packed, bundle = await asyncio.to_thread(self._instances.work_of, _instance_of(request), known)
+        return await send_work(request, packed, bundle)
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         address = self._instances.address_of(_instance_of(request))
@@ -112,15 +113,15 @@ def _instance_of(request: web.Request) -> str:
     return uuid_of(request.match_info[_INSTANCE], _INSTANCE)
 
 
-def _answering(answer: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _answering(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """With what an instance cannot be had for as an error of its own."""
 
-    async def handle(request: web.Request) -> web.Response:
+    async def handle(request: web.Request) -> web.StreamResponse:
         try:
             found = await answer(request)
         except ExecutorError as error:
             status = 409 if isinstance(error, _IMPOSSIBLE) else 503
             return error_answer(status, error.code, error.message, {"permanent": error.permanent})
-        return found if isinstance(found, web.Response) else json_answer(found)
+        return found if isinstance(found, web.StreamResponse) else json_answer(found)
 
     return handle

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 from weakref import WeakValueDictionary
 
 import orjson
@@ -18,7 +18,7 @@ from executors_app.agentctl import journal_files
 from executors_app.agentctl.host.orders import Order, Proof
 from executors_app.agentctl.host.records import Record, Records, digest_of, host_id_of
 from executors_app.agentctl.host.sources import Sources
-from executors_app.agentctl.places import local_launch, local_processes, volume, worktrees
+from executors_app.agentctl.places import local_launch, local_processes, workspace_root, worktrees
 from executors_app.agentctl.places.disk import Disk
 from executors_app.agentctl.places.machine import Machine
 from executors_app.agentctl.protocol import Code
@@ -95,15 +95,18 @@ class Instances:
                     break
         return {"lines": lines, "more": size > _PAGE_BYTES}
 
-    def work_of(self, execution_id: str, known: Sequence[str]) -> bytes:
-        """The session's branch and snapshot: a line of JSON as ``volume.pack`` answers, then the bundle. Blocks."""
+    def work_of(self, execution_id: str, known: Sequence[str]) -> tuple[dict[str, Any], IO[bytes]]:
+        """The session's branch and snapshots: the answer of ``workspace_root.pack``, and its bundle. Blocks."""
         record = self._known(execution_id)
         worktree = self._disk.worktree_of(record.session_id, record.worktree_path, record.worktree_branch)
-        with tempfile.TemporaryDirectory(prefix=".bundle-", dir=self._disk.places_of(execution_id).path) as directory:
-            into = Path(directory) / "bundle"
-            packed = volume.pack(Path(record.repository), worktree, known, into)
-            bundle = into.read_bytes() if packed["packed"] else b""
-        return orjson.dumps(packed) + b"\n" + bundle
+        bundle = tempfile.TemporaryFile(dir=self._disk.places_of(execution_id).path)  # noqa: SIM115  (the caller's)
+        try:
+            packed = workspace_root.pack(Path(record.repository), worktree, known, bundle)
+        except BaseException:
+            bundle.close()
+            raise
+        bundle.seek(0)
+        return packed, bundle
 
     def admits(self, execution_id: str, bearer: bytes) -> bool:
         """Whether that is the token of this instance."""

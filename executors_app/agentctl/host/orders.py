@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from executors_app.agentctl.bodies import identifier, text, texts
+from executors_app.agentctl.bodies import identifier, text
 from executors_app.agentctl.refusals import invalid
 
 _SHORTEST_TOKEN: Final = 16
 _LONGEST_LOOK: Final = 60.0
-_MOST_COMMITS: Final = 100
-_COMMIT: Final = re.compile(r"[0-9a-f]{40,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +70,6 @@ def uuid_of(value: Any, name: str) -> str:
     except ValueError:
         pass
     raise invalid(f"{name} must be a UUID", field=name)
-
-
-def commits_of(body: Mapping[str, Any], name: str) -> list[str]:
-    """A list of commit ids; raises Refused."""
-    found = texts(body, name)
-    if len(found) > _MOST_COMMITS or not all(map(_COMMIT.fullmatch, found)):
-        raise invalid(f"{name} must be up to {_MOST_COMMITS} commit ids", field=name)
-    return found
 
 
 def look_timeout(given: str | None) -> float:

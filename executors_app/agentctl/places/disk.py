@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ import orjson
 
 from executors_app.agentctl import journal_files
 from executors_app.agentctl.places import worktrees
-from executors_app.agentctl.places.git import GitFailed
+from executors_app.agentctl.places.seed import Seed, write_seed
 from executors_app.agentctl.places.state_directory import StateDirectory, state_directory
-from executors_app.agentctl.places.worktrees import Worktree
+from executors_app.agentctl.places.worktrees import Commits, OwnRepository, Worktree
 from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
 from executors_app.errors import RepositoryUnusable
 
@@ -23,6 +23,8 @@ class Disk:
     """One data directory; every place in it follows from an id (rule 4)."""
 
     root: Path
+    open_repository: Callable[[Path], Commits] = OwnRepository.open
+    """How git is asked about the repository of a worktree; the control plane heeds none of its configuration."""
 
     def places_of(self, execution_id: str) -> StateDirectory:
         """The state directory of an execution."""
@@ -33,12 +35,19 @@ class Disk:
         place = worktrees.place_of(self.root, session_id)
         return Worktree(Path(path) if path else place.path, branch or place.branch)
 
-    def make_worktree(self, spec: LaunchSpec) -> Worktree:
-        """Make the launch's worktree or find it; blocks. Raises WorkspaceGone, RepositoryUnusable."""
+    def write_seed(self, spec: LaunchSpec) -> Worktree:
+        """Write what agentctl makes the launch's worktree from; blocks. Raises RepositoryUnusable, OSError.
+
+        agentctl makes it, or finds it, because git runs what the repository's configuration names.
+        """
         if not spec.repository_path:
             raise RepositoryUnusable("The task names no repository.")
         worktree = self.worktree_of(spec.worktree_owner, spec.worktree_path, spec.worktree_branch)
-        worktrees.make(Path(spec.repository_path), spec.base_branch, worktree, existed=bool(spec.worktree_path))
+        existed = bool(spec.worktree_path)
+        places = self.places_of(spec.execution_id)
+        places.make()
+        seed = Seed(worktree.branch, repository=spec.repository_path, base=spec.base_branch, existed=existed)
+        write_seed(seed, places.seed_file)
         return worktree
 
     def workspace_of(self, one: ExecutionFacts) -> tuple[WorkspaceState, str]:
@@ -49,8 +58,8 @@ class Disk:
         if not one.repository_path and not worktree.path.exists():
             return WorkspaceState.GONE, f"The worktree {worktree.path} was deleted, and its repository is not known."
         try:
-            return worktrees.state(Path(one.repository_path), worktree)
-        except GitFailed:
+            return worktrees.state(worktree, lambda: self.open_repository(Path(one.repository_path)))
+        except RepositoryUnusable:
             # no answer is no proof of a loss: the launch will say what is wrong
             return WorkspaceState.REBUILDABLE, ""
 

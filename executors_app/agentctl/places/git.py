@@ -1,4 +1,8 @@
-"""Our own git calls: no hooks, no fsmonitor, nothing of our environment, always a time limit (rule 38)."""
+"""Git as agentctl runs it where the agent works: no hooks, no fsmonitor, and always a time limit (rule 38).
+
+The repository belongs to the agent, so git runs with the agent's rights and never with agentctl's own. The control
+plane does not use this module: it runs git in ``executors_app.repositories`` alone.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import IO, ClassVar, Final
 
+from executors_app.agentctl import two_users
 from executors_app.errors import RepositoryUnusable
 
 GUARDS: Final = (
@@ -20,6 +26,9 @@ GUARDS: Final = (
     *("-c", "maintenance.auto=false"),
     *("-c", "submodule.recurse=false"),
 )
+
+_UMASK: Final = 0o022
+"""Of the files in a work tree: as people's own git makes them, whoever else has to read them in a sandbox."""
 
 
 class GitFailed(RepositoryUnusable):
@@ -34,13 +43,13 @@ def git(
     timeout: float = 60.0,
     hold: Sequence[int] = (),
     index: Path | None = None,
-    stdin: bytes = b"",
+    stdin: bytes | IO[bytes] = b"",
 ) -> str:
     """Run git in ``directory`` and return its output without the last line end.
 
-    ``hold`` are file descriptors (locks) that git keeps open as long as it lives, so that a lock
-    outlasts a caller that dies first. ``index`` takes the place of the repository's own.
-    Raises GitFailed with git's own words.
+    ``timeout`` is in seconds. ``hold`` are file descriptors (locks) that git keeps open as long as it lives, so that
+    a lock outlasts a caller that dies first. ``index`` replaces the repository's own index. ``stdin`` is data, or a
+    file that git reads from its current position. Raises GitFailed with git's own message.
     """
     argv = [_executable(), "-C", str(directory), *GUARDS, *arguments]
     more = _ceiling(directory)
@@ -50,11 +59,13 @@ def git(
         done = subprocess.run(
             argv,
             env=_environment() | more,
-            input=stdin,
             capture_output=True,
             timeout=timeout,
             check=False,
             pass_fds=tuple(hold),
+            umask=_UMASK,
+            **({"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}),
+            **two_users.of_children(),
         )
     except subprocess.TimeoutExpired as error:
         raise GitFailed(f"git {_verb(arguments)} did not end within {timeout:g} s in {directory}.") from error
@@ -63,28 +74,65 @@ def git(
     if done.returncode:
         words = done.stderr.decode("utf-8", "replace").strip()[-1000:]
         raise GitFailed(f"git {_verb(arguments)} failed in {directory}: {words}", exit_code=done.returncode)
-    return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+    said: bytes = done.stdout
+    return said.decode("utf-8", "surrogateescape").rstrip("\n")
 
 
 def read_git(directory: Path, *arguments: str, limit: int, timeout: float = 20.0) -> bytes:
     """Run a git that only looks, and return ``limit`` bytes of its output at most; raises GitFailed."""
-    argv = [_executable(), "-C", str(directory), *GUARDS, *arguments]
-    environment = _environment() | _ceiling(directory)
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(argv, env=environment, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet) as process:
-        assert process.stdout is not None  # noqa: S101  (asked for)
-        patience = threading.Timer(timeout, process.kill)
-        patience.start()
-        try:
-            said = process.stdout.read(limit)
-            more = len(said) == limit
-            if more:
-                process.kill()
-        finally:
-            patience.cancel()
+    with _reading(directory, arguments, timeout) as process:
+        said = _output(process).read(limit)
+        more = len(said) == limit
+        if more:
+            process.kill()
     if process.returncode and not more:
         raise GitFailed(f"git {_verb(arguments)} failed in {directory}.", exit_code=process.returncode)
     return said
+
+
+def write_git(directory: Path, *arguments: str, into: IO[bytes], limit: int, timeout: float = 600.0) -> None:
+    """Write git's output to an open file; raises GitFailed, also where there are more than ``limit`` bytes.
+
+    The file is ours and git never opens it, so nothing that the agent puts in its place is written or read.
+    """
+    size = 0
+    with _reading(directory, arguments, timeout) as process:
+        while data := _output(process).read(1 << 16):
+            size += len(data)
+            if size > limit:
+                process.kill()
+                break
+            into.write(data)
+    if size > limit:
+        raise GitFailed(f"git {_verb(arguments)} has more than {limit >> 20} MiB of output.", exit_code=0)
+    if process.returncode:
+        raise GitFailed(f"git {_verb(arguments)} failed in {directory}.", exit_code=process.returncode)
+
+
+@contextmanager
+def _reading(directory: Path, arguments: Sequence[str], timeout: float) -> Iterator[subprocess.Popen[bytes]]:
+    """A git whose output is read; killed after ``timeout`` seconds."""
+    argv = [_executable(), "-C", str(directory), *GUARDS, *arguments]
+    process = subprocess.Popen(
+        argv,
+        env=_environment() | _ceiling(directory),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        **two_users.of_children(),
+    )
+    deadline = threading.Timer(timeout, process.kill)
+    deadline.start()
+    try:
+        with process:
+            yield process
+    finally:
+        deadline.cancel()
+
+
+def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdout is not None  # noqa: S101  (asked for)
+    return process.stdout
 
 
 def _ceiling(directory: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ import orjson
 
 from executors_app.agentctl import child_environment, identity
 from executors_app.agentctl.identity import ProcessIdentity
-from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.places import local_processes, workspace_root
 from executors_app.agentctl.places.bulk_status import StatusTarget, ask_status
 from executors_app.agentctl.places.detached import start_detached
 from executors_app.agentctl.places.state_directory import StateDirectory
@@ -27,6 +27,8 @@ from executors_app.domain import ExecutionFacts, LaunchSpec
 from executors_app.errors import AgentctlUnreachable, ExecutorError, LaunchFailed
 
 READY_WITHIN: Final = 60.0
+MADE_WITHIN: Final = 600.0
+"""Seconds in which agentctl makes the worktree, before it listens."""
 _POLL: Final = 0.01
 _LOOK_EVERY: Final = 0.5
 _SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
@@ -60,14 +62,22 @@ def read_ready(places: StateDirectory) -> Ready | None:
         return None
 
 
+def _refusal(places: StateDirectory) -> ExecutorError | None:
+    """The error of a worktree that cannot be made, which agentctl writes in the place of its address."""
+    try:
+        answer = orjson.loads(places.ready_file.read_bytes())
+        return workspace_root.error_of(answer) if "error" in answer else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 async def find_or_start(
     places: StateDirectory, spec: LaunchSpec, workspace: Path, extra: Mapping[str, str] = _NOTHING
 ) -> LocalAgentctl:
     """The one agentctl of the execution, once it has answered; ``extra`` joins the environment of a new one.
 
-    Raises LaunchFailed, OSError.
+    Raises LaunchFailed, WorkspaceGone, RepositoryUnusable, OSError.
     """
-    places.make()
     places.write_token(spec.auth_token)
     alive = (await asyncio.to_thread(local_processes.look_at, spec.execution_id)).agentctl
     if alive:
@@ -88,6 +98,7 @@ def _start(
         *(("--worktree-of", spec.worktree_id) if spec.worktree_id else ()),
         *("--execution-id", spec.execution_id),
         *("--token-file", str(places.token_file)),
+        *("--seed", str(places.seed_file)),
         *("--ready-file", str(places.ready_file)),
         *("--listen", "127.0.0.1:0"),
     ]
@@ -103,7 +114,7 @@ async def _wait_until_ready(
     places: StateDirectory, spec: LaunchSpec, process: ProcessIdentity | None, *, found: bool
 ) -> LocalAgentctl:
     """Poll the ready file until the agentctl that it names has answered as ours."""
-    deadline = time.monotonic() + READY_WITHIN
+    deadline = time.monotonic() + MADE_WITHIN + READY_WITHIN
     next_look = time.monotonic() + _LOOK_EVERY
     problem = "it did not tell its address"
     while time.monotonic() < deadline:
@@ -138,6 +149,8 @@ async def _still_there(
         return process
     others = (await asyncio.to_thread(local_processes.look_at, spec.execution_id)).agentctl
     if not others:
+        if refusal := _refusal(places):
+            raise refusal
         raise LaunchFailed(f"agentctl ended at its start: {_last_words(places)}")
     return others[0]
 

@@ -34,10 +34,10 @@ class Machine:
     """Joins the environment of each new agentctl."""
 
     async def launch(self, spec: LaunchSpec) -> Launched:
-        """Make the worktree and start agentctl, or find both; the state names agentctl's process."""
-        worktree = await asyncio.to_thread(self.disk.make_worktree, spec)
+        """Start agentctl, which makes the worktree, or find both; the state names agentctl's process."""
         places = self.disk.places_of(spec.execution_id)
         try:
+            worktree = await asyncio.to_thread(self.disk.write_seed, spec)
             agentctl = await local_launch.find_or_start(places, spec, worktree.path, self.extra)
         except OSError as error:
             raise LaunchFailed(f"agentctl could not be started: {error}") from error

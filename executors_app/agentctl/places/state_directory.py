@@ -38,6 +38,11 @@ class StateDirectory:
         """Standard output and error of agentctl."""
         return self.path / "agentctl.log"
 
+    @property
+    def seed_file(self) -> Path:
+        """What the workspace is made from, ``seed.Seed``."""
+        return self.path / "seed"
+
     def make(self) -> None:
         """Make the directory and close it to others."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)

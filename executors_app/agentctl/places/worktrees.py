@@ -12,11 +12,12 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from executors_app.agentctl.places import uncommitted_work
 from executors_app.agentctl.places.git import GitFailed, commit_of, common_directory, git
@@ -25,6 +26,36 @@ from executors_app.errors import RepositoryUnusable, WorkspaceGone
 
 _HALF_MADE: Final = "initializing"
 _LOCK_SECONDS: Final = 120.0
+
+
+class Commits(Protocol):
+    """A repository as far as the state of a worktree depends on it."""
+
+    @property
+    def common(self) -> Path:
+        """Where it keeps what its worktrees share."""
+        ...
+
+    def commit_of(self, revision: str) -> str | None:
+        """The commit that a branch, tag or id names; None if it names none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRepository:
+    """A repository that belongs to whoever asks, so that its configuration may be read."""
+
+    path: Path
+    common: Path
+
+    @classmethod
+    def open(cls, path: Path) -> OwnRepository:
+        """Raises RepositoryUnusable, GitFailed."""
+        return cls(path, common_directory(path))
+
+    def commit_of(self, revision: str) -> str | None:
+        """The commit that a branch, tag or id names; None if it names none."""
+        return commit_of(self.path, revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +89,32 @@ def make(repository: Path, base: str, worktree: Worktree, *, existed: bool) -> N
             shutil.rmtree(worktree.path, ignore_errors=True)
             shutil.rmtree(record)
             record = None
-        if record and _checked_out(repository, record):
+        if record and _names_commit(record, partial(commit_of, repository)):
             _restore(repository, record, worktree.path, held)
         else:
             _add(repository, base, worktree, held, existed=existed)
 
 
-def state(repository: Path, worktree: Worktree) -> tuple[WorkspaceState, str]:
+def state(worktree: Worktree, open_repository: Callable[[], Commits]) -> tuple[WorkspaceState, str]:
     """Whether the worktree can be had, and the precise reason if it cannot; changes nothing.
 
-    Raises GitFailed where git gave no answer in time.
+    ``open_repository`` may raise RepositoryUnusable. Errors for which trying again can help are raised.
     """
     if _present(worktree.path):
         return WorkspaceState.PRESENT, ""
     try:
-        common = common_directory(repository)
-    except GitFailed:
-        raise
+        repository = open_repository()
+        record = _record(repository.common, worktree.path)
+        if record and (_half_made(record) or _names_commit(record, repository.commit_of)):
+            return WorkspaceState.REBUILDABLE, ""
+        if _occupied(worktree.path):
+            return WorkspaceState.GONE, f"The directory {worktree.path} is no longer a worktree of its repository."
+        if repository.commit_of(f"refs/heads/{worktree.branch}"):
+            return WorkspaceState.REBUILDABLE, ""
     except RepositoryUnusable as error:
+        if not error.permanent:
+            raise
         return WorkspaceState.GONE, f"The worktree {worktree.path} was deleted, and {_lower(error.message)}"
-    record = _record(common, worktree.path)
-    if record and (_half_made(record) or _checked_out(repository, record)):
-        return WorkspaceState.REBUILDABLE, ""
-    if _occupied(worktree.path):
-        return WorkspaceState.GONE, f"The directory {worktree.path} is no longer a worktree of {repository}."
-    if commit_of(repository, f"refs/heads/{worktree.branch}"):
-        return WorkspaceState.REBUILDABLE, ""
     return WorkspaceState.GONE, f"The worktree {worktree.path} and its branch {worktree.branch} were deleted."
 
 
@@ -159,13 +190,13 @@ def _half_made(record: Path) -> bool:
         return False
 
 
-def _checked_out(repository: Path, record: Path) -> bool:
+def _names_commit(record: Path, commit_of: Callable[[str], str | None]) -> bool:
     """The record's HEAD still names a commit that the repository has."""
     try:
         head = (record / "HEAD").read_text().strip()
     except OSError:
         return False
-    return commit_of(repository, head.removeprefix("ref:").strip()) is not None
+    return commit_of(head.removeprefix("ref:").strip()) is not None
 
 
 def _record(common: Path, path: Path) -> Path | None:

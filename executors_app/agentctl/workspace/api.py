@@ -6,12 +6,13 @@ None of it is a command of the lease (rule 11), so no generation is asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import IO, Any, Final
 
+import orjson
 from aiohttp import web
 
-from executors_app.agentctl.bodies import number, read_object, text, texts
+from executors_app.agentctl.bodies import commits_of, number, read_object, text, texts
 from executors_app.agentctl.door import json_answer
 from executors_app.agentctl.protocol import Code
 from executors_app.agentctl.refusals import Refused, invalid
@@ -24,6 +25,7 @@ from executors_app.agentctl.workspace.writing import ANYTHING, write_content
 
 LONGEST_LOG: Final = 200
 LONGEST_MESSAGE: Final = 64 << 10
+_PART: Final = 1 << 18
 _HASH: Final = re.compile(r'"?([0-9a-f]{64})"?')
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -46,6 +48,8 @@ class WorkspaceApi:
             web.get("/git/changes", self._changes),
             web.post("/git/commit", self._commit),
             web.get("/shell", ShellSockets(self._workspace.shells).serve, allow_head=False),
+            web.post("/workspace", self._make),
+            web.post("/work", self._work),
             web.post("/snapshot", self._snapshot),
             web.post("/snapshot/restore", self._restore),
         ]
@@ -103,6 +107,14 @@ class WorkspaceApi:
         await self._status(request)
         return json_answer(answer)
 
+    async def _make(self, request: web.Request) -> web.Response:
+        return json_answer(await self._workspace.call(self._workspace.make_again))
+
+    async def _work(self, request: web.Request) -> web.StreamResponse:
+        known = commits_of(await read_object(request), "known")
+        packed, bundle = await self._workspace.call(self._workspace.pack, known)
+        return await send_work(request, packed, bundle)
+
     async def _snapshot(self, request: web.Request) -> web.Response:
         taken = await self._keeper.take("asked")
         return json_answer(taken.to_json())
@@ -110,6 +122,17 @@ class WorkspaceApi:
     async def _restore(self, request: web.Request) -> web.Response:
         body = await read_object(request)
         return json_answer(await self._keeper.restore(text(body, "commit", "")))
+
+
+async def send_work(request: web.Request, packed: Mapping[str, Any], bundle: IO[bytes]) -> web.StreamResponse:
+    """Answer with one line of JSON as ``workspace_root.pack`` returns it, then the git bundle, which is closed."""
+    with bundle:
+        response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+        await response.prepare(request)
+        await response.write(orjson.dumps(packed) + b"\n")
+        while part := bundle.read(_PART):
+            await response.write(part)
+    return response
 
 
 def _expected(request: web.Request) -> str | None:

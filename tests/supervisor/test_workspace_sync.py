@@ -11,7 +11,7 @@ import pytest
 from executors_app import plugins
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import RuntimeUnavailable, WorkspaceGone
-from sessions_app.supervisor.homecoming import Homecoming
+from sessions_app.supervisor.workspace_sync import WorkspaceSync
 from tests.waiting import eventually_async
 
 
@@ -25,7 +25,7 @@ class FarRuntime:
         self.tries = 0
         self.refusals: list[Exception] = []
 
-    async def bring_home(self, execution: ExecutionFacts) -> bool:
+    async def push_work(self, execution: ExecutionFacts) -> bool:
         """Waits for the way to be open."""
         self.tries += 1
         await self.open.wait()
@@ -49,38 +49,38 @@ def facts(number: int, runtime: str = "far") -> Any:
 
 
 async def test_what_becomes_due_on_the_way_follows_once(far: FarRuntime) -> None:
-    coming = Homecoming()
+    sync = WorkspaceSync()
     far.open.clear()
-    coming.due(facts(1))
+    sync.request(facts(1))
     await eventually_async(lambda: far.tries == 1, describe="the first is on its way")
     for number in (2, 3):
-        coming.due(facts(number))
+        sync.request(facts(number))
     far.open.set()
     await eventually_async(lambda: far.brought == [1, 3], describe="the last one followed")
-    await coming.close()
+    await sync.close()
 
 
 async def test_what_fails_is_tried_again(far: FarRuntime) -> None:
-    coming = Homecoming()
+    sync = WorkspaceSync()
     far.refusals = [RuntimeUnavailable("away")]
-    coming.due(facts(1))
+    sync.request(facts(1))
     await eventually_async(lambda: far.brought == [1], describe="it came in the end")
-    await coming.close()
+    await sync.close()
 
 
 async def test_what_can_never_come_is_given_up_until_the_next_snapshot(far: FarRuntime) -> None:
-    coming = Homecoming()
+    sync = WorkspaceSync()
     far.refusals = [WorkspaceGone("gone")]
-    coming.due(facts(1))
+    sync.request(facts(1))
     await eventually_async(lambda: not far.refusals, describe="it was tried")
-    coming.due(facts(2))
+    sync.request(facts(2))
     await eventually_async(lambda: far.brought == [2], describe="the next one came")
-    await coming.close()
+    await sync.close()
 
 
 async def test_nothing_is_brought_from_where_the_repository_is_at_home(far: FarRuntime) -> None:
-    coming = Homecoming()
-    coming.due(facts(1, "near"))
-    coming.due(facts(2))
+    sync = WorkspaceSync()
+    sync.request(facts(1, "near"))
+    sync.request(facts(2))
     await eventually_async(lambda: far.brought == [2], describe="the far one came")
-    await coming.close()
+    await sync.close()

@@ -1,0 +1,171 @@
+"""The control plane's side of a workspace: what it is made from, and where its work arrives.
+
+A workspace has a repository of its own in its sandbox. It starts from a seed that is written here; after each turn
+its branch and snapshots arrive as a bundle, are checked into an archive that no agent can write, and from there are
+published to the team's repository.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from django.conf import settings
+
+from executors_app.agentctl import recovery_ref
+from executors_app.agentctl.places import worktrees
+from executors_app.agentctl.places.seed import Seed, write_seed
+from executors_app.agentctl.places.workspace_root import BORROWED
+from executors_app.domain import ExecutionFacts, LaunchSpec
+from executors_app.errors import RepositoryUnusable, WorkspaceGone
+from executors_app.repositories.archive import Archive
+from executors_app.repositories.object_store import ObjectStore
+from executors_app.repositories.team import TeamRepository
+
+Download = Callable[[Sequence[str], IO[bytes]], Awaitable[dict[str, str]]]
+"""Writes a bundle of what is not among some commits into a file, and returns the commits by ref."""
+_BORROWED_OBJECTS: Final = f"{BORROWED}/objects"
+
+
+def data_directory() -> Path:
+    """Where archives and object stores are kept."""
+    return Path(settings.KANDEV_DATA_DIR)
+
+
+def archive_of(owner_id: str) -> Archive:
+    """The archive of a workspace, there or not yet."""
+    return Archive.of(data_directory(), owner_id)
+
+
+def store_of(repository: Path) -> Path:
+    """The directory with the team's published objects, which sandboxes may read; it is made by ``prepare``."""
+    return ObjectStore.of(data_directory(), TeamRepository.open(repository)).path
+
+
+def branch_of(one: LaunchSpec | ExecutionFacts) -> str:
+    """The branch of a workspace; where the row has none yet, it follows from the id of its owner."""
+    owner = one.worktree_owner if isinstance(one, LaunchSpec) else one.worktree_id or one.session_id
+    return one.worktree_branch or worktrees.place_of(data_directory(), owner).branch
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a launch can be made from."""
+
+    repository: TeamRepository
+    store: ObjectStore
+    archive: Archive
+
+    @classmethod
+    def of(cls, one: LaunchSpec | ExecutionFacts) -> Sources:
+        """Of the team's repository that a row names; blocks. Raises RepositoryUnusable, GitFailed."""
+        if not one.repository_path:
+            raise RepositoryUnusable("The task names no repository.")
+        owner = one.worktree_owner if isinstance(one, LaunchSpec) else one.worktree_id or one.session_id
+        repository = TeamRepository.open(Path(one.repository_path))
+        store = ObjectStore.of(data_directory(), repository)
+        return cls(repository, store, Archive.of(data_directory(), owner, store))
+
+    def begin(self, one: LaunchSpec | ExecutionFacts) -> None:
+        """Let there be an archive with the workspace's branch: as an earlier release left it, or where the base is."""
+        branch = branch_of(one)
+        ref = f"refs/heads/{branch}"
+        if ref in self.archive.tips():
+            return
+        self.store.update()
+        self.archive.adopt(branch)
+        if ref not in self.archive.tips():
+            self.archive.begin(branch, self.repository.start_of(one.base_branch))
+        self.repository.publish(self.archive, branch)
+
+
+def prepare(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "") -> str:
+    """Write the seed of a launch; blocks. Returns what a lost workspace was made again from, as a sentence.
+
+    ``borrows``: the sandbox sees the team's published objects. ``lost``: why the workspace that was there cannot be
+    used. Raises WorkspaceGone where nothing of it has arrived, RepositoryUnusable, GitFailed, OSError.
+    """
+    sources = Sources.of(spec)
+    sources.begin(spec)
+    branch = branch_of(spec)
+    borrow = (_BORROWED_OBJECTS,) if borrows else ()
+    if spec.worktree_path and not lost:
+        write_seed(Seed(branch, objects=borrow), into)
+        return ""
+    rebuilt = _rebuilt(sources.archive, branch, lost) if lost and spec.worktree_path else ""
+    sources.store.update()
+    sources.archive.write_seed(
+        into,
+        branch=branch,
+        store=sources.store,
+        carried=sources.repository.carried(),
+        base=spec.base_branch,
+        borrow=borrow,
+        whole=True,
+    )
+    return rebuilt
+
+
+def arrived_at(owner_id: str) -> str:
+    """When the newest snapshot arrived that a workspace can be made from again, ISO 8601; empty if none did."""
+    archive = archive_of(owner_id)
+    return archive.time_of(recovery_ref.ref_of(owner_id)) if archive.exists() else ""
+
+
+def reason_gone(lost: str, branch: str) -> str:
+    """Why a lost workspace cannot be made again."""
+    return f"{lost} No snapshot of branch {branch} had reached the control plane."
+
+
+def _rebuilt(archive: Archive, branch: str, lost: str) -> str:
+    at = arrived_at(archive.workspace_id)
+    if not at:
+        raise WorkspaceGone(reason_gone(lost, branch))
+    return f"{lost} It was made again from the snapshot of {at}, the newest that had arrived."
+
+
+async def take_work(one: ExecutionFacts, download: Download) -> bool:
+    """Let branch and snapshots of a workspace arrive and be published; False where nothing was new.
+
+    Raises what ``download`` raises, RepositoryUnusable, GitFailed, OSError.
+    """
+    sources = await asyncio.to_thread(_begun, one)
+    known = await asyncio.to_thread(_known, sources, one)
+    with tempfile.NamedTemporaryFile(dir=await asyncio.to_thread(_incoming), prefix="bundle-") as bundle:
+        refs = await download(known, bundle)
+        bundle.flush()
+        return await asyncio.to_thread(_take_in, sources, one, Path(bundle.name), refs)
+
+
+def _begun(one: ExecutionFacts) -> Sources:
+    sources = Sources.of(one)
+    sources.begin(one)
+    return sources
+
+
+def _known(sources: Sources, one: ExecutionFacts) -> list[str]:
+    """Commits that need not be sent: what has arrived, and what the workspace began with."""
+    known = set(sources.archive.tips().values())
+    if base := sources.repository.commit_of(one.base_branch or "HEAD"):
+        known.add(base)
+    return sorted(known)[:100]
+
+
+def _incoming() -> Path:
+    directory = data_directory() / "archives" / "incoming"
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return directory
+
+
+def _take_in(sources: Sources, one: ExecutionFacts, bundle: Path, refs: dict[str, str]) -> bool:
+    branch, before = branch_of(one), sources.archive.tips()
+    if bundle.stat().st_size:
+        sources.archive.take_in(bundle, branch)
+    sources.archive.follow(branch, refs)
+    # Published again even where nothing was new: a kill may have come between the two.
+    sources.repository.publish(sources.archive, branch)
+    return sources.archive.tips() != before
