@@ -1,4 +1,6 @@
-"""The workspace of a session as its repository keeps it, read without any workspace: whatever else is gone.
+"""The workspace of a session as its archive keeps it, read without any workspace: whatever else is gone.
+
+Where there is no archive, it is read from the team's repository.
 
 What was kept last is the recovery snapshot, as long as nothing was committed since, and else the
 branch. Shapes are those of agentctl's answers; everything is read from git's objects, nothing is written.
@@ -9,14 +11,18 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from executors_app.agentctl import recovery_ref
 from executors_app.agentctl.commit_lines import log_words, parse_log
-from executors_app.agentctl.places.git import GitFailed, commit_of, git, read_git
-from executors_app.errors import NotKept
+from executors_app.agentctl.recovery_ref import Recovery
+from executors_app.errors import NotKept, RepositoryUnusable
+from executors_app.local_disk import disk
+from executors_app.repositories import bare
+from executors_app.repositories.archive import Archive
+from executors_app.repositories.git import GitFailed
+from executors_app.repositories.team import TeamRepository
 
 CONTENT_LIMIT: Final = 1 << 20
 LIST_LIMIT: Final = 4 << 20
@@ -30,7 +36,7 @@ _PATCH: Final = ("-r", "-p", "--no-color", "--no-ext-diff", "--no-textconv", "--
 class Kept:
     """Commits: of the files, of the index, and of what was checked out."""
 
-    repository: Path
+    source: Archive | TeamRepository
     branch: str
     files: str
     index: str
@@ -44,15 +50,43 @@ class Kept:
 
 
 def find(repository: Path, session_id: str, branch: str) -> Kept:
-    """What is kept of a session; raises NotKept, GitFailed."""
+    """What is kept of a session; raises NotKept, GitFailed.
+
+    ``session_id`` is that of the workspace: of the session that its worktree was made for.
+    """
+    source, head = _source(repository, session_id, branch)
+    found = recovery_ref.find(source.git.text, recovery_ref.ref_of(session_id))
+    files, index = (found.commit, found.index) if found and _fits(source, found, head) else (head, head)
+    at = source.git.text("log", "-1", "--no-mailmap", "--format=%cI", files, "--")
+    return Kept(source, branch, files, index, head, at)
+
+
+def _source(repository: Path, session_id: str, branch: str) -> tuple[Archive | TeamRepository, str]:
+    """Where the branch is kept, and its commit."""
+    archive = Archive.of(disk().root, session_id)
+    if head := archive.tips().get(f"refs/heads/{branch}"):
+        return archive, head
     if not repository.is_dir():
         raise NotKept("The repository of this session is not on this machine.")
-    head = commit_of(repository, f"refs/heads/{branch}") if branch else None
+    try:
+        team = TeamRepository.open(repository)
+    except GitFailed:
+        raise
+    except RepositoryUnusable as error:
+        raise NotKept(error.message) from error
+    head = team.commit_of(f"refs/heads/{branch}") if branch else None
     if head is None:
         raise NotKept("The branch of this session is not there any more.")
-    found = recovery_ref.find(partial(git, repository), recovery_ref.ref_of(session_id))
-    files, index = (found.commit, found.index) if found and found.head == head else (head, head)
-    return Kept(repository, branch, files, index, head, git(repository, "log", "-1", "--format=%cI", files, "--"))
+    return team, head
+
+
+def _fits(source: Archive | TeamRepository, found: Recovery, head: str) -> bool:
+    """Whether a snapshot is of the commit ``head``, and has the index that it says.
+
+    Its message is the agent's word, and would be read as options by git.
+    """
+    parents = source.git.text("rev-parse", f"{found.commit}^@").split()
+    return found.head == head and bool(bare.OBJECT_ID.fullmatch(found.index)) and found.index in parents
 
 
 def list_directory(kept: Kept, path: str) -> dict[str, Any]:
@@ -67,10 +101,11 @@ def read_content(kept: Kept, path: str) -> dict[str, Any]:
     """``{path, size, encoding, binary, content, truncated, hash, kept}``; raises NotKept."""
     found = f"{kept.files}:{_checked(path)}"
     try:
-        if git(kept.repository, "cat-file", "-t", found) != "blob":
+        git = kept.source.git
+        if git.text("cat-file", "-t", found) != "blob":
             raise NotKept("This is not a file.", path=path)
-        size = int(git(kept.repository, "cat-file", "-s", found))
-        data = read_git(kept.repository, "cat-file", "blob", found, limit=CONTENT_LIMIT)
+        size = int(git.text("cat-file", "-s", found))
+        data = git.read("cat-file", "blob", found, limit=CONTENT_LIMIT)
     except GitFailed as error:
         raise NotKept("There is no such file.", path=path) from error
     truncated = size > len(data)
@@ -127,7 +162,7 @@ def log(kept: Kept, limit: int, skip: int) -> dict[str, Any]:
 
 def _read(kept: Kept, *arguments: str, limit: int = LIST_LIMIT) -> bytes:
     try:
-        return read_git(kept.repository, *arguments, limit=limit)
+        return kept.source.git.read(*arguments, limit=limit)
     except GitFailed as error:
         raise NotKept("There is no such file or directory.") from error
 

@@ -77,7 +77,8 @@ def has_home(session_id: str) -> bool:
 
 def finish() -> int:
     """Empty what an earlier run has renamed and not emptied; how many. Raises OSError."""
-    folders = (places_of(str(uuid.UUID(int=0))).path.parent, disk().root / "agent_homes")
+    root = disk().root
+    folders = (places_of(str(uuid.UUID(int=0))).path.parent, root / "agent_homes", root / "archives")
     found = [path for folder in folders if folder.is_dir() for path in folder.glob(f"{GOING}*")]
     for path in found:
         shutil.rmtree(path)

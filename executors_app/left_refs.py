@@ -1,14 +1,16 @@
-"""The refs that a session has in its repository beside its branch: which there are, and whether they may go."""
+"""The refs that a session has beside its branch, in the repository and in its archive, and whether they may go."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from executors_app.agentctl import recovery_ref
-from executors_app.agentctl.places.git import commit_of, git, is_in
+from executors_app.local_disk import disk
+from executors_app.repositories import bare
+from executors_app.repositories.archive import Archive
+from executors_app.repositories.team import TeamRepository
 
 _RECOVERY: Final = "refs/kandev/recovery/"
 _FOLDERS: Final = ("refs/kandev/kept/", "refs/kandev/arrived/")
@@ -17,38 +19,56 @@ Ref = tuple[str, str]
 
 
 def refs_of(repository: Path, session_id: str) -> list[Ref]:
-    """All refs of a session; raises GitFailed, ValueError."""
+    """All refs of a session in the team's repository; raises RepositoryUnusable, ValueError."""
     wanted = (recovery_ref.ref_of(session_id), *(f"{folder}{session_id}/" for folder in _FOLDERS))
-    return _refs(repository, *wanted)
+    return list(TeamRepository.open(repository).refs(*wanted).items())
 
 
 def kept_sessions(repository: Path) -> list[str]:
-    """Ids of the sessions of which the repository keeps a snapshot; raises GitFailed."""
-    return [name.removeprefix(_RECOVERY) for name, _ in _refs(repository, _RECOVERY)]
+    """Ids of the sessions of which the repository keeps a snapshot; raises RepositoryUnusable."""
+    return [name.removeprefix(_RECOVERY) for name in TeamRepository.open(repository).refs(_RECOVERY)]
 
 
 def adds_nothing(repository: Path, session_id: str, branch: str) -> Ref | None:
-    """The session's snapshot, if its branch has every file of it as it is; None else. Raises GitFailed."""
+    """The session's snapshot, if its branch has every file of it as it is; None else. Raises RepositoryUnusable."""
+    team = TeamRepository.open(repository)
     ref = recovery_ref.ref_of(session_id)
-    kept = recovery_ref.find(partial(git, repository), ref)
-    tip = commit_of(repository, f"refs/heads/{branch}") if branch else None
-    if kept is None or tip is None or not kept.head or not is_in(repository, kept.head, tip):
+    kept = recovery_ref.find(team.git.text, ref)
+    tip = team.commit_of(f"refs/heads/{branch}") if branch else None
+    if (
+        kept is None
+        or tip is None
+        or not bare.OBJECT_ID.fullmatch(kept.head)
+        or not bare.is_in(team.git, kept.head, tip)
+    ):
         return None
-    trees = {_tree(repository, commit) for commit in (kept.commit, kept.index, kept.head)}
+    trees = {bare.tree_of(team.git, commit) for commit in (kept.commit, kept.index, kept.head)}
     return (ref, kept.commit) if len(trees) == 1 else None
 
 
-def drop(repository: Path, refs: Sequence[Ref]) -> bool:
-    """Remove refs that still name what they did; raises GitFailed for one that was moved meanwhile."""
-    for name, commit in refs:
-        git(repository, "update-ref", "-d", name, commit)
+def drop(repository: Path, session_id: str, refs: Sequence[Ref]) -> bool:
+    """Remove refs that still name what they did; raises GitFailed for one that was moved meanwhile.
+
+    From the session's archive too: what was still there would be published again.
+    """
+    team = TeamRepository.open(repository)
+    archive = Archive.of(disk().root, session_id)
+    archived = archive.tips()
+    both = {name: commit for name, commit in refs if archived.get(name) == commit}
+    if both:
+        archive.drop(both)
+    bare.move(team.git, {name: (commit, "") for name, commit in refs})
     return bool(refs)
 
 
-def _refs(repository: Path, *patterns: str) -> list[Ref]:
-    said = git(repository, "for-each-ref", "--format=%(refname) %(objectname)", *patterns)
-    return [(name, commit) for name, commit in (line.split(" ", 1) for line in said.splitlines())]
+def has_archive(session_id: str) -> bool:
+    """Whether the archive of a session is on this machine."""
+    return Archive.of(disk().root, session_id).exists()
 
 
-def _tree(repository: Path, commit: str) -> str:
-    return git(repository, "rev-parse", "--verify", f"{commit}^{{tree}}")
+def remove_archive(session_id: str) -> bool:
+    """Remove the archive of a deleted session; True if there was one. Raises GitFailed, OSError."""
+    archive = Archive.of(disk().root, session_id)
+    there = archive.exists()
+    archive.remove()
+    return there

@@ -135,6 +135,13 @@ def commit_of(git: Git, revision: str) -> str | None:
     return found if OBJECT_ID.fullmatch(found) else None
 
 
+def tree_of(git: Git, commit: str) -> str:
+    """The tree of a commit; GitFailed."""
+    return git.text("rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}").removeprefix(
+        "--end-of-options\n"
+    )
+
+
 def is_in(git: Git, older: str, newer: str) -> bool:
     """Whether a commit is in the history of another; raises GitFailed."""
     try:

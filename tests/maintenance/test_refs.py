@@ -10,9 +10,12 @@ import pytest
 from django.utils import timezone
 
 from executors_app import left_refs
-from executors_app.agentctl.places.git import GitFailed
 from executors_app.agentctl.workspace.git import Git
 from executors_app.agentctl.workspace.snapshots import Limits, take
+from executors_app.repositories.archive import Archive
+from executors_app.repositories.git import GitFailed
+from executors_app.repositories.object_store import ObjectStore
+from executors_app.repositories.team import TeamRepository
 from sessions_app.models import Leftover, Repository, TaskSession
 from sessions_app.services.tasks import delete_session
 from tests.executors.repositories import commit, make_repository, run_git
@@ -125,5 +128,38 @@ def test_a_ref_that_moved_meanwhile_is_not_removed(repository: Path, session: Ta
     assert found is not None
     run_git(repository, "update-ref", ref, commit(repository, "later", "more\n"))
     with pytest.raises(GitFailed):
-        left_refs.drop(repository, [found])
+        left_refs.drop(repository, str(session.id), [found])
     assert refs(repository) == [ref]
+
+
+def archive_of(session: TaskSession, repository: Path, root: Path) -> Archive:
+    """What has come home of the session: its branch, and the snapshot that the repository has."""
+    store = ObjectStore.of(root, TeamRepository.open(repository))
+    store.update()
+    branch = f"kandev/{str(session.id).replace('-', '')[:12]}"
+    run_git(repository, "branch", branch)
+    archive = Archive.of(root, str(session.id), store)
+    archive.adopt(branch)
+    return archive
+
+
+def test_the_archive_of_a_deleted_session_goes_with_its_refs(
+    repository: Path, session: TaskSession, tmp_path: Path
+) -> None:
+    keep(repository, session)
+    archive = archive_of(session, repository, tmp_path / "data")
+    delete_session(session)
+    assert do("recovery_refs").removed == 0
+    assert archive.exists()
+    Leftover.objects.update(deleted_at=LONG_AGO)
+    assert do("recovery_refs").removed == 2
+    assert not archive.exists()
+    assert refs(repository) == []
+
+
+def test_a_needless_snapshot_goes_from_the_archive_too(repository: Path, session: TaskSession, tmp_path: Path) -> None:
+    ref = keep(repository, session)
+    archive = archive_of(session, repository, tmp_path / "data")
+    assert ref in archive.tips()
+    assert do("recovery_refs").removed == 1
+    assert list(archive.tips()) == [f"refs/heads/kandev/{str(session.id).replace('-', '')[:12]}"]

@@ -13,6 +13,9 @@ from executors_app import kept_work
 from executors_app.agentctl.places.worktrees import Worktree
 from executors_app.errors import NotKept
 from executors_app.kept_work import Kept
+from executors_app.repositories.archive import Archive
+from executors_app.repositories.object_store import ObjectStore
+from executors_app.repositories.team import TeamRepository
 from tests.api.world import client_of, make_world
 from tests.executors.repositories import commit, run_git
 from tests.workspace.trees import SESSION, keep, make_six
@@ -88,6 +91,32 @@ def test_what_was_committed_since_is_newer_than_the_snapshot(repository: Path, w
     assert (found.files, found.head) == (head, head)
     assert kept_work.status(found)["clean"]
     assert kept_work.read_content(found, "README")["content"] == "finished\n"
+
+
+def test_the_archive_is_read_before_the_repository(
+    repository: Path, worktree: Worktree, tmp_path: Path, settings: Any
+) -> None:
+    settings.KANDEV_DATA_DIR = tmp_path / "data"
+    (worktree.path / "new").write_text("kept\n")
+    keep(worktree.path)
+    store = ObjectStore.of(tmp_path / "data", TeamRepository.open(repository))
+    store.update()
+    Archive.of(tmp_path / "data", SESSION, store).adopt(worktree.branch)
+    shutil.rmtree(repository)
+    found = kept_work.find(repository, SESSION, worktree.branch)
+    assert kept_work.status(found)["untracked"] == ["new"]
+    assert kept_work.read_content(found, "new")["content"] == "kept\n"
+
+
+@pytest.mark.parametrize("index", ["--output=canary", "HEAD~0", "0123456789" * 4])
+def test_what_a_snapshot_says_of_its_index_is_not_believed(index: str, repository: Path, worktree: Worktree) -> None:
+    head = run_git(worktree.path, "rev-parse", "HEAD")
+    message = f"x\n\nKandev-Session: {SESSION}\nKandev-Head: {head}\nKandev-Index: {index}\n"
+    made = run_git(worktree.path, "commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", message)
+    run_git(repository, "update-ref", f"refs/kandev/recovery/{SESSION}", made)
+    found = kept_work.find(repository, SESSION, worktree.branch)
+    assert (found.files, found.index) == (head, head)
+    assert kept_work.status(found)["clean"]
 
 
 @pytest.mark.parametrize("gone", ["branch", "repository"])

@@ -74,10 +74,10 @@ def _finish_deleted(work: Work, cutoff: datetime) -> None:
             what = f"the home of deleted session {session_id}"
             work.act(what, partial(left_files.remove_home, session_id), session_id=session_id)
         nothing_here = not here.intersection(row.executions) and not left_files.has_home(session_id)
-        if not work.dry_run and nothing_here and (_is_only_host() or row.deleted_at < cutoff - ELSEWHERE):
+        if not work.dry_run and nothing_here and (is_only_host() or row.deleted_at < cutoff - ELSEWHERE):
             leftovers.settle(row, files_gone=True)
 
 
-def _is_only_host() -> bool:
+def is_only_host() -> bool:
     """Whether no other machine can have files of a session: an embedded database is used by one alone."""
     return connection.vendor == "sqlite"

@@ -1,4 +1,4 @@
-"""Recovery refs: of deleted sessions all, of closed ones those that keep nothing that the branch has not."""
+"""Recovery refs: of deleted sessions all, with their archive; of closed ones those that the branch makes needless."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from django.conf import settings
 
 from executors_app import left_refs
-from executors_app.agentctl.places.git import GitFailed
+from executors_app.errors import RepositoryUnusable
 from sessions_app.models import Leftover, Repository, TaskSession
 from sessions_app.services.maintenance import leftovers
-from sessions_app.services.maintenance.files import CLOSED
+from sessions_app.services.maintenance.files import CLOSED, ELSEWHERE, is_only_host
 from sessions_app.services.maintenance.work import Work, before_now
 
 
@@ -25,28 +25,32 @@ def recovery_refs(work: Work) -> None:
         return
     for row in leftovers.of_deleted():
         if not work.is_over and not row.refs_gone and row.deleted_at < cutoff:
-            _of_deleted(work, row)
+            _of_deleted(work, row, cutoff)
     for repository, session in _closed(work, cutoff):
         if work.is_over:
             return
         _of_closed(work, repository, session)
 
 
-def _of_deleted(work: Work, row: Leftover) -> None:
+def _of_deleted(work: Work, row: Leftover, cutoff: datetime) -> None:
     session_id, repository = str(row.session_id), Path(row.repository_path)
+    if left_refs.has_archive(session_id):
+        what = f"the archive of deleted session {session_id}"
+        work.act(what, partial(left_refs.remove_archive, session_id), session_id=session_id)
     if row.repository_path and not repository.is_dir():
         work.kept += 1
         work.note(f"the repository of deleted session {session_id} is not here", session_id=session_id)
         return
     try:
         refs = left_refs.refs_of(repository, session_id) if row.repository_path else []
-    except GitFailed as error:
+    except RepositoryUnusable as error:
         work.fail(f"the refs of deleted session {session_id} cannot be seen: {error.message}", session_id=session_id)
         return
     before = work.failed
     for ref in refs:
-        work.act(ref[0], partial(left_refs.drop, repository, [ref]), session_id=session_id)
-    if not work.dry_run and work.failed == before:
+        work.act(ref[0], partial(left_refs.drop, repository, session_id, [ref]), session_id=session_id)
+    nowhere_else = is_only_host() or row.deleted_at < cutoff - ELSEWHERE
+    if not work.dry_run and work.failed == before and nowhere_else and not left_refs.has_archive(session_id):
         leftovers.settle(row, refs_gone=True)
 
 
@@ -59,7 +63,7 @@ def _closed(work: Work, cutoff: datetime) -> Iterator[tuple[Path, TaskSession]]:
             continue
         try:
             kept = [one for one in map(_id, left_refs.kept_sessions(repository)) if one]
-        except GitFailed as error:
+        except RepositoryUnusable as error:
             work.fail(f"the refs of {repository} cannot be seen: {error.message}")
             continue
         closed = TaskSession.objects.filter(state__in=CLOSED, updated_at__lt=cutoff, task__repository=row)
@@ -71,13 +75,13 @@ def _of_closed(work: Work, repository: Path, session: TaskSession) -> None:
     session_id = str(session.id)
     try:
         ref = left_refs.adds_nothing(repository, session_id, session.worktree_branch)
-    except GitFailed as error:
+    except RepositoryUnusable as error:
         work.fail(f"the snapshot of session {session_id} cannot be compared: {error.message}", session_id=session_id)
         return
     if ref is None:
         work.kept += 1
         return
-    work.act(ref[0], partial(left_refs.drop, repository, [ref]), session_id=session_id)
+    work.act(ref[0], partial(left_refs.drop, repository, session_id, [ref]), session_id=session_id)
 
 
 def _id(text: str) -> uuid.UUID | None:
