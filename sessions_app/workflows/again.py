@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sessions_app.workflows.attempts import attempt_of
 from sessions_app.workflows.graph import Scope, Workflow
-from sessions_app.workflows.ordering import descendants
+from sessions_app.workflows.ordering import descendants, followers
 from sessions_app.workflows.records import STEP, Record, State, path_of
 
 
@@ -34,7 +34,7 @@ def again_from(workflow: Workflow, records: Mapping[str, Record], path: str) -> 
     if path_of(places[-1].prefix, places[-1].node, _attempt(records, places[-1])) != path:
         raise KeyError(path)
     for depth, place in enumerate(places):
-        after = descendants(place.node, place.scope.wires)
+        after = descendants(place.node, followers(place.scope.wires))
         for name in {*after, *place.scope.nodes} - {place.node}:
             record = left.get(own := path_of(place.prefix, name, attempt_of(records, place.scope, place.prefix, name)))
             if record is not None and (name in after or record.state in {State.SKIPPED, State.CANCELLED}):

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from pydantic import ValidationError
 
 from sessions_app.workflows import checks
+from sessions_app.workflows.budget import Budget
 from sessions_app.workflows.findings import Findings
 from sessions_app.workflows.graph import HIDDEN, Node, Ref, Scope, Slot, Wire
+from sessions_app.workflows.naming import Names, Template, unfillable
 from sessions_app.workflows.nodes import NodeType, node_types
 from sessions_app.workflows.nodes.component import ComponentSettings
 from sessions_app.workflows.nodes.gate import GateSettings
 from sessions_app.workflows.nodes.loop import LoopSettings
-from sessions_app.workflows.ordering import CycleFound, descendants, ordered
-from sessions_app.workflows.ports import named
+from sessions_app.workflows.ordering import CycleFound, descendants, followers, ordered
 from sessions_app.workflows.reading import Place as FilePlace
 from sessions_app.workflows.schema import Body, NodeData, Port
 from sessions_app.workflows.schema import Node as WrittenNode
 from sessions_app.workflows.templates import INPUTS, references
-from sessions_app.workflows.wiring import BadEdge, Place, Wiring, with_older_feedback
+from sessions_app.workflows.wiring import BadEdge, Place, Wires, Wiring, with_older_feedback
 
 EDGE_TYPES: Final = frozenset({"interface-input", "interface-output", "interface-continue"})
 MAX_NESTING: Final = 16
 """Loops within loops."""
+MAX_WORD: Final = 40
+"""Characters of an unknown type that are compared with the known ones."""
+SHOWN_RING: Final = 12
+"""Nodes of a ring that an error names."""
 
 FindComponent = Callable[[ComponentSettings, FilePlace, str], "tuple[Scope, tuple[Port, ...], tuple[Port, ...]] | None"]
 """A component's scope, inputs and outputs; None after a finding."""
@@ -34,24 +39,28 @@ FindComponent = Callable[[ComponentSettings, FilePlace, str], "tuple[Scope, tupl
 class Builder:
     """Builds the scopes of one body; whatever is wrong goes to the findings."""
 
-    def __init__(self, body: Body, place: FilePlace, findings: Findings, component: FindComponent):
+    def __init__(self, body: Body, place: FilePlace, findings: Findings, component: FindComponent, budget: Budget):
         self._body = body
         self._place = place
         self._findings = findings
         self._component = component
+        self._budget = budget
         self._written: dict[str, WrittenNode] = {}
         self._at: dict[str, FilePlace] = {}
         self._types: dict[str, NodeType] = {}
         self._nodes: dict[str, Node] = {}
-        self._wires: dict[str, list[Wire]] = {}
+        self._within: dict[str, list[str]] = {}
+        self._wires: Wires = {}
 
     def build(self, kind: checks.ScopeKind) -> Scope | None:
-        """The outermost scope of the body; None if something is wrong with it."""
+        """The outermost scope of the body; None if something is wrong with it. Raises OverBudget."""
         self._read_nodes()
         if self._findings.failed() or not self._check_parents():
             return None
         self._wires = self._wiring().wires
         self._nodes = {name: node for name in self._written if (node := self._node(name)) is not None}
+        for name in self._nodes:
+            self._within.setdefault(self._scope_of(name), []).append(name)
         if self._findings.failed():
             return None
         self._add_templates()
@@ -72,7 +81,7 @@ class Builder:
             self._written[node.id], self._at[node.id], self._types[node.id] = node, place, kind
 
     def _unknown_type(self, word: str, place: FilePlace, node: str) -> None:
-        near = difflib.get_close_matches(word, node_types(), 1)
+        near = difflib.get_close_matches(word[:MAX_WORD], node_types(), 1)
         fix = f"Did you mean “{near[0]}”?" if near else f"Use one of {', '.join(sorted(node_types()))}."
         self._findings.error("node_type", f"“{word}” is no node type" if word else "it has no type", fix, place, node)
 
@@ -89,6 +98,10 @@ class Builder:
                     "parent", "loops lie within each other too deep, or in a ring", "Take it out.", place, name
                 )
         return not self._findings.failed()
+
+    def _scope_of(self, name: str) -> str:
+        """The loop that a node lies in; “” for none."""
+        return self._written[name].parent_id or ""
 
     def _depth(self, name: str) -> int:
         depth = 0
@@ -115,6 +128,7 @@ class Builder:
                 return None
             body, offered, given = found
             inputs, outputs = (inputs or offered), (outputs or given)
+        self._budget.spend("ports", len(inputs) + len(outputs))
         node = Node(
             id=name,
             type=kind.name,
@@ -130,10 +144,9 @@ class Builder:
 
     def _wiring(self) -> Wiring:
         places = {
-            name: Place(self._types[name].name, node.parent_id or "", self._docks(name))
-            for name, node in self._written.items()
+            name: Place(self._types[name].name, self._scope_of(name), self._docks(name)) for name in self._written
         }
-        wiring = Wiring(places, {})
+        wiring = Wiring(places, {}, self._budget)
         for index, edge in enumerate(self._body.edges):
             place = (*self._place, "edges", index)
             missing = [end for end in (edge.source, edge.target) if end not in self._written]
@@ -153,97 +166,105 @@ class Builder:
 
     def _add_templates(self) -> None:
         """A template that names another node waits for it, as an edge would."""
-        wiring = Wiring(
-            {name: Place(node.type, self._written[name].parent_id or "", {}) for name, node in self._nodes.items()},
+        names = Names(self._written)
+        templates = {name: list(self._templates(name, names)) for name in self._nodes}
+        refused = unfillable(
+            (one for found in templates.values() for one in found if one.meant and not self._is_edge(one.meant.node)),
             self._wires,
+            lambda steps: self._budget.spend("steps", steps),
         )
-        later: dict[str, frozenset[str]] = {}
-        for name, node in list(self._nodes.items()):
-            found: dict[tuple[str, str], str] = {}
-            for key, text in self._types[name].texts(node.settings):
-                for asked, port, line in references(text):
-                    place, below = (*self._at[name], "data", *key), line + ("\n" in text)
-                    known = (asked, port) in found
-                    if not known and not self._check_template(node, (asked, port), (place, below), later):
-                        continue
-                    found[asked, port] = hidden = f"{HIDDEN}{asked}.{port}"
-                    at, ref = self._ref(self._meant(name, asked, later), port)
-                    slot = Slot("node", hidden, name)
-                    wiring.connect((at, ref), (self._written[name].parent_id or "", slot), f"{asked}.{port}")
-            self._nodes[name] = _with(node, references=found)
+        places = {name: Place(node.type, self._scope_of(name), {}) for name, node in self._nodes.items()}
+        wiring = Wiring(places, self._wires, self._budget)
+        wired = {(wire.target.node, wire.target.port) for wires in self._wires.values() for wire in wires}
+        for name, found in templates.items():
+            inputs = checks.inputs_of(self._nodes[name])
+            references: dict[tuple[str, str], str] = {}
+            for one in found:
+                meant = one.meant
+                if one.asked == INPUTS:
+                    if one.port not in inputs and (name, one.port) not in wired:
+                        self._no_input(one)
+                elif meant is None or (meant.scope, (meant.node, meant.beside)) in refused:
+                    self._not_filled(one)
+                elif (one.asked, one.port) not in references:
+                    references[one.asked, one.port] = hidden = f"{HIDDEN}{one.asked}.{one.port}"
+                    end = self._scope_of(name), Slot("node", hidden, name)
+                    wiring.connect(self._ref(meant.node, one.port), end, f"{one.asked}.{one.port}")
+            self._nodes[name] = _with(self._nodes[name], references=references)
 
-    def _check_template(
-        self, node: Node, reference: tuple[str, str], at: tuple[FilePlace, int], later: dict[str, frozenset[str]]
-    ) -> bool:
-        """Whether a template names another node; one that names nothing is told of."""
-        (asked, port), (place, below) = reference, at
-        if asked == INPUTS and not checks.has_input(node, port, self._wires):
-            message, fix = f"the template names the input “{port}”, which the node has not", "Add it to inputs."
-            self._findings.warning("template", message, fix, place, node.id, below=below)
-        elif asked != INPUTS and not self._meant(node.id, asked, later):
-            message = f"{{{{ {asked}.{port} }}}} names no node that has ended by then, so it stays as it is written"
-            fix = "Name a node before it, or add an edge."
-            self._findings.warning("template", message, fix, place, node.id, below=below)
-        return asked != INPUTS and bool(self._meant(node.id, asked, later))
+    def _templates(self, name: str, names: Names) -> Iterator[Template]:
+        for key, text in self._types[name].texts(self._nodes[name].settings):
+            place, first = (*self._at[name], "data", *key), int("\n" in text)
+            for asked, port, line in references(text):
+                meant = names.meant(name, asked) if asked != INPUTS else None
+                yield Template(name, asked, port, place, first + line, meant)
+
+    def _no_input(self, one: Template) -> None:
+        message = f"the template names the input “{one.port}”, which the node has not"
+        self._findings.warning("template", message, "Add it to inputs.", one.place, one.node, below=one.below)
+
+    def _not_filled(self, one: Template) -> None:
+        message = f"{{{{ {one.asked}.{one.port} }}}} names no node that has ended by then, so it stays as it is written"
+        fix = "Name a node before it, or add an edge."
+        self._findings.warning("template", message, fix, one.place, one.node, below=one.below)
+
+    def _is_edge(self, name: str) -> bool:
+        """Whether a node stands for the edge of its scope."""
+        return self._types[name].name in EDGE_TYPES
 
     def _ref(self, meant: str, port: str) -> tuple[str, Ref]:
-        scope = self._written[meant].parent_id or ""
-        return scope, Ref("input", port) if self._types[meant].name in EDGE_TYPES else Ref("node", port, meant)
-
-    def _meant(self, name: str, asked: str, later: dict[str, frozenset[str]]) -> str:
-        """The node that a template in ``name`` means, if its outputs can be there by then."""
-        inner: str = name
-        scope = self._written[name].parent_id or ""
-        while True:
-            siblings = [one for one, node in self._written.items() if (node.parent_id or "") == scope and one != inner]
-            meant = _called(asked, siblings, {one: str(self._written[one].data.get("label", "")) for one in siblings})
-            if meant:
-                if inner not in later:
-                    later[inner] = descendants(inner, self._wires.get(scope, []))
-                return "" if meant in later[inner] else meant
-            if not scope:
-                return ""
-            inner, scope = scope, self._written[scope].parent_id or ""
+        return self._scope_of(meant), Ref("input", port) if self._is_edge(meant) else Ref("node", port, meant)
 
     def _set_resets(self) -> None:
+        after = {scope: followers(wires) for scope, wires in self._wires.items()}
         for name, node in list(self._nodes.items()):
             if not isinstance(node.settings, GateSettings):
                 continue
-            target, scope = node.settings.retry_target, self._written[name].parent_id or ""
-            after = descendants(target, self._wires.get(scope, []))
-            if name not in after:
+            target, scope = node.settings.retry_target, self._scope_of(name)
+            sent_back = self._after(target, after.get(scope, {}))
+            if name not in sent_back:
                 message = f"retryTarget “{target}” does not lead to this gate" if target else "it has no retryTarget"
                 fix = "Name a node before it, in the same loop or component."
                 self._findings.error("gate", message, fix, (*self._at[name], "data"), name)
             # What comes after the gate has not begun while it is not passed.
-            self._nodes[name] = _with(node, reset=(after | {target}) - descendants(name, self._wires.get(scope, [])))
+            self._nodes[name] = _with(node, reset=(sent_back | {target}) - self._after(name, after.get(scope, {})))
+
+    def _after(self, name: str, after: dict[str, list[str]]) -> frozenset[str]:
+        return descendants(name, after, lambda steps: self._budget.spend("steps", steps))
 
     def _scope(self, owner: str, kind: checks.ScopeKind) -> Scope:
-        names = [name for name in self._nodes if (self._written[name].parent_id or "") == owner]
+        names = self._within.get(owner, [])
         nodes = {name: self._with_body(self._nodes[name]) for name in names}
-        wires = self._wires.get(owner, [])
+        wires = list(self._wires.get(owner, ()))
         negated = False
         if owner:
             wires = with_older_feedback(
                 wires, [port.name for port in self._nodes[owner].outputs if not _is_reported(port)]
             )
             negated = self._check_loop(owner, names, wires)
-        waits_for = {name: _sources(name, wires) for name in names}
+        incoming: dict[str, list[Wire]] = {name: [] for name in names}
+        for wire in wires:
+            if wire.target.node:
+                incoming[wire.target.node].append(wire)
+        waits_for = {name: _sources(found) for name, found in incoming.items()}
         try:
             order = ordered(names, waits_for)
         except CycleFound as cycle:
             order = tuple(names)
-            fix = "Remove one of these edges, or use a loop with a feedback slot."
-            self._findings.error(
-                "cycle", f"{' → '.join(cycle.nodes)} wait for each other", fix, self._at[cycle.nodes[0]]
+            shown = (
+                cycle.nodes
+                if len(cycle.nodes) <= SHOWN_RING
+                else (*cycle.nodes[: SHOWN_RING - 1], "…", cycle.nodes[-1])
             )
+            fix = "Remove one of these edges, or use a loop with a feedback slot."
+            self._findings.error("cycle", f"{' → '.join(shown)} wait for each other", fix, self._at[cycle.nodes[0]])
         scope = Scope(
             kind=kind,
             nodes=nodes,
             wires=tuple(wires),
             order=order,
             waits_for=waits_for,
-            incoming={name: tuple(wire for wire in wires if wire.target.node == name) for name in names},
+            incoming={name: tuple(found) for name, found in incoming.items()},
             gates=tuple(name for name in names if nodes[name].type == "gate"),
             negated=negated,
             count=len(names) + sum(node.body.count for node in nodes.values() if node.body),
@@ -278,20 +299,13 @@ def _ports(kind: NodeType, settings: NodeData) -> tuple[tuple[Port, ...], tuple[
     none = settings.inputs is None and settings.outputs is None
     inputs = kind.inputs if none else tuple(settings.inputs or ())
     outputs = kind.outputs if none else tuple(settings.outputs or ())
-    more = (one for one in kind.implied(settings) if named(outputs, one.name) is None)
+    known = {one.name for one in outputs}
+    more = (one for one in kind.implied(settings) if one.name not in known)
     return inputs, (*outputs, *more)
 
 
-def _called(asked: str, names: list[str], labels: Mapping[str, str]) -> str:
-    """The node of an id, else of a label, as it is or in lower case with _ for spaces."""
-    if asked in names:
-        return asked
-    exact = (name for name in names if labels[name] == asked)
-    return next(exact, "") or next((name for name in names if labels[name].lower().replace(" ", "_") == asked), "")
-
-
-def _sources(name: str, wires: Iterable[Wire]) -> frozenset[str]:
-    return frozenset(wire.source.node for wire in wires if wire.target.node == name and wire.source.kind == "node")
+def _sources(incoming: Iterable[Wire]) -> frozenset[str]:
+    return frozenset(wire.source.node for wire in incoming if wire.source.kind == "node")
 
 
 def _is_reported(port: Port) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from sessions_app.workflows.findings import Findings
@@ -26,8 +28,8 @@ def check_settings(node: Node, kind: NodeType, findings: Findings, place: Place)
         say = findings.error if complaint.is_error else findings.warning
         say(complaint.code, complaint.message, complaint.fix, (*place, *complaint.key), node.id, below=complaint.below)
     for side, ports in (("inputs", node.settings.inputs), ("outputs", node.settings.outputs)):
-        names = [one.name for one in ports or ()]
-        for name in sorted({name for name in names if names.count(name) > 1}):
+        counts = Counter(one.name for one in ports or ())
+        for name in sorted(name for name, count in counts.items() if count > 1):
             findings.error("port", f"there are two {side} “{name}”", "Rename one.", (*place, side), node.id)
         for one in ports or ():
             _check_port(node, one, findings, (*place, side))
@@ -43,11 +45,10 @@ def _check_port(node: Node, port: Port, findings: Findings, place: Place) -> Non
             findings.error("pattern", f"the pattern of “{port.name}” is none: {error}", "Correct it.", place, node.id)
 
 
-def has_input(node: Node, port: str, wires: Mapping[str, list[Wire]]) -> bool:
-    """Whether a template of the node can name this input."""
-    wired = any(wire.target.node == node.id and wire.target.port == port for scope in wires.values() for wire in scope)
-    array = any(one.array_parent == port for one in node.inputs)
-    return wired or array or named(node.inputs, port) is not None or port in {"feedback", "retryCount"}
+def inputs_of(node: Node) -> frozenset[str]:
+    """The inputs that a template of the node can name whether an edge ends at them or not."""
+    names = {one.name for one in node.inputs} | {one.array_parent for one in node.inputs if one.array_parent}
+    return frozenset(names | {"feedback", "retryCount"})
 
 
 def check_continue(owner: str, into: Iterable[Wire], findings: Findings, place: Place, *, negated: bool) -> None:
@@ -58,13 +59,28 @@ def check_continue(owner: str, into: Iterable[Wire], findings: Findings, place: 
             findings.warning("inverted_continue", message, "Add negate: true to the continue slot.", place, owner)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ports:
+    """The declared ports of a node by name."""
+
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, Port]
+
+    @classmethod
+    def of(cls, node: Node) -> _Ports:
+        # Backwards, as of two with one name the first counts.
+        return cls({one.name: one for one in reversed(node.inputs)}, {one.name: one for one in reversed(node.outputs)})
+
+
 def check_scope(scope: Scope, findings: Findings, at: Mapping[str, Place]) -> None:
     """The wires of one scope."""
-    _check_doubles(scope, findings, at)
+    ports = {name: _Ports.of(node) for name, node in scope.nodes.items()}
+    leading_on = {wire.source.node for wire in scope.wires}
+    _check_doubles(scope, ports, findings, at)
     for name, node in scope.nodes.items():
         incoming = scope.incoming[name]
         for wire in incoming:
-            _check_wire(scope, wire, findings, at[name])
+            _check_wire(scope, ports, wire, findings, at[name])
         wired = {wire.target.port for wire in incoming}
         for one in node.inputs:
             if one.required and one.default is None and one.name not in wired and not _has_constant(node, one.name):
@@ -72,27 +88,28 @@ def check_scope(scope: Scope, findings: Findings, at: Mapping[str, Place]) -> No
                 findings.warning(
                     "required", f"the input “{one.name}” is required, and nothing comes in", fix, at[name], name
                 )
-        _check_alone(scope, node, findings, at[name])
+        _check_alone(scope, node, findings, at[name], leads_on=name in leading_on)
 
 
 def _has_constant(node: Node, port: str) -> bool:
     return port in (getattr(node.settings, "component_inputs", None) or {})
 
 
-def _check_doubles(scope: Scope, findings: Findings, at: Mapping[str, Place]) -> None:
+def _check_doubles(scope: Scope, ports: Mapping[str, _Ports], findings: Findings, at: Mapping[str, Place]) -> None:
     seen: set[object] = set()
     for wire in scope.wires:
         target = wire.target
         if target.port.startswith(HIDDEN):
             continue
-        if target in seen and _counts(scope, target.node, target.port):
-            _say_double(scope, target, findings, at.get(target.node, ()))
+        # At an input that is not declared no value is taken: a second edge says only what comes first.
+        taken = ports[target.node].inputs.get(target.port) if target.node else None
+        if target in seen and (taken is not None or not target.node):
+            _say_double(scope, target, taken, findings, at.get(target.node, ()))
         seen.add(target)
 
 
-def _say_double(scope: Scope, target: Slot, findings: Findings, place: Place) -> None:
+def _say_double(scope: Scope, target: Slot, taken: Port | None, findings: Findings, place: Place) -> None:
     """Several texts come in line by line; of all else only one can be meant."""
-    taken = named(scope.nodes[target.node].inputs, target.port) if target.node else None
     where = f"the input “{target.port}”" if target.node else f"“{target.port or 'continue'}” of the {scope.kind}"
     fix = "Give each edge a targetHandle of its own, or join them with a function."
     if taken is not None and taken.type in {"any", "string"}:
@@ -102,16 +119,11 @@ def _say_double(scope: Scope, target: Slot, findings: Findings, place: Place) ->
         findings.error("double", f"several edges end at {where}", fix, place, target.node)
 
 
-def _counts(scope: Scope, node: str, port: str) -> bool:
-    """Whether a value is taken there; a second edge that only says what comes first does no harm."""
-    return not node or named(scope.nodes[node].inputs, port) is not None
-
-
-def _check_wire(scope: Scope, wire: Wire, findings: Findings, place: Place) -> None:
+def _check_wire(scope: Scope, ports: Mapping[str, _Ports], wire: Wire, findings: Findings, place: Place) -> None:
     source = scope.nodes.get(wire.source.node)
     target = scope.nodes[wire.target.node]
-    given = named(source.outputs, wire.source.port) if source else None
-    taken = named(target.inputs, wire.target.port)
+    given = ports[source.id].outputs.get(wire.source.port) if source else None
+    taken = ports[target.id].inputs.get(wire.target.port)
     if source and given is None and not _gives(source, wire.source.port):
         message = f"“{source.id}” has no output “{wire.source.port}”"
         findings.warning("port", message, "Add it to its outputs.", place, target.id)
@@ -136,8 +148,7 @@ def _fits(given: str, taken: str) -> bool:
     return given == taken or "any" in {given, taken} or {given, taken} in _ALIKE or taken == "string"
 
 
-def _check_alone(scope: Scope, node: Node, findings: Findings, place: Place) -> None:
-    leads_on = any(wire.source.node == node.id for wire in scope.wires)
+def _check_alone(scope: Scope, node: Node, findings: Findings, place: Place, *, leads_on: bool) -> None:
     if node.type == "trigger" and not leads_on and len(scope.nodes) > 1:
         findings.warning("orphan", "nothing follows the trigger", "Add an edge.", place, node.id)
     elif node.type != "trigger" and not leads_on and not scope.incoming[node.id] and len(scope.nodes) > 1:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from pydantic import ValidationError
 
+from sessions_app.workflows.limits import MAX_PROBLEMS
 from sessions_app.workflows.problems import Problem, Severity
 from sessions_app.workflows.reading import Place, Source
 
-_FIXES = {
+LONGEST: Final = 500
+"""Characters of a message or fix; what they quote of the file can be of any length."""
+_FIXES: Final = {
     "missing": "Add it.",
     "string_pattern_mismatch": "Use letters, digits, “_”, “-”, “.” and “:”.",
 }
@@ -22,10 +26,12 @@ class Findings:
     def __init__(self, source: Source):
         self.source = source
         self.problems: list[Problem] = []
+        self._counts = dict.fromkeys(Severity, 0)
+        self._from_elsewhere = False
 
     def failed(self) -> bool:
         """Whether something keeps the workflow from being run."""
-        return any(problem.severity == Severity.ERROR for problem in self.problems)
+        return self._from_elsewhere or self._counts[Severity.ERROR] > 0
 
     def error(self, code: str, message: str, fix: str, place: Place, node: str = "", *, below: int = 0) -> None:
         """Something that keeps the workflow from being run; ``below`` counts lines within a text."""
@@ -37,7 +43,7 @@ class Findings:
 
     def misshapen(self, error: ValidationError, place: Place, node: str = "") -> None:
         """What pydantic says, one problem each."""
-        for detail in error.errors(include_url=False, include_input=False):
+        for detail in islice(error.errors(include_url=False, include_input=False), MAX_PROBLEMS + 1):
             where = (*place, *detail["loc"])
             key = ".".join(str(part) for part in where) or "the file"
             fix = _FIXES.get(detail["type"], "Correct it.")
@@ -45,17 +51,25 @@ class Findings:
 
     def take(self, problems: Iterable[Problem]) -> None:
         """What was found elsewhere."""
-        self.problems += problems
+        taken = list(problems)
+        self.problems += taken
+        self._from_elsewhere = self._from_elsewhere or any(one.severity == Severity.ERROR for one in taken)
 
     def _add(self, severity: Severity, words: tuple[str, str, str], place: Place, node: str, below: int) -> None:
+        self._counts[severity] += 1
+        if self._counts[severity] > MAX_PROBLEMS + 1:
+            return
         code, message, fix = words
+        if self._counts[severity] > MAX_PROBLEMS:
+            code, message, fix = "too_many", f"there are more than {MAX_PROBLEMS} {severity}s", "Correct these first."
+            place, node, below = (), "", 0
         line = self.source.line_of(place)
         self.problems.append(
             Problem(
                 severity=severity,
                 code=code,
-                message=message,
-                fix=fix,
+                message=_cut(message),
+                fix=_cut(fix),
                 file=self.source.name,
                 line=line + below if line else 0,
                 node=node,
@@ -79,6 +93,10 @@ def value_at(data: Any, place: Place) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return data
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _lower(text: str) -> str:

@@ -26,3 +26,13 @@ MAX_ENVIRONMENT_VALUE: Final = 96 << 10
 """Bytes of one value given to a shell; systems end at 128 KiB for name and value."""
 MAX_OUTPUT: Final = 1 << 20
 """Bytes that a limited process may answer."""
+MAX_CHARACTERS: Final = 4 << 20
+"""Of all texts in one file, aliases counted as often as they are used; of all code in files of functions."""
+MAX_PORTS: Final = 50_000
+"""Inputs and outputs of one workflow, those of a component counted as often as it is used."""
+MAX_WIRES: Final = 50_000
+"""Connections of one workflow: each edge and template in every loop that it crosses, components as often as used."""
+MAX_STEPS: Final = 2_000_000
+"""Steps along connections while gates and templates that name each other are resolved."""
+MAX_PROBLEMS: Final = 500
+"""Errors, and warnings, that are listed of one file."""

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
 from pydantic import ValidationError
 
+from sessions_app.workflows.budget import Budget, OverBudget
 from sessions_app.workflows.building import Builder
 from sessions_app.workflows.findings import Findings
 from sessions_app.workflows.graph import Scope, Workflow
 from sessions_app.workflows.library import Directory, Library, Nothing, NotInLibrary, root_of
-from sessions_app.workflows.limits import MAX_CONCURRENT, MAX_DEPTH, MAX_EDGES, MAX_NODES
+from sessions_app.workflows.limits import MAX_CONCURRENT, MAX_DEPTH, MAX_EDGES, MAX_NODES, MAX_WIRES
 from sessions_app.workflows.nodes.component import ComponentSettings
 from sessions_app.workflows.problems import InvalidWorkflow, Problem, Severity
 from sessions_app.workflows.reading import Place, Source, read, refused
 from sessions_app.workflows.schema import Body, ComponentBody, Interface, Port, WorkflowFile
 
+NAMED: Final = 20
+"""Components that an error lists."""
+MAX_PREFIX: Final = 200
+"""Characters of a label that begin the name of an output."""
 Found = tuple[Scope, tuple[Port, ...], tuple[Port, ...]]
 
 
@@ -57,6 +63,7 @@ class _Loader:
 
     def __init__(self, library: Library):
         self._library = library
+        self.budget = Budget()
         self._files: dict[str, Found | None] = {}
         self._under_way: list[str] = []
 
@@ -67,9 +74,16 @@ class _Loader:
             return Loaded(None, error.problems)
         findings = Findings(source)
         written = _shaped(findings)
-        root = _File(written, findings, self).root("workflow") if written else None
+        try:
+            root = _File(written, findings, self).root("workflow") if written else None
+        except OverBudget as error:
+            findings.error("too_many", str(error), "Make it smaller.", ())
+            root = None
         if root and root.count > MAX_NODES:
             message = f"with its components the workflow has {root.count} nodes, more than {MAX_NODES}"
+            findings.error("too_many", message, "Make it smaller.", ())
+        elif root and _wires_in(root) > MAX_WIRES:
+            message = f"with its components the workflow has more than {MAX_WIRES} connections"
             findings.error("too_many", message, "Make it smaller.", ())
         if findings.failed() or root is None or written is None:
             return Loaded(None, _in_order(findings.problems))
@@ -82,7 +96,8 @@ class _Loader:
         return Loaded(workflow, _in_order(findings.problems))
 
     def file(self, path: str, findings: Findings, place: Place, node: str) -> Found | None:
-        """The component in a file."""
+        """The component in a file; one that was read is not read again, however its path is written."""
+        path = str(PurePosixPath(path))
         if path in self._under_way:
             ring = " → ".join([*self._under_way[self._under_way.index(path) :], path])
             findings.error("recursion", f"components are made of themselves: {ring}", "Use a loop.", place, node)
@@ -117,7 +132,9 @@ class _Loader:
 
     def code(self, path: str) -> str:
         """The text of a function's file; raises NotInLibrary."""
-        return self._library.read(path)
+        text = self._library.read(path)
+        self.budget.spend("characters", len(text))
+        return text
 
 
 class _File:
@@ -135,7 +152,7 @@ class _File:
         for name, part in self._written.components.items():
             self._read_code(part, ("components", name))
             self._part(name, ("components", name), "")
-        return Builder(self._written, (), self._findings, self._find).build(kind)
+        return Builder(self._written, (), self._findings, self._find, self._loader.budget).build(kind)
 
     def _find(self, settings: ComponentSettings, place: Place, node: str) -> Found | None:
         if settings.component_ref:
@@ -148,7 +165,7 @@ class _File:
     def _part(self, name: str, place: Place, node: str) -> Found | None:
         body = self._written.components.get(name)
         if body is None:
-            known = ", ".join(self._written.components) or "none"
+            known = ", ".join(islice(self._written.components, NAMED)) or "none"
             fix = f"The file has {known}."
             self._findings.error("component", f"there is no component “{name}” in this file", fix, place, node)
             return None
@@ -167,7 +184,7 @@ class _File:
             place = ("components", name)
             self._findings.error("too_deep", "components lie within each other too deep", "Flatten them.", place)
             return None
-        root = Builder(body, ("components", name), self._findings, self._find).build("component")
+        root = Builder(body, ("components", name), self._findings, self._find, self._loader.budget).build("component")
         return (root, *_interface(body.interface, root)) if root else None
 
     def _read_code(self, body: Body, place: Place) -> None:
@@ -213,6 +230,11 @@ def _shaped(findings: Findings) -> WorkflowFile | None:
         return None
 
 
+def _wires_in(scope: Scope) -> int:
+    """The wires of a scope and of all within it; it has no more than MAX_NODES nodes."""
+    return len(scope.wires) + sum(_wires_in(node.body) for node in scope.nodes.values() if node.body)
+
+
 def _interface(interface: Interface | None, root: Scope) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     """What a component takes and gives; a plain workflow takes what its triggers give, and gives its last outputs."""
     if interface is not None:
@@ -221,7 +243,7 @@ def _interface(interface: Interface | None, root: Scope) -> tuple[tuple[Port, ..
     outputs: dict[str, Port] = {}
     leaves = [root.nodes[name] for name in root.leaves]
     for node in leaves:
-        prefix = f"{node.label}_" if len(leaves) > 1 else ""
+        prefix = f"{node.label[:MAX_PREFIX]}_" if len(leaves) > 1 else ""
         outputs |= {
             f"{prefix}{one.name}": one.model_copy(update={"name": f"{prefix}{one.name}"}) for one in node.outputs
         }

@@ -13,11 +13,13 @@ from enum import StrEnum
 from typing import Final
 
 from sessions_app.workflows.limits import MAX_ENVIRONMENT_VALUE
-from sessions_app.workflows.templates import TEMPLATE, Lookup, reference
+from sessions_app.workflows.templates import TEMPLATE, LineCounter, Lookup, reference
 from sessions_app.workflows.values import MISSING, NUMBER, to_text
 
 VARIABLE: Final = "WORKFLOW_VALUE_"
 _HEREDOC: Final = re.compile(r"<<(?P<dash>-?)[ \t]*(?P<quote>\\|'|\")?(?P<word>[A-Za-z0-9_.-]+)")
+_PLAIN_TEXT: Final = re.compile(r"(?:[^\\$`'\"(){}<#\n]++|\{(?=\{\{|[^{]|\Z))++")
+"""What means nothing to a shell wherever it stands; of many braces in a row only the last two can begin a template."""
 _OPENERS: Final = ("$((", "$(", "${")
 
 
@@ -39,6 +41,15 @@ class Around(StrEnum):
 _REFUSED: Final = {
     Around.BACKQUOTE: "a template stands in backquotes; write $(…) instead",
     Around.QUOTED_HEREDOC: "a template stands in a here-document whose word is quoted; write the word without quotes",
+}
+
+_CLOSERS: Final = {
+    Around.SINGLE: "'",
+    Around.DOUBLE: '"',
+    Around.BRACE: "}",
+    Around.QUOTED_BRACE: "}",
+    Around.COMMAND: ")",
+    Around.BACKQUOTE: "`",
 }
 
 
@@ -103,8 +114,9 @@ def environment_text(value: object, what: str) -> str:
 
 def troubles(script: str) -> list[tuple[int, str]]:
     """What ``prepare`` would refuse whatever the values: (line from 0, message)."""
+    lines = LineCounter(script)
     return [
-        (script.count("\n", 0, site.found.start()), _REFUSED[site.around])
+        (lines.before(site.found.start()), _REFUSED[site.around])
         for site in sites(script)
         if site.around in _REFUSED and reference(site.found)
     ]
@@ -132,6 +144,9 @@ class _Scanner:
 
     def scan(self) -> list[Site]:
         while self._at < len(self._script):
+            if plain := _PLAIN_TEXT.match(self._script, self._at):
+                self._at = plain.end()
+                continue
             if self._template(self._top):
                 continue
             char = self._script[self._at]
@@ -211,15 +226,7 @@ class _Scanner:
         around, depth = self._stack[-1]
         if around == Around.ARITHMETIC:
             return self._arithmetic(char, depth)
-        closer = {
-            Around.SINGLE: "'",
-            Around.DOUBLE: '"',
-            Around.BRACE: "}",
-            Around.QUOTED_BRACE: "}",
-            Around.COMMAND: ")",
-            Around.BACKQUOTE: "`",
-        }.get(around)
-        if char != closer:
+        if char != _CLOSERS.get(around):
             return False
         self._stack.pop()
         self._at += 1

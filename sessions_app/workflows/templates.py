@@ -22,12 +22,27 @@ def reference(found: re.Match[str]) -> tuple[str, str] | None:
     return (INPUTS, "input") if found["node"] == "input" else None
 
 
+class LineCounter:
+    """Counts the lines before places in a text that come in their order, so that the whole takes one pass."""
+
+    def __init__(self, text: str):
+        self._text = text
+        self._at = self._lines = 0
+
+    def before(self, place: int) -> int:
+        """How many lines end before a place, which is not before the one asked for last."""
+        self._lines += self._text.count("\n", self._at, place)
+        self._at = place
+        return self._lines
+
+
 def references(text: str) -> Iterator[tuple[str, str, int]]:
     """Every (node, port) that a text asks for, with the line in the text, from 0."""
+    lines = LineCounter(text)
     for found in TEMPLATE.finditer(text):
         asked = reference(found)
         if asked is not None:
-            yield (*asked, text.count("\n", 0, found.start()))
+            yield (*asked, lines.before(found.start()))
 
 
 def render(text: str, lookup: Lookup) -> str:

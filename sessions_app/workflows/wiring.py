@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
+from sessions_app.workflows.budget import Budget
 from sessions_app.workflows.graph import HIDDEN, Ref, Slot, Wire
 from sessions_app.workflows.schema import Edge
 
@@ -15,8 +17,13 @@ _DOCK: Final = re.compile(r"dock:(?P<slot>.+):(?P<side>output|input|prev|current
 PREVIOUS: Final = "prev."
 ITERATION: Final = "iteration"
 
+_NAMED: Final = 20
+"""Dock slots that an error lists."""
+
 ScopeName = str
 """The id of the loop whose inside it is; “” for the outermost."""
+Wires = dict[ScopeName, dict[Wire, None]]
+"""The wires of each scope, in their order and none twice."""
 
 
 class BadEdge(ValueError):
@@ -38,10 +45,11 @@ class Place:
 
 @dataclass(slots=True)
 class Wiring:
-    """Makes wires; ``wires`` has those of each scope."""
+    """Makes wires. Its methods raise OverBudget once there are too many."""
 
     places: Mapping[str, Place]
-    wires: dict[ScopeName, list[Wire]]
+    wires: Wires
+    budget: Budget
 
     def add(self, edge: Edge, name: str) -> None:
         """Carry out one edge. Raises BadEdge."""
@@ -74,8 +82,10 @@ class Wiring:
         self._wire(target_scope, Wire(ref, slot, name))
 
     def _wire(self, scope: ScopeName, wire: Wire) -> None:
-        if wire not in (known := self.wires.setdefault(scope, [])):
-            known.append(wire)
+        known = self.wires.setdefault(scope, {})
+        if wire not in known:
+            self.budget.spend("wires")
+            known[wire] = None
 
     def _within(self, scope: ScopeName) -> list[ScopeName]:
         """A scope and those around it, from the inside out; the last is “”."""
@@ -134,7 +144,7 @@ class Wiring:
     def _dock(self, loop: str, slot: str) -> str:
         kind = self.places[loop].docks.get(slot)
         if self.places[loop].type != "loop" or kind is None:
-            known = ", ".join(self.places[loop].docks) or "none"
+            known = ", ".join(islice(self.places[loop].docks, _NAMED)) or "none"
             raise BadEdge(f"“{loop}” has no dock slot “{slot}” (it has {known})", "Add it to dockSlots.")
         return kind
 

@@ -74,8 +74,8 @@ def implied(settings: AgentSettings) -> Iterable[Port]:
     yield from (port("output", "string"), port("sessionId", "string"), port("exitCode", "number"))
     try:
         properties = (settings.parsed_schema or {}).get("properties", {})
-    except ValueError:
-        return
+    except (ValueError, RecursionError):
+        return  # ``check`` tells of it
     for name, shape in properties.items() if isinstance(properties, dict) else ():
         word = shape.get("type") if isinstance(shape, dict) else None
         kind = _TYPES.get(word, "json") if isinstance(word, str) else "json"

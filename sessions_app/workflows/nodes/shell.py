@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import Field
@@ -26,9 +26,10 @@ from sessions_app.workflows.nodes import (
 )
 from sessions_app.workflows.ports import port
 from sessions_app.workflows.schema import NodeData
+from sessions_app.workflows.templates import LineCounter
 
 TIMEOUT: Final = 600
-_SECOND_READING: Final = re.compile(r"\b(?:eval|ssh|(?:ba|da|z)?sh\s+-c)\b[^\n]*\{\{")
+_SECOND_SHELL: Final = re.compile(r"\b(?:eval|ssh|(?:ba|da|z)?sh\s+-c)\b")
 
 
 class ShellSettings(NodeData):
@@ -66,15 +67,29 @@ def check(node: Node) -> Iterable[Complaint]:
         first = 1 if "\n" in text else 0
         for line, message in shell_text.troubles(text):
             yield Complaint(code="template_place", message=message, fix="", key=key, below=first + line)
-        for found in _SECOND_READING.finditer(text):
+        for line in _read_twice(text):
             yield Complaint(
                 code="read_twice",
                 message="a value is handed to another shell, which reads it as a script",
                 fix="Name the variable there instead, as in “$INPUT_NAME”.",
                 key=key,
-                below=first + text.count("\n", 0, found.start()),
+                below=first + line,
                 is_error=False,
             )
+
+
+def _read_twice(text: str) -> Iterator[int]:
+    """The lines, from 0, on which a template follows a command that reads its arguments as a script."""
+    lines, line_end, template, is_told = LineCounter(text), -1, -1, False
+    for found in _SECOND_SHELL.finditer(text):
+        if found.end() > line_end:
+            line_end = text.find("\n", found.end())
+            line_end = len(text) if line_end < 0 else line_end
+            template = text.rfind("{{", found.end(), line_end)
+            is_told = False
+        if template >= found.end() and not is_told:
+            is_told = True
+            yield lines.before(found.start())
 
 
 def begin(moment: Moment) -> Beginning:
