@@ -19,7 +19,7 @@ from rest_framework.views import set_rollback
 from executors_app.errors import AgentctlRefused, ExecutorError
 from sessions_app.domain.states import IllegalMove
 from sessions_app.models import storage
-from sessions_app.services.errors import Invalid, SessionsError
+from sessions_app.services.errors import Invalid, SessionsError, Throttled
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,9 @@ STATUS: Final = {
     "token_consumed": 410,
     "token_revoked": 410,
     "too_large": 413,
+    "throttled": 429,
     "agentctl_unreachable": 503,
+    "checks_unavailable": 503,
     "runtime_unavailable": 503,
     storage.FULL.code: 503,
     storage.UNAVAILABLE.code: 503,
@@ -100,7 +102,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
 
 def _problem(error: Exception) -> Problem | None:
     if isinstance(error, SessionsError):
-        return Problem.of_code(error.code, error.message, _details(error))
+        return _refusal(error)
     if isinstance(error, ExecutorError):
         return _executor_problem(error)
     if isinstance(error, IllegalMove):
@@ -111,6 +113,13 @@ def _problem(error: Exception) -> Problem | None:
         return _database_problem(trouble)
     translated = _translated(error)
     return _drf_problem(translated) if isinstance(translated, drf.APIException) else None
+
+
+def _refusal(error: SessionsError) -> Problem:
+    if isinstance(error, Throttled):
+        headers = {"Retry-After": str(error.details["wait"])}
+        return Problem(STATUS[error.code], error.code, error.message, headers=headers)
+    return Problem.of_code(error.code, error.message, _details(error))
 
 
 def _details(error: SessionsError) -> dict[str, Any]:

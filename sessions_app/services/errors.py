@@ -42,6 +42,18 @@ class ReadOnly(SessionsError):
     code = "permission_denied"
 
 
+class Throttled(SessionsError):
+    """Too many requests. ``wait``: seconds after which to try again."""
+
+    code = "throttled"
+
+
+class ChecksUnavailable(SessionsError):
+    """Workflows cannot be checked at the moment: the machine is too busy. Nothing was changed. Try again."""
+
+    code = "checks_unavailable"
+
+
 class AlreadyRunning(SessionsError):
     """The session is running already."""
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 from sessions_app.models import NodeRun, WorkflowRun
+from sessions_app.services.workflow_texts import load_text
 from sessions_app.workflows.graph import Node, Scope, Workflow
-from sessions_app.workflows.library import Texts
-from sessions_app.workflows.loading import load
 from sessions_app.workflows.records import Record, State
 
 RECORD_FIELDS = ("node", "kind", "state", "inputs", "outputs", "request", "error", "iteration", "flawed")
@@ -18,13 +16,8 @@ SHOWN_TEXT = 8_000
 
 
 def workflow_of(run: WorkflowRun) -> Workflow:
-    """The graph of a run, of its text as it was when it began. Raises InvalidWorkflow."""
-    return _loaded(run.text, tuple(sorted(run.files.items())))
-
-
-@lru_cache(maxsize=32)
-def _loaded(text: str, files: tuple[tuple[str, str], ...]) -> Workflow:
-    return load(text, library=Texts(dict(files))).checked
+    """The graph of a run, of its text as it was when it began. Raises InvalidWorkflow and ChecksUnavailable."""
+    return load_text(run.text, run.files).checked
 
 
 def record_of(row: NodeRun) -> Record:

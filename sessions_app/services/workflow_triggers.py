@@ -15,10 +15,9 @@ from typing import Any, Final
 from django.db.models import Max
 
 from sessions_app.models import Run, Workflow, WorkflowRun
-from sessions_app.services.errors import IdempotencyKeyReused, SessionsError
+from sessions_app.services.errors import ChecksUnavailable, IdempotencyKeyReused, SessionsError
 from sessions_app.services.workflow_starts import start_run_of
-from sessions_app.workflows.library import Texts
-from sessions_app.workflows.loading import load
+from sessions_app.services.workflow_texts import load_text
 from sessions_app.workflows.triggers import Triggers, triggers_of
 
 log = logging.getLogger(__name__)
@@ -29,7 +28,7 @@ UNDER_WAY: Final = ("queued", "running")
 
 @lru_cache(maxsize=KNOWN)
 def _triggers(text: str, files: str) -> Triggers:
-    return triggers_of(load(text, library=Texts(json.loads(files))).workflow)
+    return triggers_of(load_text(text, json.loads(files)).workflow)
 
 
 def start_due(now: datetime) -> int:
@@ -39,7 +38,11 @@ def start_due(now: datetime) -> int:
 
 
 def _look_at(row: Workflow, now: datetime) -> bool:
-    triggers = _triggers(row.text, json.dumps(row.files, sort_keys=True))
+    try:
+        triggers = _triggers(row.text, json.dumps(row.files, sort_keys=True))
+    except ChecksUnavailable as error:
+        log.warning("workflow %s: its triggers are looked at again in a minute: %s", row.id, error.message)
+        return False
     return _by_the_clock(row, triggers, now) or _when_idle(row, triggers, now)
 
 

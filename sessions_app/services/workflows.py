@@ -23,11 +23,11 @@ from sessions_app.services.once import Mark, make_once
 from sessions_app.services.rights import require_write
 from sessions_app.services.tasks import create_task
 from sessions_app.services.workflow_rows import kinds_of, run_document, workflow_of
+from sessions_app.services.workflow_texts import load_text
 from sessions_app.workflows.graph import Workflow as Graph
-from sessions_app.workflows.library import Texts
 from sessions_app.workflows.limits import MAX_BYTES
-from sessions_app.workflows.loading import Loaded, load
-from sessions_app.workflows.problems import Problem
+from sessions_app.workflows.loading import Loaded
+from sessions_app.workflows.problems import InvalidWorkflow, Problem
 from sessions_app.workflows.triggers import triggers_of
 
 __all__ = ["allowed", "archive_workflow", "cancel_run", "retry_run", "run_document", "save_workflow", "start_run"]
@@ -50,11 +50,15 @@ def save_workflow(
     """Make a workflow, or change one; what is left out stays. A text that is not valid is kept and cannot be run.
 
     ``values``: team (of a new one), text, files, name, description, repository, agent_profile, executor,
-    triggers_enabled. ``revision`` is the one that was read. Raises ReadOnly, Invalid, Conflict for a revision that is
-    old, for a name that is taken, and for what was archived.
+    triggers_enabled. ``revision`` is the one that was read. Raises ReadOnly, Invalid, ChecksUnavailable, Conflict for a
+    revision that is old, for a name that is taken, and for what was archived.
     """
     team = workflow.team if workflow is not None else values["team"]
     require_write(user, team)
+    text, files = (values.get(name, getattr(workflow, name, None)) for name in ("text", "files"))
+    _check_size(text or "", files or {})
+    # Before the transaction, in which the same is found in memory: no row is locked while a text is loaded.
+    load_text(text or "", files or {})
     with transaction.atomic():
         row = _locked(workflow, revision) if workflow is not None else Workflow(team=team, created_by=user)
         loaded = _take(row, values, is_new=workflow is None)
@@ -84,7 +88,7 @@ def _take(row: Workflow, values: Mapping[str, Any], *, is_new: bool) -> Loaded:
         if name in values:
             setattr(row, name, values[name])
     _check_size(row.text, row.files)
-    loaded = load(row.text, library=Texts(row.files))
+    loaded = load_text(row.text, row.files)
     row.is_valid = loaded.workflow is not None
     if loaded.workflow is not None:
         row.name = row.name or loaded.workflow.name
@@ -140,12 +144,13 @@ def start_run(
 ) -> tuple[WorkflowRun, bool]:
     """A new run of a text, on a task of its own, and what was made before with ``key``; (run, whether it is new).
 
-    Raises ReadOnly, and Invalid: with ``problems`` for a text that cannot be run, naming a field for the rest.
+    Raises ReadOnly, ChecksUnavailable, and Invalid: with ``problems`` for a text that cannot be run, naming a field for
+    the rest.
     """
     require_write(user, team)
     _check_size(text, files or {})
     _check_inputs(inputs or {})
-    loaded = load(text, name or "workflow", Texts(files or {}))
+    loaded = load_text(text, files or {}, name or "workflow")
     if loaded.workflow is None:
         raise Invalid("The workflow cannot be run as it is written.", field="text", problems=_told(loaded.problems))
     graph = loaded.workflow
@@ -274,6 +279,10 @@ def retry_run(user: Any, run: WorkflowRun, path: str = "") -> WorkflowRun:
     Conflict for a run that is under way or has succeeded, TerminalState where its task is over.
     """
     require_write(user, run.team)
+    try:
+        workflow_of(run)  # before the transaction, for which it is remembered
+    except InvalidWorkflow as error:
+        raise Invalid("The text of this run cannot be run any more.", problems=_told(error.problems)) from error
     with transaction.atomic():
         row = WorkflowRun.objects.select_for_update(no_key=True, of=("self",)).select_related("task").get(id=run.id)
         if not row.is_over or (row.state == "succeeded" and not path):

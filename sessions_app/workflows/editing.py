@@ -21,6 +21,7 @@ from sessions_app.workflows.reading import Place, read
 _PARSER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*\Z")
 _NO_PLAIN: Final = re.compile(r"(true|false|null|yes|no|on|off|[yn])\Z", re.IGNORECASE)
+_IS_NOTHING: Final = re.compile(r"\s*(#|\Z)")
 KEPT_PORTS: Final = (FIRST, LATER)
 """What an agent that keeps its session takes: what it is told first, and what from then on (seed 003)."""
 
@@ -60,6 +61,12 @@ def with_settings(text: str, node: str, changes: Mapping[str, Any]) -> str:
     for key, value in changes.items():
         text = _checked(text, (*_place(text, node), "data", key), value)
     return text
+
+
+def with_changes(text: str, node: str, settings: Mapping[str, Any], *, session_kept: bool | None = None) -> str:
+    """The text with ``with_settings``, and with ``with_session_kept`` unless that is None. Raises NotEditable."""
+    text = with_settings(text, node, settings)
+    return text if session_kept is None else with_session_kept(text, node, kept=session_kept)
 
 
 def with_session_kept(text: str, node: str, *, kept: bool) -> str:
@@ -159,12 +166,14 @@ def _node_at(root: Any, place: Place) -> Any:
 
 def _end(text: str, node: Any) -> int:
     """Where a value ends, without the lines behind it that belong to nothing."""
-    end = node.end_mark.index
-    part = text[node.start_mark.index : end]
+    begin, end = int(node.start_mark.index), int(node.end_mark.index)
     if not isinstance(node, yaml.ScalarNode) and not node.flow_style:
-        while part and (not part.rsplit("\n", 1)[-1].strip() or part.rsplit("\n", 1)[-1].lstrip().startswith("#")):
-            part = part.rpartition("\n")[0]
-    return int(node.start_mark.index + len(part.rstrip()))
+        while begin < end:
+            line = max(text.rfind("\n", begin, end) + 1, begin)
+            if not _IS_NOTHING.match(text, line, end):
+                break
+            end = max(line - 1, begin)
+    return begin + len(text[begin:end].rstrip())
 
 
 def _replaced(text: str, old: Any, written: str) -> str:

@@ -36,3 +36,11 @@ MAX_STEPS: Final = 2_000_000
 """Steps along connections while gates and templates that name each other are resolved."""
 MAX_PROBLEMS: Final = 500
 """Errors, and warnings, that are listed of one file."""
+MAX_DRAWING: Final = 8 << 20
+"""Characters of a drawing on a page."""
+LOADING_CPU_SECONDS: Final = 10
+"""Of a processor, for loading one workflow with all its components."""
+LOADING_SECONDS: Final = 30.0
+"""Of the clock, for the same; more than its processor time, so that a busy machine refuses nothing."""
+LOADING_MEMORY: Final = 1 << 30
+"""Bytes of address space, for the same."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from sessions_app.workflows.limits import MAX_BYTES, MAX_DEPTH, MAX_VALUES
+from sessions_app.workflows.limits import MAX_BYTES, MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES
 from sessions_app.workflows.problems import InvalidWorkflow, Problem, Severity
 
 Place = tuple[str | int, ...]
@@ -50,11 +50,12 @@ class Source:
 
 def read(text: str | bytes, name: str) -> Source:
     """Read YAML, or JSON where the text begins with a brace. Raises InvalidWorkflow with one problem."""
-    plain = _decoded(text, name)
+    plain = decoded(text, name)
     return _read_json(plain, name) if plain.lstrip().startswith("{") else _Builder(plain, name).source()
 
 
-def _decoded(text: str | bytes, name: str) -> str:
+def decoded(text: str | bytes, name: str) -> str:
+    """The text of a file, without a byte order mark. Raises InvalidWorkflow for one that is too long, or is no text."""
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     if len(raw) > MAX_BYTES:
         raise refused(
@@ -142,9 +143,9 @@ class _Builder:
     def __init__(self, text: str, name: str):
         self._name = name
         self._events: Iterator[yaml.Event] = iter(yaml.parse(text, Loader=_PARSER))
-        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._anchors: dict[str, tuple[Any, int, int]] = {}
         self._lines: dict[Place, int] = {}
-        self._count = 0
+        self._count = self._characters = 0
 
     def source(self) -> Source:
         """Read the one document there is."""
@@ -182,7 +183,7 @@ class _Builder:
         tag = getattr(event, "tag", None)
         if tag not in (None, *_STANDARD_TAGS):
             raise refused(self._name, line, "tag", f"the tag {tag} is not allowed", "Write the plain value.")
-        before = self._count
+        before = self._count, self._characters
         if isinstance(event, yaml.ScalarEvent):
             value: Any = self._scalar(event, line)
         elif isinstance(event, yaml.MappingStartEvent):
@@ -190,16 +191,20 @@ class _Builder:
         else:
             value = self._sequence(place)
         if event.anchor:
-            self._anchors[event.anchor] = (value, self._count - before + 1)
+            self._anchors[event.anchor] = (value, self._count - before[0] + 1, self._characters - before[1])
         return value
 
     def _alias(self, event: yaml.AliasEvent, line: int) -> Any:
         if event.anchor not in self._anchors:
             raise refused(self._name, line, "alias", f"*{event.anchor} names nothing before it", "Write the value out.")
-        value, size = self._anchors[event.anchor]
+        value, size, characters = self._anchors[event.anchor]
         self._count += size
+        self._characters += characters
         if self._count > MAX_VALUES:
             raise _too_many(self._name, line)
+        if self._characters > MAX_CHARACTERS:
+            message = f"its texts have more than {MAX_CHARACTERS >> 20} MiB, aliases written out"
+            raise refused(self._name, line, "too_large", message, "Use fewer aliases.")
         return value
 
     def _mapping(self, place: Place) -> dict[str, Any]:
@@ -209,6 +214,7 @@ class _Builder:
             if not isinstance(event, yaml.ScalarEvent):
                 raise refused(self._name, line, "key", "a key is not a word", "Write a plain word before the colon.")
             key = _check_text(event.value, self._name, line)
+            self._characters += len(key)
             if key in found:
                 raise refused(self._name, line, "duplicate_key", f"the key “{key}” stands twice", "Remove one of them.")
             if key == "<<" and not event.style:
@@ -230,6 +236,7 @@ class _Builder:
 
     def _scalar(self, event: yaml.ScalarEvent, line: int) -> Any:
         text = _check_text(event.value, self._name, line)
+        self._characters += len(text)
         if event.style or event.tag:
             return text
         if text in _WORDS:

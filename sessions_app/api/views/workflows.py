@@ -10,7 +10,6 @@ from django.shortcuts import get_object_or_404
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.throttling import UserRateThrottle
 
 from sessions_app.api.base import ApiView
 from sessions_app.api.serializers.common import described
@@ -30,8 +29,8 @@ from sessions_app.api.serializers.workflows import (
 )
 from sessions_app.models import Workflow, WorkflowRun
 from sessions_app.services import workflow_lists, workflows
-from sessions_app.services.workflow_checks import check
 from sessions_app.services.workflow_starts import start_run_of
+from sessions_app.services.workflow_texts import check_document, check_text, loading_for
 
 
 class Workflows(ApiView):
@@ -44,10 +43,12 @@ class Workflows(ApiView):
         found = workflow_lists.visible_workflows(request.user).filter(archived_at__isnull=not away)
         return self.list(WorkflowSerializer, found.defer("text", "files"))
 
-    @described({201: WorkflowDetail}, 400, 409, request=NewWorkflow)
+    @described({201: WorkflowDetail}, 400, 409, 429, 503, request=NewWorkflow)
     def post(self, request: Request) -> Response:
         """Keep a workflow. A text that cannot be run yet is kept, too; ``problems`` says what is wrong with it."""
-        made, problems = workflows.save_workflow(request.user, self.body(NewWorkflow))
+        values = self.body(NewWorkflow)
+        with loading_for(request.user):
+            made, problems = workflows.save_workflow(request.user, values)
         return _shown(self, made.id, problems, 201)
 
 
@@ -75,18 +76,21 @@ class _WorkflowView(ApiView):
 class WorkflowView(_WorkflowView):
     """One workflow."""
 
-    @described({200: WorkflowDetail}, 404)
+    @described({200: WorkflowDetail}, 404, 429, 503)
     def get(self, request: Request, workflow_id: uuid.UUID) -> Response:
         """Show a workflow with its text."""
         row = self.workflow
-        return _shown(self, row.id, check(row.text, row.files).problems)
+        with loading_for(request.user, counted=False):
+            problems = check_text(row.text, row.files).problems
+        return _shown(self, row.id, problems)
 
-    @described({200: WorkflowDetail}, 400, 404, 409, request=WorkflowChange)
+    @described({200: WorkflowDetail}, 400, 404, 409, 429, 503, request=WorkflowChange)
     def patch(self, request: Request, workflow_id: uuid.UUID) -> Response:
         """Change a workflow; what is left out stays. Runs that have begun keep the text that they began with."""
         values = self.body(WorkflowChange, workflow=self.workflow)
         revision = values.pop("revision", None)
-        made, problems = workflows.save_workflow(request.user, values, workflow=self.workflow, revision=revision)
+        with loading_for(request.user):
+            made, problems = workflows.save_workflow(request.user, values, workflow=self.workflow, revision=revision)
         return _shown(self, made.id, problems)
 
     @described({204: None}, 404)
@@ -101,12 +105,13 @@ class RunsOfWorkflow(_WorkflowView):
 
     http_method_names = ["post", "options"]
 
-    @described({201: RunDocument, 200: RunDocument}, 400, 404, 409, request=NewWorkflowRun)
+    @described({201: RunDocument, 200: RunDocument}, 400, 404, 409, 429, 503, request=NewWorkflowRun)
     def post(self, request: Request, workflow_id: uuid.UUID) -> Response:
         """Start a run; the same ``idempotency_key`` again gets the same run once more, with 200."""
         asked = self.body(NewWorkflowRun)
         inputs = {**asked["inputs"], "text": asked["text"], "params": asked["params"], "type": "api"}
-        run, is_new = start_run_of(request.user, self.workflow, inputs, trigger="api", key=asked["idempotency_key"])
+        with loading_for(request.user, counted=False):
+            run, is_new = start_run_of(request.user, self.workflow, inputs, trigger="api", key=asked["idempotency_key"])
         return Response(workflows.run_document(run), status=201 if is_new else 200)
 
 
@@ -164,28 +169,23 @@ class CancelRun(_RunView):
 class Resume(_RunView):
     """Going on with a run that has failed."""
 
-    @described({202: RunDocument}, 400, 404, 409, request=ResumeRun)
+    @described({202: RunDocument}, 400, 404, 409, 429, 503, request=ResumeRun)
     def post(self, request: Request, run_id: uuid.UUID) -> Response:
         """Go on from what failed, or from ``node``; what is finished before it is kept, and so are sessions."""
-        run = workflows.retry_run(request.user, self.run, self.body(ResumeRun)["node"])
+        node = self.body(ResumeRun)["node"]
+        with loading_for(request.user, counted=False):
+            run = workflows.retry_run(request.user, self.run, node)
         return Response(workflows.run_document(run), status=202)
-
-
-class Checks(UserRateThrottle):
-    """So many texts somebody may have looked at: drawing one of a thousand nodes takes a moment."""
-
-    scope = "workflow_checks"
-    rate = "120/min"
 
 
 class Check(ApiView):
     """Looking at a text. It writes nothing, so whoever is logged in may."""
 
     permission_classes = [IsAuthenticated]
-    throttle_classes = [Checks]
 
-    @described({200: CheckAnswer}, 400, 429, request=CheckQuery)
+    @described({200: CheckAnswer}, 400, 429, 503, request=CheckQuery)
     def post(self, request: Request) -> Response:
         """Check a text: every problem with its line, node and what mends it, and the drawing as SVG."""
         asked = self.body(CheckQuery)
-        return Response(check(asked["text"], asked["files"]).document())
+        with loading_for(request.user):
+            return Response(check_document(check_text(asked["text"], asked["files"])))

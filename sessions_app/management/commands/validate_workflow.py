@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from sessions_app.workflows import drawing
+from sessions_app.workflows import apart, drawing
 from sessions_app.workflows.graph import Workflow
-from sessions_app.workflows.loading import load_file
 
 INVALID: Final = 2
 
@@ -31,7 +30,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, files: list[Path], draw: Path | None, **options: Any) -> None:
         """Check; exit 0 if all can be run, though maybe with warnings, 2 if one cannot."""
-        loaded = {file: load_file(file) for file in files}
+        try:
+            loaded = {file: apart.load_file(file) for file in files}
+        except apart.LoadingUnavailable as error:
+            raise CommandError(f"no file could be checked: {error}; try again", returncode=INVALID) from error
         for file, found in loaded.items():
             for problem in found.problems:
                 self.stdout.write(str(problem))

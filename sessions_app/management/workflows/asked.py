@@ -17,8 +17,9 @@ from sessions_app.models import Repository
 from sessions_app.services.catalogue import add_repository
 from sessions_app.services.errors import Invalid
 from sessions_app.services.rights import may_write
+from sessions_app.workflows import apart
 from sessions_app.workflows.library import Directory, Remembering, root_of
-from sessions_app.workflows.loading import Loaded, load
+from sessions_app.workflows.loading import Loaded
 from sessions_app.workflows.reading import refused
 
 
@@ -39,7 +40,10 @@ def read_file(path: Path) -> Read:
         reason = f"it cannot be read: {error.strerror}"
         return Read("", Loaded(None, refused(str(path), 0, "unreadable", reason, "").problems), {})
     library = Remembering(Directory(root_of(path)))
-    loaded = load(raw, str(path), library)
+    try:
+        loaded = apart.load(raw, str(path), library)
+    except apart.LoadingUnavailable as error:
+        raise refuse(f"{path}: {error}; try again") from error
     return Read(raw.decode("utf-8-sig", "replace"), loaded, library.files)
 
 

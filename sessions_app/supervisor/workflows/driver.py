@@ -15,6 +15,7 @@ from executors_app import crash_points
 from executors_app.client import AgentctlClient
 from sessions_app.domain import acting
 from sessions_app.models import LeaseLost, WorkflowRun
+from sessions_app.services.errors import ChecksUnavailable
 from sessions_app.services.workflow_rows import workflow_of
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.orders import Lane
@@ -26,6 +27,7 @@ from sessions_app.supervisor.workflows.steps import News
 from sessions_app.workflows import limited
 from sessions_app.workflows.engine import completed
 from sessions_app.workflows.graph import Workflow
+from sessions_app.workflows.problems import InvalidWorkflow
 
 log = logging.getLogger(__name__)
 LOOK_EVERY: Final = 0.5
@@ -40,6 +42,7 @@ class Driver:
         self._database = database or DatabaseThread("workflows")
         self._lanes: dict[uuid.UUID, Lane] = {}
         self._leases: dict[uuid.UUID, RunLease] = {}
+        self._graphs: dict[uuid.UUID, Workflow] = {}
         self._bell = asyncio.Event()
 
     def ring(self) -> None:
@@ -59,6 +62,7 @@ class Driver:
         """Take what is open, and go on with all of it."""
         found = await self._database(leases.take_open, self._core.boot_id)
         self._leases = {lease.run_id: lease for lease in found}
+        self._graphs = {run_id: graph for run_id, graph in self._graphs.items() if run_id in self._leases}
         self._lanes = {key: lane for key, lane in self._lanes.items() if key in self._leases or _is_busy(lane)}
         for run_id in self._leases:
             if run_id not in self._lanes:
@@ -103,7 +107,16 @@ class Driver:
         news = [one for one in await asyncio.gather(*(self._learn(lease, seen, work) for work in seen.work)) if one]
         if not news and not seen.is_new and seen.work:
             return False
-        return await self._database(steps.step, lease, news, timezone.now())
+        with contextlib.suppress(InvalidWorkflow):  # the step ends the run then
+            await self._graph(lease)  # before the step, so that no transaction waits for a text to be loaded
+        return await self._database(steps.step, lease, news, timezone.now(), graph=self._graphs.get(lease.run_id))
+
+    async def _graph(self, lease: RunLease) -> Workflow:
+        """The graph of a run, loaded once. Raises InvalidWorkflow, and ChecksUnavailable to be tried again."""
+        if lease.run_id not in self._graphs:
+            run = await self._database(_text_of, lease)
+            self._graphs[lease.run_id] = await asyncio.to_thread(workflow_of, run)
+        return self._graphs[lease.run_id]
 
     async def _end_jobs(self, seen: Seen) -> None:
         client = self._client(seen)
@@ -152,9 +165,11 @@ class Driver:
 
     async def _ended(self, lease: RunLease, work: Work, result: dict[str, Any]) -> News:
         """What the node's type makes of what came of its work; texts are looked through in the limited process."""
-        graph = await self._database(_graph, lease)
         try:
+            graph = await self._graph(lease)
             record = await asyncio.to_thread(completed, graph, work.record, result, limited.run)
+        except ChecksUnavailable:
+            raise  # which says nothing of the node
         except Exception as error:  # a node that nobody can look through is a failure, not a run that stands still
             log.exception("run %s: %s could not be looked through", lease.run_id, work.path)
             record = steps.failed(work.record, f"what it gave could not be looked through: {type(error).__name__}")
@@ -184,8 +199,8 @@ def _waiting(work: Work, what: str) -> News | None:
     return None if same else News(work.path, work.attempt, changes={"waiting_for": what})
 
 
-def _graph(lease: RunLease) -> Workflow:
-    return workflow_of(WorkflowRun.objects.only("text", "files").get(id=lease.run_id))
+def _text_of(lease: RunLease) -> WorkflowRun:
+    return WorkflowRun.objects.only("text", "files").get(id=lease.run_id)
 
 
 def _is_busy(lane: Lane) -> bool:

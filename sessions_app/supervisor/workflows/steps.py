@@ -18,6 +18,7 @@ from sessions_app.services.workflow_rows import RECORD_FIELDS, record_of, record
 from sessions_app.supervisor.workflows import chains, run_sessions
 from sessions_app.supervisor.workflows.leases import RunLease, leased
 from sessions_app.workflows import engine
+from sessions_app.workflows.graph import Workflow
 from sessions_app.workflows.problems import InvalidWorkflow
 from sessions_app.workflows.records import Record, State
 
@@ -43,15 +44,23 @@ class News:
     """waiting_for and output_tail, where they are others now."""
 
 
-def step(lease: RunLease, news: Sequence[News], now: datetime, *, jobs_ended: bool = False) -> bool:
+def step(
+    lease: RunLease,
+    news: Sequence[News],
+    now: datetime,
+    *,
+    jobs_ended: bool = False,
+    graph: Workflow | None = None,
+) -> bool:
     """Write what is new, and what is to be done next; True where there is more to do or to ask at once.
 
-    A run that is to end does so once its scripts have, ``jobs_ended``; else the next look ends them first.
+    ``graph``: of the run, where it is loaded already. A run that is to end does so once its scripts have,
+    ``jobs_ended``; else the next look ends them first.
     Raises LeaseLost.
     """
     with transaction.atomic():
         run = leased(lease)
-        more = _Step(run, now).take(news, jobs_ended=jobs_ended)
+        more = _Step(run, now, graph).take(news, jobs_ended=jobs_ended)
         crash_points.reached("workflow.step_written", run.id)
     crash_points.reached("workflow.step_committed", run.id)
     return more
@@ -74,8 +83,9 @@ def failed(record: Record, error: str, **outputs: Any) -> Record:
 
 
 class _Step:
-    def __init__(self, run: WorkflowRun, now: datetime):
+    def __init__(self, run: WorkflowRun, now: datetime, graph: Workflow | None):
         self._run = run
+        self._graph = graph
         self._now = now
         self._rows = {row.path: row for row in run.node_runs.select_related("session__task").order_by("position")}
         self._changed: dict[str, NodeRun] = {}
@@ -146,7 +156,7 @@ class _Step:
         return 1 + max((row.position for row in self._rows.values()), default=-1)
 
     def _advance(self, news: Sequence[News]) -> None:
-        graph = workflow_of(self._run)
+        graph = self._graph or workflow_of(self._run)
         done = engine.advance(graph, self._run.inputs, records_of(self._rows.values()))
         for record in done.written:
             self._keep(record)

@@ -6,6 +6,7 @@ Every button sends the whole form, so all of it works without JavaScript; with i
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,10 +19,10 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from sessions_app.models import Workflow
 from sessions_app.services import workflows
-from sessions_app.services.errors import Conflict, SessionsError
+from sessions_app.services.errors import ChecksUnavailable, Conflict, SessionsError, Throttled
 from sessions_app.services.rights import may_write, may_write_somewhere
-from sessions_app.services.throttle import Throttle
-from sessions_app.views.workflows.checked import check_context, settings_context
+from sessions_app.services.workflow_texts import loading_for
+from sessions_app.views.workflows.checked import NOT_CHECKED, check_context, settings_context
 from sessions_app.views.workflows.examples import example
 from sessions_app.views.workflows.forms import RunForm, WorkflowForm, initial_of
 from sessions_app.views.workflows.found import find_workflow
@@ -30,8 +31,8 @@ from sessions_app.views.workflows.node_form import NodeForm, node_form
 from sessions_app.workflows.editing import NotEditable
 from sessions_app.workflows.limits import MAX_BYTES
 
-_checks: Final = Throttle("workflow-check", 240, 60)
-"""Somebody who types is looked after four times a second; drawing a thousand nodes takes a moment."""
+_STATUS: Final[Mapping[type[SessionsError], int]] = {Throttled: 429, ChecksUnavailable: 503}
+"""Of requests whose text could not be loaded now."""
 
 
 @dataclass
@@ -51,6 +52,10 @@ class Draft:
 @require_http_methods(["GET", "HEAD", "POST"])
 def new(request: HttpRequest) -> HttpResponse:
     """A workflow that is not kept yet; ``?example=`` begins with one that is shipped."""
+    return _limited(request, None, lambda: _new(request))
+
+
+def _new(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         begun = example(request.GET.get("example", ""))
         form = WorkflowForm(request.user, None, initial={"name": begun.name, "text": begun.text})
@@ -65,9 +70,29 @@ def new(request: HttpRequest) -> HttpResponse:
 def workflow(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
     """The editor of a workflow, with its runs; a POST saves it, or does what its button says."""
     row = find_workflow(request, workflow_id)
+    return _limited(request, row, lambda: _kept(request, row))
+
+
+def _kept(request: HttpRequest, row: Workflow) -> HttpResponse:
     if request.method == "POST":
         return _posted(request, row)
     return _page(request, row, WorkflowForm(request.user, row, initial=initial_of(row)), Draft(row.text))
+
+
+def _limited(request: HttpRequest, row: Workflow | None, answer: Callable[[], HttpResponse]) -> HttpResponse:
+    """The answer; where its text cannot be loaded now, the same page with the text as it was sent, and why."""
+    is_change = request.method == "POST"
+    try:
+        with loading_for(request.user, counted=is_change):
+            return answer()
+    except (Throttled, ChecksUnavailable) as error:
+        if is_change:
+            form, text = WorkflowForm(request.user, row, request.POST), _text(request)
+        else:
+            text = row.text if row else example(request.GET.get("example", "")).text
+            form = WorkflowForm(request.user, row, initial=initial_of(row) if row else {"text": text})
+        draft = Draft(text, trouble=error.message)
+        return _page(request, row, form, draft, _STATUS[type(error)], is_checked=False)
 
 
 def _posted(request: HttpRequest, row: Workflow | None) -> HttpResponse:
@@ -119,6 +144,8 @@ def _saved(request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft
             return _page(request, row, form, draft, 422)
         draft.trouble = error.message
         return _page(request, row, form, draft, 409)
+    except ChecksUnavailable:
+        raise
     except SessionsError as error:
         form.add_error(None, error.message)
         return _page(request, row, form, draft, 422)
@@ -131,7 +158,13 @@ def _saved(request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft
 
 
 def _page(
-    request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft: Draft, status: int = 200
+    request: HttpRequest,
+    row: Workflow | None,
+    form: WorkflowForm,
+    draft: Draft,
+    status: int = 200,
+    *,
+    is_checked: bool = True,
 ) -> HttpResponse:
     files = row.files if row else {}
     rows = Workflow.objects.visible_to(request.user)
@@ -145,8 +178,8 @@ def _page(
         "reads_only": not (may_write(request.user, row.team_id) if row else may_write_somewhere(request.user)),
         "run_form": RunForm(auto_id="run-%s"),
         "run_key": str(uuid.uuid4()),
-        **check_context(draft.text, files),
-        **settings_context(draft.text, draft.node, draft.form),
+        **(check_context(draft.text, files) if is_checked else NOT_CHECKED),
+        **settings_context(draft.node, draft.form),
         **(runs_context(request.user, row) if row else {}),
     }
     return render(request, "workflows/editor.html", context, status=status)
@@ -156,15 +189,14 @@ def _page(
 @require_POST
 def check(request: HttpRequest) -> HttpResponse:
     """The same in pieces, for a page that is typed in: ``{text, said, trouble, parts: {check, settings}}``."""
-    if not _checks.admits(str(request.user.pk)):
-        return JsonResponse({"code": "throttled", "message": "Too many looks; wait a moment."}, status=429)
     row = find_workflow(request, uuid.UUID(given)) if _is_id(given := request.POST.get("workflow", "")) else None
-    draft = _done(request)
-    context = {
-        **check_context(draft.text, row.files if row else {}),
-        **settings_context(draft.text, draft.node, draft.form),
-        "draft": draft,
-    }
+    try:
+        with loading_for(request.user):
+            draft = _done(request)
+            checked = check_context(draft.text, row.files if row else {})
+    except (Throttled, ChecksUnavailable) as error:
+        return JsonResponse({"code": error.code, "message": error.message}, status=_STATUS[type(error)])
+    context = {**checked, **settings_context(draft.node, draft.form), "draft": draft}
     parts = {
         "check": render_to_string("workflows/check.html", context),
         "settings": render_to_string("workflows/node_settings.html", context),

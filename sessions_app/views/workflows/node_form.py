@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from django import forms
 
+from sessions_app.services.workflow_texts import changed_text, data_of_node
 from sessions_app.views.workflows.forms import Whole
-from sessions_app.workflows.editing import KEPT_PORTS, NotEditable, node_data, with_session_kept, with_settings
+from sessions_app.workflows.editing import KEPT_PORTS, NotEditable
 from sessions_app.workflows.limits import MAX_ITERATIONS, MAX_RETRIES
 
 PREFIX: Final = "node"
@@ -56,11 +57,14 @@ ALIASES: Final = {"script": "shell"}
 
 
 class NodeForm(forms.Form):
-    """The settings of a node, as they stand in a text. Raises NotEditable where there is no such node."""
+    """The settings of a node, as they stand in a text.
+
+    Raises NotEditable where there is no such node, and ChecksUnavailable.
+    """
 
     def __init__(self, text: str, node: str, data: Any = None):
         self.text, self.node = text, node
-        self.written = node_data(text, node)
+        self.written = data_of_node(text, node)
         self.kind = str(self.written["type"])
         super().__init__(data, prefix=PREFIX, initial=self._initial())
         self.fields["label"] = forms.CharField(label="Label", required=False, max_length=200)
@@ -77,17 +81,17 @@ class NodeForm(forms.Form):
         return {"triggerType": "manual", **self.written, KEEP: kept}
 
     def applied(self) -> str:
-        """The text with what was changed here; the form is valid. Raises NotEditable."""
-        text = self.text
+        """The text with what was changed here; the form is valid. Raises NotEditable and ChecksUnavailable."""
+        changes: dict[str, Any] = {}
         for name in self.fields:
             value, before = self._given(name), self.initial.get(name)
             if value == (before if before is not None else self._given_empty(name)):
                 continue
-            if name == KEEP:
-                text = with_session_kept(text, self.node, kept=bool(value))
-            else:
-                text = with_settings(text, self.node, {name: None if value in ("", None) else value})
-        return text
+            changes[name] = value if name == KEEP or value not in ("", None) else None
+        kept = changes.pop(KEEP, None)
+        if not changes and kept is None:
+            return self.text
+        return changed_text(self.text, self.node, changes, session_kept=kept)
 
     def _given(self, name: str) -> Any:
         """What was given; lines end as they do in files, and the last as it did."""
@@ -104,7 +108,7 @@ class NodeForm(forms.Form):
 
 
 def node_form(text: str, node: str, data: Any = None) -> NodeForm | None:
-    """The form of a node; None where the text has no such node."""
+    """The form of a node; None where the text has no such node. Raises ChecksUnavailable."""
     try:
         return NodeForm(text, node, data) if node else None
     except NotEditable:

@@ -20,10 +20,11 @@ from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.models import NodeRun, WorkflowRun
 from sessions_app.services import workflows
-from sessions_app.services.errors import SessionsError
+from sessions_app.services.errors import ChecksUnavailable, SessionsError
 from sessions_app.services.rights import may_write
 from sessions_app.services.workflow_rows import workflow_of
 from sessions_app.services.workflow_starts import run_again
+from sessions_app.services.workflow_texts import loading_for
 from sessions_app.views.workflows.found import find_run
 from sessions_app.views.workflows.words import RUN_STATES, TRIGGERS, node_word
 from sessions_app.workflows.drawing import Mark, draw_for_page
@@ -92,8 +93,8 @@ def run_context(row: WorkflowRun, given: Mapping[str, str]) -> dict[str, Any]:
 def _graph(row: WorkflowRun) -> Workflow | None:
     try:
         return workflow_of(row)
-    except InvalidWorkflow:
-        return None  # of a version that allowed more
+    except (InvalidWorkflow, ChecksUnavailable):
+        return None  # of a version that allowed more, or not to be had now
 
 
 def _leaves(scope: Scope, prefix: str = "") -> list[str]:
@@ -193,8 +194,10 @@ def _cancel(request: HttpRequest, row: WorkflowRun) -> WorkflowRun:
 
 
 def _resume(request: HttpRequest, row: WorkflowRun) -> WorkflowRun:
-    return workflows.retry_run(request.user, row, request.POST.get("node", ""))
+    with loading_for(request.user, counted=False):
+        return workflows.retry_run(request.user, row, request.POST.get("node", ""))
 
 
 def _again(request: HttpRequest, row: WorkflowRun) -> WorkflowRun:
-    return run_again(request.user, row)
+    with loading_for(request.user, counted=False):
+        return run_again(request.user, row)

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from sessions_app.services import workflows
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.workflow_starts import start_run_of
+from sessions_app.services.workflow_texts import loading_for
 from sessions_app.views.workflows.forms import RunForm
 from sessions_app.views.workflows.found import find_workflow
 from sessions_app.views.workflows.listing import list_context
@@ -28,7 +29,8 @@ def start(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
         return redirect("workflow", row.id)
     inputs = {"text": form.cleaned_data["text"].replace("\r\n", "\n"), "type": "manual", "params": {}}
     try:
-        run, _ = start_run_of(request.user, row, inputs, key=request.POST.get("key", ""))
+        with loading_for(request.user, counted=False):
+            run, _ = start_run_of(request.user, row, inputs, key=request.POST.get("key", ""))
     except SessionsError as error:
         messages.error(request, error.message)
         return redirect("workflow", row.id)

@@ -1,0 +1,126 @@
+"""What loading a workflow costs grows with its text, counted in calls of functions: no clock is asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sessions_app.workflows import limits, loading
+from sessions_app.workflows.drawing import draw_for_page
+from sessions_app.workflows.editing import places_of_nodes
+from sessions_app.workflows.library import Texts
+from tests.workflows.hostile_texts import BUDGETED, SHAPES, Shape, line, one, ports, shells, text
+from tests.workflows.writing import node
+
+SMALL, TIMES = 150, 4
+MOST = 1.5 * TIMES
+"""How much more what is TIMES as long may cost; what grows with the square would cost TIMES * TIMES."""
+
+
+def steps_of(work: Callable[[], object]) -> int:
+    """How many functions are called, and generators gone on with, while something is done."""
+    count = 0
+
+    def step(frame: Any, event: str, arg: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(step)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.fixture
+def larger_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits beyond which more is refused, and so cheap, out of the way."""
+    for name in ("MAX_NODES", "MAX_EDGES"):
+        monkeypatch.setattr(loading, name, 10**6)
+    for name in ("MAX_PORTS", "MAX_WIRES", "MAX_STEPS"):
+        monkeypatch.setattr(limits, name, 10**9)
+
+
+def codes(loaded: loading.Loaded) -> set[str]:
+    """The codes of the errors."""
+    return {problem.code for problem in loaded.problems if problem.severity == "error"}
+
+
+def look_at(written: str) -> None:
+    found = loading.load(written)
+    if found.workflow is not None:
+        draw_for_page(found.workflow, {})
+    places_of_nodes(written)
+
+
+@pytest.mark.usefixtures("larger_limits")
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_cost_grows_with_the_length_of_the_text(shape: Shape) -> None:
+    small, large = shape(SMALL), shape(SMALL * TIMES)
+    look_at(small)  # what is imported or built once is no cost of a text
+
+    assert steps_of(lambda: look_at(large)) <= MOST * steps_of(lambda: look_at(small))
+
+
+@pytest.mark.parametrize("shape", BUDGETED.values(), ids=BUDGETED)
+def test_searches_are_refused_beyond_a_number_of_steps(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "too_many" not in codes(loading.load(shape(SMALL)))
+
+    monkeypatch.setattr(limits, "MAX_STEPS", 10 * SMALL)
+
+    assert codes(loading.load(shape(SMALL))) == {"too_many"}
+
+
+@pytest.mark.parametrize("limit", ["MAX_PORTS", "MAX_WIRES"])
+def test_ports_and_connections_are_counted_as_they_are_used(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = {"interface": {"inputs": ports(10)}, **json.loads(text(shells(4), [line(0, 1), line(1, 2), line(2, 3)]))}
+    uses = [node(f"n{at}", "component", componentRef="part") for at in range(10)]
+    written = text(uses, components={"part": part})
+    assert "too_many" not in codes(loading.load(written))
+
+    monkeypatch.setattr(limits, limit, 25)
+    monkeypatch.setattr(loading, "MAX_WIRES", 25)
+
+    assert "too_many" in codes(loading.load(written))
+
+
+def test_aliases_of_long_texts_are_counted_as_they_are_used() -> None:
+    long = "a: &a " + "x" * 100_000 + "\nb: [" + "*a," * 50 + "]"
+    assert codes(loading.load(long)) == {"too_large"}
+
+
+def test_a_file_is_read_once_however_its_path_is_written() -> None:
+    class Counting(Texts):
+        read_files = 0
+
+        def read(self, path: str) -> str:
+            Counting.read_files += 1
+            return super().read(path)
+
+    paths = ("part.yaml", "./part.yaml", ".//part.yaml")
+    uses = [node(f"n{at}", "component", workflowPath=path) for at, path in enumerate(paths)]
+    loaded = loading.load(text(uses), library=Counting({"part.yaml": text(shells(1))}))
+
+    assert (loaded.workflow is not None, Counting.read_files) == (True, 1)
+
+
+def test_what_is_quoted_and_listed_of_a_text_has_an_end() -> None:
+    loaded = loading.load(text([{"id": f"n{at}", "type": "x" * 5000} for at in range(900)]))
+
+    assert len(loaded.problems) == limits.MAX_PROBLEMS + 1
+    assert "more than" in loaded.problems[0].message or "more than" in loaded.problems[-1].message
+    assert max(len(problem.message) for problem in loaded.problems) <= 501
+
+
+def test_an_answer_schema_that_is_too_deep_or_has_odd_names_is_a_problem() -> None:
+    deep = loading.load(one("agent", prompt="x", outputSchema="[" * 100_000))
+    odd = loading.load(one("agent", prompt="x", outputSchema={"properties": {"": {}, "y" * 300: {}}}))
+
+    assert codes(deep) == {"schema"}
+    assert codes(odd) == {"schema"}
