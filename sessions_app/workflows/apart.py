@@ -17,7 +17,7 @@ from typing import Any, Final
 from sessions_app.workflows import graph_json, loading_messages
 from sessions_app.workflows.editing import NotEditable
 from sessions_app.workflows.library import Directory, Library, Nothing, NotInLibrary, root_of
-from sessions_app.workflows.limits import LOADING_CPU_SECONDS, LOADING_SECONDS
+from sessions_app.workflows.limits import LOADING_CPU_SECONDS, LOADING_MEMORY, LOADING_SECONDS
 from sessions_app.workflows.loading import Loaded
 from sessions_app.workflows.loading_messages import MessageError
 from sessions_app.workflows.problems import InvalidWorkflow, Problem, Severity
@@ -27,6 +27,7 @@ AT_ONCE: Final = 4
 """Texts that one process has loaded at the same time; others wait."""
 GRACE: Final = 5.0
 """Seconds longer than a child may take, in which it or its end is heard of."""
+LIMITS: Final = {"cpu_seconds": LOADING_CPU_SECONDS, "seconds": LOADING_SECONDS, "memory": LOADING_MEMORY}
 _ROOT: Final = Path(__file__).parents[2]
 _COMMAND: Final = (sys.executable, "-m", "sessions_app.workflows.loading_process")
 
@@ -193,11 +194,11 @@ atexit.register(_process.close)
 os.register_at_fork(after_in_child=_process.forget)
 
 
-def _ask(operation: str, arguments: Mapping[str, Any], library: Library | None, **limits: float) -> dict[str, Any]:
+def _ask(operation: str, arguments: Mapping[str, Any], library: Library | None) -> dict[str, Any]:
     try:
         with _process.place(), _process.connect() as connection:
             connection.settimeout(LOADING_SECONDS + GRACE)
-            request = {"operation": operation, "arguments": dict(arguments), "limits": limits}
+            request = {"operation": operation, "arguments": dict(arguments), "limits": LIMITS}
             loading_messages.send(connection, request)
             while "read" in (answer := loading_messages.receive(connection)):
                 loading_messages.send(connection, _file(library or Nothing(), str(answer["read"])))

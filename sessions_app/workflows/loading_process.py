@@ -25,7 +25,7 @@ from typing import Any, Final
 from sessions_app.workflows import editing, graph_json, loading_messages
 from sessions_app.workflows.drawing import draw_for_page
 from sessions_app.workflows.library import NotInLibrary
-from sessions_app.workflows.limits import LOADING_CPU_SECONDS, LOADING_MEMORY, LOADING_SECONDS, MAX_DRAWING
+from sessions_app.workflows.limits import MAX_DRAWING
 from sessions_app.workflows.loading import Loaded, load
 from sessions_app.workflows.loading_messages import MessageError
 from sessions_app.workflows.problems import Problem, Severity
@@ -105,12 +105,9 @@ def limit_this_process(cpu_seconds: int, seconds: float, memory: int) -> None:
 
 
 def serve_one(connection: socket.socket) -> None:
-    """Carry out the one request of a connection: ``{"operation", "arguments"}``."""
+    """Carry out the one request of a connection: ``{"operation", "arguments", "limits"}``."""
     request = loading_messages.receive(connection)
-    limits = request.get("limits", {})
-    limit_this_process(
-        limits.get("cpu_seconds", LOADING_CPU_SECONDS), limits.get("seconds", LOADING_SECONDS), LOADING_MEMORY
-    )
+    limit_this_process(**request["limits"])
     try:
         answer = OPERATIONS[request["operation"]](_Asking(connection), **request["arguments"])
     except editing.NotEditable as error:

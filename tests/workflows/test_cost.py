@@ -111,16 +111,16 @@ def test_a_file_is_read_once_however_its_path_is_written() -> None:
 
 
 def test_what_is_quoted_and_listed_of_a_text_has_an_end() -> None:
-    loaded = loading.load(text([{"id": f"n{at}", "type": "x" * 5000} for at in range(900)]))
+    loaded = loading.load(text([{"id": f"n{at}", "type": "x" * 700} for at in range(900)]))
 
     assert len(loaded.problems) == limits.MAX_PROBLEMS + 1
     assert "more than" in loaded.problems[0].message or "more than" in loaded.problems[-1].message
     assert max(len(problem.message) for problem in loaded.problems) <= 501
 
 
-def test_an_answer_schema_that_is_too_deep_or_has_odd_names_is_a_problem() -> None:
+def test_odd_answer_schemas_break_nothing() -> None:
     deep = loading.load(one("agent", prompt="x", outputSchema="[" * 100_000))
     odd = loading.load(one("agent", prompt="x", outputSchema={"properties": {"": {}, "y" * 300: {}}}))
 
     assert codes(deep) == {"schema"}
-    assert codes(odd) == {"schema"}
+    assert codes(odd) == set()

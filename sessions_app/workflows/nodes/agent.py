@@ -30,6 +30,8 @@ from sessions_app.workflows.templates import INPUTS, references, render
 from sessions_app.workflows.values import to_text
 
 TIMEOUT: Final = 3_600
+MAX_NAME: Final = 200
+"""Characters of the name of an output."""
 FIRST, LATER = "taskPrompt", "iteratePrompt"
 """Inputs of an agent that keeps its session: what it is told first, and what in the iterations after."""
 REPAIR: Final = """\
@@ -77,6 +79,8 @@ def implied(settings: AgentSettings) -> Iterable[Port]:
     except (ValueError, RecursionError):
         return  # ``check`` tells of it
     for name, shape in properties.items() if isinstance(properties, dict) else ():
+        if not 1 <= len(name) <= MAX_NAME:
+            continue  # no output can be called so; ``structured`` has it all the same
         word = shape.get("type") if isinstance(shape, dict) else None
         kind = _TYPES.get(word, "json") if isinstance(word, str) else "json"
         yield Port.model_validate({"name": name, "type": kind})
