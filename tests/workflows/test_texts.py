@@ -1,0 +1,136 @@
+"""What loading texts may cost a user's requests: how often, one at a time, and that nothing is lost by it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+
+from sessions_app.models import Workflow
+from sessions_app.services import workflow_rows, workflow_texts, workflows
+from sessions_app.services.errors import ChecksUnavailable, Throttled
+from sessions_app.services.throttle import Throttle
+from sessions_app.workflows import apart
+from tests.pages.workflows import PLAIN
+from tests.supervisor.rows import change, make_user
+from tests.workflows.test_apart import SLOW
+from tests.workflows.world import place, team
+from tests.workflows.writing import node, workflow
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def no_counts() -> Iterator[None]:
+    cache.clear()
+    yield
+    cache.clear()
+
+
+@pytest.fixture
+def one_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each user may ask for one check or change."""
+    monkeypatch.setattr(workflow_texts, "CHECKS", Throttle("one-check", 1, 60))
+
+
+def text(label: str) -> str:
+    """A text that was not loaded before, so that it is not remembered."""
+    return workflow([node("one", "constant", value=1, label=label)])
+
+
+def client() -> Client:
+    found = Client()
+    found.force_login(make_user())
+    return found
+
+
+def test_one_request_of_a_user_loads_texts_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow_texts, "PATIENCE", 0)
+    ada, bea = make_user("ada"), make_user("bea")
+    with workflow_texts.loading_for(ada):
+        with pytest.raises(Throttled), workflow_texts.loading_for(ada, counted=False):
+            pass
+        with workflow_texts.loading_for(bea):
+            pass
+    with workflow_texts.loading_for(ada):
+        pass
+
+
+def test_a_request_waits_for_the_one_before_it() -> None:
+    user, order = make_user(), []
+    inside, done = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with workflow_texts.loading_for(user):
+            inside.set()
+            done.wait(30)
+            order.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    inside.wait(30)
+    done.set()
+    with workflow_texts.loading_for(user):
+        order.append("second")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+@pytest.mark.usefixtures("one_check")
+def test_pages_and_api_count_together() -> None:
+    browser = client()
+    asked = {"text": PLAIN}
+    assert browser.post("/workflows/check/", {"do": "check", **asked}).status_code == 200
+    refused = browser.post("/api/v1/workflows/check/", asked, "application/json")
+    assert (refused.status_code, refused.json()["code"], refused["Retry-After"]) == (429, "throttled", "60")
+    assert browser.post("/workflows/check/", {"do": "check", **asked}).status_code == 429
+
+
+@pytest.mark.usefixtures("one_check")
+@pytest.mark.parametrize("button", ["save", "check", "open", "apply"])
+def test_a_throttled_page_keeps_what_was_typed(button: str) -> None:
+    browser = client()
+    assert browser.post("/workflows/check/", {"do": "check", "text": PLAIN}).status_code == 200
+    typed = {"do": button, "name": "Mine", "text": f"{PLAIN}# typed", "team": team().pk, "node": "told"}
+    answer = browser.post("/workflows/new/", typed)
+    assert answer.status_code == 429
+    assert "# typed" in answer.content.decode()
+    assert "Not checked" in answer.content.decode()
+    assert not Workflow.objects.exists()
+
+
+def test_a_page_is_shown_while_another_text_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow_texts, "PATIENCE", 0)
+    user, browser = make_user(), client()
+    row, _ = workflows.save_workflow(user, {"team": team(), "text": PLAIN, "name": "it"})
+    with workflow_texts.loading_for(user):
+        answer = browser.get(f"/workflows/{row.id}/")
+    assert answer.status_code == 429
+    assert "name: Plain" in answer.content.decode()
+
+
+def test_a_text_that_is_too_expensive_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(apart.LIMITS, "cpu_seconds", 1)
+    values = {"team": team(), "text": f"{SLOW} ", "name": "slow"}
+    row, problems = workflows.save_workflow(make_user(), values)
+    assert (row.text, row.is_valid, [one.code for one in problems]) == (f"{SLOW} ", False, ["too_expensive"])
+
+
+def test_a_busy_machine_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, _ = workflows.save_workflow(make_user(), {"team": team(), "text": text("before"), "name": "it"})
+    monkeypatch.setitem(apart.LIMITS, "seconds", 0.001)
+    with pytest.raises(ChecksUnavailable):
+        workflows.save_workflow(make_user(), {"text": f"{SLOW}  "}, row)
+    row.refresh_from_db()
+    assert (row.text, row.is_valid, row.revision) == (text("before"), True, 1)
+
+
+def test_a_run_whose_text_cannot_be_loaded_now_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = workflows.start_run(make_user(), team=team(), text=text("run"), executor=place(), name="x")
+    change(run, text=f"{SLOW}   ")
+    monkeypatch.setitem(apart.LIMITS, "seconds", 0.001)
+    with pytest.raises(ChecksUnavailable):
+        workflow_rows.workflow_of(run)
