@@ -48,7 +48,7 @@ def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deploym
     lose_one_of_two(deployment, lose)
 
 
-def test_a_workspace_that_was_lost_with_its_volume_comes_back_from_what_came_home_and_says_so(
+def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
     deployment: FarDeployment,
 ) -> None:
     deployment.serve()
@@ -56,7 +56,7 @@ def test_a_workspace_that_was_lost_with_its_volume_comes_back_from_what_came_hom
     finish_turn(session)
     session.wait_for("WAITING_FOR_INPUT")
     row = session.row
-    eventually(lambda: "kept.txt" in came_home(deployment.repository, session.id), timeout=30, describe="it is home")
+    eventually(lambda: "kept.txt" in arrived(deployment.repository, session.id), timeout=30, describe="it has arrived")
     deployment.kill_server()
     session.kill_everything()
     FarPlace(deployment.repository, deployment.engine).close()
@@ -69,7 +69,7 @@ def test_a_workspace_that_was_lost_with_its_volume_comes_back_from_what_came_hom
     assert session.seen(row["worktree_path"]).joinpath("kept.txt").read_text() == "hello\n"
 
 
-def came_home(repository: Path, session_id: str) -> list[str]:
+def arrived(repository: Path, session_id: str) -> list[str]:
     """The files of the last snapshot that the team's repository has."""
     ref = f"refs/kandev/recovery/{session_id}"
     there = run_git(repository, "for-each-ref", ref)

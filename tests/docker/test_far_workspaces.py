@@ -44,9 +44,7 @@ def remove(place: FarPlace, spec: LaunchSpec, *volumes: str) -> None:
             client.remove_volume(name)
 
 
-async def test_what_was_committed_and_what_was_not_comes_home(
-    place: FarPlace, spec: LaunchSpec, launched: Launched
-) -> None:
+async def test_committed_and_uncommitted_work_arrives(place: FarPlace, spec: LaunchSpec, launched: Launched) -> None:
     (seen(place, launched) / "committed").write_text("one\n")
     body = {"message": "Over there", "author_name": "Far", "author_email": "far@example.org"}
     await client_of(spec, launched).commit(body)
@@ -64,7 +62,7 @@ async def test_what_was_committed_and_what_was_not_comes_home(
     assert run_git(place.repository, "status", "--porcelain") == ""
 
 
-async def test_a_lost_volume_is_made_again_from_what_came_home_and_that_is_said(
+async def test_lost_volume_is_made_again_from_what_arrived(
     place: FarPlace, spec: LaunchSpec, launched: Launched
 ) -> None:
     (seen(place, launched) / "mine").write_text("uncommitted\n")
@@ -83,15 +81,13 @@ async def test_a_lost_volume_is_made_again_from_what_came_home_and_that_is_said(
     assert "rebuilt" not in later.state, "once is enough"
 
 
-async def test_a_lost_volume_that_nothing_came_home_from_is_gone(
-    place: FarPlace, spec: LaunchSpec, launched: Launched
-) -> None:
+async def test_lost_volume_without_arrived_work_is_gone(place: FarPlace, spec: LaunchSpec, launched: Launched) -> None:
     remove(place, spec, work_of(spec.session_id))
     found = await look(place, row_of(place, spec, launched))
     assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.GONE)
-    assert "had come home" in found.workspace_reason
+    assert "had reached the control plane" in found.workspace_reason
     for _ in range(2):
-        with pytest.raises(WorkspaceGone, match="had come home"):
+        with pytest.raises(WorkspaceGone, match="had reached the control plane"):
             await place.runtime.launch(known(spec, launched))
 
 

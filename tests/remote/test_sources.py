@@ -110,7 +110,7 @@ async def test_uncommitted_work_in_a_clone_survives_its_worktree(place: RemotePl
     assert Path(again.worktree_path, "mine").read_text() == "uncommitted\n"
 
 
-async def test_the_work_in_a_clone_comes_home_once(place: RemotePlace) -> None:
+async def test_work_in_a_clone_arrives_once(place: RemotePlace) -> None:
     spec = spec_for(place)
     launched = await place.runtime.launch(spec)
     worktree = Path(launched.worktree_path)

@@ -1,4 +1,4 @@
-"""Many sprites of one organisation: whose they are, what is said where nobody answers, and what comes home."""
+"""Many sprites of one organisation: whose they are, what is said where nobody answers, and what arrives from it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_orphans_are_listed_and_removed_on_the_proof_of_their_label_alone(
     assert set(place.stand_in.machines) == {theirs, unnamed}
 
 
-async def test_work_comes_home_and_a_removed_sprite_is_made_again_from_it_and_says_so(place: SpritesPlace) -> None:
+async def test_work_arrives_and_a_removed_sprite_is_made_again_from_it(place: SpritesPlace) -> None:
     assert isinstance(place.runtime, SupportsPush)
     spec = spec_for(place)
     launched = await place.runtime.launch(spec)
@@ -101,11 +101,11 @@ async def test_work_comes_home_and_a_removed_sprite_is_made_again_from_it_and_sa
         WorkspaceState.REBUILDABLE,
     )
     again = await place.runtime.launch(known(spec, launched))
-    assert "had come home" in again.state["rebuilt"]
+    assert "had arrived" in again.state["rebuilt"]
     assert (seen(place, again) / "half").read_text() == "not committed\n"
 
 
-async def test_a_removed_sprite_whose_work_never_came_home_is_never_replaced_by_an_empty_one(
+async def test_removed_sprite_without_arrived_work_is_not_replaced(
     place: SpritesPlace,
 ) -> None:
     spec = spec_for(place)
