@@ -52,6 +52,11 @@ class ContainerSession(Session):
 
     deployment: DockerDeployment
 
+    @property
+    def workspace(self) -> Path:
+        """The workspace's directory on this machine."""
+        return self.deployment.data / "workspaces" / self.id
+
     def kill_everything(self) -> None:
         """SIGKILL for what runs in it; done when the engine knows, for until then nobody can call it dead."""
         super().kill_everything()

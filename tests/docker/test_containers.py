@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from executors_app.containers.names import name_of
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import AgentctlRefused, LaunchFailed, RuntimeUnavailable
 from tests.docker.place import DockerPlace
-from tests.executors.places import known, look, row_of, spec_for, start_agent
+from tests.executors.places import known, look, row_of, seen, spec_for, start_agent
 from tests.waiting import eventually
 
 EATER = "import mmap; m = mmap.mmap(-1, 1 << 30); [m.write(b'x' * 1048576) for _ in range(1024)]"
@@ -47,7 +46,7 @@ async def test_a_stopped_container_is_started_again_by_a_launch_and_by_no_look(
 async def test_a_removed_container_is_dead_and_a_launch_makes_another_on_the_same_worktree(
     place: DockerPlace, spec: LaunchSpec, launched: Launched
 ) -> None:
-    (Path(launched.worktree_path) / "mine").write_text("uncommitted\n")
+    (seen(place, launched) / "mine").write_text("uncommitted\n")
     await start_agent(place, spec, launched, "first")
     with place.client() as client:
         client.remove_container(launched.container_id, force=True)
@@ -57,7 +56,7 @@ async def test_a_removed_container_is_dead_and_a_launch_makes_another_on_the_sam
     assert place.runtime.resume_token(row_of(place, spec, launched))
     again = await place.runtime.launch(known(spec, launched))
     assert again.container_id != launched.container_id
-    assert (Path(again.worktree_path) / "mine").read_text() == "uncommitted\n"
+    assert (seen(place, again) / "mine").read_text() == "uncommitted\n"
 
 
 async def test_a_container_that_another_engine_had_is_not_dead_because_this_one_has_it_not(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
+from tests.docker.deployment import ContainerSession, DockerDeployment
+from tests.drills.deployment import Session
 from tests.drills.test_restart_drills import (
+    lose_one_of_two,
     test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane,
     test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows,
     test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open,
-    test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row,
 )
 from tests.drills.test_sweeps import (
     test_a_second_sweep_starts_writes_and_announces_nothing,
@@ -20,6 +24,13 @@ __all__ = [
     "test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane",
     "test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows",
     "test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open",
-    "test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row",
     "test_three_sweeps_at_once_resume_a_session_once",
 ]
+
+
+def test_missing_workspace_is_reported_and_others_recover(deployment: DockerDeployment) -> None:
+    def lose(gone: Session) -> None:
+        assert isinstance(gone, ContainerSession)
+        shutil.rmtree(gone.workspace)
+
+    lose_one_of_two(deployment, lose)

@@ -43,7 +43,6 @@ def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deploym
         lost = gone.row
         shutil.rmtree(gone.seen(lost["worktree_path"]))
         FarPlace(deployment.repository, deployment.engine).forget(lost["worktree_branch"], gone.id)
-        run_git(deployment.repository, "branch", "-D", lost["worktree_branch"])
 
     lose_one_of_two(deployment, lose)
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 from dataclasses import replace
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from executors_app.containers.names import name_of
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.models import Executor
 from tests.docker.place import DockerPlace
-from tests.executors.places import look, row_of, spec_for
+from tests.executors.places import look, row_of, seen, spec_for
 from tests.executors.rows import make_execution
 
 
@@ -35,7 +34,7 @@ async def test_orphans_are_listed_and_removed_on_proof_and_request_alone(
     assert await place.runtime.remove_orphan(stranger, []) is False, "it is another's"
     assert await place.runtime.remove_orphan(orphan, []) is True
     assert (await look(place, row_of(place, spec, launched))).reason == "container_gone"
-    assert Path(launched.worktree_path, "README").exists()
+    assert (seen(place, launched) / "README").exists()
     assert (await look(place, row_of(place, other))).observed is Observed.ALIVE
 
 

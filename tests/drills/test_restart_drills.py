@@ -118,6 +118,7 @@ def lose_one_of_two(deployment: Deployment, lose: Callable[[Session], None]) -> 
         session.kill_everything()
     branch = gone.row["worktree_branch"]
     lose(gone)
+    shutil.rmtree(deployment.data / "archives" / f"{gone.id}.git", ignore_errors=True)  # or it could be made again
 
     deployment.recover()
 

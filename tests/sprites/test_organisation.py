@@ -10,7 +10,7 @@ import pytest
 
 from executors_app.domain import Observed, WorkspaceState
 from executors_app.errors import LaunchFailed, RuntimeUnavailable, WorkspaceGone
-from executors_app.runtimes import SupportsPush, FindsOrphans
+from executors_app.runtimes import FindsOrphans, SupportsPush
 from executors_app.sprites import names
 from executors_app.sprites.config import read_config
 from executors_app.tunnel import host_header

@@ -55,7 +55,6 @@ def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deploym
         repository = deployment.disks / gone.execution_id / "work" / "repository.git"
         run_git(repository, "worktree", "prune")
         run_git(repository, "branch", "-D", lost["worktree_branch"])
-        run_git(deployment.repository, "branch", "-D", lost["worktree_branch"])
 
     lose_one_of_two(deployment, lose)
 
