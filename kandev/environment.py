@@ -7,6 +7,7 @@ also come from a file named by ``NAME_FILE``. Whatever is wrong ends in one clea
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -21,6 +22,7 @@ from executors_app import crash_points
 from executors_app.agentctl import child_environment
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 PREFIX: Final = "KANDEV_"
 FOREIGN_PREFIXES: Final = ("KANDEV_SERVICE_", "KANDEV_PORT")
@@ -33,6 +35,9 @@ MAIL_SCHEMES: Final = {"smtp": 587, "smtps": 465, "smtp+plain": 25}
 
 PROCESS_MARKERS: Final = child_environment.MARKERS
 """Put by us into the processes of an execution, from which somebody may call a command."""
+
+RETIRED: Final = frozenset({"KANDEV_AGENT_USER"})
+"""Settings of earlier versions: a deployment that still sets one starts all the same, with a warning."""
 
 TEST_SWITCHES: Final = frozenset({"KANDEV_REQUIRE_SERVICES"})
 """Read by the test suite, before there are settings."""
@@ -221,8 +226,6 @@ class Environment:
     """The log of closed sessions leaves the database after so long, where the portable record has it all; 0 never."""
     repository_roots: tuple[Path, ...] = _entry(_paths)
     """Folders in which repositories may lie; unset: anywhere."""
-    agent_user: str = _entry(_text)
-    """The user as whom agents of this machine run, where Kandev runs as root."""
     lease_ttl: float = _entry(_positive_seconds, "15")
     """How long a lease lives without renewal; waits for database locks end well within it."""
     docker_host: str = _entry(_text)
@@ -259,6 +262,8 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     source = os.environ if environ is None else environ
     entries = fields(Environment)
     _refuse_unknown(source, entries)
+    for name in sorted(RETIRED & source.keys()):
+        log.warning("kandev: %s has no effect any more; remove it from the environment", name)
     read = Environment(**{entry.name: _read(entry, source) for entry in entries})
     if bool(read.crash_at) != bool(read.crash_dir):
         raise BadEnvironment("KANDEV_CRASH_AT and KANDEV_CRASH_DIR are for drills, and go together")
@@ -266,7 +271,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
 
 
 def _refuse_unknown(environ: Mapping[str, str], entries: Iterable[Field[Any]]) -> None:
-    known = {name_of(entry) for entry in entries} | PROCESS_MARKERS | TEST_SWITCHES
+    known = {name_of(entry) for entry in entries} | PROCESS_MARKERS | TEST_SWITCHES | RETIRED
     known |= {f"{name_of(entry)}_FILE" for entry in entries if entry.metadata["secret"]}
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known and not name.startswith(FOREIGN_PREFIXES):

@@ -41,7 +41,6 @@ KANDEV_RECOVERY_RETENTION = _env.recovery_retention
 KANDEV_HISTORY_RETENTION = _env.history_retention
 KANDEV_EVENT_RETENTION = _env.event_retention
 KANDEV_REPOSITORY_ROOTS = _env.repository_roots
-KANDEV_AGENT_USER = _env.agent_user
 KANDEV_LEASE_TTL = _env.lease_ttl
 KANDEV_DOCKER_HOST = _env.docker_host
 KANDEV_SPRITES_TOKEN = _env.sprites_token

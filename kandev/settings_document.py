@@ -20,7 +20,8 @@ _ASSIGNMENT: Final = r"^{name} = _env\.{field}$"
 _INTRODUCTION: Final = """\
 Settings are environment variables, read in [one place](../kandev/environment.py). An unknown `KANDEV_*` name or a bad \
 value ends every command with one line and status 2; names that begin with `KANDEV_SERVICE_` or `KANDEV_PORT`, and the \
-markers of agents' processes, are let through.
+markers of agents' processes, are let through. `KANDEV_AGENT_USER` of earlier versions has no effect: a start with it \
+warns in one line and goes on.
 
 Whatever is marked *secret* may also come from a file: `KANDEV_SECRET_KEY_FILE=/run/secrets/key` is read instead of \
 `KANDEV_SECRET_KEY`. Durations are in seconds."""

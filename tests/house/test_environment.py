@@ -66,6 +66,20 @@ def test_names_that_others_set_are_let_through(name: str) -> None:
     assert read_environment({name: "anything"}) == read_environment({})
 
 
+def test_a_retired_setting_warns_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    assert read_environment({"KANDEV_AGENT_USER": "agents"}) == read_environment({})
+    assert caplog.messages == ["kandev: KANDEV_AGENT_USER has no effect any more; remove it from the environment"]
+
+
+def test_a_command_with_a_retired_setting_runs_and_says_so_once(tmp_path: Path) -> None:
+    env = {**os.environ, "KANDEV_DATA_DIR": str(tmp_path), "KANDEV_AGENT_USER": "agents"}
+    ended = subprocess.run(
+        [sys.executable, "manage.py", "version"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0
+    assert ended.stderr == "kandev: KANDEV_AGENT_USER has no effect any more; remove it from the environment\n"
+
+
 def test_a_secret_may_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("sesame\n")
