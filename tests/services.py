@@ -100,6 +100,7 @@ SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "postgres": lambda: "" if postgresql.binaries() else "no PostgreSQL server is installed",
     "redis": _program("redis-server"),
     "caddy": _program("caddy"),
+    "gpg": _program("gpg"),
     "sshd": _sshd,
     "systemd": _program("systemd-analyze"),
     "tini": _program("tini"),

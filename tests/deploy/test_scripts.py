@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests import services
 from tests.drills import parts
 from tests.drills.deployment import MANAGE, Deployment
 from tests.drills.test_several_supervisors import finished, talking
@@ -110,6 +113,23 @@ pid.write_text(str(made.pid))
         assert deployment.is_ready()
 
 
+@pytest.fixture
+def operator_key() -> Iterator[dict[str, str]]:
+    """A key of the operator's: ``file`` with the public half, ``home`` of gpg with both."""
+    services.require("gpg")
+    # Below /tmp itself: gpg's agent listens on a socket in it, whose path has to be short.
+    with tempfile.TemporaryDirectory(prefix="gpg-", dir="/tmp") as home:
+        env = {"PATH": os.environ["PATH"], "GNUPGHOME": home}
+        gpg = ["gpg", "--batch", "--quiet", "--pinentry-mode", "loopback", "--passphrase", ""]
+        name, file = "operator@kandev.example", f"{home}/operator.asc"
+        subprocess.run([*gpg, "--quick-generate-key", name, "rsa3072", "encrypt", "1d"], env=env, check=True)
+        subprocess.run([*gpg, "--armor", "--output", file, "--export", name], env=env, check=True)
+        try:
+            yield {"file": file, "home": home}
+        finally:
+            subprocess.run(["gpgconf", "--kill", "all"], env=env, check=True)
+
+
 class TestBackUp:
     @pytest.mark.database
     def test_of_a_running_deployment_is_restored_with_nothing_done_twice(self, deployment: Deployment) -> None:
@@ -138,6 +158,54 @@ class TestBackUp:
         found = Path(copied.stdout.strip())
         assert (found / "complete").exists()
         assert [path.name for path in found.rglob("*") if path.stat().st_mode & 0o077] == []
+
+    @pytest.mark.database
+    def test_copy_holds_no_secret_key_and_says_what_to_keep(self, deployment: Deployment) -> None:
+        key = (deployment.data / "secret-key").read_text().strip()
+        copied = run(deployment, "back-up", str(deployment.home / "copies"))
+        assert copied.returncode == 0, copied.stderr
+        assert f"keep them in another place: {deployment.data}/secret-key" in copied.stderr
+        for path in Path(copied.stdout.strip()).rglob("*"):
+            assert path.is_dir() or key.encode() not in path.read_bytes(), path
+
+    @pytest.mark.database
+    def test_restore_without_the_secret_key_is_refused(self, deployment: Deployment) -> None:
+        copied = run(deployment, "back-up", str(deployment.home / "copies"))
+        kept = (deployment.data / "secret-key").rename(deployment.home / "kept")
+        refused = run(deployment, "restore", copied.stdout.strip())
+        assert (refused.returncode, not (deployment.data / "secret-key").exists()) == (2, True)
+        assert "the secret key is missing" in refused.stderr
+        given = run(deployment, "restore", copied.stdout.strip(), KANDEV_SECRET_KEY_FILE=str(kept))
+        assert given.returncode == 0, given.stderr
+
+    @pytest.mark.database
+    def test_secrets_are_encrypted_to_the_operators_key_and_restored(
+        self, deployment: Deployment, operator_key: dict[str, str]
+    ) -> None:
+        key = (deployment.data / "secret-key").read_text()
+        (deployment.data / "hosts").mkdir(mode=0o700)
+        (deployment.data / "hosts" / "build").write_text("token of a host")
+        copied = run(deployment, "back-up", str(deployment.home / "copies"), operator_key["file"])
+        assert copied.returncode == 0, copied.stderr
+        assert "secrets.tar.gpg" in {path.name for path in Path(copied.stdout.strip()).iterdir()}
+        for path in Path(copied.stdout.strip()).rglob("*"):
+            assert path.is_dir() or not re.search(
+                f"{re.escape(key.strip())}|token of a host".encode(), path.read_bytes()
+            )
+
+        (deployment.data / "secret-key").unlink()
+        (deployment.data / "hosts" / "build").unlink()
+        restored = run(deployment, "restore", copied.stdout.strip(), GNUPGHOME=operator_key["home"])
+        assert restored.returncode == 0, restored.stderr
+        assert (deployment.data / "secret-key").read_text() == key
+        assert (deployment.data / "hosts" / "build").read_text() == "token of a host"
+
+    @pytest.mark.database
+    def test_one_whose_secrets_cannot_be_encrypted_is_not_complete(self, deployment: Deployment) -> None:
+        services.require("gpg")
+        copied = run(deployment, "back-up", str(deployment.home / "copies"), str(deployment.home / "no-such-key"))
+        assert copied.returncode
+        assert not list((deployment.home / "copies").rglob("complete"))
 
     @pytest.mark.database
     def test_one_that_was_not_finished_is_not_restored(self, deployment: Deployment) -> None:
