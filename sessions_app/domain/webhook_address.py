@@ -11,6 +11,23 @@ from urllib.parse import urlsplit
 LONGEST: Final = 500
 _PORTS: Final = {"https": 443, "http": 80}
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_UNICAST: Final = ipaddress.ip_network("2000::/3")
+"""Where IPv6 addresses of the open internet are; none of another kind is called."""
+_SPECIAL: Final = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "192.0.0.0/24",  # special purposes of IETF protocols, in part global
+            "168.63.129.16/32",  # Azure's service for its machines, with their certificates
+            "192.88.99.0/24",  # relays of 6to4
+            "fec0::/10",  # site-local: deprecated, still routed inside
+            "3fff::/20",  # documentation
+        ),
+    )
+)
+"""What ``ipaddress`` takes for global, in some version of Python, and is none of ours to call."""
+_ISATAP: Final = {0x00005EFE, 0x02005EFE}
+"""Bits 64 to 96 of an IPv6 address that leads to the IPv4 address in its last 32."""
 
 
 class BadAddress(ValueError):
@@ -71,6 +88,8 @@ def is_public(address: str) -> bool:
     inner = _inner(found)
     if inner is not None:
         return is_public(str(inner))
+    if (found.version == 6 and found not in _UNICAST) or any(found in network for network in _SPECIAL):
+        return False
     return found.is_global and not found.is_multicast and not found.is_reserved and not found.is_unspecified
 
 
@@ -84,4 +103,6 @@ def _inner(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IP
         return found.sixtofour
     if found.teredo is not None:
         return found.teredo[1]
-    return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF) if found in _NAT64 else None
+    if found in _NAT64 or (int(found) >> 32) & 0xFFFFFFFF in _ISATAP:
+        return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    return None

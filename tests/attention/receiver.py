@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -47,8 +48,8 @@ def is_genuine(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
 
 
 @contextmanager
-def receiving() -> Iterator[Receiver]:
-    """One that listens on this machine."""
+def receiving(secure: ssl.SSLContext | None = None) -> Iterator[Receiver]:
+    """One that listens on this machine, with TLS if it is given a context."""
     receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
@@ -68,6 +69,8 @@ def receiving() -> Iterator[Receiver]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     receiver.port = server.server_address[1]
+    if secure is not None:
+        server.socket = secure.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from sessions_app.domain.webhook_address import BadAddress, is_public, parse
 from sessions_app.services import webhook_calls
 from sessions_app.services.webhook_calls import Call, CallFailed, call, check_address
 from tests.attention.receiver import Receiver, is_genuine, receiving
+from tests.docker.certificates import SERVER, Authority
 
 SECRET = "whsec_of_a_test"
 ANY = ".".join("0000")
@@ -38,6 +41,9 @@ def tell(url: str) -> int:
         *("100.64.0.1", "192.0.0.1", "198.18.0.1", "203.0.113.7", "224.0.0.1", "240.0.0.1", "255.255.255.255"),
         *("::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "ff02::1", "2001:db8::1"),
         *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::"),
+        *("192.0.0.9", "192.0.0.10", "192.0.0.170", "168.63.129.16", "192.88.99.1", "fec0::1", "feff::1", "3fff::1"),
+        *("::ffff:168.63.129.16", "64:ff9b::a83f:8110", "2002:a83f:8110::", "::ffff:192.0.0.9", "64:ff9b:1::a00:1"),
+        *("2001:470::5efe:a00:1", "2001:470::200:5efe:7f00:1", "::127.0.0.1", "4000::1", "100::1"),
         *("nonsense", ""),
     ],
 )
@@ -46,7 +52,11 @@ def test_an_address_that_is_not_of_the_open_internet_is_nobodys_business(address
 
 
 @pytest.mark.parametrize(
-    "address", ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"]
+    "address",
+    [
+        *("1.1.1.1", "93.184.216.34", "168.63.129.17", "192.0.1.1"),
+        *("2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101", "2002:101:101::1"),
+    ],
 )
 def test_an_address_of_the_open_internet_may_be_called(address: str) -> None:
     assert is_public(address)
@@ -147,6 +157,29 @@ def test_the_connection_is_made_to_the_address_that_was_judged(
     monkeypatch.setattr(socket, "getaddrinfo", answers("127.0.0.1"))
     assert tell(f"http://hooks.example:{receiver.port}/") == 204
     assert receiver.requests[0][0]["host"] == f"hooks.example:{receiver.port}"
+
+
+@pytest.mark.parametrize(("shown", "arrives"), [("hooks.example", True), ("127.0.0.1", False)])
+def test_tls_is_spoken_to_the_name_at_the_address_that_was_judged(
+    shown: str, arrives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("receiver", SERVER, shown)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    names: list[str | None] = []
+    context.sni_callback = lambda _socket, name, _context: names.append(name)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    monkeypatch.setattr(socket, "getaddrinfo", answers("127.0.0.1"))
+    settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = ("hooks.example",)
+    with receiving(context) as receiver:
+        if arrives:
+            assert tell(f"https://hooks.example:{receiver.port}/") == 204
+            assert receiver.requests[0][0]["host"] == f"hooks.example:{receiver.port}"
+        else:
+            with pytest.raises(CallFailed, match="could not be reached"):
+                tell(f"https://hooks.example:{receiver.port}/")
+    assert names == ["hooks.example"]
 
 
 def test_what_arrives_is_signed_and_named(receiver: Receiver) -> None:

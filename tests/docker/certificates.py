@@ -50,7 +50,7 @@ class Authority:
         self.certificate = self._write("ca.pem", made.sign(self._key, hashes.SHA256()))
 
     def issue(self, name: str, usage: x509.ObjectIdentifier, address: str = "") -> Pair:
-        """A certificate for ``name``, reached at ``address``."""
+        """A certificate for ``name``, reached at ``address``, which may be a name too."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         made = self._builder(subject, key.public_key())
@@ -58,8 +58,7 @@ class Authority:
         issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._issuer_id)
         made = made.add_extension(issuer, critical=False)
         if address:
-            names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-            made = made.add_extension(names, critical=False)
+            made = made.add_extension(x509.SubjectAlternativeName([_general_name(address)]), critical=False)
         path = self._directory / f"{name}-key.pem"
         form = serialization.PrivateFormat.PKCS8
         path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
@@ -82,3 +81,10 @@ class Authority:
         path = self._directory / name
         path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         return path
+
+
+def _general_name(address: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(address))
+    except ValueError:
+        return x509.DNSName(address)
