@@ -173,7 +173,7 @@ class Environment:
     database_url: str = _entry(_text, secret=True)
     """``sqlite:///FILE`` or ``postgres://USER:PASSWORD@HOST/NAME``; unset: SQLite in the data directory."""
     redis_url: str = _entry(_redis, secret=True)
-    """``redis://…`` or ``rediss://…``: wake-ups between hosts, and one count of attempts for all web processes."""
+    """``redis://…`` or ``rediss://…``: wake-ups between hosts, and one count of costly requests for all webs."""
     secret_key: str = _entry(_text, secret=True)
     """Signs cookies and encrypts secrets at rest; unset: drawn into the data directory at the first start."""
     secret_key_fallbacks: tuple[str, ...] = _entry(_names, secret=True)

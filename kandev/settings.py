@@ -67,21 +67,23 @@ ALLOWED_HOSTS = [*_env.allowed_hosts] or ["localhost", "127.0.0.1", "[::1]"]
 CSRF_TRUSTED_ORIGINS = [*_env.trusted_origins]
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
-SESSION_COOKIE_NAME = "kandev_session"
+_behind_https = bool(_env.trusted_origins) and all(origin.startswith("https://") for origin in _env.trusted_origins)
+# A browser takes a cookie of such a name only with TLS, from this very host and for all of its paths: neither another
+# host of the domain nor anybody without TLS can plant one.
+KANDEV_COOKIE_PREFIX = "__Host-" if _behind_https else ""
+SESSION_COOKIE_NAME = KANDEV_COOKIE_PREFIX + "kandev_session"
 SESSION_COOKIE_AGE = 14 * 86_400
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
-CSRF_COOKIE_NAME = "kandev_csrf"
+SESSION_COOKIE_SECURE = _behind_https
+CSRF_COOKIE_NAME = KANDEV_COOKIE_PREFIX + "kandev_csrf"
 CSRF_COOKIE_HTTPONLY = True  # scripts take the token from the page's form
 CSRF_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_SECURE = _behind_https
 
-_behind_https = bool(_env.trusted_origins) and all(origin.startswith("https://") for origin in _env.trusted_origins)
 # Without TLS there is no proxy of ours; whoever sends such headers then is not believed, on whatever address.
 KANDEV_TRUSTED_PROXIES = _env.trusted_proxies if _behind_https else ()
-if _behind_https:
-    SECURE_HSTS_SECONDS = 31_536_000
-    SESSION_COOKIE_SECURE = True
-    CSRF_COOKIE_SECURE = True
+SECURE_HSTS_SECONDS = 31_536_000 if _behind_https else 0
 
 SILENCED_SYSTEM_CHECKS = [
     "security.W005",  # whether other names of the domain are for https alone is not ours to say

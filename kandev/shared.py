@@ -37,7 +37,7 @@ def channel_layers(url: str) -> dict[str, Any]:
 
 
 def caches(url: str) -> dict[str, Any]:
-    """``CACHES``: counts of attempts, for all processes or for each its own."""
+    """``CACHES``: counts of costly requests, for all processes or for each its own."""
     if not url:
         return {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
     from redis.backoff import NoBackoff  # noqa: PLC0415

@@ -12,6 +12,15 @@ from rest_framework.request import Request
 
 from sessions_app.models import ApiToken
 from sessions_app.services import api_tokens
+from sessions_app.services.attempts import AttemptLimit, network_of
+
+_wrong_keys = AttemptLimit("wrong-key", 30, 60)
+"""From one network. Nobody guesses 256 random bits; this keeps a program with a wrong key from asking without end."""
+
+
+def count_wrong_key(request: Request) -> None:
+    """A key was wrong; Throttled where too many were. Right ones are never refused, wherever they come from."""
+    _wrong_keys.require(network_of(str(request.META.get("REMOTE_ADDR", ""))))
 
 
 class ApiTokenAuthentication(TokenAuthentication):
@@ -20,8 +29,12 @@ class ApiTokenAuthentication(TokenAuthentication):
     model = ApiToken
 
     def authenticate(self, request: Request) -> tuple[Any, Any] | None:
-        """User and row; None without a key. AuthenticationFailed (401) for a wrong one."""
-        found = super().authenticate(request)
+        """User and row; None without a key. AuthenticationFailed (401) for a wrong one, Throttled."""
+        try:
+            found = super().authenticate(request)
+        except AuthenticationFailed:
+            count_wrong_key(request)
+            raise
         if found is not None and found[1].reads_only and request.method not in SAFE_METHODS:
             raise PermissionDenied("This token only reads. Make one that reads and writes, in your settings.")
         return found

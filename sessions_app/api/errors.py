@@ -36,7 +36,7 @@ STATUS: Final = {
     "token_consumed": 410,
     "token_revoked": 410,
     "too_large": 413,
-    "throttled": 429,
+    Throttled.code: 429,
     "agentctl_unreachable": 503,
     "checks_unavailable": 503,
     "runtime_unavailable": 503,
@@ -81,9 +81,11 @@ class Problem:
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_code(cls, code: str, message: str, details: dict[str, Any] | None = None) -> Problem:
+    def of_code(
+        cls, code: str, message: str, details: dict[str, Any] | None = None, headers: dict[str, str] | None = None
+    ) -> Problem:
         """With the status that belongs to the code."""
-        return cls(STATUS.get(code, 409), code, message, details or {})
+        return cls(STATUS.get(code, 409), code, message, details or {}, headers or {})
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
@@ -102,7 +104,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
 
 def _problem(error: Exception) -> Problem | None:
     if isinstance(error, SessionsError):
-        return _refusal(error)
+        return Problem.of_code(error.code, error.message, _details(error), _headers(error))
     if isinstance(error, ExecutorError):
         return _executor_problem(error)
     if isinstance(error, IllegalMove):
@@ -115,19 +117,16 @@ def _problem(error: Exception) -> Problem | None:
     return _drf_problem(translated) if isinstance(translated, drf.APIException) else None
 
 
-def _refusal(error: SessionsError) -> Problem:
-    if isinstance(error, Throttled):
-        headers = {"Retry-After": str(error.details["wait"])}
-        return Problem(STATUS[error.code], error.code, error.message, headers=headers)
-    return Problem.of_code(error.code, error.message, _details(error))
-
-
 def _details(error: SessionsError) -> dict[str, Any]:
     """Of an invalid field: by field, as the serializers tell it."""
     details = dict(error.details)
     if isinstance(error, Invalid) and "field" in details:
         return {details["field"]: [error.message]}
     return details
+
+
+def _headers(error: SessionsError) -> dict[str, str]:
+    return {"Retry-After": str(error.retry_after)} if isinstance(error, Throttled) else {}
 
 
 def _executor_problem(error: ExecutorError) -> Problem:

@@ -1,6 +1,7 @@
 """One noun a file; nothing outside this package writes a status or a line of the log."""
 
 from sessions_app.models.api_token import ApiToken
+from sessions_app.models.attempt_count import AttemptCount
 from sessions_app.models.attention import AttentionItem, AttentionMark, Presence, raise_item, resolve
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.draft import Draft, Lease, LeaseLost, refresh_task, writing, writing_all
@@ -44,6 +45,7 @@ __all__ = [
     "QUEUED_FOR_CAPACITY",
     "TEXT_ROLES",
     "ApiToken",
+    "AttemptCount",
     "AttentionItem",
     "AttentionMark",
     "Chore",

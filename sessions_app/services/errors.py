@@ -43,9 +43,14 @@ class ReadOnly(SessionsError):
 
 
 class Throttled(SessionsError):
-    """Too many requests. ``wait``: seconds after which to try again."""
+    """You asked for this too often. Wait a moment, then try again."""
 
     code = "throttled"
+
+    def __init__(self, retry_after: int, message: str = ""):
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds."""
 
 
 class ChecksUnavailable(SessionsError):

@@ -1,13 +1,15 @@
-"""How often something may be tried: counted before it is tried, so that many at once are not more."""
+"""How much work somebody may ask for: counted before it is done, so that many at once are not more.
+
+Guesses at secrets are counted by ``services.attempts``, which forgets none.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import unicodedata
 from dataclasses import dataclass
 
 from django.core.cache import cache
+
+from sessions_app.services.attempts import key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,5 @@ class Throttle:
         except ValueError:  # it ended between the two
             return True
 
-    def forgive(self, who: str) -> None:
-        """The attempt went well, so it is not counted."""
-        with contextlib.suppress(ValueError):  # the count has ended meanwhile
-            cache.decr(self._key(who))
-
     def _key(self, who: str) -> str:
-        """One for all the ways in which a name can be written, and of a length that any cache takes."""
-        same = unicodedata.normalize("NFKC", who).casefold()
-        return f"throttle:{self.name}:{hashlib.sha256(same.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        return f"throttle:{self.name}:{key_of(self.name, who)}"

@@ -41,11 +41,11 @@ def loading_for(user: Any, *, counted: bool = True) -> Iterator[None]:
     """
     who = str(user.pk)
     if counted and not CHECKS.admits(who):
-        raise Throttled("Too many checks of workflows. Try again in a minute.", wait=CHECKS.wait)
+        raise Throttled(CHECKS.wait, "Too many checks of workflows. Try again in a minute.")
     key, until = f"workflow-loading:{who}", time.monotonic() + PATIENCE
     while not cache.add(key, True, _HELD):
         if time.monotonic() > until:
-            raise Throttled("Another workflow is being checked for you. Try again when that is done.", wait=1)
+            raise Throttled(1, "Another workflow is being checked for you. Try again when that is done.")
         time.sleep(LOOK_EVERY)
     try:
         yield

@@ -10,8 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from sessions_app.models import LoginLink
-from sessions_app.services.throttle import Throttle
-from sessions_app.views.login import MOST_OF_ADDRESS, MOST_OF_NAME
+from sessions_app.services.login_attempts import MOST_OF_ADDRESS, MOST_OF_NAME
 from sessions_app.views.settings.password import MOST
 from tests.accounts.conftest import browser_of
 from tests.pages.world import World
@@ -61,12 +60,6 @@ class TestTooManyWrongPasswords:
         for _ in range(MOST_OF_NAME + 1):
             log_in(password="wrong")
         assert Client().post(f"/login/{LoginLink.mint(world.ada)}/").status_code == 302
-
-
-def test_an_attempt_is_counted_before_it_is_made(db: None) -> None:
-    throttle = Throttle("test", 2, 60)
-    assert [throttle.admits("a") for _ in range(3)] == [True, True, False]
-    assert throttle.admits("b")
 
 
 def test_a_new_password_ends_every_other_login_and_link(clever_ada: Client, world: World) -> None:

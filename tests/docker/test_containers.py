@@ -50,8 +50,8 @@ async def test_a_removed_container_is_dead_and_a_launch_makes_another_on_the_sam
     await start_agent(place, spec, launched, "first")
     with place.client() as client:
         client.remove_container(launched.container_id, force=True)
-    seen = await look(place, row_of(place, spec, launched))
-    assert (seen.observed, seen.reason, seen.workspace) == (Observed.DEAD, "container_gone", WorkspaceState.PRESENT)
+    found = await look(place, row_of(place, spec, launched))
+    assert (found.observed, found.reason, found.workspace) == (Observed.DEAD, "container_gone", WorkspaceState.PRESENT)
     assert place.runtime.left_journal(row_of(place, spec, launched), 0, ""), "its journal is on this disk"
     assert place.runtime.resume_token(row_of(place, spec, launched))
     again = await place.runtime.launch(known(spec, launched))

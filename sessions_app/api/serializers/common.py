@@ -52,12 +52,12 @@ class FolderQuery(KeptQuery):
 def described(answers: dict[int, Any], *errors: int, **more: Any) -> Callable[[Handler], Handler]:
     """``extend_schema`` with the good answers by status, and the statuses an error may have.
 
-    Whatever writes may be refused to those who only read, with 403; a list has pages that are none, 400, and
-    pages behind the last, 404.
+    Too many wrong tokens are answered with 429. Whatever writes may be refused to those who only read, with 403;
+    a list has pages that are none, 400, and pages behind the last, 404.
     """
 
     def describe(handler: Handler) -> Handler:
-        of_all = (401,) if handler.__name__ == "get" else (401, 403)
+        of_all = (401, 429) if handler.__name__ == "get" else (401, 403, 429)
         of_lists = (400, 404) if any(isinstance(one, serializers.ListSerializer) for one in answers.values()) else ()
         responses = {**answers, **dict.fromkeys((*of_all, *of_lists, *errors), Problem)}
         described_so: Handler = extend_schema(responses=responses, **more)(handler)

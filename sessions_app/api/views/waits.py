@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.throttling import SimpleRateThrottle
 
+from sessions_app.api.authentication import count_wrong_key
 from sessions_app.api.base import ApiView, SessionView
 from sessions_app.api.serializers.common import described
 from sessions_app.api.serializers.conversation import NewWait, Redemption, RedemptionAnswer, WaitAnswer
@@ -30,32 +29,11 @@ class Waits(SessionView):
         return answer
 
 
-class WrongKeys(SimpleRateThrottle):
-    """So many wrong keys an address may try; right ones, used or not, cost nothing."""
-
-    scope = "wrong_keys"
-    rate = "30/min"
-
-    def get_cache_key(self, request: Request, view: Any) -> str:
-        """By the address that has called us, whatever it says of itself."""
-        return f"wrong_keys:{request.META.get('REMOTE_ADDR', '')}"
-
-    def throttle_success(self) -> bool:
-        """Nothing is counted yet."""
-        return True
-
-    def count(self, request: Request, view: Any) -> None:
-        """A key was wrong."""
-        if self.allow_request(request, view):
-            super().throttle_success()
-
-
 class RunsResume(ApiView):
     """The end of a wait; the key is the only credential."""
 
     authentication_classes = []
     permission_classes = [AllowAny]
-    throttle_classes = [WrongKeys]
 
     @described({200: RedemptionAnswer}, 400, 403, 409, 410, 429, request=Redemption, auth=[])
     def post(self, request: Request) -> Response:
@@ -64,6 +42,6 @@ class RunsResume(ApiView):
         try:
             told = waits.resume(given["resume_token"], given["payload"], given["idempotency_key"])
         except TokenInvalid:
-            WrongKeys().count(request, self)
+            count_wrong_key(request)
             raise
         return self.show(RedemptionAnswer, told)

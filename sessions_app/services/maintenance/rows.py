@@ -10,6 +10,7 @@ from django_q.models import Failure, Success
 
 from sessions_app.domain.states import OPEN_RUN_STATES
 from sessions_app.models import (
+    AttemptCount,
     AttentionItem,
     Delivery,
     LoginLink,
@@ -24,10 +25,11 @@ from sessions_app.services.maintenance.work import Work, before_now
 
 
 def logins(work: Work) -> None:
-    """One-time links and logins of browsers that have run out."""
+    """One-time links, logins of browsers and counts of attempts that have run out."""
     now = timezone.now()
     work.remove_rows(LoginLink.objects.filter(expires_at__lt=now))
     work.remove_rows(WebSession.objects.filter(expire_date__lt=now))
+    work.remove_rows(AttemptCount.objects.filter(ends_at__lt=now))
 
 
 def keys(work: Work) -> None:

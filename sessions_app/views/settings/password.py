@@ -13,14 +13,15 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from sessions_app.models import LoginLink
+from sessions_app.services.attempts import AttemptLimit
+from sessions_app.services.login_attempts import WAIT
 from sessions_app.services.logins import end_other_logins, other_logins
-from sessions_app.services.throttle import Throttle
-from sessions_app.views.login import MAY_SET_PASSWORD, WAIT
+from sessions_app.views.login import MAY_SET_PASSWORD
 from sessions_app.views.settings.sections import show
 
 MOST: Final = 5
 """Wrong old passwords of one user within ``WAIT`` seconds."""
-_attempts = Throttle("password-change", MOST, WAIT)
+_attempts = AttemptLimit("password-change", MOST, WAIT)
 
 
 @never_cache

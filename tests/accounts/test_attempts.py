@@ -1,0 +1,215 @@
+"""Guesses are counted in the database: a flood of others evicts no count, and locks nobody out who knows better."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core import signing
+from django.core.cache import cache
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from sessions_app.models import ApiToken, AttemptCount, LoginLink, attempt_count
+from sessions_app.services import login_attempts
+from sessions_app.services.attempts import AttemptLimit, key_of, network_of
+from sessions_app.services.login_attempts import MOST_OF_ADDRESS, MOST_OF_ALL, MOST_OF_NAME, LoginAttempt
+from sessions_app.services.maintenance.rows import logins
+from sessions_app.services.maintenance.work import Work
+from sessions_app.views.login import KNOWN_BROWSER
+from tests.pages.world import World
+
+ADDRESS = "203.0.113.1"
+
+
+def address(number: int) -> str:
+    return f"198.51.{number // 200}.{number % 200}"
+
+
+def guess(name: str, caller: str, browser: str = "") -> bool:
+    """Whether a password may be tried; it was wrong."""
+    return LoginAttempt(name, caller, browser).may_be_made()
+
+
+def log_in(caller: str, given: str = "lovelace", client: Client | None = None) -> int:
+    credentials = {"username": "ada", "password": given}
+    return (client or Client()).post("/login/", credentials, REMOTE_ADDR=caller).status_code
+
+
+def test_an_attempt_is_counted_before_it_is_made(db: None) -> None:
+    limit = AttemptLimit("test", 2, 60)
+    assert [limit.admits("a") for _ in range(3)] == [True, True, False]
+    assert limit.admits("b")
+    limit.forgive("a")
+    assert limit.admits("a")
+    assert 0 < limit.seconds_left("a") <= 60
+
+
+def test_a_count_ends_with_its_window(db: None) -> None:
+    limit = AttemptLimit("test", 1, 60)
+    assert (limit.admits("a"), limit.admits("a")) == (True, False)
+    AttemptCount.objects.update(ends_at=timezone.now() - timedelta(seconds=1))
+    assert (limit.admits("a"), limit.admits("a")) == (True, False)
+
+
+def test_three_hundred_other_addresses_evict_no_count(db: None) -> None:
+    for _ in range(MOST_OF_ADDRESS):
+        guess(f"name{_}", ADDRESS)
+    for number in range(300):
+        guess(f"other{number}", address(number))
+    cache.clear()  # as another process, or after a restart
+    assert not guess("ada", ADDRESS)
+
+
+class TestThreeHundredWrongPasswordsFromAsManyAddresses:
+    @pytest.fixture(autouse=True)
+    def attacked(self, world: World) -> None:
+        for number in range(300):
+            guess("ada", address(number))
+
+    def test_let_the_right_one_in_from_a_new_address(self) -> None:
+        assert log_in(ADDRESS) == 302
+
+    def test_leave_a_network_one_guess_in_a_while(self) -> None:
+        assert [log_in(ADDRESS, "wrong"), log_in(ADDRESS, "wrong"), log_in(ADDRESS)] == [429] * 3
+        assert {guess("ada", address(number)) for number in range(20, 300)} == {False}
+
+    def test_are_as_slow_for_a_name_that_nobody_has(self) -> None:
+        for number in range(300):
+            guess("nobody", address(number))
+        said = Client().post("/login/", {"username": "nobody", "password": "x"}, REMOTE_ADDR=ADDRESS)
+        assert said.status_code == 429
+
+
+def test_a_browser_that_was_logged_in_does_not_wait_for_others(world: World) -> None:
+    client = Client()
+    assert log_in(ADDRESS, client=client) == 302
+    del client.cookies[settings.SESSION_COOKIE_NAME]
+    for number in range(30):
+        guess("ada", address(number))
+        guess(f"name{number}", ADDRESS)
+    assert log_in(ADDRESS) == 429
+    assert log_in(ADDRESS, "wrong", client) == 200
+    assert log_in(ADDRESS, client=client) == 302
+
+
+def test_a_one_time_link_makes_a_browser_known(world: World) -> None:
+    client = Client()
+    client.post(f"/login/{LoginLink.mint(world.ada)}/")
+    kept = client.cookies[KNOWN_BROWSER]
+    assert (kept["httponly"], kept["samesite"], kept["path"]) == (True, "Lax", "/")
+    assert login_attempts._known_browser(kept.value, "ada")
+
+
+def test_a_known_browser_is_one_for_its_own_name_and_has_a_limit(db: None) -> None:
+    cookie = login_attempts.known_browser_cookie("ada")
+    for number in range(MOST_OF_NAME):
+        guess("bob", address(number))
+        guess("ada", address(number))
+    assert [guess("ada", ADDRESS, cookie) for _ in range(MOST_OF_NAME + 2)] == [True] * (MOST_OF_NAME + 1) + [False]
+    assert guess("bob", ADDRESS, cookie)
+    assert not guess("bob", ADDRESS, cookie)
+
+
+@pytest.mark.parametrize(
+    ("said", "salt"),
+    [
+        ("ada", login_attempts._SALT),
+        (["ada", "1"], login_attempts._SALT),
+        ([key_of("login-name", "ada"), "1"], "another"),
+    ],
+)
+def test_a_cookie_that_is_not_ours_makes_no_browser_known(said: Any, salt: str) -> None:
+    for cookie in (signing.dumps(said, salt=salt), "", "nonsense", "a:b:c"):
+        assert not login_attempts._known_browser(cookie, "ada")
+
+
+def test_one_password_tried_with_many_names_is_slowed(db: None) -> None:
+    for number in range(MOST_OF_ALL):
+        guess(f"name{number}", address(number))
+    assert [guess("another", ADDRESS) for _ in range(2)] == [True, False]
+
+
+def test_a_crowd_is_stopped_in_the_end(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login_attempts, "_crowds", AttemptLimit("login-crowd", 5, 3600))
+    said = [guess("ada", address(number)) for number in range(MOST_OF_NAME + 6)]
+    assert said == [True] * (MOST_OF_NAME + 5) + [False]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+        ("", "", True),
+    ],
+)
+def test_a_caller_is_an_address_or_a_network_of_64_bits(one: str, other: str, is_same: bool) -> None:
+    assert (network_of(one) == network_of(other)) is is_same
+
+
+def test_one_network_of_ipv6_is_one_caller(world: World) -> None:
+    for number in range(MOST_OF_ADDRESS):
+        guess(f"name{number}", f"2001:db8::{number:x}")
+    assert log_in("2001:db8::ffff") == 429
+    assert log_in("2001:db8:0:1::1") == 302
+
+
+class TestWrongKeys:
+    """Of the API, of waits and of login links: guessing has to pause, and a right key is never refused."""
+
+    def wrong_token(self, caller: str = ADDRESS) -> Any:
+        return APIClient(REMOTE_ADDR=caller, HTTP_AUTHORIZATION="Token kdv_guess").get("/api/v1/tasks/")
+
+    def test_of_the_api_have_to_pause(self, world: World) -> None:
+        key = ApiToken.mint(world.ada, "build", ApiToken.Scope.READ, None)[1]
+        said = [self.wrong_token().status_code for _ in range(31)]
+        assert said == [401] * 30 + [429]
+        refused = self.wrong_token()
+        assert (refused.json()["code"], int(refused["Retry-After"]) > 0) == ("throttled", True)
+        right = APIClient(REMOTE_ADDR=ADDRESS, HTTP_AUTHORIZATION=f"Token {key}")
+        assert right.get("/api/v1/tasks/").status_code == 200
+
+    def test_from_three_hundred_addresses_evict_no_count(self, world: World) -> None:
+        for _ in range(30):
+            self.wrong_token()
+        for number in range(300):
+            assert self.wrong_token(address(number)).status_code == 401
+        assert self.wrong_token().status_code == 429
+
+    def test_of_a_login_link_have_to_pause(self, world: World) -> None:
+        client = Client(REMOTE_ADDR=ADDRESS)
+        assert [client.get(f"/login/guess-{number}/").status_code for number in range(31)] == [410] * 30 + [429]
+        assert client.post(f"/login/{LoginLink.mint(world.ada)}/").status_code == 302
+
+
+class TestRows:
+    def test_that_are_over_are_cleaned_up(self, db: None) -> None:
+        AttemptLimit("test", 1, 60).admits("over")
+        AttemptCount.objects.update(ends_at=timezone.now() - timedelta(seconds=1))
+        AttemptLimit("test", 1, 60).admits("goes on")
+        logins(Work("logins"))
+        assert AttemptCount.objects.count() == 1
+
+    def test_are_bounded_and_those_that_end_first_go(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(attempt_count, "MOST_ROWS", 10)
+        kept = AttemptLimit("login-name", 1, 3600)
+        kept.admits("ada")
+        for number in range(20):
+            AttemptLimit("wrong-key", 30, 60).admits(address(number))
+        AttemptCount.trim()
+        assert (AttemptCount.objects.count(), kept.admits("ada")) == (10, False)
+
+    def test_tell_neither_name_nor_address(self, db: None) -> None:
+        guess("ada", ADDRESS)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT * FROM attempt_counts")
+            told = str(cursor.fetchall())
+        assert "ada" not in told and ADDRESS not in told
