@@ -6,6 +6,7 @@ RuntimeUnavailable and proves nothing of any container.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from executors_app.containers.address import EngineAddress
 from executors_app.containers.dial import DialAdapter
 from executors_app.containers.shown import Container, inspected, listed
 from executors_app.errors import LaunchFailed, RuntimeUnavailable
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Container", "Engine", "EngineRefused", "connected"]
 
@@ -186,7 +189,9 @@ def _check_socket(path: str, timeout: float) -> None:
             probe.settimeout(max(timeout, 0.05))
             probe.connect(path)
     except OSError as error:
-        raise RuntimeUnavailable(f"The Docker engine cannot be reached at {path}: {error}", reason="engine") from error
+        log.warning("the Docker engine cannot be reached at %s: %s", path, error)  # where it is is not for members
+        said = error.strerror or type(error).__name__
+        raise RuntimeUnavailable(f"The Docker engine cannot be reached: {said}", reason="engine") from error
 
 
 def _asked(call: Callable[[], T]) -> T:

@@ -37,13 +37,13 @@ class HostConfig:
 
     def token(self, directory: Path) -> str:
         """What the host wants as bearer; raises RuntimeUnavailable."""
-        path = directory / self.token_file
+        path, named = directory / self.token_file, f"{directory.name}/{self.token_file}"
         try:
             if path.stat().st_mode & _OTHERS:
-                raise RuntimeUnavailable(f"The token file {path} can be read by others: chmod 600.")
+                raise RuntimeUnavailable(f"The token file {named} can be read by others: chmod 600.")
             return path.read_text(encoding="ascii").strip()
         except (OSError, ValueError) as error:
-            raise RuntimeUnavailable(f"The token file {path} cannot be read: {type(error).__name__}.") from error
+            raise RuntimeUnavailable(f"The token file {named} cannot be read: {type(error).__name__}.") from error
 
 
 def read_config(config: Mapping[str, Any]) -> HostConfig:
@@ -72,7 +72,7 @@ def _check_url(url: Any) -> None:
     except ValueError:
         good = False
     if not good or parts.scheme not in {"http", "https"} or not str(url).isprintable() or " " in url:
-        raise ValueError(f"url wants an address such as https://build1.example:8443, not {url!r}.")
+        raise ValueError("url wants an address such as https://build1.example:8443.")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError("url wants no user, password, query or fragment.")
     if parts.scheme == "http" and not _is_loopback(parts):

@@ -180,7 +180,7 @@ class Remote:
         try:
             answer = await _client(config).instances(_ASK_WITHIN, _ASK_WITHIN * _SHARE)
         except ExecutorError as error:
-            raise RuntimeUnavailable(f"The host {config.url}: {error.message}") from error
+            raise _host_trouble(config, error) from error
         return [one for one in answer["instances"] if one["deployment"] == ours()[DEPLOYMENT]]
 
     async def _look_at_host(self, executions: Sequence[ExecutionFacts], timeout: float) -> dict[str, Observation]:
@@ -216,16 +216,16 @@ class Remote:
             except (AgentctlUnreachable, RuntimeUnavailable) as error:
                 again = error.details.get("reason") in _COMES_BACK and time.monotonic() < deadline
                 if not again:
-                    raise RuntimeUnavailable(f"The host {config.url}: {error.message}") from error
+                    raise _host_trouble(config, error) from error
             except AgentctlForeign as error:
-                raise RuntimeUnavailable(f"The host {config.url}: {error.message}") from error
+                raise _host_trouble(config, error) from error
             await asyncio.sleep(pause(tries, _FIRST_PAUSE, _ASK_WITHIN))
 
     async def _ask_host(self, config: HostConfig, client: HostClient) -> None:
         try:
             await client.host(_ASK_WITHIN)
         except ExecutorError as error:
-            raise RuntimeUnavailable(f"The host {config.url}: {error.message}", **error.details) from error
+            raise _host_trouble(config, error, **error.details) from error
         self._patience.answered(config.url)
 
 
@@ -241,6 +241,12 @@ def _config(config: Mapping[str, Any]) -> HostConfig:
         return read_config(config)
     except (ValueError, TypeError) as error:
         raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
+
+
+def _host_trouble(config: HostConfig, error: ExecutorError, **details: Any) -> RuntimeUnavailable:
+    """What members may read of a host that cannot be used: its address is for the log, which operators read."""
+    log.warning("the host %s cannot be used: %s", config.url, error.message)
+    return RuntimeUnavailable(f"The remote host: {error.message}", **details)
 
 
 def _client(config: HostConfig) -> HostClient:

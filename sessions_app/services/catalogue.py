@@ -23,12 +23,15 @@ from executors_app.plugins import runtime
 from sessions_app.domain.states import WorkState
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.models.scoping import teams_of
+from sessions_app.services.attempts import AttemptLimit
 from sessions_app.services.errors import Invalid
 from sessions_app.services.policies import held_policy
 
 LIVE: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY, ExecutorStatus.ERROR)
 """Statuses of executions that run or should."""
 SECRETS: Final = ("agent_profile__env", "agent_profile__mcp_servers")
+_probes: Final = AttemptLimit("executor-probe", 20, 60)
+"""Of one user: each one calls the place, and asks after all that runs there."""
 
 
 def visible_tasks(user: Any) -> QuerySet[Task]:
@@ -119,11 +122,12 @@ def checked_out(path: Path) -> str:
         return ""  # a detached HEAD is no branch
 
 
-def probe(executor: Executor) -> dict[str, Any]:
+def probe(executor: Executor, user: Any) -> dict[str, Any]:
     """Look at a place now: its settings, and how many of its executions are alive, dead or unknown.
 
-    Raises RuntimeUnavailable, UnknownPlugin. Writes nothing.
+    The caller has checked that ``user`` is staff. Raises RuntimeUnavailable, UnknownPlugin, TooManyRequests.
     """
+    _probes.require(str(user.pk))
     place = runtime(executor.runtime)
     try:
         place.check_config(executor.config)

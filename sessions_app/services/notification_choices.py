@@ -17,12 +17,15 @@ from sessions_app.domain.webhook_address import BadAddress
 from sessions_app.models import Delivery, NotificationSettings, Webhook
 from sessions_app.models.notification import DIGESTS, KINDS, new_secret
 from sessions_app.services import webhook_calls
+from sessions_app.services.attempts import AttemptLimit
 from sessions_app.services.errors import Conflict, Invalid, NotFound, ReadOnly
 from sessions_app.services.notification_texts import test_email, test_webhook
 from sessions_app.services.rights import managed_teams, may_manage
 
 MOST_WEBHOOKS: Final = 10
 """Of one user, and of one team."""
+_tests: Final = AttemptLimit("notification-test", 10, 300)
+"""Of one user, whatever is tested."""
 GIVE: Final = "sessions_app.tasks.notifications.give"
 
 
@@ -116,13 +119,15 @@ def _check_url(url: str) -> None:
 
 
 def send_test_email(user: Any) -> Delivery:
-    """An e-mail that says that e-mail arrives; the worker sends it at once."""
+    """An e-mail that says that e-mail arrives; the worker sends it at once. Raises Conflict, TooManyRequests."""
     _require_mail(user)
+    _tests.require(str(user.pk))
     return _give_soon(Delivery(channel="email", user_id=user.pk, is_test=True, payload=test_email()))
 
 
-def send_test_call(hook: Webhook) -> Delivery:
-    """A call of type ``ping``; the worker makes it at once, and only once."""
+def send_test_call(user: Any, hook: Webhook) -> Delivery:
+    """A call of type ``ping``, which ``user`` asks for; the worker makes it at once, and only once. TooManyRequests."""
+    _tests.require(str(user.pk))
     delivery = Delivery(channel="webhook", webhook=hook, is_test=True)
     delivery.payload = test_webhook(hook, str(delivery.id))
     return _give_soon(delivery)

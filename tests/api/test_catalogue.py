@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,19 +94,41 @@ def test_staff_makes_an_executor_whose_settings_only_staff_sees(world: World, st
     assert [(row["name"], row["config"]) for row in seen] == [("here", None), ("there", None)]
 
 
-def test_a_probe_looks_at_what_should_run_there(world: World, api: APIClient) -> None:
+def test_a_probe_looks_at_what_should_run_there(world: World, staff: APIClient) -> None:
     world.run_it("http://127.0.0.1:1")
-    answer = api.post(f"{EXECUTORS}{world.executor.id}/probe/")
+    answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
     assert answer.status_code == 200
     assert answer.json()["runtime"] == "local_standalone"
     assert sum(answer.json()["observed"].values()) == 1
     assert answer.json()["observed"]["alive"] == 0
 
 
-def test_a_probe_of_a_place_that_cannot_be_used_says_so(world: World, api: APIClient) -> None:
+def test_a_probe_of_a_place_that_cannot_be_used_says_so(world: World, staff: APIClient) -> None:
     Executor.objects.update(config={"unknown": 1})
-    answer = api.post(f"{EXECUTORS}{world.executor.id}/probe/")
+    answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
     assert (answer.status_code, answer.json()["code"]) == (503, "runtime_unavailable")
+
+
+def test_probes_are_for_staff_and_limited(world: World, api: APIClient, staff: APIClient) -> None:
+    probe = f"{EXECUTORS}{world.executor.id}/probe/"
+    assert api.post(probe).status_code == 403
+    assert [staff.post(probe).status_code for _ in range(21)] == [200] * 20 + [429]
+
+
+def test_an_unusable_remote_host_is_not_named(
+    world: World, staff: APIClient, settings: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.KANDEV_DATA_DIR = tmp_path
+    (tmp_path / "hosts").mkdir()
+    (tmp_path / "hosts" / "build").touch(0o600)
+    url = "https://127.0.0.2:1"
+    Executor.objects.update(runtime="remote", config={"url": url, "token_file": "build"})
+    answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
+    assert (answer.status_code, answer.json()["message"]) == (
+        503,
+        "The remote host: Nothing listens where agentctl was.",
+    )
+    assert url in caplog.text, "operators read it in the log"
 
 
 def test_a_sweep_is_shown_with_the_sessions_of_the_users_teams(world: World, api: APIClient) -> None:

@@ -12,9 +12,10 @@ from django.utils import timezone
 
 from sessions_app.models import AttentionItem, DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.services import attention, notifying, presence
+from sessions_app.services.errors import TooManyRequests
 from sessions_app.services.notification_choices import change_settings, make_webhook, send_test_call, send_test_email
 from sessions_app.services.tasks import create_session
-from tests.api.world import World
+from tests.api.world import World, client_of
 from tests.attention.raising import made_at, raised, settled
 from tests.attention.receiver import Receiver, is_genuine, receiving
 
@@ -274,10 +275,22 @@ def test_a_webhook_that_is_switched_off_or_gone_inside_is_not_called(
 def test_a_test_call_is_made_once_whatever_comes_of_it(world: World, receiver: Receiver) -> None:
     hook = hook_of(world, receiver)
     receiver.status = 500
-    delivery = send_test_call(hook)
+    delivery = send_test_call(world.member, hook)
     assert notifying.give(delivery.id)
     delivery.refresh_from_db()
     assert (delivery.state, receiver.told()[0]["type"]) == ("failed", "ping")
+
+
+def test_tests_of_one_user_are_limited(world: World, receiver: Receiver) -> None:
+    hook = hook_of(world, receiver)
+    for _ in range(10):
+        send_test_call(world.member, hook)
+    with pytest.raises(TooManyRequests) as refused:
+        send_test_call(world.member, hook)
+    assert 0 < refused.value.retry_after <= 300
+    answer = client_of(world.member).post(f"/api/v1/webhooks/{hook.id}/test/")
+    assert (answer.status_code, answer.json()["code"], int(answer["Retry-After"]) > 0) == (429, "throttled", True)
+    assert Delivery.objects.count() == 10
 
 
 def test_what_is_long_over_is_forgotten(world: World, reader: Any) -> None:

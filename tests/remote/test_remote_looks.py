@@ -95,13 +95,14 @@ BAD_WORDS = {
 
 @pytest.mark.parametrize(("changes", "reason"), BAD_WORDS.values(), ids=BAD_WORDS)
 async def test_whoever_is_not_the_trusted_host_proves_nothing(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched, changes: dict[str, str], reason: str
+    place: RemotePlace, spec: LaunchSpec, launched: Launched, changes: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
     config = place.config | changes
     seen = await look(place, row_of(place, spec, launched, config=config))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, reason)
-    with pytest.raises(RuntimeUnavailable):
+    with pytest.raises(RuntimeUnavailable) as refused:
         await place.runtime.check_place(config)
+    assert config["url"] not in refused.value.message and str(tmp_path) not in refused.value.message
     assert await place.runtime.end(row_of(place, spec, launched, config=config)) is False
     assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE
 

@@ -73,10 +73,12 @@ class Executors(ApiView):
 class Probe(ApiView):
     """A look at an executor."""
 
+    permission_classes = [StaffWrites]
+
     @described({200: ProbeAnswer}, 404, 503, request=None)
     def post(self, request: Request, executor_id: uuid.UUID) -> Response:
-        """Look whether an executor can be used now; changes nothing."""
-        return Response(catalogue.probe(get_object_or_404(Executor, id=executor_id)))
+        """Look whether an executor can be used now; for staff only. Changes nothing."""
+        return Response(catalogue.probe(get_object_or_404(Executor, id=executor_id), request.user))
 
 
 class Running(ApiView):

@@ -122,4 +122,4 @@ class TestWebhook(_Own):
     def post(self, request: Request, webhook_id: uuid.UUID) -> Response:
         """Call the webhook with an event of type ``ping``, once."""
         hook = choices.find_webhook(request.user, webhook_id)
-        return self.show(DeliverySerializer, choices.send_test_call(hook), 202)
+        return self.show(DeliverySerializer, choices.send_test_call(request.user, hook), 202)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Any, Final
 
 from django import forms
@@ -108,12 +109,16 @@ def _page(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
 @require_POST
 def test_email(request: HttpRequest) -> HttpResponse:
     """Send one now."""
+    _test(request, lambda: choices.send_test_email(request.user))
+    return redirect(HERE)
+
+
+def _test(request: HttpRequest, send: Callable[[], object]) -> None:
     try:
-        choices.send_test_email(request.user)
+        send()
         messages.success(request, "A test is on its way. What becomes of it stands at the end of this page.")
     except SessionsError as error:
         messages.error(request, error.message)
-    return redirect(HERE)
 
 
 @never_cache
@@ -142,8 +147,7 @@ def change_webhook(request: HttpRequest, webhook_id: uuid.UUID, what: str) -> Ht
         raise Http404 from None
     match what:
         case "test":
-            choices.send_test_call(hook)
-            messages.success(request, "A test is on its way. What becomes of it stands at the end of this page.")
+            _test(request, lambda: choices.send_test_call(request.user, hook))
         case "switch":
             choices.change_webhook(hook, {"enabled": not hook.enabled})
         case "rotate":
