@@ -12,6 +12,7 @@ from django.db import connections
 
 from kandev.databases import bound_statements
 from kandev.proxies import TrustedProxies
+from sessions_app.management.private_files import make_private
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kandev.settings")
 
@@ -21,6 +22,7 @@ WebSocketProtocol.closeHandshakeTimeout = 30.0
 LONGEST_STATEMENT = 30
 """Seconds after which a page that asks too much of PostgreSQL ends; migrations and maintenance may take longer."""
 
+make_private()
 http = get_asgi_application()
 bound_statements(connections.settings["default"], LONGEST_STATEMENT)
 

@@ -6,6 +6,7 @@ import os
 import secrets
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
@@ -25,6 +26,21 @@ def open_data_directory(directory: Path) -> Path:
     except OSError as error:
         raise ImproperlyConfigured(f"KANDEV_DATA_DIR={directory} cannot be used: {error.strerror}") from error
     return directory
+
+
+def close_database(path: Path) -> None:
+    """Make an SQLite file for its owner alone (0600), or make one of those that is.
+
+    SQLite gives what it puts beside a database the mode of the database. What cannot be done here is
+    said by whoever connects.
+    """
+    with suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
+        file = path.with_name(name)
+        with suppress(OSError):
+            if file.stat().st_mode & 0o077:
+                file.chmod(0o600)
 
 
 def load_secret_key(directory: Path) -> str:

@@ -8,6 +8,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
+from kandev.data_directory import close_database
+
 EMBEDDED_NAME = "kandev.sqlite3"
 SQLITE_PRAGMAS = (
     "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;PRAGMA mmap_size=134217728;"
@@ -33,6 +35,7 @@ def database_settings(url: str, data_dir: Path, lease_ttl: float) -> dict[str, A
 
 
 def _sqlite(path: Path, data_dir: Path, lease_ttl: float) -> dict[str, Any]:
+    close_database(path)
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": path,

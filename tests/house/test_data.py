@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,29 @@ def test_the_data_directory_and_the_key_are_private(tmp_path: Path) -> None:
     load_secret_key(directory)
     assert mode_of(directory) == 0o700
     assert mode_of(directory / "secret-key") == 0o600
+
+
+def test_the_embedded_database_is_private_from_its_first_moment(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        name = database_settings("", tmp_path, 15)["NAME"]
+        assert mode_of(name) == 0o600
+        with closing(sqlite3.connect(name)) as database:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("CREATE TABLE one (two)")
+            assert {mode_of(path) for path in tmp_path.iterdir()} == {0o600}
+            assert len(list(tmp_path.iterdir())) == 3
+    finally:
+        os.umask(umask)
+
+
+def test_an_open_database_is_closed_at_the_next_start(tmp_path: Path) -> None:
+    files = [tmp_path / f"other.db{suffix}" for suffix in ("", "-wal", "-shm")]
+    for path in files:
+        path.touch()
+        path.chmod(0o644)
+    database_settings(f"sqlite:///{files[0]}", tmp_path, 15)
+    assert {mode_of(path) for path in files} == {0o600}
 
 
 def test_an_open_data_directory_is_closed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from django.db import DatabaseError
 
 from executors_app.errors import ExecutorError
 from sessions_app.management.demo_data import login_url, make_demo
+from sessions_app.management.private_files import make_private
 
 
 class Command(BaseCommand):
@@ -25,6 +26,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, port: int, **options: Any) -> None:
         """Make what is missing; exit status 2 with one line if that cannot be."""
+        make_private()
         try:
             user = make_demo(Path(settings.KANDEV_DATA_DIR) / "demo-repository")
             link = login_url(user, port)

@@ -12,6 +12,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django_q.management.commands.qcluster import Command as Cluster
 
+from sessions_app.management.private_files import make_private
 from sessions_app.management.processes import end_with
 
 
@@ -25,6 +26,7 @@ class Command(Cluster):  # type: ignore[misc]
 
         Exit status 2 where it cannot begin, as without a database; the process that it begins with has said why.
         """
+        make_private()
         os.register_at_fork(before=_remember, after_in_child=_end_with_the_forker)
         try:
             super().handle(*args, **options)

@@ -19,6 +19,7 @@ from django.core.management import BaseCommand, CommandError, call_command
 from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from sessions_app.management.private_files import make_private
 from sessions_app.management.processes import Child, keep_running
 from sessions_app.services import restarting, restored
 from sessions_app.tasks import schedules
@@ -44,6 +45,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, host: str, port: int, **options: Any) -> None:
         """Serve; exit status 2 with one line if that cannot start."""
         refuse_to_be_public_unprotected(host)
+        make_private()  # and the processes that it starts
         listener = listen(host, port)
         prepare_database()
         told: list[int] = []

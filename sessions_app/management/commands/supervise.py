@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
+from sessions_app.management.private_files import close_soon, make_private
 from sessions_app.supervisor.lock import SupervisorLock
 from sessions_app.supervisor.loop import Supervisor
 
@@ -30,6 +33,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run until told to end; exit status 2 with one line where the database cannot be used at the start."""
+        make_private()
+        close_soon(Path(settings.KANDEV_DATA_DIR))
         try:
             asyncio.run(_supervise(first_sweep=not options["no_sweep"]))
         except DatabaseError as error:
