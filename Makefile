@@ -22,7 +22,7 @@ setup-dev: ## setup, and what tests and checks need
 agents: ## published coding agents, for the tests that run them
 	@scripts/setup agents
 
-run: setup ## serve on http://127.0.0.1:$(PORT), with a demo on the first start
+run: setup ## serve on http://kandev.localhost:$(PORT), with a demo on the first start
 	@$(BIN)/python manage.py migrate --verbosity 0
 	@$(BIN)/python manage.py create_demo --port $(PORT)
 	@exec $(BIN)/python manage.py serve --port $(PORT)

@@ -63,7 +63,9 @@ KANDEV_PUBLIC = bool(_env.secret_key and _env.allowed_hosts)
 SECRET_KEY = _env.secret_key or load_secret_key(KANDEV_DATA_DIR)
 SECRET_KEY_FALLBACKS = list(_env.secret_key_fallbacks)
 DEBUG = False
-ALLOWED_HOSTS = [*_env.allowed_hosts] or ["localhost", "127.0.0.1", "[::1]"]
+# Cookies ignore ports: under a name of its own, what others serve on this machine at "localhost" is not sent ours.
+KANDEV_LOCAL_NAME = "kandev.localhost"
+ALLOWED_HOSTS = [*_env.allowed_hosts] or ["localhost", "127.0.0.1", "[::1]", KANDEV_LOCAL_NAME]
 CSRF_TRUSTED_ORIGINS = [*_env.trusted_origins]
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -77,8 +78,16 @@ def make_demo(directory: Path) -> Any:
 def login_url(user: Any, port: int) -> str:
     """A new one-time login link: at the deployment's own address if it has one, else on this machine."""
     origins = [origin for origin in settings.CSRF_TRUSTED_ORIGINS if "*" not in origin]
-    base = origins[0] if origins else f"http://127.0.0.1:{port}"
+    local = settings.KANDEV_LOCAL_NAME if settings.KANDEV_LOCAL_NAME in settings.ALLOWED_HOSTS else "127.0.0.1"
+    base = origins[0] if origins else f"http://{local}:{port}"
     return f"{base}/login/{LoginLink.mint(user)}/"
+
+
+def local_hint(link: str, port: int) -> str:
+    """What helps whoever cannot open a link that `login_url` has made; empty where nothing has to be said."""
+    if urlsplit(link).hostname != settings.KANDEV_LOCAL_NAME:
+        return ""
+    return f"Where {settings.KANDEV_LOCAL_NAME} is not found, as by Safari, put 127.0.0.1:{port} in its place."
 
 
 def _make_repository(directory: Path) -> str:

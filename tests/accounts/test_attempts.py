@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.core import signing
 from django.core.cache import cache
 from django.db import connection
@@ -88,7 +87,7 @@ class TestThreeHundredWrongPasswordsFromAsManyAddresses:
 def test_a_browser_that_was_logged_in_does_not_wait_for_others(world: World) -> None:
     client = Client()
     assert log_in(ADDRESS, client=client) == 302
-    del client.cookies[settings.SESSION_COOKIE_NAME]
+    del client.cookies["kandev_session"]
     for number in range(30):
         guess("ada", address(number))
         guess(f"name{number}", ADDRESS)
@@ -97,11 +96,12 @@ def test_a_browser_that_was_logged_in_does_not_wait_for_others(world: World) -> 
     assert log_in(ADDRESS, client=client) == 302
 
 
-def test_a_one_time_link_makes_a_browser_known(world: World) -> None:
+def test_a_one_time_link_makes_a_browser_known(world: World, settings: Any) -> None:
+    settings.SESSION_COOKIE_SECURE = True
     client = Client()
     client.post(f"/login/{LoginLink.mint(world.ada)}/")
     kept = client.cookies[KNOWN_BROWSER]
-    assert (kept["httponly"], kept["samesite"], kept["path"]) == (True, "Lax", "/")
+    assert (kept["httponly"], kept["secure"], kept["samesite"], kept["path"]) == (True, True, "Lax", "/")
     assert login_attempts._known_browser(kept.value, "ada")
 
 

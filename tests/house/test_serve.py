@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,13 +62,38 @@ def serving(data_dir: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[st
             process.terminate()
 
 
-def answers(port: int) -> bool:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
-        return bool(answer.status == 200)
+def answers(port: int, host: str = "127.0.0.1") -> bool:
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/healthz", headers={"Host": f"{host}:{port}"})
+    try:
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError as refused:
+        refused.close()
+        return False
 
 
 def children_of(pid: int) -> set[int]:
     return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def test_browsers_get_a_name_that_nobody_else_serves(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, port):
+        assert process.stdout
+        assert process.stdout.readline() == f"In a browser: http://kandev.localhost:{port}/\n"
+        assert answers(port, "kandev.localhost") and answers(port, "localhost")
+        assert not answers(port, "other.localhost")
+        with socket.socket(socket.AF_INET6) as intruder, pytest.raises(OSError, match="in use"):
+            intruder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            intruder.bind(("::1", port))
+
+
+def test_the_name_is_not_told_where_somebody_else_serves_it(tmp_path: Path) -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+        port = other.getsockname()[1]
+        with serving(tmp_path, port) as (process, _):
+            process.terminate()
+            assert process.stdout
+            assert "kandev.localhost" not in process.stdout.read()
 
 
 def test_a_restart_that_is_ordered_kills_all_and_starts_them_again(tmp_path: Path) -> None:

@@ -163,5 +163,5 @@ def test_the_demo_is_made_once(settings: Any, tmp_path: Path, capsys: pytest.Cap
     links = [line.strip() for line in capsys.readouterr().out.splitlines() if "/login/" in line]
     assert len(set(links)) == 2
     client = Client()
-    client.post(links[1].removeprefix("http://127.0.0.1:8765"))
+    client.post(links[1].removeprefix("http://kandev.localhost:8765"))
     assert "Say hello" in client.get("/").text

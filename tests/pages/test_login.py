@@ -130,10 +130,12 @@ def test_nobody_sees_a_page_without_a_login(path: str, db: None) -> None:
 
 def test_the_command_makes_a_link_that_works(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     call_command("login_link", "ada", port=8123)
-    link = capsys.readouterr().out.strip()
-    assert link.startswith("http://127.0.0.1:8123/login/")
-    client = Client()
-    assert client.post(link.removeprefix("http://127.0.0.1:8123")).status_code == 302
+    told = capsys.readouterr()
+    link = told.out.strip()
+    assert link.startswith("http://kandev.localhost:8123/login/")
+    assert "put 127.0.0.1:8123 in its place" in told.err
+    client = Client(HTTP_HOST="kandev.localhost:8123")
+    assert client.post(link.removeprefix("http://kandev.localhost:8123")).status_code == 302
     assert is_logged_in(client)
 
 

@@ -11,7 +11,7 @@ from django.core.management import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from executors_app.errors import ExecutorError
-from sessions_app.management.demo_data import login_url, make_demo
+from sessions_app.management.demo_data import local_hint, login_url, make_demo
 from sessions_app.management.private_files import make_private
 
 
@@ -33,3 +33,5 @@ class Command(BaseCommand):
         except (DatabaseError, ExecutorError, OSError) as error:
             raise CommandError(f"the demo cannot be made: {str(error).splitlines()[0]}", returncode=2) from error
         self.stdout.write(f"Log in as {user.get_username()} with this link (once, within ten minutes):\n  {link}")
+        if hint := local_hint(link, port):
+            self.stdout.write(hint)

@@ -56,9 +56,11 @@ class Command(BaseCommand):
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         shown = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - compared, not bound
-        self.stdout.write(
-            f"Kandev serves on http://{shown}:{listener.getsockname()[1]}/ (Ctrl-C stops it, not the agents)"
-        )
+        bound = listener.getsockname()[1]
+        reserved = reserve_ipv6(bound) if is_loopback(host) else None
+        self.stdout.write(f"Kandev serves on http://{shown}:{bound}/ (Ctrl-C stops it, not the agents)")
+        if reserved and settings.KANDEV_LOCAL_NAME in settings.ALLOWED_HOSTS:
+            self.stdout.write(f"In a browser: http://{settings.KANDEV_LOCAL_NAME}:{bound}/")
         self.stdout.flush()
         kept = children(listener)
         orders = restarting.Orders(loopback=is_loopback(host))
@@ -132,6 +134,22 @@ def listen(host: str, port: int) -> socket.socket:
             if not busy or time.monotonic() > deadline:
                 raise CommandError(f"cannot listen on {host}:{port}: {_reason(error)}", returncode=2) from error
         time.sleep(0.1)
+
+
+def reserve_ipv6(port: int) -> socket.socket | None:
+    """Keep others from serving at ``[::1]:port``, which browsers try first for our local name; None if somebody does.
+
+    The socket is bound and never listens: a browser is refused there at once, and goes on to the IPv4 address.
+    """
+    reserved = socket.socket(socket.AF_INET6, socket.SOCK_STREAM) if socket.has_ipv6 else socket.socket()
+    try:
+        reserved.bind(("::1", port))
+    except OSError as error:
+        # Without IPv6 on this machine nobody can serve there.
+        if error.errno == errno.EADDRINUSE:
+            reserved.close()
+            return None
+    return reserved
 
 
 def _reason(error: Exception) -> str:
