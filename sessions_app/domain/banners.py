@@ -9,11 +9,21 @@ from typing import Literal
 
 from executors_app.domain import ExecutorStatus
 from sessions_app.domain.resumability import Assessment, Reason, Strategy, token_was_rejected
-from sessions_app.domain.states import TERMINAL_STATES, SessionState
+from sessions_app.domain.states import TERMINAL_STATES, SessionState, TaskEnd
 from sessions_app.domain.transient import Retry
 
 Action = Literal[
-    "", "cancel", "resume", "fresh_start", "try_again", "new_session", "choose_conversation", "review_prompts", "answer"
+    "",
+    "cancel",
+    "resume",
+    "fresh_start",
+    "try_again",
+    "new_session",
+    "choose_conversation",
+    "review_prompts",
+    "answer",
+    "reopen",
+    "unarchive",
 ]
 Level = Literal["info", "warning", "error"]
 
@@ -36,6 +46,7 @@ class BannerFacts:
     session_state: SessionState
     executor_status: ExecutorStatus | None
     assessment: Assessment
+    task_end: TaskEnd = ""
     error_code: str = ""
     error_message: str = ""
     workspace_reason: str = ""
@@ -69,6 +80,12 @@ class BannerFacts:
 
 
 _Case = tuple[Callable[[BannerFacts], bool], Callable[[BannerFacts], Banner]]
+TASK_ENDS: Mapping[TaskEnd, Banner] = {
+    "archived": Banner("info", "This task is archived.", "unarchive", "Unarchive it to continue."),
+    "done": Banner("info", "This task is done.", "reopen", "Reopen it to continue."),
+    "cancelled": Banner("info", "This task is cancelled.", "reopen", "Reopen it to continue."),
+}
+"""What stands above everything else on a task that takes no more work: a new session there would be refused."""
 NOT_RESUMABLE = "This agent doesn’t support resuming. Start a new session."
 NOT_OFFERED = "resume_unsupported"
 """``error_code`` of a session whose agent has nothing to take a conversation up with."""
@@ -107,11 +124,10 @@ def _says(reason: Reason) -> Callable[[BannerFacts], bool]:
 
 
 def _ended(facts: BannerFacts) -> Banner:
-    words = {
-        SessionState.COMPLETED: "This session is complete.",
-        SessionState.CANCELLED: "This session was cancelled.",
-    }
-    return Banner("info", words.get(facts.session_state, "This task is archived."), "new_session")
+    if facts.task_end:
+        return TASK_ENDS[facts.task_end]
+    completed = facts.session_state == SessionState.COMPLETED
+    return Banner("info", "This session is complete." if completed else "This session was cancelled.", "new_session")
 
 
 def _held(facts: BannerFacts) -> Banner:
@@ -249,7 +265,7 @@ _BANNERS: tuple[_Case, ...] = (
             "error", "What is stored of this session cannot be. Staff has to mend it.", "", f.error_message
         ),
     ),
-    (lambda f: f.session_state in TERMINAL_STATES or f.assessment.cause.row == 3, _ended),
+    (lambda f: bool(f.task_end) or f.session_state in TERMINAL_STATES, _ended),
     (
         lambda f: f.recovering,
         _fixed("info", "The server has just started and is looking for this session. What is shown may be old."),

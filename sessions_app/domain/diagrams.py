@@ -24,7 +24,7 @@ _TITLES = {
 _S, _R = SessionState, RunState
 _TASKS: tuple[tuple[str, list[SessionState]], ...] = (
     ("one is STARTING or RUNNING", [_S.RUNNING, _S.ERROR]),
-    ("one is WAITING_FOR_INPUT or in ERROR", [_S.WAITING_FOR_INPUT, _S.FAILED]),
+    ("one is WAITING_FOR_INPUT, in ERROR or COMPLETED", [_S.COMPLETED, _S.FAILED]),
     ("all are FAILED", [_S.FAILED]),
     ("anything else", []),
 )
@@ -79,7 +79,7 @@ def _followers() -> Iterator[str]:
     """The states that no move leads to: they follow, or are somebody's word."""
     yield "## Task (`tasks.state`)"
     yield "The first line that fits."
-    said = ("a user has said so, and it stays", f"{TaskState.DONE}, {TaskState.CANCELLED}")
+    said = ("a user has set it; it stays until the task is reopened", f"{TaskState.DONE}, {TaskState.CANCELLED}")
     followed = [(words, str(task_state("TODO", states))) for words, states in _TASKS]
     yield table(("its sessions", "the task"), [said, *followed])
     yield "## Derived status"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from executors_app.domain import ExecutorStatus
 
@@ -189,14 +189,18 @@ RUN = Machine(
 MACHINES = (SESSION, EXECUTOR, WORK, PROMPT, RUN)
 
 
+TaskEnd = Literal["", "archived", "done", "cancelled"]
+"""Why a task takes no more work; empty: it does."""
+
+
 def task_state(current: str, sessions: Iterable[str]) -> TaskState:
-    """The state of a task that follows from its sessions' (rule 34); DONE and CANCELLED are users' alone."""
+    """The state of a task that follows from its sessions' (rule 34); only users set DONE and CANCELLED."""
     if current in (TaskState.DONE, TaskState.CANCELLED):
         return TaskState(current)
     states = set(sessions)
     if states & {S.STARTING, S.RUNNING}:
         return TaskState.IN_PROGRESS
-    if states & {S.WAITING_FOR_INPUT, S.ERROR}:
+    if states & {S.WAITING_FOR_INPUT, S.ERROR, S.COMPLETED}:
         return TaskState.REVIEW
     if states == {S.FAILED}:
         return TaskState.FAILED

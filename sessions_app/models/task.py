@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from typing import Final
 
 from django.conf import settings
 from django.db import models
 
-from sessions_app.domain.states import TaskState
+from sessions_app.domain.states import TaskEnd, TaskState
 from sessions_app.models.scoping import TeamModel
+
+_ENDS: Final[Mapping[str, TaskEnd]] = {TaskState.DONE: "done", TaskState.CANCELLED: "cancelled"}
 
 
 class Repository(TeamModel):
@@ -33,7 +37,7 @@ class Repository(TeamModel):
 
 
 class Task(TeamModel):
-    """What a team wants done; its state follows from its sessions' but for DONE and CANCELLED."""
+    """What a team wants done; its state follows from its sessions' except for DONE and CANCELLED."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     title = models.CharField(max_length=300)
@@ -69,4 +73,11 @@ class Task(TeamModel):
     @property
     def is_over(self) -> bool:
         """Archived, done or cancelled: none of its sessions is started any more."""
-        return self.archived_at is not None or self.state in (TaskState.DONE, TaskState.CANCELLED)
+        return bool(self.end)
+
+    @property
+    def end(self) -> TaskEnd:
+        """How the task ended; empty while work on it can continue. An archived task may also be done or cancelled."""
+        if self.archived_at is not None:
+            return "archived"
+        return _ENDS.get(self.state, "")

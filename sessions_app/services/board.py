@@ -41,6 +41,8 @@ class Filter:
     """Made by the user, or with a session of the user's."""
     needs: bool = False
     """With a session that a person has to look at."""
+    archived: bool = False
+    """Only what is archived, which is left out otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ class Column:
 
 
 def visible(user: Any, wanted: Filter) -> QuerySet[Task]:
-    """The tasks of the user's teams that are not archived and fit, newest first."""
-    tasks: QuerySet[Task] = Task.objects.visible_to(user).filter(archived_at=None)
+    """The tasks of the user's teams that fit, newest first."""
+    tasks: QuerySet[Task] = Task.objects.visible_to(user).filter(archived_at__isnull=not wanted.archived)
     sessions = TaskSession.objects.filter(task=OuterRef("pk"))
     if wanted.text:
         named = Q(agent_profile__name__icontains=wanted.text) | Q(worktree_branch__icontains=wanted.text)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from sessions_app.domain.banners import TASK_ENDS
+from sessions_app.domain.states import TaskEnd
+
 
 class SessionsError(Exception):
     """The request cannot be carried out."""
@@ -99,6 +102,11 @@ class TerminalState(SessionsError):
     """The session has ended for good."""
 
     code = "terminal_state"
+
+    @classmethod
+    def of_task(cls, end: TaskEnd) -> TerminalState:
+        """The error for a request to a task that is archived, done or cancelled."""
+        return cls(f"{TASK_ENDS[end].text} {TASK_ENDS[end].explanation}")
 
 
 class WorktreeMissing(SessionsError):

@@ -121,7 +121,9 @@ def prompt(session_id: uuid.UUID, message_id: str, text: str, by: Any) -> tuple[
         earlier = draft.session.prompts.filter(message_id=message_id).first()
         if earlier is not None:
             return _given_again(earlier, text), False
-        if draft.session.state in ENDED_STATES or draft.session.task.is_over:
+        if draft.session.task.end:
+            raise TerminalState.of_task(draft.session.task.end)
+        if draft.session.state in ENDED_STATES:
             raise TerminalState("The session has ended. Start a new one, or use “Try again” where it is offered.")
         wake(draft, by)
         row = Prompt.objects.create(session=draft.session, message_id=message_id, text=text, by=by)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from django.db import transaction
 from django.utils import timezone
@@ -14,12 +14,15 @@ from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type, runtime
 from executors_app.runtimes import SharesWorktrees
 from sessions_app.domain.states import DesiredState, TaskState
-from sessions_app.models import Prompt, Repository, Task, TaskSession, writing
+from sessions_app.models import Prompt, Repository, Task, TaskSession, refresh_task, writing
 from sessions_app.services import counted, intents
 from sessions_app.services.errors import Conflict, Invalid, NoAgent, TerminalState, WorktreeNotShared
 from sessions_app.services.maintenance import leftovers
 from sessions_app.services.once import Mark, make_once
 from sessions_app.services.portable import record as portable_record
+
+_USERS_STATES: Final = frozenset({TaskState.DONE, TaskState.CANCELLED})
+"""What only users set, and only ``reopen`` leaves."""
 
 
 def create_task_once(user: Any, values: Mapping[str, Any], key: str) -> tuple[Task, bool]:
@@ -114,8 +117,8 @@ def create_session(
     """
     if prompt and not has_agent:
         raise NoAgent
-    if task.is_over:
-        raise TerminalState("This task is over. Open a new one.")
+    if task.end:
+        raise TerminalState.of_task(task.end)
     if task.repository_id is None:
         raise Invalid("The task names no repository, so a session has nowhere to work.", field="repository")
     with transaction.atomic():
@@ -175,13 +178,42 @@ def archive(task: Task, user: Any) -> Task:
     return task
 
 
+def unarchive(task: Task, user: Any) -> Task:
+    """Put an archived task back on the board; its sessions stay stopped until somebody resumes them."""
+    Task.objects.filter(id=task.id).exclude(archived_at=None).update(archived_at=None, updated_at=timezone.now())
+    task.refresh_from_db()
+    return task
+
+
 def finish(task: Task, user: Any) -> Task:
-    """Say that a task is done; its sessions are stopped."""
+    """Mark a task as done; its sessions are stopped. Conflict for a cancelled one."""
+    return _end(task, user, TaskState.DONE)
+
+
+def cancel(task: Task, user: Any) -> Task:
+    """Mark a task as cancelled; its sessions are stopped. Conflict for one that is done."""
+    return _end(task, user, TaskState.CANCELLED)
+
+
+def _end(task: Task, user: Any, state: TaskState) -> Task:
     with transaction.atomic():
-        if task.state == TaskState.CANCELLED:
-            raise Conflict("This task was cancelled.")
-        _stop_sessions(task, user)
-        Task.objects.filter(id=task.id).update(state=TaskState.DONE, updated_at=timezone.now())
+        _stop_sessions(task, user)  # first, as in ``archive``
+        row = Task.objects.select_for_update(no_key=True).get(id=task.id)
+        if row.state in _USERS_STATES - {state}:
+            raise Conflict(f"This task is {row.state.lower()}. Reopen it first.")
+        Task.objects.filter(id=task.id).exclude(state=state).update(state=state, updated_at=timezone.now())
+    task.refresh_from_db()
+    return task
+
+
+def reopen(task: Task, user: Any) -> Task:
+    """Continue a task that is done or cancelled: its state follows from its sessions again."""
+    with transaction.atomic():
+        # A session that changes now would leave the task as it is, done, and we would not see its change: lock them.
+        list(task.sessions.select_for_update(no_key=True).order_by("id").values_list("id"))
+        if Task.objects.filter(id=task.id, state__in=_USERS_STATES).update(state=TaskState.TODO):
+            refresh_task(task.id)
+            Task.objects.filter(id=task.id).update(updated_at=timezone.now())
     task.refresh_from_db()
     return task
 

@@ -27,6 +27,8 @@ class Button:
     mode: str = ""
     place: str = ""
     act: str = ""
+    task_change: str = ""
+    """What to ask of the task, as a last part of its address."""
 
 
 RESUME = Button("Resume session", Mode.AUTO)
@@ -41,6 +43,8 @@ NEW_SESSION = Button("Create new session", place="new-session")
 REVIEW = Button("Review the prompts", place="unsettled")
 ANSWER = Button("Answer", place="permissions")
 CANCEL = Button("Cancel turn", act="cancel")
+REOPEN = Button("Reopen task", task_change="reopen")
+UNARCHIVE = Button("Unarchive task", task_change="unarchive")
 
 _BUTTONS: Final[Mapping[str, tuple[Button, ...]]] = {
     "resume": (RESUME,),
@@ -50,6 +54,8 @@ _BUTTONS: Final[Mapping[str, tuple[Button, ...]]] = {
     "review_prompts": (REVIEW,),
     "answer": (ANSWER,),
     "cancel": (CANCEL,),
+    "reopen": (REOPEN,),
+    "unarchive": (UNARCHIVE,),
 }
 
 
@@ -62,6 +68,7 @@ def banner_of(
             session_state=_state_shown(session, status),
             executor_status=_executor_status(execution),
             assessment=assessment,
+            task_end=session.task.end,
             error_code=status["error_code"],
             error_message=status["error_message"] or (execution.error_message if execution else ""),
             recovering=status["recovering"],

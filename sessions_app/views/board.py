@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 
+from sessions_app.models import Task
 from sessions_app.services import board as board_service
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.first_steps import first_steps
@@ -75,10 +76,11 @@ def columns_context(user: Any, wanted: board_service.Filter = board_service.Filt
     """The tasks that fit, newest first, under their states, and what the last restart came to."""
     columns = board_service.columns(user, wanted)
     writable = set(writable_teams(user).values_list("id", flat=True))
-    since = last_restart(user)
+    since, total = last_restart(user), sum(one.count for one in columns)
     return {
         "columns": [_column(one, writable) for one in columns],
-        "total": sum(one.count for one in columns),
+        "total": total,
+        "has_archived": not total and Task.objects.visible_to(user).exclude(archived_at=None).exists(),
         "filtered": bool(query_of(wanted)),
         "since": _since(since) if since else None,
     }

@@ -17,7 +17,7 @@ TEXT_LIMIT: Final = 200
 
 
 def read_filter(given: Mapping[str, str]) -> Filter:
-    """The filter of an address: ``q``, ``team``, ``agent``, ``state``, ``mine``, ``needs``."""
+    """The filter of an address: ``q``, ``team``, ``agent``, ``state``, ``mine``, ``needs``, ``archived``."""
     state = given.get("state", "")
     return Filter(
         text=given.get("q", "").replace("\0", "").strip()[:TEXT_LIMIT],
@@ -26,6 +26,7 @@ def read_filter(given: Mapping[str, str]) -> Filter:
         state=state if state in list(TaskState) else "",
         mine=bool(given.get("mine")),
         needs=bool(given.get("needs")),
+        archived=bool(given.get("archived")),
     )
 
 
@@ -49,6 +50,7 @@ def query_of(wanted: Filter) -> str:
         "state": wanted.state,
         "mine": wanted.mine and "1",
         "needs": wanted.needs and "1",
+        "archived": wanted.archived and "1",
     }
     return urlencode({name: value for name, value in values.items() if value})
 

@@ -52,7 +52,7 @@ def act(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID, action:
     row = find_session(request, task_id, session_id)
     if action not in ACTIONS:
         raise Http404(action)
-    return _attempt(request, row, lambda: ACTIONS[action](row, request))
+    return attempt(request, lambda: ACTIONS[action](row, request), "session", row.task_id, row.id)
 
 
 @require_POST
@@ -60,11 +60,14 @@ def prompt(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> H
     """Put a prompt into the queue; the same form sent twice is one prompt."""
     row = find_session(request, task_id, session_id)
     text = _given(request, "text").replace("\r\n", "\n")
-    return _attempt(request, row, lambda: intents.prompt(row.id, _given(request, "message_id"), text, request.user))
+    message_id = _given(request, "message_id")
+    return attempt(
+        request, lambda: intents.prompt(row.id, message_id, text, request.user), "session", row.task_id, row.id
+    )
 
 
-def _attempt(request: HttpRequest, row: TaskSession, do: Callable[[], Any]) -> HttpResponse:
-    """Do it; a page without JavaScript is sent back, a script is told in JSON."""
+def attempt(request: HttpRequest, do: Callable[[], Any], *page: Any) -> HttpResponse:
+    """Do it; a browser without JavaScript is sent to ``page`` (as for ``redirect``), a script is told in JSON."""
     by_script = request.headers.get("Accept", "").startswith("application/json")
     try:
         do()
@@ -75,4 +78,4 @@ def _attempt(request: HttpRequest, row: TaskSession, do: Callable[[], Any]) -> H
     else:
         if by_script:
             return JsonResponse({"next_message_id": str(uuid.uuid4())})
-    return redirect("session", row.task_id, row.id)
+    return redirect(*page)

@@ -95,6 +95,8 @@ def _receipts(session: TaskSession) -> list[dict[str, Any]]:
 
 def composer_refusal(session: TaskSession, assessment: Assessment) -> str:
     """Why no prompt can be given, or the empty text; the rule of ``services.intents.prompt``."""
+    if session.task.end:
+        return str(TerminalState.of_task(session.task.end))
     if _is_over(session):
         return str(TerminalState())
     if not session.has_agent:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
@@ -11,18 +12,28 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
+from sessions_app.domain.banners import TASK_ENDS
 from sessions_app.models import Task
+from sessions_app.services import tasks
 from sessions_app.services.board import session_rows, with_marks
 from sessions_app.services.catalogue import SECRETS
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.rights import may_write
-from sessions_app.services.tasks import archive, create_session, finish
 from sessions_app.services.usual import start_as_usual
 from sessions_app.services.workflow_lists import run_of
 from sessions_app.views.chips import session_chips
 from sessions_app.views.forms import NewSession
 from sessions_app.views.found import find_task
+from sessions_app.views.session_actions import attempt
 from sessions_app.views.wording import TASK_STATES
+
+CHANGES: Final[Mapping[str, Callable[[Task, Any], Task]]] = {
+    "done": tasks.finish,
+    "cancel": tasks.cancel,
+    "reopen": tasks.reopen,
+    "archive": tasks.archive,
+    "unarchive": tasks.unarchive,
+}
 
 
 @never_cache
@@ -34,7 +45,7 @@ def task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
         values = form.cleaned_data
         text = values["prompt"].replace("\r\n", "\n")
         try:
-            made = create_session(
+            made = tasks.create_session(
                 request.user, row, values["agent_profile"], values["executor"], prompt=text if text.strip() else ""
             )
         except SessionsError as error:
@@ -62,24 +73,20 @@ def sessions_context(row: Task, user: Any) -> dict[str, Any]:
     return {
         "task": row,
         "word": TASK_STATES[row.state],
+        "over": TASK_ENDS.get(row.end),
         "sessions": [session_chips(told[one.id]) for one in sessions],
     }
 
 
 @require_POST
 def change(request: HttpRequest, task_id: uuid.UUID, what: str) -> HttpResponse:
-    """Say that a task is done, put it away, or start a session on it with what the user chose last."""
-    row, changes = find_task(request, task_id), {"done": finish, "archive": archive}
+    """Carry out one of ``CHANGES``, or start a session with what the user chose last; anything else is a 404."""
+    row = find_task(request, task_id)
     if what == "start":
         return _start(request, row)
-    if what not in changes:
+    if what not in CHANGES:
         raise Http404(what)
-    try:
-        changes[what](row, request.user)
-    except SessionsError as error:
-        messages.error(request, error.message)
-        return redirect("task", row.id)
-    return redirect("board" if what == "archive" else "task", *(() if what == "archive" else (row.id,)))
+    return attempt(request, lambda: CHANGES[what](row, request.user), "task", row.id)
 
 
 def _start(request: HttpRequest, row: Task) -> HttpResponse:

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import Group
 from rest_framework.test import APIClient
 
-from sessions_app.models import Intent, Task, TaskSession
+from sessions_app.models import Intent, Task, TaskSession, writing
 from tests.api.world import World, client_of
 
 TASKS = "/api/v1/tasks/"
@@ -90,6 +90,53 @@ def test_putting_a_task_away_stops_its_sessions_and_may_be_said_twice(
     assert TaskSession.objects.get().desired_state == "stopped"
     assert Intent.objects.filter(kind="stop", done_at=None).count() == 1
     assert api.post(one(world, f"{verb}/")).json()[field] == first.json()[field]
+
+
+def test_unarchived_task_is_listed_and_takes_sessions_again(world: World, api: APIClient) -> None:
+    api.post(one(world, "archive/"))
+    first = api.post(one(world, "unarchive/"))
+    assert (first.status_code, first.json()["archived_at"]) == (200, None)
+    assert api.post(one(world, "unarchive/")).status_code == 200, "a second time changes nothing"
+    assert api.get(TASKS, {"archived": "false"}).json()["count"] == 1
+    asked = {"agent_profile": str(world.profile.id), "executor": str(world.executor.id)}
+    assert api.post(one(world, "sessions/"), asked, format="json").status_code == 201
+
+
+def test_cancelled_task_stops_its_sessions_and_says_so(world: World, api: APIClient) -> None:
+    assert [api.post(one(world, "cancel/")).json()["state"] for _ in range(2)] == ["CANCELLED", "CANCELLED"]
+    assert TaskSession.objects.get().desired_state == "stopped"
+    refused = api.post(world.url("prompt/"), {"message_id": "m", "text": "Go on"}, format="json")
+    assert (refused.status_code, refused.json()["code"]) == (409, "terminal_state")
+    assert refused.json()["message"] == "This task is cancelled. Reopen it to continue."
+
+
+@pytest.mark.parametrize(("first", "second"), [("done", "cancel"), ("cancel", "done")])
+def test_finished_task_is_reopened_before_it_ends_differently(
+    world: World, api: APIClient, first: str, second: str
+) -> None:
+    api.post(one(world, f"{first}/"))
+    refused = api.post(one(world, f"{second}/"))
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    assert "Reopen it first" in refused.json()["message"]
+
+
+@pytest.mark.parametrize("end", ["done", "cancel"])
+@pytest.mark.parametrize(
+    ("session", "after"), [("COMPLETED", "REVIEW"), ("WAITING_FOR_INPUT", "REVIEW"), ("CREATED", "TODO")]
+)
+def test_reopened_task_takes_the_state_of_its_sessions(
+    world: World, api: APIClient, end: str, session: str, after: str
+) -> None:
+    api.post(one(world, f"{end}/"))
+    TaskSession.objects.update(state=session)
+    assert api.post(one(world, "reopen/")).json()["state"] == after
+    assert api.post(one(world, "reopen/")).json()["state"] == after, "a second time changes nothing"
+
+
+def test_closing_the_only_session_leaves_the_task_for_review(world: World) -> None:
+    with writing(world.session.id) as draft:
+        draft.move("complete")
+    assert Task.objects.get().state == "REVIEW"
 
 
 def test_archived_tasks_can_be_left_out(world: World, api: APIClient) -> None:

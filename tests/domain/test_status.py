@@ -83,7 +83,9 @@ LOST = {"type_supports_resume": False}
 REJECTED = {"has_token": False, "token_rejected": True}
 BANNERS: list[tuple[BannerFacts, str, str, str]] = [
     (shown({"session_state": S.COMPLETED}), "info", "This session is complete.", "new_session"),
-    (shown({"task_archived": True}), "info", "This task is archived.", "new_session"),
+    (shown({"task_archived": True}, task_end="archived"), "info", "This task is archived.", "unarchive"),
+    (shown({"task_archived": True}, task_end="done"), "info", "This task is done.", "reopen"),
+    (shown({"session_state": S.COMPLETED}, task_end="cancelled"), "info", "This task is cancelled.", "reopen"),
     (shown(recovering=True), "info", "is looking for this session", ""),
     (shown(error_code="unreachable", session_state=S.ERROR), "warning", "at work; nothing was stopped", ""),
     (shown(UP, pending_permissions=1), "warning", "asks for a permission", "answer"),

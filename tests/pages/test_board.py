@@ -128,16 +128,62 @@ def test_an_untouched_task_offers_its_description_as_the_prompt(ada: Client, wor
     assert "Mend the brakes</textarea>" in page
 
 
-@pytest.mark.parametrize(("change", "shown"), [("done", "Done"), ("archive", "Archived")])
-def test_a_task_that_is_over_starts_nothing_more(change: str, shown: str, ada: Client, world: World) -> None:
+ENDS = [
+    ("done", "This task is done.", "Reopen task", "reopen"),
+    ("cancel", "This task is cancelled.", "Reopen task", "reopen"),
+    ("archive", "This task is archived.", "Unarchive task", "unarchive"),
+]
+
+
+@pytest.mark.parametrize(("change", "says", "button", "back"), ENDS)
+def test_a_task_that_is_over_starts_nothing_more(
+    change: str, says: str, button: str, back: str, ada: Client, world: World
+) -> None:
     task = world.task()
     ada.post(f"/tasks/{task.id}/{change}/")
     page = ada.get(f"/tasks/{task.id}/").text
-    assert shown in page
-    assert "no session is started on it any more" in page
+    assert says in page
+    assert 'id="new-session"' not in page
     form = {"agent_profile": world.profile.id, "executor": world.executor.id}
-    assert "This task is over" in ada.post(f"/tasks/{task.id}/", form).text
+    assert says in ada.post(f"/tasks/{task.id}/", form).text
     assert not task.sessions.exists()
+
+
+@pytest.mark.parametrize(("change", "says", "button", "back"), ENDS)
+def test_task_that_is_over_can_be_continued_from_its_page(
+    change: str, says: str, button: str, back: str, ada: Client, world: World
+) -> None:
+    task = world.task()
+    ada.post(f"/tasks/{task.id}/{change}/")
+    assert f'formaction="/tasks/{task.id}/{back}/"' in ada.get(f"/tasks/{task.id}/").text
+    ada.post(f"/tasks/{task.id}/{back}/")
+    page = ada.get(f"/tasks/{task.id}/").text
+    assert says not in page
+    assert 'id="new-session"' in page
+
+
+@pytest.mark.parametrize(("change", "says", "button", "back"), ENDS)
+def test_session_of_a_task_that_is_over_says_so_with_one_way_back(
+    change: str, says: str, button: str, back: str, ada: Client, world: World
+) -> None:
+    session = world.resting_session()
+    ada.post(f"/tasks/{session.task_id}/{change}/")
+    page = ada.get(path_of(session)).text
+    banner = page[page.index('<div id="part-banner">') : page.index('<p id="refused"')]
+    assert says in banner
+    assert banner.count("<button") == 1
+    assert f'formaction="/tasks/{session.task_id}/{back}/"' in banner
+    assert f">{button}</button>" in banner
+    assert "Create new session" not in page
+    assert says in page[page.index('<p class="refusal">') :], "the composer gives the same reason"
+
+
+def test_archived_tasks_are_found_on_the_board_when_asked_for(ada: Client, world: World) -> None:
+    ada.post(f"/tasks/{world.task('Old thing').id}/archive/")
+    world.task("New thing")
+    page = ada.get("/?archived=1").text
+    assert "Old thing" in page
+    assert "New thing" not in page
 
 
 def test_an_archived_task_leaves_the_board(ada: Client, world: World) -> None:

@@ -106,7 +106,7 @@ def archived(session: TaskSession) -> None:
             False,
         ),
         (changed(desired_state="stopped", stopped_by_user=True), "This agent was stopped.", ["Resume session"], True),
-        (archived, "This task is archived.", ["Create new session"], False),
+        (archived, "This task is archived.", ["Unarchive task"], False),
     ],
 )
 def test_the_banner_says_how_to_go_on(

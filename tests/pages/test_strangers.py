@@ -41,7 +41,7 @@ def test_nothing_is_done_to_another_teams_session(action: str, bob: Client, worl
     assert (Intent.objects.count(), Prompt.objects.count()) == before
 
 
-@pytest.mark.parametrize("change", ["done", "archive"])
+@pytest.mark.parametrize("change", ["done", "cancel", "archive", "reopen", "unarchive"])
 def test_nothing_is_done_to_another_teams_task(change: str, bob: Client, world: World) -> None:
     task = world.task()
     assert bob.post(f"/tasks/{task.id}/{change}/").status_code == 404

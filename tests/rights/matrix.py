@@ -102,7 +102,10 @@ API: Final[Mapping[str, Methods]] = {
     "api/v1/sessions/bulk/": {"post": Row((401, 200, 403, 200, 200), {"action": "stop", "sessions": ["{session_id}"]})},
     _TASK: {"get": reads(), "patch": writes(200, title="Another")},
     _TASK + "archive/": {"post": writes(200)},
+    _TASK + "unarchive/": {"post": writes(200)},
     _TASK + "done/": {"post": writes(200)},
+    _TASK + "cancel/": {"post": writes(200)},
+    _TASK + "reopen/": {"post": writes(200)},
     _TASK + "sessions/": {
         "get": reads(),
         "post": writes(201, agent_profile="{profile}", executor="{executor}"),

@@ -83,6 +83,42 @@ class Done(TaskDetail):
         return self.show_anew()
 
 
+class Unarchive(TaskDetail):
+    """Restoring an archived task."""
+
+    http_method_names = ["post", "options"]
+
+    @described({200: TaskSerializer}, 404, request=None)
+    def post(self, request: Request, task_id: uuid.UUID) -> Response:
+        """Put an archived task back on the board; its sessions stay stopped."""
+        tasks.unarchive(self.task, request.user)
+        return self.show_anew()
+
+
+class Cancel(TaskDetail):
+    """Cancelling a task."""
+
+    http_method_names = ["post", "options"]
+
+    @described({200: TaskSerializer}, 404, 409, request=None)
+    def post(self, request: Request, task_id: uuid.UUID) -> Response:
+        """Cancel a task; its sessions are stopped. 409 for a task that is done."""
+        tasks.cancel(self.task, request.user)
+        return self.show_anew()
+
+
+class Reopen(TaskDetail):
+    """Continuing a task that is done or cancelled."""
+
+    http_method_names = ["post", "options"]
+
+    @described({200: TaskSerializer}, 404, request=None)
+    def post(self, request: Request, task_id: uuid.UUID) -> Response:
+        """Continue a task that is done or cancelled; its state follows from its sessions again."""
+        tasks.reopen(self.task, request.user)
+        return self.show_anew()
+
+
 class Repositories(ApiView):
     """The repositories that staff opened to the user's teams."""
 
