@@ -127,6 +127,12 @@ class PromptInDoubt(SessionsError):
     code = "prompt_in_doubt"
 
 
+class PermissionPending(SessionsError):
+    """The agent is waiting for your answer. A prompt sent now withdraws its question and cancels its turn."""
+
+    code = "permission_pending"
+
+
 class IdempotencyKeyReused(SessionsError):
     """Something else was asked with this idempotency key. Take a new key for a new request."""
 

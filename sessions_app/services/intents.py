@@ -22,7 +22,15 @@ from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, 
 from sessions_app.models import Draft, Intent, IntentKind, Prompt, Run, TaskSession, waits, wakeups, writing
 from sessions_app.models.bulk import insert
 from sessions_app.services.assessment import assess_session
-from sessions_app.services.errors import BY_CODE, Conflict, Invalid, NoAgent, PromptInDoubt, TerminalState
+from sessions_app.services.errors import (
+    BY_CODE,
+    Conflict,
+    Invalid,
+    NoAgent,
+    PermissionPending,
+    PromptInDoubt,
+    TerminalState,
+)
 from sessions_app.services.retries import take_back
 
 MODES = tuple(mode.value for mode in Mode)
@@ -110,11 +118,14 @@ def _want(draft: Draft, by: Any) -> None:
         draft.set(owner_id=by.id)
 
 
-def prompt(session_id: uuid.UUID, message_id: str, text: str, by: Any) -> tuple[Prompt, bool]:
+def prompt(
+    session_id: uuid.UUID, message_id: str, text: str, by: Any, *, ends_permission: bool = True
+) -> tuple[Prompt, bool]:
     """Put a user's prompt into the ledger; (prompt, whether it is new). Wakes or resumes the session.
 
-    The same ``message_id`` again gives the first row. Raises Invalid, TerminalState, NotResumable,
-    NoAgent, MissingResumeToken, WorktreeMissing, PromptInDoubt.
+    The same ``message_id`` again gives the first row. ``ends_permission``: whether the prompt may end the turn of an
+    agent that waits for a permission. Raises Invalid, TerminalState, NotResumable, NoAgent, MissingResumeToken,
+    WorktreeMissing, PromptInDoubt, PermissionPending.
     """
     _check_prompt(message_id, text)
     with writing(session_id) as draft:
@@ -125,7 +136,7 @@ def prompt(session_id: uuid.UUID, message_id: str, text: str, by: Any) -> tuple[
             raise TerminalState.of_task(draft.session.task.end)
         if draft.session.state in ENDED_STATES:
             raise TerminalState("The session has ended. Start a new one, or use “Try again” where it is offered.")
-        wake(draft, by)
+        wake(draft, by, ends_permission=ends_permission)
         row = Prompt.objects.create(session=draft.session, message_id=message_id, text=text, by=by)
         draft.say("session.prompt.queued", message_id=message_id, kind=row.kind, state=row.state)
         crash_points.reached("request.prompt_written", session_id)
@@ -159,7 +170,7 @@ def _given_again(earlier: Prompt, text: str) -> Prompt:
     return earlier
 
 
-def wake(draft: Draft, by: Any) -> None:
+def wake(draft: Draft, by: Any, *, ends_permission: bool = True) -> None:
     """Make way for a prompt: order a start where nothing runs, end the turn of an agent that waits.
 
     Refuses where no start can be had. A user's prompt does not wait for the time of the loop's next try.
@@ -169,7 +180,7 @@ def wake(draft: Draft, by: Any) -> None:
     waits.end_external(draft, "new_message")
     assessment = _opinion(draft)
     if assessment.row == RUNNING_ROW:
-        _end_wait(draft, by)
+        _end_wait(draft, by, allowed=ends_permission)
         return
     verdict = assess_mode(assessment, Mode.AUTO)
     if not verdict.allowed:
@@ -179,13 +190,16 @@ def wake(draft: Draft, by: Any) -> None:
     order_start(draft.session, by, Mode.AUTO)
 
 
-def _end_wait(draft: Draft, by: Any) -> None:
+def _end_wait(draft: Draft, by: Any, *, allowed: bool) -> None:
     """A fresh message to an agent that waits for a permission cancels the question and its turn (rule 30).
 
     What has been answered is waited for no more: that turn goes on, and the message comes behind it.
+    PermissionPending, and nothing is changed, where that is not ``allowed``.
     """
     run = draft.open_turn
     if run is not None and run.state == RunState.WAITING and waits.revoke(draft, "new_message", run=run):
+        if not allowed:
+            raise PermissionPending
         order(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
 
 

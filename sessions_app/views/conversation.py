@@ -82,6 +82,8 @@ def _context(message: Message, text: str) -> dict[str, Any]:
         shown |= _prose(text, complete=message.complete)
     elif message.role == "tool":
         shown |= tool_call(message.payload)
+    elif shown["kind"] == "permission":
+        shown["permission"] = message.payload["permission"]
     elif shown["kind"] == "plan":
         shown |= _plan(message.payload["plan"])
     else:
@@ -93,8 +95,9 @@ def _kind(message: Message) -> str:
     """Which of the templates under ``session/messages/`` shows the message."""
     if message.role != "status":
         return str(message.role)
-    if "plan" in message.payload:
-        return "plan"
+    for name in ("plan", "permission"):
+        if name in message.payload:
+            return name
     return "error" if message.payload.get("level") == "error" else "note"
 
 

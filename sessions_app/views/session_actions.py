@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST
 
 from sessions_app.models import TaskSession
 from sessions_app.services import intents, policies, prompts, waits
 from sessions_app.services.continuation import continue_interrupted
-from sessions_app.services.errors import SessionsError
+from sessions_app.services.errors import PermissionPending, SessionsError
 from sessions_app.services.permissions import answer
 from sessions_app.views.found import find_session
 
@@ -57,23 +57,37 @@ def act(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID, action:
 
 @require_POST
 def prompt(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
-    """Put a prompt into the queue; the same form sent twice is one prompt."""
+    """Put a prompt into the queue; the same form sent twice is one prompt.
+
+    One that would end the turn of an agent that waits for a permission has to be confirmed.
+    """
     row = find_session(request, task_id, session_id)
-    text = _given(request, "text").replace("\r\n", "\n")
-    message_id = _given(request, "message_id")
-    return attempt(
-        request, lambda: intents.prompt(row.id, message_id, text, request.user), "session", row.task_id, row.id
-    )
+    text, message_id = _given(request, "text").replace("\r\n", "\n"), _given(request, "message_id")
+    confirmed = bool(_given(request, "ends_permission"))
+
+    def send() -> None:
+        intents.prompt(row.id, message_id, text, request.user, ends_permission=confirmed)
+
+    try:
+        return attempt(request, send, "session", row.task_id, row.id)
+    except PermissionPending as question:
+        asked = {"session": row, "task": row.task, "question": question, "text": text, "message_id": message_id}
+        return render(request, "session/confirm_prompt.html", asked, status=409)
 
 
 def attempt(request: HttpRequest, do: Callable[[], Any], *page: Any) -> HttpResponse:
-    """Do it; a browser without JavaScript is sent to ``page`` (as for ``redirect``), a script is told in JSON."""
+    """Do it; a browser without JavaScript is sent to ``page`` (as for ``redirect``), a script is told in JSON.
+
+    PermissionPending is the caller's to ask about, except where a script does.
+    """
     by_script = request.headers.get("Accept", "").startswith("application/json")
     try:
         do()
     except SessionsError as error:
         if by_script:
             return JsonResponse({"code": error.code, "message": error.message}, status=409)
+        if isinstance(error, PermissionPending):
+            raise
         messages.error(request, error.message)
     else:
         if by_script:

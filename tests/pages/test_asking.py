@@ -92,11 +92,58 @@ def test_a_question_that_its_agent_did_not_live_to_hear_answered_is_closed_with_
     assert refused.json()["code"] == "token_revoked"
 
 
+def test_answered_question_leaves_a_card_with_choice_and_person(ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks("p1", title="Push to <main>"))
+    form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(page(ada, session))}
+    ada.post(f"{path_of(session)}answer/", form)
+    hear(session, {"kind": "permission.resolved", "permission_id": "p1", "option_id": "allow"})
+    message = session.messages.get(role="status")
+    told = message.payload["permission"]
+    assert (told["title"], told["option"], told["by"]) == ("Push to <main>", "Allow once", "ada")
+    html = page(ada, session)
+    card = html[html.index(f'id="m-{message.id}"') :]
+    card = card[: card.index("</li>")]
+    for said in ("Push to &lt;main&gt;", "Allow once", "ada", "<time"):
+        assert said in card
+    hear(session, {"kind": "turn.completed", "message_id": session.prompts.earliest("id").message_id})
+    assert f'id="m-{message.id}"' in page(ada, session), "it stays when the turn is over"
+
+
+def test_prompt_over_an_open_question_is_confirmed_first(ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks("p1", title="Push to main"))
+    form = {"message_id": "m2", "text": "Something <else>."}
+    asked = ada.post(f"{path_of(session)}prompt/", form)
+    assert asked.status_code == 409
+    assert "The agent is waiting for your answer" in asked.text
+    assert "Something &lt;else&gt;." in asked.text, "the text is not lost"
+    told = ada.post(f"{path_of(session)}prompt/", form, headers={"Accept": "application/json"})
+    assert (told.status_code, told.json()["code"]) == (409, "permission_pending")
+    assert not session.prompts.filter(message_id="m2").exists()
+    assert session.permissions.get().state == "pending"
+    assert not session.intents.filter(kind="cancel").exists()
+
+    ada.post(f"{path_of(session)}prompt/", form | {"ends_permission": "1"})
+    assert session.prompts.filter(message_id="m2").exists()
+    assert session.intents.filter(kind="cancel").exists()
+
+
+def test_prompt_behind_an_answered_question_needs_no_confirmation(ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, asks("p1"))
+    form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(page(ada, session))}
+    ada.post(f"{path_of(session)}answer/", form)
+    ada.post(f"{path_of(session)}prompt/", {"message_id": "m2", "text": "Then the docs."})
+    assert session.prompts.filter(message_id="m2").exists()
+
+
 def test_a_question_that_a_new_message_has_overruled_takes_no_answer(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1"))
     assert 'name="resume_token"' in page(ada, session)
-    ada.post(f"{path_of(session)}prompt/", {"message_id": "m2", "text": "Something else."})
+    form = {"message_id": "m2", "text": "Something else.", "ends_permission": "1"}
+    ada.post(f"{path_of(session)}prompt/", form)
     html = page(ada, session)
     assert 'name="resume_token"' not in html
     assert "A new message came instead of an answer" in html

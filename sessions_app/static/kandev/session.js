@@ -5,6 +5,7 @@ import "./changes.js";
 import "./files.js";
 import "./terminal.js";
 import { append, showMessage } from "./conversation.js";
+import * as draft from "./draft.js";
 import { keepLive } from "./live.js";
 import { partsOf } from "./parts.js";
 import { tellPresence } from "./presence.js";
@@ -20,6 +21,7 @@ const EVERY = 1000;
 const EVERY_WITH_SOCKET = 10000;
 const AFTER_NEWS = 50;
 const AFTER_TEXT = 800; // it is shown already, but not yet as Markdown
+const PATIENCE = 30000; // for an answer to what the reader asks
 const HIDDEN = 250; // no pictures are made of a page that nobody sees
 
 const page = document.getElementById("session");
@@ -101,7 +103,7 @@ function announce() {
 
 async function send(action, body) {
   body.set("csrfmiddlewaretoken", composer.elements.csrfmiddlewaretoken.value);
-  const response = await fetch(action, { method: "POST", body, headers: { Accept: "application/json" }, redirect: "manual" });
+  const response = await fetch(action, { method: "POST", body, headers: { Accept: "application/json" }, redirect: "manual", signal: AbortSignal.timeout(PATIENCE) });
   if (response.status === 403) return { message: "This is not for you to do, or you have logged in anew: reload the page." };
   const isTold = response.status === 409 || response.headers.has("Retry-After"); // the server says itself what is wrong
   if (!response.ok && !isTold) throw new Error(String(response.status));
@@ -141,21 +143,31 @@ document.addEventListener("submit", async (event) => {
 
 composer.addEventListener("submit", async (event) => {
   event.preventDefault();
-  const { text, message_id: messageId } = composer.elements;
+  if (draft.isOnItsWay()) return;
+  draft.sending();
   try {
-    const answer = await send(composer.action, new FormData(composer));
+    const answer = await sendPrompt(new FormData(composer));
     tell(answer.message ?? "");
+    draft.settled({ nextId: answer.next_message_id, wasRefused: true });
     if (answer.next_message_id) {
-      messageId.value = answer.next_message_id;
-      text.value = "";
       mayStart = false;
       reading.follow();
     }
   } catch {
+    draft.settled();
     tell("The server did not answer. Your text is still here; sending it again is safe, it is delivered once.");
   }
   live.soon();
 });
+
+// A prompt to an agent that waits for a permission ends its turn: only where the reader wants that.
+async function sendPrompt(body) {
+  const answer = await send(composer.action, body);
+  if (answer.code !== "permission_pending") return answer;
+  if (!confirm(`${answer.message}\n\nSend anyway?`)) return {};
+  body.set("ends_permission", "1");
+  return send(composer.action, body);
+}
 
 composer.elements.text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -172,6 +184,7 @@ socket = listen({
 
 showLocalTimes(document);
 workspaceIs(page.dataset.workspace);
+draft.begin();
 reading.begin();
 tabs.begin();
 if (!isPast && !location.hash && list.childElementCount) reading.toEnd();

@@ -10,6 +10,8 @@ from executors_app.agentctl.protocol import Kind
 from sessions_app.domain.states import PROMPT, SESSION, WORK
 from sessions_app.domain.usage import figures_of
 from sessions_app.models import Draft, PermissionRequest, Prompt, waits
+from sessions_app.services.permissions import name_of
+from sessions_app.services.tokens import of_permissions
 from sessions_app.supervisor.ingest.conversation import Conversation
 from sessions_app.supervisor.ingest.interruptions import agent_left, interrupt
 from sessions_app.supervisor.start import receipts
@@ -17,6 +19,8 @@ from sessions_app.supervisor.start.outcomes import lose_conversation
 from sessions_app.supervisor.turns.retries import plan_retry, say_failure
 
 Line = Mapping[str, Any]
+TITLE_LIMIT = 500
+"""Characters of an agent's words that an answered permission repeats."""
 UNWRITABLE = "unwritable"
 """Kind of what stands for a line that could not be written; ``was`` is its own."""
 FIELD_TYPES: dict[str, Any] = {
@@ -162,11 +166,24 @@ def _permission_settled(state: str) -> Callable[[Fold, Line], None]:
             option_id=asked.option_id,
             reason=str(line.get("reason", "")),
         )
+        if state == "resolved":
+            _keep_answer(fold, asked)
         waits.revoke(draft, str(line.get("reason") or state), wait_id=asked.id)
         if draft.open_turn is not None and not draft.session.permissions.filter(state="pending").exists():
             draft.move_run("resume")
 
     return settle
+
+
+def _keep_answer(fold: Fold, asked: PermissionRequest) -> None:
+    """Leave in the conversation what was asked, what was chosen and who chose it."""
+    token = of_permissions([asked]).get(asked.id)
+    who = token.consumed_by.get_username() if token and token.consumed_by else ""
+    title = str(asked.tool_call.get("title") or "Do something")[:TITLE_LIMIT]
+    option = name_of(asked, asked.option_id)[:TITLE_LIMIT]
+    told = {"permission_id": asked.id, "title": title, "option_id": asked.option_id, "option": option, "by": who}
+    fold.conversation.finish_text()
+    fold.conversation.add("status", f"Permission answered: {title} – {option}", permission=told)
 
 
 def _turn_ended(move: str) -> Callable[[Fold, Line], None]:
