@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,11 +13,10 @@ from django.db.models import QuerySet
 
 from sessions_app.models import RecoverySweep, SweepOutcome, SweepRequest, TaskSession, wakeups
 from sessions_app.services.catalogue import SECRETS
-from sessions_app.services.last_restart import STARTS, receipts_since
+from sessions_app.services.sweep_results import SKIPPED, UNDER_WAY, results_of
 
 _SECRETS: Final = tuple(f"session__{name}" for name in SECRETS)
-SKIPPED: Final = "skipped"
-UNDER_WAY: Final = "under_way"
+__all__ = ["SKIPPED", "UNDER_WAY", "Found", "Wanted", "ask_for_sweep", "counts_of", "outcomes_of", "report_for"]
 
 
 def ask_for_sweep(by: Any, *, dry_run: bool = False, sessions: Iterable[uuid.UUID] = ()) -> SweepRequest:
@@ -47,25 +47,29 @@ class Found:
     """Each with its kind of receipt, ``under_way`` or ``skipped``."""
     count: int
     """Of those that fit."""
-    total: int
-    """Of all that the user may see."""
+    counts: Mapping[str, int]
+    """By result, of all that the user may see."""
+
+    @property
+    def total(self) -> int:
+        """How many the user may see."""
+        return sum(self.counts.values())
 
 
 def outcomes_of(user: Any, sweep: RecoverySweep, wanted: Wanted, *, start: int, limit: int) -> Found:
     """The rows of ``sweep`` that fit, from the number ``start`` on; a constant number of queries."""
     mine = SweepOutcome.objects.visible_to(user).filter(sweep=sweep)
-    told = list(mine.order_by("id").values_list("id", "session_id", "observed", "agent_action", "receipt_kind"))
-    later = receipts_since(user, sweep, [one[1] for one in told if one[3] in STARTS and not one[4]])
-    came = {row: _came_to(session, action, kind, later) for row, session, _, action, kind in told}
+    told = results_of(user, [sweep])[sweep.id]
+    came = {one.row: one.kind for one in told}
     fits = _named(mine, wanted.text) if wanted.text else None
     chosen = [
-        row
-        for row, _, observed, _, _ in told
-        if wanted.seen in ("", observed) and wanted.came in ("", came[row]) and (fits is None or row in fits)
+        one.row
+        for one in told
+        if wanted.seen in ("", one.observed) and wanted.came in ("", one.kind) and (fits is None or one.row in fits)
     ]
     shown = mine.select_related("session__task", "session__agent_profile").defer(*_SECRETS)
     rows = shown.in_bulk(chosen[start : start + limit])
-    return Found([(rows[one], came[one]) for one in chosen[start : start + limit]], len(chosen), len(told))
+    return Found([(rows[one], came[one]) for one in chosen[start : start + limit]], len(chosen), Counter(came.values()))
 
 
 def _named(rows: QuerySet[SweepOutcome], text: str) -> set[int]:
@@ -75,12 +79,9 @@ def _named(rows: QuerySet[SweepOutcome], text: str) -> set[int]:
     return set(titled.values_list("id", flat=True))
 
 
-def _came_to(session_id: uuid.UUID, action: str, kind: str, later: Mapping[uuid.UUID, str]) -> str:
-    if kind:
-        return kind
-    if action == "reattach":
-        return "reattached"
-    return later.get(session_id, UNDER_WAY) if action in STARTS else SKIPPED
+def counts_of(user: Any, sweeps: Sequence[RecoverySweep]) -> dict[uuid.UUID, Mapping[str, int]]:
+    """How many of the user's sessions came to what, by sweep."""
+    return {key: Counter(one.kind for one in rows) for key, rows in results_of(user, sweeps).items()}
 
 
 def report_for(user: Any, asked: SweepRequest) -> list[dict[str, Any]]:

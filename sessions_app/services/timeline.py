@@ -6,13 +6,14 @@ Read page by page, newest first; a constant number of queries for each.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import F
+from django.db.models import F, QuerySet
 
+from executors_app.domain import Observed
 from sessions_app.models import ContinuityReceipt, Prompt, Run, SessionEvent, SweepOutcome, TaskSession
 
 PAGE: Final = 60
@@ -113,7 +114,8 @@ def _uuid(value: Any) -> uuid.UUID | None:
 
 def _prompts(session: TaskSession, events: Sequence[SessionEvent]) -> dict[str, Prompt]:
     ids = {str(event.payload["message_id"]) for event in events if event.payload.get("message_id")}
-    return {row.message_id: row for row in session.prompts.filter(message_id__in=ids)}
+    rows = session.prompts.filter(message_id__in=ids)
+    return {row.message_id: row for row in rows}
 
 
 def runs_between(session: TaskSession, since: datetime, until: datetime) -> list[Run]:
@@ -123,10 +125,29 @@ def runs_between(session: TaskSession, since: datetime, until: datetime) -> list
 
 
 def process_events(session: TaskSession, since: datetime, until: datetime) -> list[tuple[datetime, bool]]:
-    """When the agent's process came up (True) or was gone (False), oldest first."""
+    """When the agent's process came up (True) or was gone (False), oldest first.
+
+    A receipt is told once more when it is settled, maybe by the death of its agent: that is no sign of life.
+    """
     rows = session.events.filter(name__in=_PROCESS, at__gte=since, at__lte=until).order_by("seq")
-    told = rows.values_list("at", "name", "payload")[:RUNS]
-    return [(at, _is_up(name, payload)) for at, name, payload in told]
+    told = [(at, _is_up(name, payload)) for at, name, payload in _first_told(session, rows, since)]
+    found_dead = SweepOutcome.objects.filter(
+        session=session, observed=Observed.DEAD, sweep__started_at__gte=since, sweep__started_at__lte=until
+    )
+    looks = found_dead.order_by("sweep__started_at").values_list("sweep__started_at", flat=True)[:RUNS]
+    return sorted([*told, *((at, False) for at in looks)])
+
+
+def _first_told(
+    session: TaskSession, rows: QuerySet[SessionEvent], since: datetime
+) -> Iterator[tuple[datetime, str, Mapping[str, Any]]]:
+    earlier = session.receipts.filter(created_at__lt=since).values_list("id", flat=True)
+    seen = set(map(str, earlier))
+    for at, name, payload in rows.values_list("at", "name", "payload")[:RUNS]:
+        receipt = str(payload.get("receipt_id", ""))
+        if receipt not in seen or not receipt:
+            yield at, name, payload
+        seen.add(receipt)
 
 
 def _is_up(name: str, payload: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from sessions_app.domain.states import SessionState, WorkState
 from sessions_app.domain.status import DerivedStatus
 from sessions_app.models import TaskSession
 from sessions_app.services.board import SessionRow
-from sessions_app.views.wording import DERIVED, WORK_STATES, Word, state_word
+from sessions_app.views.wording import DERIVED, RECONNECTING, WORK_STATES, Word, state_word
 
 _SAID_BY_STATE: Final[Mapping[str, frozenset[str]]] = {
     SessionState.RUNNING: frozenset({DerivedStatus.RUNNING}),
@@ -31,7 +31,7 @@ _SILENT: Final = Word("Silent for long", "ask")
 def reason_word(session: TaskSession) -> Word:
     """Why a session (of ``with_marks``) needs somebody, in a word; else its state."""
     marks = (word for name, word in _MARKS if getattr(session, name))
-    return next(marks, state_word(session.state))
+    return next(marks, state_word(session.state, session.error_code))
 
 
 def session_chips(row: SessionRow) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def session_chips(row: SessionRow) -> dict[str, Any]:
         "chips": _chips(row) + marks,
         "needy": bool(marks)
         or getattr(session, "raised", False)
-        or (session.state == SessionState.ERROR and session.next_restart_at is None),
+        or (session.state == SessionState.ERROR and (session.next_restart_at is None)),
         "told": f"{state_word(session.state).text}; {DERIVED[DerivedStatus(row.derived)].text}; "
         f"{_work_word(session.work_state).text}",
     }
@@ -53,8 +53,8 @@ def session_chips(row: SessionRow) -> dict[str, Any]:
 
 def _chips(row: SessionRow) -> list[Word]:
     if row.looks_after:
-        return [Word("Looking after a restart", "busy")]
-    session, chips = row.session, [state_word(row.session.state)]
+        return [RECONNECTING]
+    session, chips = row.session, [state_word(row.session.state, row.session.error_code)]
     said = _SAID_BY_STATE.get(session.state, _REST)
     asks = row.derived == DerivedStatus.WAITING and getattr(session, "asks", False)
     if row.derived not in said and not asks:

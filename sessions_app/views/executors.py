@@ -90,6 +90,11 @@ class _Holders:
         self._alive = {row.boot_id: row for row in Supervisor.objects.alive()}
         self._here = identity.host_id()
 
+    @property
+    def has_looked(self) -> bool:
+        """Whether one of them has looked at everything since it was started."""
+        return any(row.swept_at for row in self._alive.values())
+
     def told(self) -> list[dict[str, Any]]:
         """The living supervisors, newest first."""
         return [{"row": row, "name": row.boot_id[:8], "host": self.host(row.host_id)} for row in self._alive.values()]
@@ -137,7 +142,9 @@ def _execution(row: ExecutorRunning, writable: Collection[int], holders: _Holder
     return {
         "execution": row,
         "session": row.session,
-        "word": executor_word(row.status, row.status_reason),
+        "word": executor_word(
+            row.status, row.status_reason, error_code=row.error_code, recovering=not holders.has_looked
+        ),
         "host": holders.host(row.host_id),
         "lease": holders.lease(row),
         "retry": retry_of(row, assess_session(row.session)) if may_retry else None,

@@ -105,7 +105,7 @@ def executors(request: HttpRequest) -> JsonResponse:
 @require_GET
 def sweeps(request: HttpRequest) -> JsonResponse:
     """The newest sweeps."""
-    return _parts(sweeps=render_to_string("sweeps_list.html", sweeps_page.sweeps_context()))
+    return _parts(sweeps=render_to_string("sweeps_list.html", sweeps_page.sweeps_context(request.user)))
 
 
 def _parts(**parts: str) -> JsonResponse:

@@ -21,7 +21,15 @@ from sessions_app.views.asking import permissions_shown, without_keys
 from sessions_app.views.banners import WORKSPACE, banner_of, buttons_of, retry_of
 from sessions_app.views.sentences import sentence
 from sessions_app.views.waits import waits_shown
-from sessions_app.views.wording import POLICIES, PROMPT_STATES, executor_word, receipt_word, session_word, spelled
+from sessions_app.views.wording import (
+    POLICIES,
+    PROMPT_STATES,
+    agent_word,
+    executor_word,
+    receipt_word,
+    session_word,
+    spelled,
+)
 
 RECEIPTS_SHOWN = 8
 PARTS = ("strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity")
@@ -52,7 +60,13 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "task": session.task,
         "status": status,
         "word": session_word(status),
-        "executor_word": executor_word(status["executor_status"], execution.status_reason if execution else ""),
+        "executor_word": executor_word(
+            status["executor_status"],
+            execution.status_reason if execution else "",
+            error_code=status["error_code"],
+            recovering=status["recovering"],
+        ),
+        "agent_word": agent_word(status),
         "banner": said,
         "sentence": sentence(status),
         "usage": usage.said(session.usage),
@@ -148,12 +162,12 @@ def _trusted_only(session: TaskSession) -> bool:
 
 def _ledger(session: TaskSession) -> dict[str, Any]:
     shown = (PromptState.QUEUED, PromptState.SENDING, PromptState.HELD, PromptState.INTERRUPTED)
-    rows = session.prompts.filter(state__in=shown, resent_as=None, continued_by=None)
+    rows = list(session.prompts.filter(state__in=shown, resent_as=None, continued_by=None))
     found: dict[str, list[dict[str, Any]]] = {"queue": [], "unsettled": []}
     for row in rows:
         waits = row.state in (PromptState.QUEUED, PromptState.SENDING)
         found["queue" if waits else "unsettled"].append({"prompt": row, "word": PROMPT_STATES[row.state]})
-    return found
+    return {**found, "is_silent": not rows and not session.messages.exists()}
 
 
 def evidence_facts(evidence: dict[str, Any]) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -17,6 +18,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from executors_app.domain import Observed
 from sessions_app.models import RecoverySweep, SweepOutcome, SweepRequest
 from sessions_app.services import sweeps as service
+from sessions_app.services.sweep_results import result_of
 from sessions_app.views.found import READS
 from sessions_app.views.timeline_words import why
 from sessions_app.views.wording import (
@@ -33,7 +35,7 @@ SHOWN: Final = 50
 ROWS_SHOWN: Final = 200
 BAR_WIDTH: Final = 100.0
 _TEXT_LIMIT: Final = 200
-_UNDER_WAY: Final = Word("still starting", "busy")
+_RESULTS: Final[Mapping[str, Word]] = {**OUTCOMES, service.UNDER_WAY: Word("still starting", "busy")}
 _SEEN: Final[Mapping[str, Word]] = {
     Observed.ALIVE: Word("Alive", "good"),
     Observed.DEAD: Word("Dead", "bad"),
@@ -46,7 +48,7 @@ _SEEN: Final[Mapping[str, Word]] = {
 def sweeps(request: HttpRequest) -> HttpResponse:
     """Show the newest sweeps; a POST of staff asks for another one, with ``dry_run`` for one that writes nothing."""
     if request.method in READS:
-        return render(request, "sweeps.html", sweeps_context())
+        return render(request, "sweeps.html", sweeps_context(request.user))
     if not request.user.is_staff:
         raise PermissionDenied
     asked = service.ask_for_sweep(request.user, dry_run=bool(request.POST.get("dry_run")))
@@ -54,11 +56,12 @@ def sweeps(request: HttpRequest) -> HttpResponse:
     return redirect("sweep-request", asked.id)
 
 
-def sweeps_context() -> dict[str, Any]:
-    """The newest sweeps, and whether one that was asked for is still to come."""
+def sweeps_context(user: Any) -> dict[str, Any]:
+    """The newest sweeps with what the user's sessions came to, and whether one that was asked for is still to come."""
     rows = list(RecoverySweep.objects.all()[: SHOWN + 1])
+    counts = service.counts_of(user, rows[:SHOWN])
     return {
-        "sweeps": [_shown(row) for row in rows[:SHOWN]],
+        "sweeps": [_shown(row, counts[row.id]) for row in rows[:SHOWN]],
         "older": len(rows) > SHOWN,
         "awaited": SweepRequest.objects.filter(done_at=None, dry_run=False).exists(),
     }
@@ -73,17 +76,17 @@ def sweep(request: HttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
     found = service.outcomes_of(request.user, row, wanted, start=(number - 1) * ROWS_SHOWN, limit=ROWS_SHOWN)
     query = {name: value for name, value in (("q", wanted.text), ("seen", wanted.seen), ("came", wanted.came)) if value}
     context = {
-        "told": _shown(row),
+        "told": _shown(row, found.counts),
         "rows": [_row(outcome, came) for outcome, came in found.rows],
         "count": found.count,
         "total": found.total,
         "wanted": wanted,
         "filtered": bool(query),
         "seen_choices": [(value, word.text) for value, word in _SEEN.items()],
-        "came_choices": [(kind, word.text) for kind, word in {**OUTCOMES, service.UNDER_WAY: _UNDER_WAY}.items()],
+        "came_choices": [(kind, word.text) for kind, word in _RESULTS.items()],
         "before": urlencode({**query, "page": number - 1}) if number > 1 else "",
         "behind": urlencode({**query, "page": number + 1}) if found.count > number * ROWS_SHOWN else "",
-        "older": _neighbour(row),
+        "older": _neighbour(request.user, row),
     }
     return render(request, "sweep.html", context)
 
@@ -93,7 +96,7 @@ def _wanted(request: HttpRequest) -> service.Wanted:
     return service.Wanted(
         text=request.GET.get("q", "").replace("\0", "").strip()[:_TEXT_LIMIT],
         seen=seen if seen in _SEEN else "",
-        came=came if came in (*OUTCOMES, service.UNDER_WAY) else "",
+        came=came if came in _RESULTS else "",
     )
 
 
@@ -102,10 +105,10 @@ def _page(request: HttpRequest) -> int:
     return max(int(given), 1) if given.isascii() and given.isdigit() and len(given) < 6 else 1
 
 
-def _neighbour(row: RecoverySweep) -> dict[str, Any] | None:
+def _neighbour(user: Any, row: RecoverySweep) -> dict[str, Any] | None:
     """The sweep before this one for the same reason, to compare it with."""
     earlier = RecoverySweep.objects.filter(trigger=row.trigger, started_at__lt=row.started_at).first()
-    return _shown(earlier) if earlier else None
+    return _shown(earlier, service.counts_of(user, [earlier])[earlier.id]) if earlier else None
 
 
 @never_cache
@@ -118,14 +121,14 @@ def requested(request: HttpRequest, request_id: uuid.UUID) -> HttpResponse:
 
 def requested_context(user: Any, row: SweepRequest) -> dict[str, Any]:
     """Its progress; once it is done, its counts and the rows of the user's teams."""
-    report = row.report or {}
-    counts = {kind: int(report.get("outcomes", {}).get(kind, 0)) for kind in OUTCOMES}
+    report, rows = row.report or {}, service.report_for(user, row)
+    counts = Counter(result_of(one) for one in rows)
     return {
         "asked": row,
         "done": row.done_at is not None,
         "report": report,
         "shown": {**_counted(counts), "bar": _bar(counts)},
-        "rows": [_report_row(one) for one in service.report_for(user, row)[:ROWS_SHOWN]],
+        "rows": [_report_row(one) for one in rows[:ROWS_SHOWN]],
     }
 
 
@@ -138,8 +141,7 @@ def _report_row(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shown(row: RecoverySweep) -> dict[str, Any]:
-    counts = {kind: int(row.outcomes.get(kind, 0)) for kind in OUTCOMES}
+def _shown(row: RecoverySweep, counts: Mapping[str, int]) -> dict[str, Any]:
     return {
         "sweep": row,
         "trigger": SWEEP_TRIGGERS.get(row.trigger, row.trigger),
@@ -149,7 +151,7 @@ def _shown(row: RecoverySweep) -> dict[str, Any]:
 
 
 def _counted(counts: Mapping[str, int]) -> dict[str, Any]:
-    told = [(count, OUTCOMES[kind], kind) for kind, count in counts.items() if count]
+    told = [(counts[kind], word, kind) for kind, word in _RESULTS.items() if counts.get(kind)]
     return {
         "outcomes": told,
         "summary": ", ".join(f"{count} {word.text}" for count, word, _ in told) or "nothing to look at",
@@ -159,16 +161,16 @@ def _counted(counts: Mapping[str, int]) -> dict[str, Any]:
 def _bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
     """The counts as parts of a bar: tone, start and width, in units of the drawing."""
     total, at, parts = sum(counts.values()), 0.0, []
-    for kind, count in counts.items():
-        if count:
+    for kind, word in _RESULTS.items():
+        if count := counts.get(kind):
             width = BAR_WIDTH * count / total
-            parts.append({"tone": OUTCOMES[kind].tone, "x": f"{at:.2f}", "width": f"{width:.2f}"})
+            parts.append({"tone": word.tone, "x": f"{at:.2f}", "width": f"{width:.2f}"})
             at += width
     return parts
 
 
 def _row(outcome: SweepOutcome, came: str) -> dict[str, Any]:
-    told = None if came == service.SKIPPED else _UNDER_WAY if came == service.UNDER_WAY else receipt_kind_word(came)
+    told = None if came == service.SKIPPED else _RESULTS.get(came) or receipt_kind_word(came)
     return {
         "outcome": outcome,
         "session": outcome.session,

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from sessions_app.models import ContinuityReceipt, SessionEvent, SweepOutcome, TaskSession
+from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOutcome, TaskSession
 from sessions_app.services import timeline as story
 from sessions_app.views.found import find_session
 from sessions_app.views.session_state import evidence_facts
@@ -79,21 +79,29 @@ def _with_days(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _event_entry(event: SessionEvent, page: story.Page, first: uuid.UUID | None) -> dict[str, Any]:
     receipt = page.receipts.get(str(event.payload.get("receipt_id", "")))
-    word = _receipt(receipt, first) if receipt else event_words(event.name, event.payload)
     prompt = page.prompts.get(str(event.payload.get("message_id", "")))
+    told = event.payload if prompt is None else {"settled_by": _settled_by(prompt), **event.payload}
+    word = _receipt(receipt, first) if receipt else event_words(event.name, told)
     begins = event.name in ("session.run.started", "session.prompt.held", "session.prompt.interrupted")
     facts = evidence_facts(receipt.evidence) if receipt else []
-    told = {name: value for name, value in event.payload.items() if name not in _HIDDEN}
+    shown = {name: value for name, value in event.payload.items() if name not in _HIDDEN}
     return {
         "at": event.at,
         "seq": event.seq,
         "kind": "receipt" if event.name == "session.receipt" else event.name.split(".")[1],
         "word": word,
         "excerpt": prompt.text[:_EXCERPT] if prompt and begins else "",
-        "evidence": [("line of the log", str(event.seq)), *evidence_facts(told), *facts],
+        "evidence": [("line of the log", str(event.seq)), *evidence_facts(shown), *facts],
         "conversation": event.seq if event.name.startswith("session.run.") else None,
         "sweep": None,
     }
+
+
+def _settled_by(prompt: Prompt) -> str:
+    """Which new prompt has settled an unfinished one; empty: a person dismissed it."""
+    if prompt.continued_by_id:
+        return "continued"
+    return "resent" if prompt.resent_as_id else ""
 
 
 def _receipt(receipt: ContinuityReceipt, first: uuid.UUID | None) -> Word:

@@ -17,6 +17,10 @@ _INTERRUPTED: Final[Mapping[str, str]] = {
     "wait_timeout": "Nobody answered in time, so the wait is over",
     "agent_gone": "The agent’s process ended in the middle of the turn",
 }
+_SETTLED: Final[Mapping[str, str]] = {
+    "continued": "An unfinished prompt is continued by a new one",
+    "resent": "An unfinished prompt was sent again as a new one",
+}
 _GAPS: Final[Mapping[str, str]] = {
     "new_epoch": "the agent’s own record was begun anew",
     "lines_missing": "lines of the agent’s record are missing",
@@ -108,7 +112,9 @@ _WORDS: Final[Mapping[str, Word | Callable[[Payload], Word]]] = {
     "session.prompt.interrupted": Word(
         "The prompt of that turn is not finished. It is shown to you, and not sent again by itself", "ask"
     ),
-    "session.prompt.dismissed": Word("An unfinished prompt was dismissed", "off"),
+    "session.prompt.dismissed": lambda told: Word(
+        _SETTLED.get(str(told.get("settled_by", "")), "An unfinished prompt was dismissed"), "off"
+    ),
     "session.prompt.overdue": Word("A prompt has waited too long for an agent; it stays in the queue", "ask"),
 }
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from executors_app.domain import ExecutorStatus
 from sessions_app.domain.attention import AttentionKind
+from sessions_app.domain.recovery_decisions import UNREACHABLE
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import SessionState, TaskState, WorkState
 from sessions_app.domain.status import DerivedStatus
@@ -49,6 +50,8 @@ EXECUTOR_STATUSES: Final[Mapping[str, Word]] = {
     ExecutorStatus.ERROR: Word("Error", "bad"),
     ExecutorStatus.STOPPED: Word("Stopped", "off"),
 }
+RECONNECTING: Final = Word("Reconnecting", "busy")
+UNKNOWN: Final = Word("Unknown", "ask")
 _STOPPED_BECAUSE: Final[Mapping[str, Word]] = {
     "idle": Word("Asleep", "off"),
     "new": Word("Not started", "off"),
@@ -133,6 +136,11 @@ _RECEIPTS: Final[Mapping[str, Word]] = {
     "fresh": Word("Started fresh: the agent knows nothing of what was said before", "ask"),
     "failed": Word("Could not be resumed", "bad"),
 }
+_NOT_STARTED: Final[Mapping[str, Word]] = {
+    "program_missing": Word("Not started: the agent’s program is not installed", "bad"),
+    "auth_required": Word("Not started: the agent is not logged in", "bad"),
+}
+FIRST_FAILED: Final = Word("Could not be started", "bad")
 _VERIFIED: Final[Mapping[str, str]] = {
     "same_process": "verified",
     "replay": "verified by what it replayed",
@@ -182,6 +190,8 @@ def receipt_word(receipt: ContinuityReceipt, *, is_first: bool = False, said_bef
         if not said_before:
             return NOTHING_SAID_BEFORE
     word = _RECEIPTS.get(receipt.kind, Word(receipt.kind))
+    if receipt.kind == "failed":
+        return _NOT_STARTED.get(receipt.reason) or (FIRST_FAILED if is_first or not said_before else word)
     if receipt.kind in _NOTHING_TO_VERIFY:
         return word
     tone = word.tone if receipt.verified not in ("none", "pending") else "ask"
@@ -203,7 +213,8 @@ def session_word(status: Mapping[str, Any]) -> Word:
     """What a session is up to, from its status: the first that holds, else its state."""
     state, wait = status["state"], status["wait"]
     words = (
-        (status["recovering"], Word("Looking after a restart", "busy")),
+        (status["recovering"], RECONNECTING),
+        (status["error_code"] == UNREACHABLE, UNKNOWN),
         (status["pending_permissions"], Word("Asks for permission", "ask")),
         (wait and wait["kind"] != WaitKind.PERMISSION, Word("Waits for the outside", "calm")),
         (status["start_wait"], Word("Waits for its turn", "busy")),
@@ -220,13 +231,31 @@ def session_word(status: Mapping[str, Any]) -> Word:
     return next((word for holds, word in words if holds), state_word(state))
 
 
-def state_word(state: str) -> Word:
-    """A session's state; one that nobody knows is shown as it is."""
+def agent_word(status: Mapping[str, Any]) -> Word:
+    """Whether a session's agent is up, from its status, as far as that can be known now."""
+    if status["recovering"]:
+        return RECONNECTING
+    if status["error_code"] == UNREACHABLE:
+        return UNKNOWN
+    return Word("Running", "good") if status["is_agent_running"] else Word("Not running", "off")
+
+
+def state_word(state: str, error_code: str = "") -> Word:
+    """A session's state; one that nobody knows is shown as it is, and nobody knows it of one that does not answer."""
+    if error_code == UNREACHABLE:
+        return UNKNOWN
     return SESSION_STATES.get(state, Word(state, "bad"))
 
 
-def executor_word(status: str, reason: str) -> Word:
-    """The status of an execution; why it is stopped where that has a word."""
+def executor_word(status: str, reason: str, *, error_code: str = "", recovering: bool = False) -> Word:
+    """The status of an execution; why it is stopped where that has a word.
+
+    ``recovering``: nobody has looked since the control plane was started.
+    """
+    if recovering and status in (ExecutorStatus.STARTING, ExecutorStatus.READY):
+        return RECONNECTING
+    if error_code == UNREACHABLE:
+        return UNKNOWN
     if status == ExecutorStatus.STOPPED and reason in _STOPPED_BECAUSE:
         return _STOPPED_BECAUSE[reason]
     return EXECUTOR_STATUSES.get(status, Word(status))

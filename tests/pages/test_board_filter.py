@@ -120,7 +120,7 @@ def test_the_chips_of_a_session_say_its_state_and_what_that_leaves_out(how: str,
 def test_until_somebody_has_looked_after_a_restart_nothing_is_claimed(ada: Client, world: World) -> None:
     world.running_session()
     Supervisor.objects.update(swept_at=None)
-    assert "Looking after a restart" in ada.get("/").text
+    assert "Reconnecting" in ada.get("/").text
 
 
 def ask_count(client: Client, path: str) -> int:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from executors_app.models import ExecutorRunning
-from sessions_app.models import LoginLink, TaskSession
+from sessions_app.models import LoginLink, TaskSession, writing
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, asks, first_prompt, hear, make_world, path_of, supervise
 from tests.waiting import eventually
@@ -96,10 +96,30 @@ def test_a_server_that_goes_away_is_waited_for(visit: Any, world: World) -> None
 
     page.route("**/live/**", answer)
     expect(page.get_by_text("Reconnecting…")).to_be_visible()
+    expect(page.locator(".strip > div:not(.wide) .pill")).to_have_text(["Reconnecting"] * 3)
     hear(session, {"kind": "message.agent", "text": "Said meanwhile."})
     away = False
     expect(page.get_by_text("Said meanwhile.")).to_be_visible(timeout=10_000)
     expect(page.get_by_text("Reconnecting…")).to_be_hidden()
+    expect(page.locator(".strip > div:not(.wide) .pill")).to_have_text(["Working", "Ready", "Running"])
+
+
+def test_page_follows_the_agent_again_after_a_resume(visit: Any, world: World) -> None:
+    session = world.running_session()
+    hear(session, {"kind": "message.agent", "text": "word\n\n" * 200})
+    hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+    with writing(session.id) as draft:
+        draft.move_executor("stop")
+        draft.set(launch_id="", policy="manual")
+    ExecutorRunning.objects.update(resume_token="t")
+    page = visit().open(path_of(session))
+    page.get_by_role("button", name="Resume session").click()
+    expect(page.get_by_role("button", name="Resume session")).to_be_hidden()
+    for text in ("I am back. " * 300, "And I go on. " * 300):
+        hear(session, {"kind": "message.agent", "text": text})
+        expect(page.get_by_text(text[:10]).last).to_be_attached()
+        expect(page.locator("#to-end")).to_be_hidden()
+        expect(page.locator("#send")).to_be_in_viewport()
 
 
 def test_a_text_that_could_not_be_sent_is_kept_and_sent_once(visit: Any, world: World) -> None:

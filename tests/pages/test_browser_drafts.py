@@ -56,7 +56,11 @@ def test_words_written_during_a_slow_answer_stay(visit: Any, world: World) -> No
     session = world.running_session()
     page = visit().open(path_of(session))
     held: list[Route] = []
-    page.route("**/prompt/", lambda route: held.append(route))
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/prompt/", hold)
     composer = page.get_by_label("Your prompt")
     composer.press_sequentially("First.")
     with page.expect_request("**/prompt/"):

@@ -115,7 +115,7 @@ def test_until_the_sweep_is_over_nothing_is_claimed(ada: Client, world: World) -
     session = world.running_session()
     Supervisor.objects.update(swept_at=None)
     answer = live(ada, session)
-    assert "Looking after a restart" in answer["parts"]["strip"]
+    assert "Reconnecting" in answer["parts"]["strip"]
     assert "The server has just started" in answer["parts"]["banner"]
     assert not answer["start_on_open"]
 

@@ -18,7 +18,10 @@ def test_before_the_first_sweep_it_says_so(ada: Client, world: World) -> None:
 
 
 def test_a_sweep_tells_its_trigger_its_time_and_what_it_came_to(ada: Client, world: World) -> None:
-    sweep = make_sweep(reattached=3, failed=1, skipped=0)
+    sweep = make_sweep()
+    for _ in range(3):
+        sweep.rows.create(session=world.session(), observed="alive", rule="alive_same_agent", agent_action="reattach")
+    sweep.rows.create(session=world.session(), observed="dead", rule="gave_up", receipt_kind="failed")
     html = ada.get("/sweeps/").text
     assert f"/sweeps/{sweep.id}/" in html
     assert "At the start of a supervisor" in html
@@ -39,6 +42,31 @@ def test_a_sweep_shows_the_rows_of_the_own_teams_alone(ada: Client, bob: Client,
         assert words in mine
     assert path_of(session) not in theirs
     assert "None of your teams’ sessions" in theirs
+
+
+FAILURES = [
+    {"rule": "worktree_missing", "session_state": "ERROR", "error_message": "The worktree is gone."},
+    {"rule": "gave_up", "session_state": "FAILED", "error_message": "Started 5 times without success."},
+    {"rule": "dead_resume_now", "session_state": "WAITING_FOR_INPUT", "receipt_kind": "failed"},
+]
+
+
+def test_every_count_of_a_sweep_leads_to_as_many_rows(ada: Client, bob: Client, world: World) -> None:
+    sweep = make_sweep(failed=7, skipped=2)
+    for values in FAILURES:
+        sweep.rows.create(session=world.session(), observed="dead", **values)
+    damaged = {"rule": "damaged_row", "session_state": "ERROR?", "error_message": "Its state is unknown."}
+    sweep.rows.create(session=world.session(), observed="unknown", **damaged)
+    sweep.rows.create(session=world.session(), observed="alive", rule="alive_same_agent", agent_action="reattach")
+    sweep.rows.create(session=world.session(), observed="dead", rule="dead_resume_now", agent_action="resume")
+    for path in ("/sweeps/", f"/sweeps/{sweep.id}/", "/"):
+        counts = re.findall(rf'href="/sweeps/{sweep.id}/\?came=(\w+)">(\d+) ', ada.get(path).text)
+        shown = dict(counts) | ({"skipped": "1"} if path == "/" else {})  # the board leaves out what nothing came of
+        assert shown == {"failed": "3", "reattached": "1", "under_way": "1", "skipped": "1"}, path
+        for kind, count in counts:
+            rows = ada.get(f"/sweeps/{sweep.id}/?came={kind}").text.count('<th scope="row">')
+            assert rows == int(count), (path, kind)
+    assert "came=" not in bob.get("/sweeps/").text, "what he may not see is not counted for him"
 
 
 def test_a_start_that_ended_after_its_sweep_is_told_by_its_first_receipt(ada: Client, world: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from sessions_app.models import ContinuityReceipt, NewEvent, Run, TaskSession, append
+from executors_app.models import ExecutorRunning
+from sessions_app.models import ContinuityReceipt, NewEvent, RecoverySweep, Run, SessionEvent, TaskSession, append
 from sessions_app.services import timeline as story
 from sessions_app.views.strip import draw
 from sessions_app.views.timeline_words import event_words, why
@@ -148,6 +149,63 @@ def test_the_picture_shows_the_turns_and_the_looks_and_can_be_heard(ada: Client,
     assert 'role="img" aria-label="1 turn, 1 look after it"' in html
     assert re.search(r'<rect class="good" x="[\d.]+" y="36" width="[\d.]+"', html)
     assert re.search(r'<line class="ask" x1="[\d.]+"', html)
+
+
+def up(client: Client, session: TaskSession) -> list[tuple[float, float]]:
+    """Where the picture shows the agent as up: from, to."""
+    html = client.get(f"{path_of(session)}timeline/").text
+    bars = re.findall(r'<rect class="up" x="([\d.]+)" y="6" width="([\d.]+)"', html)
+    return [(float(x), float(x) + float(width)) for x, width in bars]
+
+
+def at(session: TaskSession, when: datetime, name: str, **payload: Any) -> None:
+    with transaction.atomic():
+        append(session.id, [NewEvent(name, payload, at=when)])
+
+
+def test_receipt_that_is_settled_after_death_shows_no_living_agent(ada: Client, world: World) -> None:
+    session, begun = world.session(), timezone.now() - timedelta(seconds=100)
+    receipt = str(session.receipts.create(kind="loaded", verified="pending", created_at=begun).id)
+    at(session, begun, "session.receipt", receipt_id=receipt, kind="loaded", verified="pending")
+    at(session, begun + timedelta(seconds=50), "session.run.interrupted", reason="agentctl_gone")
+    at(session, begun + timedelta(seconds=50), "session.receipt", receipt_id=receipt, kind="loaded", verified="none")
+    at(session, begun + timedelta(seconds=100), "session.agentctl_error", error_message="gone")
+    assert up(ada, session) == [(0.0, 500.0)]
+
+
+def test_idle_agent_that_a_sweep_found_dead_is_shown_as_dead(ada: Client, world: World) -> None:
+    session, begun = world.session(), timezone.now() - timedelta(seconds=100)
+    receipt = str(session.receipts.create(kind="loaded", verified="replay", created_at=begun).id)
+    at(session, begun, "session.receipt", receipt_id=receipt, kind="loaded", verified="replay")
+    sweep = make_sweep()
+    RecoverySweep.objects.update(started_at=begun + timedelta(seconds=25))
+    sweep.rows.create(session=session, observed="dead", rule="dead_resume_now", agent_action="resume")
+    back = str(session.receipts.create(kind="loaded", verified="replay", created_at=begun).id)
+    at(session, begun + timedelta(seconds=75), "session.receipt", receipt_id=back, kind="loaded", verified="replay")
+    at(session, begun + timedelta(seconds=100), "session.agent_exited", exit_code=1)
+    assert up(ada, session) == [(0.0, 250.0), (750.0, 1000.0)]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("continue", "An unfinished prompt is continued by a new one"),
+        ("resend", "An unfinished prompt was sent again as a new one"),
+        ("dismiss", "An unfinished prompt was dismissed"),
+    ],
+)
+def test_only_a_prompt_that_somebody_dismissed_is_called_so(how: str, words: str, ada: Client, world: World) -> None:
+    session = world.running_session()
+    hear(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
+    ExecutorRunning.objects.update(resume_token="t")
+    message_id = first_prompt(session).message_id
+    session.prompts.filter(message_id__startswith="continue:").delete()
+    session.prompts.filter(message_id=message_id).update(state="interrupted", continued_by=None)
+    SessionEvent.objects.filter(session=session, name="session.prompt.dismissed").delete()
+    ada.post(f"{path_of(session)}{how}/", {"message_id": message_id})
+    told = entries(ada, session)
+    assert f"{words}." in told
+    assert any("dismissed" in one for one in told) is (how == "dismiss")
 
 
 def test_what_an_agent_or_a_user_wrote_cannot_act_on_the_page(ada: Client, world: World) -> None:

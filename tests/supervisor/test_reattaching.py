@@ -49,6 +49,23 @@ def test_each_is_told_of_once_however_often_it_is_looked_at(living: list[TaskSes
     assert [session.receipts.get().evidence["generation"] for session in living] == [2] * 4
 
 
+def test_living_agents_were_seen_at_the_newest_look(living: list[TaskSession]) -> None:
+    before = timezone.now() - timedelta(hours=1)
+
+    def be_silent() -> None:
+        for session in living:
+            change(execution_of(session), last_seen_at=before)
+
+    async def look(core: Any) -> None:
+        await sweep(core, Scope("boot"), set())
+        await core.database(be_silent)
+        await sweep(core, Scope("reconcile"), set())
+
+    began = timezone.now()
+    with_core(look)
+    assert all((execution_of(session).last_seen_at or before) >= began for session in living)
+
+
 def test_another_supervisor_that_takes_them_over_says_so_again(living: list[TaskSession]) -> None:
     swept()
     for session in living:

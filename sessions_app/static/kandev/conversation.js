@@ -12,7 +12,7 @@ export function showMessage({ id, seq, updated_seq, html }) {
   const known = Number(shown?.dataset.updated ?? -1);
   if (known > updated_seq || (known === updated_seq && !("appended" in shown.dataset))) return false;
   const made = madeOf(html);
-  document.getElementById("silence").hidden = true;
+  document.getElementById("silence")?.remove();
   if (shown) {
     patch(shown, made);
     return false;

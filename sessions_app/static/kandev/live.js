@@ -12,6 +12,18 @@ function say(text) {
   connection.hidden = !text;
 }
 
+// What the pills say is not known while nobody answers: they say so, and afterwards again what they said.
+const STATUS = ".strip > div:not(.wide) .pill, .chips .pill, .rows:not(.places) > li > .pill";
+
+function doubt(word) {
+  for (const pill of document.querySelectorAll(STATUS)) {
+    const known = pill.dataset.known === undefined ? [pill.textContent, pill.className] : JSON.parse(pill.dataset.known);
+    [pill.textContent, pill.className] = word ? [word, "pill ask"] : known;
+    if (word) pill.dataset.known = JSON.stringify(known);
+    else delete pill.dataset.known;
+  }
+}
+
 // Up to half of it less, so that the pages of a restarted server do not all come at once.
 export function jittered(wait) {
   return wait * (1 - Math.random() / 2);
@@ -42,6 +54,7 @@ export function keepLive({ url, apply, every, back = () => {} }) {
     ended = true;
     clearTimeout(timer);
     say(text);
+    doubt("Unknown");
   }
 
   async function look() {
@@ -53,7 +66,10 @@ export function keepLive({ url, apply, every, back = () => {} }) {
     if (answer?.over) return end(answer.over);
     if (!answer) return later();
     say("");
-    if (failures) back();
+    if (failures) {
+      doubt("");
+      back();
+    }
     failures = 0;
     let more = false;
     try {
@@ -67,6 +83,7 @@ export function keepLive({ url, apply, every, back = () => {} }) {
   function later() {
     failures += 1;
     say("Reconnecting…");
+    doubt("Reconnecting");
     due = Infinity;
     soon(jittered(Math.min(FIRST_PAUSE * 1.5 ** failures, LONGEST_PAUSE)));
   }

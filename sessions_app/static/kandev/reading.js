@@ -11,7 +11,8 @@ const talk = document.getElementById("talk");
 const toEndBar = document.getElementById("to-end");
 const NEAR = 120;
 
-let follows = false; // the reader has just sent something, and wants to see what comes of it
+let follows = false; // the reader is at the end, or has just asked for something, and wants to see what comes of it
+let lastTop = 0;
 let isOwed = false;
 let news = 0;
 
@@ -32,7 +33,7 @@ function isAtEnd() {
 }
 
 export function toEnd() {
-  follows = false;
+  follows = true;
   isOwed = talk.hidden; // by a tab: then when it is shown
   if (isOwed) return;
   // Not scrollIntoView: that would also move the place from which the Tab key goes on.
@@ -53,6 +54,10 @@ function scrolled() {
   isAsked = true;
   requestAnimationFrame(() => {
     isAsked = false;
+    const isUp = window.scrollY < lastTop;
+    lastTop = window.scrollY;
+    if (isAtEnd()) follows = true;
+    else if (isUp) follows = false; // only the reader goes up; the end moves down by itself
     count(isAtEnd() ? -news : 0);
   });
 }
@@ -137,6 +142,9 @@ export function begin() {
   talk.addEventListener("pointerover", offerCopy);
   talk.addEventListener("focusin", offerCopy);
   talk.addEventListener("click", clicked);
+  talk.addEventListener("click", ({ target }) => target.closest("summary") && (follows = false));
+  // Messages get their real height when they are first drawn, after the page was moved to its end.
+  new ResizeObserver(() => follows && !talk.hidden && !isAtEnd() && toEnd()).observe(talk);
   toEndBar.firstElementChild.addEventListener("click", toEnd);
   whenShown("talk", () => isOwed && toEnd());
   window.addEventListener("scroll", scrolled, { passive: true });

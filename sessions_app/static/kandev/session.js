@@ -134,6 +134,7 @@ document.addEventListener("submit", async (event) => {
     const answer = await send(button.hasAttribute("formaction") ? button.formAction : form.action, body);
     tell(answer.message ?? "");
     if (answer.key_html) showKey(answer.key_html);
+    if (button.name === "mode" && !answer.message) reading.follow(); // the banner with "Resume session" is far above the end
   } catch {
     tell("The server did not answer. What you asked may or may not be on its way; the page will show it.");
   }

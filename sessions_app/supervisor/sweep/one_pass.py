@@ -13,15 +13,18 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from django.conf import settings
+from django.db import transaction
 from django.utils import timezone
 
 from executors_app import crash_points
 from executors_app.domain import ExecutionFacts, Observation, Observed
+from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
 from sessions_app.domain.acting import CAUSE, known
 from sessions_app.domain.acting import acting as known_as
 from sessions_app.domain.admission import Applicant
 from sessions_app.domain.recovery import Decision, SweepFacts, decide, postpone, starts
+from sessions_app.domain.resumability import SEEN_RECENTLY
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.start import admission
 from sessions_app.supervisor.sweep import looking
@@ -171,6 +174,24 @@ async def _sweep_runtime(acting: _Acting, name: str, rows: Sequence[Row], unknow
     unknown.update(item.row.place.id for item in decided if item.seen.observed is Observed.UNKNOWN)
     crash_points.reached("sweep.decided")
     await acting.act_on_all(decided)
+    await core.database(
+        _keep_last_seen, core.boot_id, [item for item in decided if item.seen.observed is Observed.ALIVE]
+    )
+
+
+def _keep_last_seen(me: str, alive: Sequence[Decided]) -> None:
+    """An idle agent says nothing for hours, but it was seen now; written where what is known is old, and it is ours.
+
+    The rows are locked in the order in which ingest locks several, else both would wait for each other.
+    """
+    now = timezone.now()
+    old = [item.row.stored.id for item in alive if now - _last_seen(item.row) >= SEEN_RECENTLY]
+    if not old:
+        return
+    with transaction.atomic():
+        rows = ExecutorRunning.objects.filter(id__in=old, owner=me)
+        list(rows.select_for_update(no_key=True).order_by("session_id").values_list("id"))
+        rows.update(last_seen_at=now)
 
 
 def _last_seen(row: Row) -> datetime:

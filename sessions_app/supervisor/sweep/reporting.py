@@ -11,10 +11,10 @@ from django.db import transaction
 from executors_app.domain import Observed
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.soundness import DAMAGED_ROW
-from sessions_app.domain.states import SessionState
 from sessions_app.domain.verification import ReceiptKind
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, TaskSession
 from sessions_app.models.bulk import insert_rows
+from sessions_app.services.sweep_results import OVERTAKEN, SKIPPED, UNDER_WAY, result_of
 from sessions_app.supervisor.sweep.acting import Outcome
 from sessions_app.supervisor.sweep.damage import Damaged
 from sessions_app.supervisor.sweep.one_pass import Decided, Sweep
@@ -37,7 +37,8 @@ def report(result: Sweep, boot_id: str) -> dict[str, Any]:
     sessions = [_row(item, result, states, statuses, receipts) for item in result.decided]
     counts = dict.fromkeys((*COUNTED, "skipped"), 0)
     for row in sessions:
-        counts[_came_to(row, result)] += 1
+        kind = result_of(row)
+        counts[SKIPPED if kind == UNDER_WAY else kind] += 1  # a start is counted once it has a receipt
     return {
         "sweep_id": str(result.sweep_id),
         "boot_id": boot_id,
@@ -49,17 +50,6 @@ def report(result: Sweep, boot_id: str) -> dict[str, Any]:
         "outcomes": {**counts, "skipped": counts["skipped"] + len(result.damaged)},
         "sessions": [*sessions, *map(_damaged_row, result.damaged)],
     }
-
-
-def _came_to(row: Mapping[str, Any], result: Sweep) -> str:
-    """What a row counts as: its receipt; without one an error, or an agent that was found up."""
-    outcome = result.outcomes.get(row["session_id"], Outcome())
-    if row["receipt_kind"]:
-        return str(row["receipt_kind"])
-    if outcome.error or row["session_state"] == SessionState.ERROR:
-        return ReceiptKind.FAILED
-    found = row["agent_action"] == "reattach" and not outcome.skipped
-    return ReceiptKind.REATTACHED if found else "skipped"
 
 
 def _receipts(result: Sweep) -> dict[str, ContinuityReceipt]:
@@ -93,7 +83,9 @@ def _row(
         "agent_action": decision.agent_action,
         "strategy": str(decision.strategy or ""),
         "receipt_kind": receipt.kind if receipt else outcome.receipt_kind,
-        "reason": (receipt.reason if receipt and receipt.kind == "failed" else "") or decision.reason,
+        "reason": (receipt.reason if receipt and receipt.kind == "failed" else "")
+        or decision.reason
+        or (OVERTAKEN if outcome.skipped and decision.agent_action == "reattach" else ""),
         "error_message": outcome.error or decision.error_message,
         "owner": item.row.stored.owner if decision.rule == "foreign_lease" else "",
         "duration_ms": outcome.duration_ms,
