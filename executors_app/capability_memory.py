@@ -25,6 +25,8 @@ CAPABILITIES: Final[Mapping[str, str]] = {LOAD: "session/load", RESUME: "session
 """Those by which an agent restores its own conversation, and what they are called."""
 FRESH: Final = timedelta(hours=1)
 """What was seen within it is not written again: thousands of starts at once must not wait for one row."""
+_NO_PROOF: Final = frozenset({"unproven", "pending", "none"})
+"""What a success is recorded with whose conversation nobody has seen (``kept_proof``)."""
 _TEXT_LIMIT: Final = 200
 _SAID_LIMIT: Final = 500
 _HOW: Final[Mapping[str, str]] = {
@@ -35,6 +37,8 @@ _HOW: Final[Mapping[str, str]] = {
     Shortfall.OTHER_CONVERSATION: "what it loaded was not the conversation of the log",
     Shortfall.NEW_CONVERSATION: "it opened a new conversation instead",
 }
+
+_BY_OUTCOME: Final[Mapping[str, str]] = {"loaded": LOAD, "resumed": RESUME}
 
 _OF_AGENT = Prepared(
     lambda kind, name, version: AgentCapability.objects.filter(agent_type=kind, agent_name=name, agent_version=version),
@@ -57,6 +61,10 @@ class Told:
     """How it is proven (``verified`` of the receipt), by capability."""
     broken: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """(Shortfall, the agent's own words), by capability."""
+    tried: str = ""
+    """The capability by which it took a conversation up; empty: none."""
+    replayed: bool = False
+    """It replayed what its user had said, of whatever conversation."""
 
 
 def told_of(
@@ -81,6 +89,8 @@ def told_of(
         claims={name: claims[name] for name in CAPABILITIES if isinstance(claims.get(name), bool)},
         kept={name: proof for name, proof in (kept or {}).items() if name in CAPABILITIES},
         broken={**unkept, **{name: (how, _words(said, secret)) for name, (how, said) in (broken or {}).items()}},
+        tried=_BY_OUTCOME.get(str(answer.get("outcome")), ""),
+        replayed=bool(answer.get("replayed_user_texts")),
     )
 
 
@@ -93,6 +103,17 @@ def agent_of(answer: Mapping[str, Any]) -> dict[str, str] | None:
 def recall(told: Told) -> dict[str, AgentCapability]:
     """What is remembered of this agent, by capability; one query."""
     return {row.capability: row for row in _OF_AGENT.all(told.agent_type, told.name, told.version)}
+
+
+def was_seen_to_replay(told: Told) -> bool:
+    """Whether an agent of this name and version has ever replayed a conversation in the way that it was asked now.
+
+    One without a name is not recognised: others without a name may be other agents. One query, or none.
+    """
+    if not told.tried or told.replayed or not told.name:
+        return False
+    row = recall(told).get(told.tried)
+    return row is not None and row.replayed_at is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +159,25 @@ def _take_in(row: AgentCapability, told: Told, claimed: bool, at: datetime) -> b
     fresh = row.last_seen_at is not None and at - row.last_seen_at < FRESH
     before = _gist(row)
     if proof := told.kept.get(row.capability):
-        row.kept_at, row.kept_proof = at, proof
+        if proof not in _NO_PROOF or row.kept_proof in ("", *_NO_PROOF) or is_broken(row):
+            row.kept_at, row.kept_proof = at, proof  # a success that shows nothing takes no proof away
     elif shortfall := told.broken.get(row.capability):
         row.broken_at, (row.broken_how, row.broken_said) = at, shortfall
+    if told.replayed and told.tried == row.capability:
+        row.replayed_at = at
     row.claimed, row.last_seen_at = claimed, at
     return not fresh or before != _gist(row)
 
 
 def _gist(row: AgentCapability) -> tuple[Any, ...]:
-    return (row.claimed, is_broken(row), row.broken_how, row.kept_at is not None)
+    return (
+        row.claimed,
+        is_broken(row),
+        row.broken_how,
+        row.kept_at is not None,
+        row.kept_proof,
+        row.replayed_at is not None,
+    )
 
 
 def remember(told: Told, judgement: Judgement) -> None:
@@ -157,6 +188,7 @@ def remember(told: Told, judgement: Judgement) -> None:
     for name in sorted(judgement.changed):
         row, seen = judgement.rows[name], ["claimed", "last_seen_at"]
         seen += ("kept_at", "kept_proof") if name in told.kept else ()
+        seen += ("replayed_at",) if told.replayed and told.tried == name else ()
         seen += ("broken_at", "broken_how", "broken_said") if name in told.broken else ()
         row.pk = uuid4()  # one that is there keeps its own
         AgentCapability.objects.bulk_create(
@@ -193,12 +225,14 @@ def is_refuted(row: AgentCapability) -> bool:
 
 
 def standing(row: AgentCapability) -> str:
-    """``not claimed``, ``claimed, not tried``, ``kept`` or ``not kept``."""
+    """``not claimed``, ``claimed, not tried``, ``unproven``, ``kept`` or ``not kept``."""
     if not row.claimed:
         return "not claimed"
     if is_broken(row):
         return "not kept"
-    return "kept" if row.kept_at else "claimed, not tried"
+    if row.kept_at is None:
+        return "claimed, not tried"
+    return "unproven" if row.kept_proof in _NO_PROOF else "kept"
 
 
 def explain(row: AgentCapability) -> str:
@@ -210,6 +244,8 @@ def explain(row: AgentCapability) -> str:
     if is_broken(row) and row.broken_at is not None:
         how = _HOW.get(row.broken_how, "it did not come")
         return f"{who} claims {what}, but did not keep it on {_day(row.broken_at)}: {how}."
+    if row.kept_at is not None and row.kept_proof in _NO_PROOF:
+        return f"{who} claims {what}, and reported success on {_day(row.kept_at)}; nothing has proven it."
     if row.kept_at is not None:
         return f"{who} claims {what}, and kept it on {_day(row.kept_at)}."
     return f"{who} claims {what}; it has not been tried."

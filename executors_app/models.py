@@ -143,6 +143,8 @@ class AgentCapability(models.Model):
     """When it last did what it claims."""
     kept_proof = models.CharField(max_length=16, blank=True)
     """``verified`` of the receipt: how far that was proven at the start."""
+    replayed_at = models.DateTimeField(null=True, blank=True)
+    """When it last replayed what its user had said; None: it was never seen to."""
     broken_at = models.DateTimeField(null=True, blank=True)
     """When it last did not; later than ``kept_at``: it does not keep the claim."""
     broken_how = models.CharField(max_length=32, blank=True)

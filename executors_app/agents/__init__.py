@@ -50,3 +50,8 @@ class AgentType:
     """None: the seed does not know it."""
     differs_from_seed: str = ""
     """Why ours is another; empty exactly where resume and history are the seed's."""
+
+    @property
+    def names_conversation(self) -> bool:
+        """Whether each turn names the conversation that it belongs to: command lines do, a turn of ACP does not."""
+        return self.driver.endswith("_cli")

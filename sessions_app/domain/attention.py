@@ -32,13 +32,15 @@ class AttentionKind(StrEnum):
     """The agent has been silent in its turn for long."""
     RECEIPT = "receipt"
     """A start has lost the conversation."""
+    UNPROVEN = "unproven"
+    """The agent says that it has its conversation, and nothing shows it."""
     IDLE = "idle"
     """It was at work and is at rest: needs a look."""
 
 
 STAFF_KINDS: Final = frozenset({AttentionKind.OWNER_LEFT})
 """What the team cannot settle by itself: staff see it whether or not they are in the team."""
-LOOK_KINDS: Final = frozenset({AttentionKind.IDLE, AttentionKind.RECEIPT})
+LOOK_KINDS: Final = frozenset({AttentionKind.IDLE, AttentionKind.RECEIPT, AttentionKind.UNPROVEN})
 """What is settled for a user by having seen it; the others want something to be done."""
 AT_REST_KINDS: Final = frozenset(
     {AttentionKind.IDLE, AttentionKind.ERROR, AttentionKind.OVERDUE, AttentionKind.STALLED, AttentionKind.OWNER_LEFT}
@@ -150,6 +152,17 @@ def receipt(receipt_id: str) -> Notice:
         "The agent started fresh and knows nothing of what was said before",
         "Its own conversation could not be taken up; the receipt has the evidence.",
         "Open the session: read the receipt, and tell the agent what it has to know.",
+    )
+
+
+def unproven(receipt_id: str) -> Notice:
+    """A start whose success nothing shows."""
+    return Notice(
+        AttentionKind.UNPROVEN,
+        f"unproven:{receipt_id}",
+        "It is not proven that the agent remembers this conversation",
+        "It reports success, but replayed none of the conversation. It may have all of it, or nothing.",
+        "Before you rely on its memory, ask it what your last request was.",
     )
 
 

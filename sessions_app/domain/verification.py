@@ -1,7 +1,9 @@
 """What a resume came to, and how far that is proven (rules, section 9).
 
-``resumed`` and ``injected`` are *pending* until the first turn proves or refutes them. A load that
-says success but replays something else is a contradiction: the user decides, the token stays.
+A load that says success but replays something else is a contradiction: the user decides, the token stays.
+One that replays nothing is *unproven*, because agents answer success for conversations that they have lost;
+where this agent has been seen to replay, it is a contradiction. An ACP turn names no conversation, so it
+proves nothing afterwards. What a turn can prove is *pending* until the first one with output.
 """
 
 from __future__ import annotations
@@ -35,7 +37,12 @@ class Verified(StrEnum):
 
     SAME_PROCESS = "same_process"
     REPLAY = "replay"
+    FIRST_TURN = "first_turn"
+    """A command line agent named this conversation in it; or it answered a prompt that carried the history."""
+    UNPROVEN = "unproven"
+    """The agent reports success, and nothing confirms or contradicts it."""
     AGENT_ECHO = "agent_echo"
+    """In receipts of earlier versions, for any completed turn; shown as unproven."""
     NONE = "none"
     PENDING = "pending"
 
@@ -73,7 +80,8 @@ def verify(
     replayed_user_texts: Sequence[str],
     last_completed_text: str | None,
     completed_turns: int,
-    type_replays: bool,
+    known_to_replay: bool,
+    names_conversation: bool,
     injected: bool,
 ) -> Verdict:
     """The verdict on a start that the agent called a success.
@@ -81,22 +89,23 @@ def verify(
     Args:
         strategy: What was asked for: native, history or fresh.
         outcome: What the agent answered.
-        replayed: Messages that a load replayed.
+        replayed: Messages that were replayed.
         replayed_user_texts: The last user texts among them, each possibly cut.
         last_completed_text: The user's text of the last completed turn by our journal.
         completed_turns: Completed turns by our journal.
-        type_replays: This agent type is known to replay the conversation on load.
+        known_to_replay: This agent replays its conversations: its type is known for it, or it was seen to.
+        names_conversation: Each turn of this agent names the conversation that it belongs to.
         injected: History is told with the next prompt.
     """
     if outcome == "created":
         return _created(strategy, injected)
-    if outcome == "resumed":
-        return Verdict(ReceiptKind.RESUMED, Verified.PENDING)
-    contradiction = contradicts(replayed_user_texts, last_completed_text, completed_turns, type_replays)
+    contradiction = contradicts(replayed_user_texts, last_completed_text, completed_turns, known_to_replay)
     if contradiction:
         return Verdict(ReceiptKind.FAILED, Verified.NONE, contradiction)
-    proven = replayed > 0 and bool(replayed_user_texts) and last_completed_text is not None
-    return Verdict(ReceiptKind.LOADED, Verified.REPLAY if proven else Verified.PENDING)
+    kind = ReceiptKind(outcome)
+    if replayed > 0 and replayed_user_texts and last_completed_text is not None:
+        return Verdict(kind, Verified.REPLAY)
+    return Verdict(kind, Verified.PENDING if names_conversation else Verified.UNPROVEN)
 
 
 def _created(strategy: str, injected: bool) -> Verdict:
@@ -119,15 +128,16 @@ def accepted(outcome: Outcome, contradiction: str) -> Verdict:
 
 
 def contradicts(
-    replayed_user_texts: Sequence[str], last_completed_text: str | None, completed_turns: int, type_replays: bool
+    replayed_user_texts: Sequence[str], last_completed_text: str | None, completed_turns: int, known_to_replay: bool
 ) -> str | None:
     """Why a replay cannot be the conversation of our journal; None where it can."""
     if replayed_user_texts:
         if last_completed_text is None or any(shows(text, last_completed_text) for text in replayed_user_texts):
             return None
         return "The conversation that the agent loaded does not hold the last completed request."
-    if completed_turns and type_replays:
-        return f"The agent loaded a conversation without messages; {completed_turns} turns were completed in it."
+    if completed_turns and known_to_replay:
+        turns = "1 turn was" if completed_turns == 1 else f"{completed_turns} turns were"
+        return f"The agent loaded a conversation without messages; {turns} completed in it."
     return None
 
 
@@ -141,15 +151,19 @@ def _normalised(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def after_first_turn(verdict: Verdict, expected_fingerprint: str, seen_fingerprint: str, *, failed: bool) -> Verified:
-    """What the first turn makes of a *pending* receipt; any other stays as it is.
+def after_first_turn(
+    verdict: Verdict, expected_fingerprint: str, seen_fingerprint: str, *, failed: bool, names_conversation: bool
+) -> Verified:
+    """What the first turn with output, or a failed one, makes of a *pending* receipt; any other stays as it is.
 
-    An agent that completes a turn and still names the same conversation has echoed it. A new name
-    is no refutation (some agents fork on resume), but no proof either.
+    A new name is no refutation (some agents fork on resume), but no proof either.
     """
     if verdict.verified is not Verified.PENDING:
         return verdict.verified
     if failed:
         return Verified.NONE
-    same = bool(expected_fingerprint) and expected_fingerprint == seen_fingerprint
-    return Verified.AGENT_ECHO if same or verdict.kind is ReceiptKind.INJECTED else Verified.NONE
+    if verdict.kind is ReceiptKind.INJECTED:
+        return Verified.FIRST_TURN
+    if not expected_fingerprint or expected_fingerprint != seen_fingerprint:
+        return Verified.NONE
+    return Verified.FIRST_TURN if names_conversation else Verified.UNPROVEN

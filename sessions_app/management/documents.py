@@ -33,7 +33,8 @@ says it does not have. Only the last of these, its own word, takes the claim fro
 consent to go on without; all of them are told where it is said how a session resumes. Another version begins anew: \
 what its predecessor could not resume is tried with it.
 - *Told history*: where it cannot, what was said so far is told with the next prompt.
-- *Known to replay*: a load that replays no user message then contradicts our journal, and a user decides.
+- *Known to replay*: a load that replays no user message then contradicts our journal, and a user decides. So it does \
+where an agent of this name and version has ever replayed anything; of any other agent it is *unproven*.
 - *Gone*: what it says when it no longer has the conversation. These words set its token aside, unless its own \
 `session/list` shows the conversation all the same. Of a type without such words a failed load does so if that list \
 has others and not this one. After any other failure the token stays and the load is tried again."""

@@ -93,6 +93,7 @@ def raise_item(draft: Draft, notice: Notice) -> bool:
     earlier = AttentionItem.objects.filter(key=notice.key).first()
     if earlier is not None and earlier.resolved_at is None:
         return False
+    draft.open_attention = None
     values: dict[str, Any] = {
         "kind": notice.kind,
         "what": notice.what[:300],
@@ -116,10 +117,13 @@ def resolve(
     draft: Draft, resolution: str, kinds: Collection[str] = ALL_KINDS, *, key: str = "", key_begins: str = ""
 ) -> int:
     """The open items of the session of these kinds, or with such a key, are true no longer; how many they were."""
-    of_kind = [one for one in _OPEN.all(draft.session.id) if one.kind in kinds and key in ("", one.key)]
+    if draft.open_attention is None:
+        draft.open_attention = list(_OPEN.all(draft.session.id))
+    of_kind = [one for one in draft.open_attention if one.kind in kinds and key in ("", one.key)]
     found = [one for one in of_kind if one.key.startswith(key_begins)]
     if not found:
         return 0
+    draft.open_attention = None
     now = timezone.now()
     AttentionItem.objects.filter(id__in=[one.id for one in found]).update(resolved_at=now, resolution=resolution[:64])
     for one in found:

@@ -23,6 +23,7 @@ from executors_app.prepared import Prepared
 from sessions_app.domain import acting, states
 from sessions_app.domain.attention import held_key
 from sessions_app.models import acts, derived, metric_count, noticing, waits
+from sessions_app.models.attention import AttentionItem
 from sessions_app.models.bulk import insert, update, update_rows
 from sessions_app.models.event import NewEvent, append_all
 from sessions_app.models.locking import locked, patience
@@ -71,6 +72,8 @@ class Draft:
     """What is written once the events have their seq, in the same transaction."""
     settled_prompts: list[str] = field(default_factory=list)
     """Prompts that are in doubt no longer, as the keys of their attention items."""
+    open_attention: list[AttentionItem] | None = None
+    """The open items of the session, once they were read and while they are as they were."""
     log_tail: str = ""
     """The end of the agent's log, set by whoever gives a session up; kept with what it raises."""
     at: datetime = field(default_factory=timezone.now)

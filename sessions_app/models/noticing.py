@@ -68,6 +68,18 @@ def _received(draft: Draft, event: NewEvent) -> None:
     if said.get("kind") == "fresh" and said.get("reason") not in (None, ASKED_FOR) and _had_a_conversation(draft):
         raise_item(draft, attention.receipt(said["receipt_id"]))
 
+    if said.get("kind") not in ("reattached", "workspace_only"):
+        _judge_memory(draft, said)
+
+
+def _judge_memory(draft: Draft, said: Mapping[str, Any]) -> None:
+    """Whether the agent remembers is asked of its newest start alone."""
+    is_unproven = said.get("verified") == "unproven" and said.get("kind") in ("resumed", "loaded")
+    if is_unproven and _had_a_conversation(draft):
+        raise_item(draft, attention.unproven(said["receipt_id"]))
+    else:
+        resolve(draft, "settled", kinds=(AttentionKind.UNPROVEN,))
+
 
 def _had_a_conversation(draft: Draft) -> bool:
     return bool(draft.session.runs.filter(state=RunState.COMPLETED).exists())

@@ -11,7 +11,7 @@ from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 
 RECEIPT_KINDS = ("reattached", "resumed", "loaded", "injected", "workspace_only", "fresh", "failed")
-VERIFIED = ("same_process", "replay", "agent_echo", "none", "pending")
+VERIFIED = ("same_process", "replay", "first_turn", "unproven", "agent_echo", "none", "pending")
 
 
 class ContinuityReceipt(TeamModel):
@@ -36,4 +36,9 @@ class ContinuityReceipt(TeamModel):
         ordering = ("-created_at", "id")
 
     def __str__(self) -> str:
-        return f"{self.kind} ({self.verified})"
+        return f"{self.kind} ({self.proof})"
+
+    @property
+    def proof(self) -> str:
+        """``verified`` as it is shown: earlier versions took any completed turn for an echo of the agent."""
+        return "unproven" if self.verified == "agent_echo" else self.verified

@@ -185,7 +185,7 @@ def receipt_json(receipt: ContinuityReceipt | None) -> dict[str, Any] | None:
     return {
         "id": str(receipt.id),
         "kind": receipt.kind,
-        "verified": receipt.verified,
+        "verified": receipt.proof,
         "strategy": receipt.strategy,
         "reason": receipt.reason,
         "evidence": receipt.evidence,

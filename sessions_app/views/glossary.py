@@ -37,8 +37,9 @@ _DERIVED: Final[Mapping[str, str]] = {
 }
 _RECEIPTS: Final[Mapping[str, str]] = {
     "reattached": "The same process went on working while the control plane was away. Nothing was lost.",
-    "resumed": "A new process took up the agent’s own conversation, without reading it out again.",
-    "loaded": "A new process read its conversation back; what it read was compared with the log.",
+    "resumed": "A new process says that it has the agent’s own conversation. Without a replay that stays unproven.",
+    "loaded": "A new process loaded its conversation. What it replays is compared with the log; without a replay "
+    "it is unproven that it remembers anything.",
     "injected": "The agent could not take its conversation up, so a new one was told what had been said.",
     "fresh": "The agent knows nothing of what was said before. Somebody chose that, or it was the first start.",
     "workspace_only": "The workspace is open: files, git, terminal. No agent runs in it.",

@@ -114,6 +114,7 @@ ATTENTION_KINDS: Final[Mapping[str, Word]] = {
     AttentionKind.WORKFLOW: Word("Workflow", "ask"),
     AttentionKind.STALLED: Word("Silent", "ask"),
     AttentionKind.RECEIPT: Word("Memory lost", "ask"),
+    AttentionKind.UNPROVEN: Word("Memory unproven", "calm"),
     AttentionKind.IDLE: Word("Needs a look", "calm"),
 }
 """What may need somebody, the most pressing first."""
@@ -144,10 +145,16 @@ FIRST_FAILED: Final = Word("Could not be started", "bad")
 _VERIFIED: Final[Mapping[str, str]] = {
     "same_process": "verified",
     "replay": "verified by what it replayed",
-    "agent_echo": "confirmed by the agent",
+    "first_turn": "its first turn showed it",
+    "unproven": "unproven",
     "pending": "not proven yet, the next turn will tell",
     "none": "not verified",
 }
+_UNPROVEN: Final[Mapping[str, str]] = {
+    "resumed": "Resumed: the agent says that it has its conversation",
+    "loaded": "Loaded: the agent says that it has its conversation",
+}
+"""No more than is known, where nothing shows that the agent has its context."""
 _NOTHING_TO_VERIFY: Final = frozenset({"workspace_only", "fresh", "failed"})
 
 
@@ -194,8 +201,11 @@ def receipt_word(receipt: ContinuityReceipt, *, is_first: bool = False, said_bef
         return _NOT_STARTED.get(receipt.reason) or (FIRST_FAILED if is_first or not said_before else word)
     if receipt.kind in _NOTHING_TO_VERIFY:
         return word
-    tone = word.tone if receipt.verified not in ("none", "pending") else "ask"
-    return Word(f"{word.text} ({_VERIFIED.get(receipt.verified, receipt.verified)})", tone)
+    proof = receipt.proof
+    if proof == "unproven":
+        return Word(f"{_UNPROVEN.get(receipt.kind, word.text)} ({_VERIFIED[proof]})", "calm")
+    tone = word.tone if proof not in ("none", "pending") else "ask"
+    return Word(f"{word.text} ({_VERIFIED.get(proof, proof)})", tone)
 
 
 def receipt_kind_word(kind: str) -> Word:

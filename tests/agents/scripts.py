@@ -34,15 +34,24 @@ def request(request_id: Any, method: str, params: Any) -> str:
     return json.dumps({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
 
 
-def agent(*, load: bool = False, resume: bool = False, also: Sequence[str] = (), **methods: list[Action]) -> Script:
+def agent(
+    *,
+    load: bool = False,
+    resume: bool = False,
+    also: Sequence[str] = (),
+    name: str = "scripted",
+    version: str = "",
+    **methods: list[Action],
+) -> Script:
     """A script; ``session_new`` is ``session/new``. What is not told goes well.
 
     ``also``: what it claims beside load and resume, ``list`` for instance.
     """
+    info = {"name": name, **({"version": version} if version else {})}
     of_sessions: dict[str, Any] = {name: {} for name in (*(["resume"] if resume else []), *also)}
     claims: dict[str, Any] = {"loadSession": load, "sessionCapabilities": of_sessions}
     script: dict[str, list[Action]] = {
-        "initialize": [result({"protocolVersion": 1, "agentCapabilities": claims, "agentInfo": {"name": "scripted"}})],
+        "initialize": [result({"protocolVersion": 1, "agentCapabilities": claims, "agentInfo": info})],
         "session/new": [result({"sessionId": SESSION})],
         "session/prompt": [result({"stopReason": "end_turn"})],
     }

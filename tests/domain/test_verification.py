@@ -24,7 +24,8 @@ DEFAULTS: dict[str, Any] = {
     "replayed_user_texts": (),
     "last_completed_text": ASKED,
     "completed_turns": 1,
-    "type_replays": True,
+    "known_to_replay": True,
+    "names_conversation": False,
     "injected": False,
 }
 
@@ -40,14 +41,16 @@ def loaded(*texts: str, **changes: Any) -> Verdict:
 @pytest.mark.parametrize(
     ("said", "kind", "verified"),
     [
-        (verdict("native", "resumed"), "resumed", "pending"),
+        (verdict("native", "resumed", known_to_replay=False), "resumed", "unproven"),
+        (verdict("native", "resumed", known_to_replay=False, names_conversation=True), "resumed", "pending"),
+        (verdict("native", "resumed", replayed=1, replayed_user_texts=[ASKED]), "resumed", "replay"),
         (loaded("Hello", ASKED), "loaded", "replay"),
         (loaded(ASKED, "and a later one that was interrupted"), "loaded", "replay"),
         (loaded("  rename the CLASS `Parser`\nto `Reader`  everywhere. "), "loaded", "replay"),
         (loaded(f"<context>cwd=/tmp</context> {ASKED}"), "loaded", "replay"),
-        (loaded("Hello", last_completed_text=None, completed_turns=0), "loaded", "pending"),
-        (loaded(completed_turns=0, last_completed_text=None), "loaded", "pending"),
-        (loaded(type_replays=False), "loaded", "pending"),
+        (loaded("Hello", last_completed_text=None, completed_turns=0), "loaded", "unproven"),
+        (loaded(completed_turns=0, last_completed_text=None), "loaded", "unproven"),
+        (loaded(known_to_replay=False), "loaded", "unproven"),
         (verdict("history", "created", injected=True), "injected", "pending"),
         (verdict("history", "created"), "fresh", "none"),
         (verdict("fresh", "created"), "fresh", "none"),
@@ -64,6 +67,7 @@ def test_a_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: st
         loaded("Hello", "Something else entirely"),
         loaded(),
         verdict("native", "loaded", replayed=12),
+        verdict("native", "resumed", replayed=1, replayed_user_texts=["Something else entirely"]),
         verdict("native", "created"),
         verdict("native", "created", completed_turns=0, last_completed_text=None),
     ],
@@ -71,6 +75,7 @@ def test_a_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: st
         "another conversation",
         "nothing replayed",
         "no user message replayed",
+        "another conversation resumed",
         "a new conversation instead",
         "a new one though no turn was completed",
     ],
@@ -106,20 +111,21 @@ INJECTED = Verdict(ReceiptKind.INJECTED, Verified.PENDING)
 
 
 @pytest.mark.parametrize(
-    ("before", "expected", "seen", "failed", "after"),
+    ("before", "expected", "seen", "failed", "named", "after"),
     [
-        (PENDING, "aa", "aa", False, Verified.AGENT_ECHO),
-        (PENDING, "aa", "bb", False, Verified.NONE),
-        (PENDING, "", "", False, Verified.NONE),
-        (PENDING, "aa", "aa", True, Verified.NONE),
-        (INJECTED, "", "bb", False, Verified.AGENT_ECHO),
-        (REATTACHED, "aa", "bb", False, Verified.SAME_PROCESS),
+        (PENDING, "aa", "aa", False, True, Verified.FIRST_TURN),
+        (PENDING, "aa", "aa", False, False, Verified.UNPROVEN),
+        (PENDING, "aa", "bb", False, True, Verified.NONE),
+        (PENDING, "", "", False, True, Verified.NONE),
+        (PENDING, "aa", "aa", True, True, Verified.NONE),
+        (INJECTED, "", "bb", False, False, Verified.FIRST_TURN),
+        (REATTACHED, "aa", "bb", False, False, Verified.SAME_PROCESS),
     ],
 )
 def test_the_first_turn_settles_what_was_pending(
-    before: Verdict, expected: str, seen: str, failed: bool, after: Verified
+    before: Verdict, expected: str, seen: str, failed: bool, named: bool, after: Verified
 ) -> None:
-    assert after_first_turn(before, expected, seen, failed=failed) is after
+    assert after_first_turn(before, expected, seen, failed=failed, names_conversation=named) is after
 
 
 def test_both_sides_of_the_wire_show_a_token_in_the_same_way() -> None:

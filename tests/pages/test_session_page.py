@@ -263,7 +263,10 @@ def test_where_agents_are_not_kept_apart_it_is_said(ada: Client, world: World) -
             "pending",
             "Resumed: the agent took up its own conversation (not proven yet, the next turn will tell)",
         ),
-        ("resumed", "agent_echo", "Resumed: the agent took up its own conversation (confirmed by the agent)"),
+        ("resumed", "first_turn", "Resumed: the agent took up its own conversation (its first turn showed it)"),
+        ("resumed", "agent_echo", "Resumed: the agent says that it has its conversation (unproven)"),
+        ("loaded", "agent_echo", "Loaded: the agent says that it has its conversation (unproven)"),
+        ("loaded", "unproven", "Loaded: the agent says that it has its conversation (unproven)"),
         ("injected", "none", "New conversation, told what was said before (not verified)"),
         ("workspace_only", "none", "Workspace only: no agent is running"),
         ("fresh", "none", "Started fresh: the agent knows nothing of what was said before"),
@@ -273,6 +276,15 @@ def test_where_agents_are_not_kept_apart_it_is_said(ada: Client, world: World) -
 def test_a_receipt_is_told_in_plain_words(kind: str, verified: str, words: str) -> None:
     evidence = {"completed_turns": 2}
     assert receipt_word(ContinuityReceipt(kind=kind, verified=verified, evidence=evidence)).text == words
+
+
+@pytest.mark.parametrize("verified", ["unproven", "agent_echo"])
+def test_an_unproven_receipt_is_shown_in_a_neutral_colour(verified: str, ada: Client, world: World) -> None:
+    session = world.session()
+    session.receipts.create(kind="loaded", verified=verified, evidence={"completed_turns": 2})
+    shown = badge(page(ada, session))
+    assert 'class="pill calm"' in shown
+    assert "(unproven)" in shown
 
 
 @pytest.mark.parametrize(

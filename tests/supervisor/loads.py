@@ -28,6 +28,7 @@ from tests.supervisor.rows import MINE, change, execution_of, fresh, running_ses
 ASKED = "write the parser"
 TOKEN = SESSION
 _BEARER = "a-token-of-some-length"
+_ROOT = Path(__file__).parents[2]
 _AGENT = Path(__file__).parents[1] / "agents" / "scripted_agent.py"
 
 
@@ -41,12 +42,9 @@ class Resume:
         self.home, self.session = home, fresh(session)
         change(session.agent_profile, agent_type=agent_type)
 
-    def run(self, script: Script | None, timeout: float = 20.0, mode: str = "auto") -> TaskSession:
-        """The session afterwards; without a script its program is not there."""
-        path = self.home / "script.json"
-        path.write_text(json.dumps(script or {}))
-        command = [sys.executable, str(_AGENT), str(path)] if script is not None else ["/no/such/agent"]
-        change(self.session.agent_profile, command=command)
+    def run(self, script: Script | str | None, timeout: float = 20.0, mode: str = "auto") -> TaskSession:
+        """The session afterwards; a text names a behaviour of the testing agent, None a program that is not there."""
+        change(self.session.agent_profile, command=self._command(script), env={"PYTHONPATH": str(_ROOT)})
         intent = Intent.objects.create(session=self.session, kind="start", payload={"mode": mode})
         plan = planning.claim(self.session.id, intent.id, MINE.owner, lives=None)
         assert plan is not None
@@ -62,6 +60,14 @@ class Resume:
             agent_order.write_started(plan, plan.lease, order, answer, agent_order.known(plan.session_id))
         self.session = fresh(self.session)
         return self.session
+
+    def _command(self, script: Script | str | None) -> list[str]:
+        if isinstance(script, str):
+            agent = [sys.executable, "-m", "executors_app.testing_agent"]
+            return [*agent, "--behaviour", script, "--home", str(self.home / "agent")]
+        path = self.home / "script.json"
+        path.write_text(json.dumps(script or {}))
+        return [sys.executable, str(_AGENT), str(path)] if script is not None else ["/no/such/agent"]
 
     def methods(self) -> list[str]:
         """What the agent was asked, in order."""

@@ -142,7 +142,7 @@ def test_one_way_that_is_kept_is_enough() -> None:
     session = at_rest()
     answers(session, {**told(resume=True, unkept=UNIMPLEMENTED), "outcome": "resumed"})
     assert execution_of(session).supports_session_resume is True
-    assert (standing(remembered()), standing(remembered("resume_session"))) == ("not kept", "kept")
+    assert (standing(remembered()), standing(remembered("resume_session"))) == ("not kept", "unproven")
 
 
 def test_a_newer_version_is_given_a_fresh_chance() -> None:

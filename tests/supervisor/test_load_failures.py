@@ -200,13 +200,13 @@ def test_an_agent_that_often_errs_is_asked_once_more_before_it_is_believed(
 
 SUCCESSES = {
     "loaded and proven": ("codex", load(chunk("user", ASKED), chunk("agent", "Done."), result({})), "loaded", "replay"),
-    "never replays": ("claude_code", load(result({})), "loaded", "pending"),
-    "resumed": ("codex", agent(resume=True, session_resume=[result({})]), "resumed", "pending"),
+    "never replays": ("claude_code", load(result({})), "loaded", "unproven"),
+    "resumed": ("codex", agent(resume=True, session_resume=[result({})]), "resumed", "unproven"),
     "resumed after all": (
         "codex",
         agent(load=True, resume=True, session_load=[NOT_FOUND], session_resume=[result({})]),
         "resumed",
-        "pending",
+        "unproven",
     ),
 }
 

@@ -69,10 +69,10 @@ def test_any_other_error_is_no_news_of_the_conversation(code: str) -> None:
 
 def test_a_conversation_that_was_proven_and_is_lost_later_keeps_its_receipt() -> None:
     session = resumed_session()
-    session.receipts.update(verified="agent_echo")
+    session.receipts.update(verified="first_turn")
 
     session = fail_first_turn(session, "context_mismatch")
 
     receipt = session.receipts.get()
-    assert (receipt.kind, receipt.verified) == ("resumed", "agent_echo")
+    assert (receipt.kind, receipt.verified) == ("resumed", "first_turn")
     assert session.context_mismatch

@@ -232,7 +232,7 @@ def test_a_history_is_injected_once_and_the_receipt_names_the_prompt() -> None:
     assert "injected_with" not in fresh(receipt).evidence
     hear(session, [*journal.turn_begins("p1"), journal.completes("p1")], lease=None)
     assert fresh(receipt).evidence["injected_with"] == "p1"
-    assert fresh(receipt).verified == "agent_echo"
+    assert fresh(receipt).verified == "first_turn"
     queued(session, "p2")
     with talking(session, [journal.line("log", text="", level="info", data={})]) as agentctl:
         sent(session, agentctl)

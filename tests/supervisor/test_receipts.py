@@ -31,9 +31,18 @@ def turn(session: TaskSession) -> None:
     hear(session, [*journal.turn_begins("p1"), journal.completes("p1")])
 
 
-@pytest.mark.parametrize(("kind", "verified"), [("resumed", "agent_echo"), ("injected", "agent_echo")])
-def test_a_turn_that_ends_well_proves_it(kind: str, verified: str) -> None:
+@pytest.mark.parametrize(
+    ("agent_type", "kind", "verified"),
+    [
+        ("demo", "resumed", "unproven"),
+        ("demo", "loaded", "unproven"),
+        ("codex_cli", "resumed", "first_turn"),
+        ("demo", "injected", "first_turn"),
+    ],
+)
+def test_a_turn_that_ends_well_proves_what_it_can(agent_type: str, kind: str, verified: str) -> None:
     session, receipt = resumed(kind=kind)
+    change(session.agent_profile, agent_type=agent_type)
     turn(session)
     assert fresh(receipt).verified == verified
     assert last_payload(session, "session.receipt")["verified"] == verified

@@ -12,6 +12,7 @@ from sessions_app.api.words import PROMPT_STATES, one_of
 from sessions_app.domain.states import PromptState
 from sessions_app.domain.tokens import WaitKind
 from sessions_app.models import ContinuityReceipt, Message, PermissionRequest, Prompt, ResumeToken, Run, SessionEvent
+from sessions_app.models.receipt import VERIFIED
 from sessions_app.services.feed import event_json
 from sessions_app.services.tokens import shown
 
@@ -51,6 +52,8 @@ class EventSerializer(serializers.Serializer[Any]):
 
 class ReceiptSerializer(RowSerializer):
     """How one resume ended."""
+
+    verified = one_of(VERIFIED, source="proof", read_only=True)
 
     class Meta:
         model = ContinuityReceipt

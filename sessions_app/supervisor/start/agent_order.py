@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from executors_app.agentctl.protocol import Shortfall
 from executors_app.agents import AgentType
-from executors_app.capability_memory import LOAD, RESUME, agent_of, told_of
+from executors_app.capability_memory import LOAD, RESUME, agent_of, told_of, was_seen_to_replay
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
 from executors_app.prepared import Prepared
@@ -225,6 +225,7 @@ def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[s
 def _verdict(order: AgentOrder, answer: Mapping[str, Any], known: Known) -> Verdict:
     """What the answer proves, beside what the log knows of the conversation."""
     native = order.strategy == Strategy.NATIVE
+    by_type = order.kind.replays_on_load and answer["outcome"] == "loaded"
     return verification.verify(
         strategy=order.strategy,
         outcome=answer["outcome"],
@@ -232,7 +233,8 @@ def _verdict(order: AgentOrder, answer: Mapping[str, Any], known: Known) -> Verd
         replayed_user_texts=answer.get("replayed_user_texts", ()),
         last_completed_text=known.last_completed_text if native else None,
         completed_turns=known.completed_turns if native else 0,
-        type_replays=order.kind.replays_on_load,
+        known_to_replay=by_type or was_seen_to_replay(told_of(order.kind.name, answer)),
+        names_conversation=order.kind.names_conversation,
         injected=order.injects,
     )
 

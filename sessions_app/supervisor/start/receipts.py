@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db.models import Count, Q
 
+from executors_app.plugins import agent_type
 from executors_app.prepared import Prepared
 from sessions_app.domain import verification
 from sessions_app.domain.belonging import TOKEN_OF
@@ -52,6 +53,7 @@ def settle(draft: Draft, *, failed: bool) -> None:
         str(receipt.evidence.get("fingerprint_after") or ""),
         fingerprint(token) if token else "",
         failed=failed,
+        names_conversation=agent_type(draft.session.agent_profile.agent_type).names_conversation,
     )
     _say(draft, receipt, verified)
 
@@ -65,7 +67,7 @@ def rebuilt(draft: Draft) -> dict[str, str]:
 def refuted(draft: Draft, reason: str, message: str) -> None:
     """A turn has shown that the agent is not in the conversation that it was to go on in; once proven stays proven."""
     receipt = _present(draft)
-    if receipt is None or receipt.verified not in (Verified.PENDING, Verified.NONE):
+    if receipt is None or receipt.verified not in (Verified.PENDING, Verified.UNPROVEN, Verified.NONE):
         return
     receipt.kind, receipt.reason = ReceiptKind.FAILED, reason
     receipt.evidence = {**receipt.evidence, "message": message}
