@@ -106,6 +106,25 @@ class DiesInTurn(FaultyAgent):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class RefusesTurns(FaultyAgent):
+    """Ends each turn with a refusal, without a word."""
+
+    def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Refuse."""
+        told = super().prompt(params)
+        return {"stopReason": "refusal"} if told["stopReason"] == "end_turn" else told
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Say nothing."""
+
+
+class SaysNothing(FaultyAgent):
+    """Ends each turn as if all were well, without a word."""
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Say nothing."""
+
+
 class Floods(FaultyAgent):
     """Says ``--count`` chunks of ``--size`` characters, as fast as it can."""
 
@@ -222,6 +241,8 @@ BEHAVIOURS: Final[dict[str, type[FaultyAgent]]] = {
     "forgets": Forgets,
     "no_load": NoLoad,
     "dies_in_turn": DiesInTurn,
+    "refuses_turns": RefusesTurns,
+    "says_nothing": SaysNothing,
     "floods": Floods,
     "garbage": Garbage,
     "big_line": BigLine,

@@ -23,8 +23,9 @@ plan                  entries
 permission.requested  permission_id, message_id, tool_call {...}, options [{option_id, name, kind}]
 permission.resolved   permission_id, option_id
 permission.cancelled  permission_id, reason ("turn_cancelled", "agent_gone", "stopped", "timeout")
-turn.completed        message_id, stop_reason; also turn.cancelled, and turn.failed with code, message, and
-                      retry_after (seconds) where the provider said when to ask again
+turn.completed        message_id, stop_reason, output (whether the agent said or did anything in it); also
+                      turn.cancelled, and turn.failed with code, message, and retry_after (seconds) where the
+                      provider said when to ask again
 usage                 the agent's own figures
 workspace.snapshot    ref, commit, reason ("turn_start", "turn_end", "shutdown", ...), dirty, left_out, left_out_count
 log                   level, text, data
@@ -95,6 +96,9 @@ TURN_ENDS: Final = frozenset({Kind.TURN_COMPLETED, Kind.TURN_CANCELLED, Kind.TUR
 DURABLE_KINDS: Final = TURN_ENDS | {Kind.PROMPT_ACCEPTED, Kind.PERMISSION_RESOLVED, Kind.SESSION_IDENTIFIED}
 """Lines somebody waits for until they are on the disk; the others ride on the same batches."""
 
+
+OUTPUT_KINDS: Final = frozenset({Kind.MESSAGE_AGENT, Kind.MESSAGE_THOUGHT, Kind.TOOL_CALL, Kind.PLAN})
+"""Lines that show that a turn was worked on; a text without a character is none."""
 
 QUOTING_KINDS: Final = frozenset({Kind.LOG, Kind.USAGE, Kind.AGENT_FAILED, Kind.TURN_FAILED})
 """Lines that may quote what an agent says of itself beside the conversation, its conversation's id among it."""

@@ -11,7 +11,7 @@ from executors_app.agentctl.discretion import fingerprint
 from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.memory import Token
 from executors_app.agentctl.permissions import Permissions
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import OUTPUT_KINDS, Kind
 from executors_app.agentctl.turns import Turns
 
 
@@ -40,6 +40,8 @@ class Seat:
         if kind == Kind.LOG and self._unsaid is not None:
             self._unsaid.append(body)
             return self._journal.last_seq
+        if kind in OUTPUT_KINDS and body.get("text") != "":
+            self._turns.note_output()
         return self._journal.append(kind, **body)
 
     def say_all(self) -> None:

@@ -43,6 +43,7 @@ class _Turn:
     has_failed: bool = False
     """Its end is in the journal, though its agent may not know."""
     delivered: bool = False
+    has_output: bool = False
     cancel_asked: bool = False
     broken: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -79,6 +80,11 @@ class Turns:
     def cancel_asked(self) -> bool:
         """The active turn is to end: its agent gets no permission any more."""
         return self._turn is not None and self._turn.cancel_asked
+
+    def note_output(self) -> None:
+        """The agent has said or done something."""
+        if self._turn is not None:
+            self._turn.has_output = True
 
     def remember(self, message_id: str) -> None:
         """Count a prompt as accepted whose line the journal has; OSError if the disk does not take it."""
@@ -148,7 +154,14 @@ class Turns:
             logger.exception("the driver broke in a turn")
             failed = (Kind.TURN_FAILED, {"code": Code.INTERNAL_ERROR, "message": "the driver broke"})
         else:
-            return cancelled if reason == "cancelled" else (Kind.TURN_COMPLETED, {"stop_reason": reason})
+            return (
+                cancelled
+                if reason == "cancelled"
+                else (
+                    Kind.TURN_COMPLETED,
+                    {"stop_reason": reason, "output": turn.has_output},
+                )
+            )
         return cancelled if turn.cancel_asked else failed
 
     async def _unless_gone(self, driver: Driver, turn: _Turn, error: TurnFailed) -> None:

@@ -66,9 +66,11 @@ NOT_THE_PROVIDER: Final = frozenset(
         "disk_failing",
         "disk_full",
         "internal_error",
+        "no_output",
         "not_running",
         "spawn_failed",
         "token_rejected",
+        "turn_refused",
     }
 )
 """Codes of a failed turn that tell what it was, whatever the message says."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 
+from executors_app.agentctl.drivers import acp
 from executors_app.agentctl.journal import Limits
 from tests.agentctl.running import Running, agentctl, holds
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 async def test_a_turn_from_its_prompt_to_its_end(started: Running) -> None:
@@ -120,3 +124,20 @@ async def test_an_agent_that_dies_in_a_turn_names_the_turn_and_the_turn_has_no_e
     await started.sidecar.journal.flush()
     assert not [kind for kind in started.kinds() if kind.startswith("turn.")]
     assert (await started.prompt("hello", "m2"))[1]["code"] == "not_running"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "stop_reason", "output"),
+    [("honest", "end_turn", True), ("says_nothing", "end_turn", False), ("refuses_turns", "refusal", False)],
+)
+async def test_the_end_of_a_turn_tells_whether_the_agent_said_anything(
+    tmp_path: Path, behaviour: str, stop_reason: str, output: bool
+) -> None:
+    argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", behaviour, "--home", str(tmp_path)]
+    async with agentctl(tmp_path, drivers={"acp": acp.create}) as place:
+        status, told = await place.start(driver="acp", argv=argv, env={"PYTHONPATH": str(ROOT)})
+        assert status == 200, told
+        await place.prompt("hello")
+        end = await place.line("turn.completed")
+        await place.post("/agent/stop", grace=1, intent_id="i")
+    assert holds(end, {"stop_reason": stop_reason, "output": output})

@@ -39,6 +39,8 @@ _ALL: Final = (
         "dies_in_turn",
         {"ask": "it dies first", "long": "it dies first", "later": "its session has given up by then"},
     ),
+    Behaviour("refuses_turns", dict.fromkeys(("ask", "long"), MUTE)),
+    Behaviour("says_nothing", dict.fromkeys(("ask", "long"), MUTE)),
     Behaviour("floods", {"ask": "it only floods", "long": "its flood is over too soon"}, ("--count", "300")),
     Behaviour("garbage"),
     Behaviour("big_line", {"ask": "it says one thing", "long": "it says one thing"}),

@@ -186,6 +186,27 @@ def _keep_answer(fold: Fold, asked: PermissionRequest) -> None:
     fold.conversation.add("status", f"Permission answered: {title} – {option}", permission=told)
 
 
+NO_WORK: dict[str, str] = {
+    "turn_refused": "The agent refused this request. Rephrase it, or start a new session.",
+    "no_output": "The agent ended its turn without saying or doing anything. Send the prompt again. If that happens "
+    "once more, the agent may have lost its conversation or its model: look at its log.",
+}
+"""Turns that ended as if all were well, and in which nothing was done: the code of each, and what is told of it."""
+
+
+def _completed(fold: Fold, line: Line) -> None:
+    """A refusal, or a turn without output, is no completed work, and proves nothing of the agent's memory."""
+    code = "turn_refused" if line.get("stop_reason") == "refusal" else ""
+    if not code and line.get("output") is False:  # an older agentctl does not tell
+        code = "no_output"
+    if code == "turn_refused":
+        receipts.tell_again(fold.draft, str(line.get("message_id")))
+    if code:
+        _turn_ended("fail")(fold, {**line, "code": code, "message": NO_WORK[code]})
+    else:
+        _turn_ended("complete")(fold, line)
+
+
 def _turn_ended(move: str) -> Callable[[Fold, Line], None]:
     def end(fold: Fold, line: Line) -> None:
         draft = fold.draft
@@ -197,8 +218,8 @@ def _turn_ended(move: str) -> Callable[[Fold, Line], None]:
         if run is None:
             return
         failure = {"error_code": line.get("code"), "error_message": line.get("message")} if move == "fail" else {}
-        draft.move_run(move, reason=str(line.get("stop_reason") or line.get("code") or "")[:64], **failure)
-        if move != "cancel":
+        draft.move_run(move, reason=str(line.get("code") or line.get("stop_reason") or "")[:64], **failure)
+        if move != "cancel" and line.get("code") not in NO_WORK:
             receipts.settle(draft, failed=move == "fail")
         talk = fold.conversation
         retry = plan_retry(draft, run, row, line, talk=talk, tools=tools) if move == "fail" else None
@@ -260,7 +281,7 @@ HANDLERS: dict[str, Callable[[Fold, Line], None]] = {
     Kind.PERMISSION_REQUESTED: _permission_requested,
     Kind.PERMISSION_RESOLVED: _permission_settled("resolved"),
     Kind.PERMISSION_CANCELLED: _permission_settled("cancelled"),
-    Kind.TURN_COMPLETED: _turn_ended("complete"),
+    Kind.TURN_COMPLETED: _completed,
     Kind.TURN_CANCELLED: _turn_ended("cancel"),
     Kind.TURN_FAILED: _turn_ended("fail"),
     Kind.AGENT_EXITED: _exited,

@@ -42,6 +42,13 @@ def delivered(draft: Draft, message_id: str) -> None:
             update(receipt, ["evidence"])
 
 
+def tell_again(draft: Draft, message_id: str) -> None:
+    """The agent refused this prompt, so it does not keep the history that came with it (ACP on ``refusal``)."""
+    receipt = _present(draft)
+    if receipt is not None and receipt.evidence.get("injected_with") == message_id:
+        draft.set(inject_history=True)
+
+
 def settle(draft: Draft, *, failed: bool) -> None:
     """The first turn after a resume proves or refutes what was pending (rules, section 9)."""
     receipt = _present(draft)

@@ -1,0 +1,65 @@
+"""A turn that ends in a refusal, or without output: told to the user, no completed work, and no proof of anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessions_app.models import Prompt, TaskSession
+from sessions_app.services.history import history_of
+from sessions_app.supervisor.start import agent_order
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import change, fresh, running_session, runs
+
+pytestmark = pytest.mark.django_db
+
+ENDS = {
+    "turn_refused": {"stop_reason": "refusal", "output": True},
+    "no_output": {"stop_reason": "end_turn", "output": False},
+}
+
+
+def turn(session: TaskSession, **end: Any) -> TaskSession:
+    Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
+    journal = Journal()
+    hear(session, [*journal.turn_begins("p1"), journal.line("turn.completed", message_id="p1", **end)])
+    return fresh(session)
+
+
+@pytest.mark.parametrize("code", ENDS)
+def test_it_is_told_and_not_counted_as_completed(code: str) -> None:
+    session = turn(change(running_session(), start_attempts=2), **ENDS[code])
+
+    assert [state for _, state in runs(session)] == ["failed"]
+    failed = session.events.get(name="session.run.failed").payload
+    assert (failed["reason"], failed["error_code"]) == (code, code)
+    said = [event.payload for event in session.events.filter(name="session.message.added")]
+    assert [one["text"] for one in said if one["role"] == "status"] == [failed["error_message"]]
+    assert agent_order.known(session.id).completed_turns == 0
+    assert (session.state, session.start_attempts) == ("WAITING_FOR_INPUT", 2)
+    assert session.prompts.get().state == "done"
+    assert session.attention.get(kind="idle").what == "The agent’s turn has failed"
+
+
+@pytest.mark.parametrize("code", ENDS)
+def test_it_leaves_open_what_only_a_turn_can_prove(code: str) -> None:
+    session = running_session()
+    change(session.agent_profile, agent_type="codex_cli")
+    receipt = session.receipts.create(kind="resumed", verified="pending", launch_id=session.launch_id)
+    turn(session, **ENDS[code])
+    assert fresh(receipt).verified == "pending"
+
+
+def test_a_history_that_came_with_a_refused_prompt_is_told_again() -> None:
+    session = running_session()
+    evidence = {"injected_with": "p1"}
+    session.receipts.create(kind="injected", verified="pending", launch_id=session.launch_id, evidence=evidence)
+    session = turn(session, **ENDS["turn_refused"])
+    assert session.inject_history
+    assert history_of(session)
+
+
+def test_a_turn_of_an_older_agentctl_counts_as_before() -> None:
+    session = turn(running_session(), stop_reason="end_turn")
+    assert [state for _, state in runs(session)] == ["completed"]
