@@ -110,6 +110,7 @@ class AgentProfileAdmin(StaffOnly):
         "model",
         "mode",
         "additional_directories",
+        "gone_patterns",
         "permission_mode",
         "supports_session_resume",
         "history_context_injection",

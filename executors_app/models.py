@@ -16,6 +16,9 @@ from executors_app.encryption import EncryptedJSONField, EncryptedTextField
 from executors_app.json_fields import ListField, ObjectField
 
 ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MOST_PATTERNS: Final = 20
+PATTERN_LIMIT: Final = 200
+"""Characters of a pattern that says that a conversation is gone."""
 
 
 def check_env(env: Any) -> None:
@@ -30,6 +33,19 @@ def check_mcp_servers(servers: Any) -> None:
     """Refuse, with ValidationError, what is no list of MCP servers: each one has a name."""
     if not isinstance(servers, list) or not all(_has_name(server) for server in servers):
         raise ValidationError("A list of objects is wanted, each with a name.")
+
+
+def check_patterns(patterns: Any) -> None:
+    """Refuse, with ValidationError, what is not a short list of regular expressions."""
+    if not isinstance(patterns, list) or not all(isinstance(pattern, str) and pattern for pattern in patterns):
+        raise ValidationError("Expected a list of regular expressions, none of them empty.")
+    if len(patterns) > MOST_PATTERNS or any(len(pattern) > PATTERN_LIMIT for pattern in patterns):
+        raise ValidationError(f"Expected at most {MOST_PATTERNS} patterns of at most {PATTERN_LIMIT} characters each.")
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValidationError(f"{pattern!r} is not a regular expression: {error}.") from error
 
 
 def _has_name(server: Any) -> bool:
@@ -63,6 +79,8 @@ class AgentProfile(models.Model):
     additional_directories = ListField(default=list, blank=True)
     """Absolute paths that the agent may use beside its workspace, as its own machine knows them."""
     mcp_servers = EncryptedJSONField(default=list, blank=True)
+    gone_patterns = ListField(default=list, blank=True)
+    """Regular expressions over an agent's errors that say its conversation is gone, beside those of its type."""
     permission_mode = models.CharField(max_length=16, choices=PermissionMode.choices, default=PermissionMode.ASK)
     supports_session_resume = models.BooleanField(null=True, blank=True, default=None)
     """None: what the agent type says."""
@@ -91,6 +109,10 @@ class AgentProfile(models.Model):
             value = getattr(self, name)
             if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
                 raise ValidationError({name: "A list of strings is wanted."})
+        try:
+            check_patterns(self.gone_patterns)
+        except ValidationError as error:
+            raise ValidationError({"gone_patterns": error.messages}) from error
         if not all(PurePosixPath(path).is_absolute() and "\0" not in path for path in self.additional_directories):
             raise ValidationError({"additional_directories": "Absolute paths are wanted."})
 

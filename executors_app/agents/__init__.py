@@ -39,7 +39,10 @@ class AgentType:
     replays_on_load: bool = True
     """Known to replay the conversation: a load without user messages is then a contradiction."""
     gone_patterns: Sequence[str] = ()
-    """Regular expressions over error texts that say the conversation itself is gone."""
+    """Regular expressions over error texts that say the conversation itself is gone; a profile may add its own.
+
+    ACP's *resource not found* (-32002) that names the conversation says so for every type.
+    """
     errs_about_gone: bool = False
     """Known to say *gone* when it is not: twice, 90 s apart, before the token is set aside."""
     needs: Sequence[str] = ()

@@ -36,8 +36,10 @@ what its predecessor could not resume is tried with it.
 - *Known to replay*: a load that replays no user message then contradicts our journal, and a user decides. So it does \
 where an agent of this name and version has ever replayed anything; of any other agent it is *unproven*.
 - *Gone*: what it says when it no longer has the conversation. These words set its token aside, unless its own \
-`session/list` shows the conversation all the same. Of a type without such words a failed load does so if that list \
-has others and not this one. After any other failure the token stays and the load is tried again."""
+`session/list` shows the conversation all the same. So does, of every ACP agent, error -32002 that names the \
+conversation, and what a profile adds in `gone_patterns`, a list of regular expressions. Of a type without such \
+words a failed load does so if that list has others and not this one. After any other failure the token stays \
+and the load is tried again."""
 
 _KILL_POINTS = """\
 ## What a kill between two lines leaves

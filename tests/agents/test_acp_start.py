@@ -178,13 +178,16 @@ async def test_a_conversation_that_cannot_be_restored_is_never_replaced_by_a_new
         (error(-32603, "conversation abc is gone"), GONE, "token_rejected", False),
         (error(-32603, "Internal error", {"details": "Resource not found"}), GONE, "token_rejected", False),
         (error(-32002, "Resource not found: abc"), (), "handshake_failed", True),
+        (error(-32002, f"Resource not found: {SESSION}"), (), "token_rejected", False),
+        (error(-32002, "Not found", {"sessionId": SESSION}), ("no such words",), "token_rejected", False),
+        (error(-32603, f"{SESSION} is locked"), (), "handshake_failed", True),
         (error(-32603, "the database is locked"), GONE, "handshake_failed", True),
         (error(-32603, "is gone"), ("(", "is gone"), "token_rejected", False),
         (error(-32000, "Authentication required"), GONE, "auth_required", True),
         ('{"id": $ID, "error": "no object"}', GONE, "handshake_failed", True),
     ],
 )
-async def test_only_the_agent_types_own_patterns_say_that_a_conversation_is_gone(
+async def test_resource_not_found_for_ours_and_known_words_say_gone(
     answer: str,
     patterns: tuple[str, ...],
     code: str,

@@ -67,6 +67,8 @@ def test_a_stranger_sees_the_shared_profiles_only(world: World) -> None:
             {"name": "x", "agent_type": "demo", "additional_directories": ["../up"]},
             "additional_directories",
         ),
+        (PROFILES, {"name": "x", "agent_type": "demo", "gone_patterns": ["("]}, "gone_patterns"),
+        (PROFILES, {"name": "x", "agent_type": "demo", "gone_patterns": ["x" * 201]}, "gone_patterns"),
         (PROFILES, {"name": "x", "agent_type": "demo", "env": {"A=B": "c"}}, "env"),
         (PROFILES, {"name": "x", "agent_type": "demo", "env": {"A": {}}}, "env"),
         (PROFILES, {"name": "x", "agent_type": "demo", "mcp_servers": [{}]}, "mcp_servers"),

@@ -107,6 +107,20 @@ FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
     "amp": ("amp", load(error(-32602, "Invalid params")), "handshake_failed", AGAIN),
     "auggie": ("auggie", load(error(-32603, "Request was aborted.")), "handshake_failed", AGAIN),
     "any agent -32002": ("custom_acp", load(error(-32002, "Resource not found")), "handshake_failed", AGAIN),
+    "any agent -32002, ours": (
+        "custom_acp",
+        load(error(-32002, f"Resource not found: {TOKEN}")),
+        "token_rejected",
+        GONE,
+    ),
+    "qwen": ("qwen", load(error(-32002, f"Resource not found: session:{TOKEN}")), "token_rejected", GONE_BUT_TOLD),
+    "vibe": (
+        "mistral_vibe",
+        load(error(-32602, f"Session not found: {TOKEN}", {"session_id": TOKEN})),
+        "token_rejected",
+        GONE,
+    ),
+    "fast-agent": ("fast_agent", load(error(-32002, "Session not found: it")), "token_rejected", GONE),
     "any agent -32600": ("custom_acp", load(error(-32600, "No sessions directory found")), "handshake_failed", AGAIN),
     "no error object": ("codex", load('{"jsonrpc": "2.0", "id": $ID, "error": "no"}'), "handshake_failed", AGAIN),
     "wants a login": ("codex", load(error(-32000, "Authentication required")), "auth_required", AGAIN),
@@ -196,6 +210,13 @@ def test_an_agent_that_often_errs_is_asked_once_more_before_it_is_believed(
     assert session.error_message.endswith("Asking once more.")
     assert session.next_restart_at is not None
     assert session.receipts.get().kind == "failed"
+
+
+def test_a_profile_knows_more_words_for_a_lost_conversation(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "custom_acp")
+    change(resume.session.agent_profile, gone_patterns=[r"thread \S+ vanished"])
+    session = resume.run(load(error(-32603, "thread 7 vanished")))
+    assert (session.error_code, resume.fate()) == ("token_rejected", "aside")
 
 
 SUCCESSES = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -15,6 +15,9 @@ from executors_app.agentctl.protocol import Code, Shortfall
 
 PROTOCOL_VERSION: Final = 1
 AUTH_REQUIRED: Final = -32000
+RESOURCE_NOT_FOUND: Final = -32002
+_SHORTEST_ID: Final = 6
+"""A shorter id may be any word of an error."""
 _INITIALIZE: Final[dict[str, Any]] = {
     "protocolVersion": PROTOCOL_VERSION,
     "clientCapabilities": {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False},
@@ -129,7 +132,7 @@ async def open_conversation(
                 continue
             asks = peer.lists and error.code != AUTH_REQUIRED
             listed = await is_listed(wire, request.cwd, request.resume_token) if asks else None
-            raise _not_restored(error, request.gone_patterns, trial, listed=listed) from error
+            raise _not_restored(error, request, trial, listed=listed) from error
         trial.asked = ""
         return Opened(outcome, request.resume_token, _mapping(answer))
     raise StartFailed(
@@ -162,14 +165,16 @@ def _ways(peer: Peer, *, prefer_load: bool) -> Iterator[tuple[str, str, Outcome]
     return (way for way in order if offered[way])
 
 
-def _not_restored(error: RpcError, gone_patterns: Sequence[str], trial: Trial, *, listed: bool | None) -> StartFailed:
+def _not_restored(error: RpcError, request: StartRequest, trial: Trial, *, listed: bool | None) -> StartFailed:
     """Whether the conversation is gone, or only could not be opened: the error codes of agents differ.
 
-    The agent type's own patterns say *gone*, unless the agent lists the conversation all the same. Where
-    the type has none, an error about what the agent does not list either says it.
+    ACP's *resource not found* that names our conversation says *gone*, and so do the patterns of the agent type
+    and the profile, unless the agent lists the conversation all the same. Without patterns, an error about
+    what the agent does not list either says it.
     """
-    says_gone = any(_matches(pattern, error.text) for pattern in gone_patterns)
-    if (says_gone and listed is not True) or (not gone_patterns and listed is False):
+    patterns = request.gone_patterns
+    says_gone = _names_ours(error, request.resume_token or "") or any(_matches(one, error.text) for one in patterns)
+    if (says_gone and listed is not True) or (not patterns and listed is False):
         trial.asked = ""  # to say so is an answer
         beside = "" if says_gone else ", and does not list the conversation"
         return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {error.text}{beside}", token_valid=False)
@@ -177,6 +182,12 @@ def _not_restored(error: RpcError, gone_patterns: Sequence[str], trial: Trial, *
         trial.asked = ""
     trial.failed(Shortfall.ERROR, error.text)
     return refused(error)
+
+
+def _names_ours(error: RpcError, token: str) -> bool:
+    """Whether it is *resource not found* about our conversation; asked here, because its id goes no further."""
+    told = error.text + error.message
+    return error.code == RESOURCE_NOT_FOUND and len(token) >= _SHORTEST_ID and token in told
 
 
 def _matches(pattern: str, text: str) -> bool:

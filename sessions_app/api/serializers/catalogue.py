@@ -49,6 +49,7 @@ class ProfileSerializer(RowSerializer):
     command = Argv(read_only=True)
     args = Argv(read_only=True)
     additional_directories = Argv(read_only=True)
+    gone_patterns = Argv(read_only=True)
     env = serializers.SerializerMethodField()
     mcp_servers = serializers.SerializerMethodField()
 
@@ -65,6 +66,7 @@ class ProfileSerializer(RowSerializer):
             "model",
             "mode",
             "additional_directories",
+            "gone_patterns",
             "mcp_servers",
             "permission_mode",
             "supports_session_resume",
@@ -95,6 +97,7 @@ class NewProfile(RowSerializer):
     command = Argv(required=False)
     args = Argv(required=False)
     additional_directories = Argv(required=False)
+    gone_patterns = Argv(required=False)
     env = serializers.DictField(
         required=False, child=Text(allow_blank=True, trim_whitespace=False, max_length=ENV_LIMIT)
     )

@@ -167,7 +167,7 @@ def _order(session: TaskSession, execution: ExecutorRunning, plan: Plan, strateg
         "mcp_servers": list(profile.mcp_servers),
         "permission_mode": profile.permission_mode,
         "launch_id": str(plan.intent_id),
-        "gone_patterns": list(kind.gone_patterns),
+        "gone_patterns": [*kind.gone_patterns, *profile.gone_patterns],
         "prefer_load": kind.prefer_load,
         "timeout": float(min(60, settings.KANDEV_START_TIMEOUT)),
     }
