@@ -125,6 +125,23 @@ class SaysNothing(FaultyAgent):
         """Say nothing."""
 
 
+class AsksById(FaultyAgent):
+    """Asks for permission by the id of the tool call alone, as ACP allows."""
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Tell the tool call, then ask for it."""
+        call = {"toolCallId": "call-1", "title": "Delete the build", "kind": "execute", "status": "pending"}
+        turn.update("tool_call", **call, rawInput={"command": "rm -rf build"}, locations=[{"path": "build"}])
+        options = [
+            {"optionId": "allow", "name": "Allow once", "kind": "allow_once"},
+            {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
+        ]
+        params = {"sessionId": turn.conversation.id, "toolCall": {"toolCallId": "call-1"}, "options": options}
+        self.call("session/request_permission", params, turn.cancelled)
+        turn.update("tool_call_update", toolCallId="call-1", status="completed")
+        super().answer(turn, text)
+
+
 class Floods(FaultyAgent):
     """Says ``--count`` chunks of ``--size`` characters, as fast as it can."""
 
@@ -243,6 +260,7 @@ BEHAVIOURS: Final[dict[str, type[FaultyAgent]]] = {
     "dies_in_turn": DiesInTurn,
     "refuses_turns": RefusesTurns,
     "says_nothing": SaysNothing,
+    "asks_by_id": AsksById,
     "floods": Floods,
     "garbage": Garbage,
     "big_line": BigLine,

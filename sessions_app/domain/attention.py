@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -96,14 +97,29 @@ def error(session_id: str, code: str, message: str, seq: int, log_tail: str = ""
 
 def permission(permission_id: str, tool_call: Mapping[str, Any]) -> Notice:
     """The agent waits for an answer."""
-    title = excerpt(str(tool_call.get("title") or "")) or "an action"
     return Notice(
         AttentionKind.PERMISSION,
         f"permission:{permission_id}",
         "The agent asks for permission",
-        f"It wants to go on with: {title}",
+        f"It wants to go on with: {_deed(tool_call)}",
         "Open the session and allow or refuse it. The agent waits until then.",
     )
+
+
+def _deed(tool_call: Mapping[str, Any]) -> str:
+    """What the agent wants to do, as far as it told: title, kind, input and files."""
+    title = excerpt(str(tool_call.get("title") or ""))
+    kind, given = str(tool_call.get("tool_kind") or ""), tool_call.get("raw_input")
+    places = tool_call.get("locations")
+    paths = [str(one.get("path") or "") for one in places if isinstance(one, dict)] if isinstance(places, list) else []
+    parts = [
+        (title or "an action") + (f" ({excerpt(kind)})" if kind else ""),
+        f"Input: {excerpt(given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))}"
+        if given
+        else "",
+        f"Files: {excerpt(', '.join(filter(None, paths)))}" if any(paths) else "",
+    ]
+    return ". ".join(filter(None, parts))
 
 
 def held(session_id: str, message_id: str, text: str) -> Notice:

@@ -113,6 +113,12 @@ def raise_item(draft: Draft, notice: Notice) -> bool:
     return True
 
 
+def retell(notice: Notice) -> None:
+    """Change the words of an open item, of which more is known now."""
+    told = {"what": notice.what[:300], "why": notice.why, "next_step": notice.next_step, "detail": notice.detail}
+    AttentionItem.objects.filter(key=notice.key, resolved_at=None).update(**told)
+
+
 def resolve(
     draft: Draft, resolution: str, kinds: Collection[str] = ALL_KINDS, *, key: str = "", key_begins: str = ""
 ) -> int:

@@ -37,6 +37,7 @@ def _permission(asked: PermissionRequest, token: ResumeToken | None) -> dict[str
     return {
         "asked": asked,
         "title": asked.tool_call.get("title") or "Do something",
+        "kind": asked.tool_call.get("tool_kind") or "",
         "call": tool_call(asked.tool_call),
         "options": [_option(asked, option, given) for option in asked.options],
         "given": given,

@@ -41,6 +41,7 @@ _ALL: Final = (
     ),
     Behaviour("refuses_turns", dict.fromkeys(("ask", "long"), MUTE)),
     Behaviour("says_nothing", dict.fromkeys(("ask", "long"), MUTE)),
+    Behaviour("asks_by_id", {"long": "it asks first, and nobody answers"}),
     Behaviour("floods", {"ask": "it only floods", "long": "its flood is over too soon"}, ("--count", "300")),
     Behaviour("garbage"),
     Behaviour("big_line", {"ask": "it says one thing", "long": "it says one thing"}),

@@ -106,6 +106,11 @@ class Conversation:
             self._update(message, complete=complete, payload=payload)
         self._tools[key] = message
 
+    def known_of_tool(self, key: str) -> Mapping[str, Any]:
+        """What the agent has told of a tool call that this batch speaks of."""
+        message = self._tools.get(key)
+        return message.payload if message else {}
+
     def plan(self, entries: Any) -> None:
         """The agent's plan: one message a turn, replaced as a whole."""
         self.finish_text()

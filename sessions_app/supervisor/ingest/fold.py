@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from executors_app.agentctl.protocol import Kind
-from sessions_app.domain.states import PROMPT, SESSION, WORK
+from sessions_app.domain.states import PROMPT, SESSION, WORK, RunState
 from sessions_app.domain.usage import figures_of
 from sessions_app.models import Draft, PermissionRequest, Prompt, waits
 from sessions_app.services.permissions import name_of
 from sessions_app.services.tokens import of_permissions
+from sessions_app.supervisor.ingest import permission_requests
 from sessions_app.supervisor.ingest.conversation import Conversation
 from sessions_app.supervisor.ingest.interruptions import agent_left, interrupt
 from sessions_app.supervisor.start import receipts
@@ -39,7 +40,7 @@ class Fold:
 
     def __init__(self, draft: Draft, lines: Sequence[Line] = ()):
         self.draft = draft
-        self.conversation = Conversation(draft, {_tool_key(line) for line in lines if line.get("kind") in TOOL_KINDS})
+        self.conversation = Conversation(draft, {key for line in lines if (key := _tool_spoken_of(line))})
         self.agent_gone = False
         """A line told that the agent process ended without being asked to."""
 
@@ -109,7 +110,18 @@ TOOL_FIELDS = ("tool_call_id", "title", "tool_kind", "status", "content", "locat
 
 def _tool(fold: Fold, line: Line) -> None:
     values = {name: line[name] for name in TOOL_FIELDS if name in line}
-    fold.conversation.tool(_tool_key(line), values)
+    key, run = _tool_key(line), fold.draft.open_turn
+    fold.conversation.tool(key, values)
+    if run is not None and run.state == RunState.WAITING:
+        permission_requests.tell_more(fold.draft, key, fold.conversation.known_of_tool(key))
+
+
+def _tool_spoken_of(line: Line) -> str:
+    """The key of the tool call that a line is about; empty: of none."""
+    if line.get("kind") in TOOL_KINDS:
+        return _tool_key(line)
+    asked = line.get("tool_call") if line.get("kind") == Kind.PERMISSION_REQUESTED else None
+    return _tool_key(asked) if isinstance(asked, dict) else ""
 
 
 def _tool_key(line: Line) -> str:
@@ -128,7 +140,9 @@ def _usage(fold: Fold, line: Line) -> None:
 
 def _permission_requested(fold: Fold, line: Line) -> None:
     draft, run = fold.draft, fold.draft.open_turn
-    options, tool_call = line.get("options", []), line.get("tool_call", {})
+    options, asked = line.get("options", []), line.get("tool_call", {})
+    known = fold.conversation.known_of_tool(_tool_key(asked))
+    tool_call = permission_requests.with_known(asked, known)
     _, made = PermissionRequest.objects.get_or_create(
         id=str(line["permission_id"]),
         defaults={

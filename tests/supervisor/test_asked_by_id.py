@@ -1,0 +1,104 @@
+"""A permission that names its tool call by id alone is asked with all that the agent has told of that call."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.drivers import acp
+from executors_app.agentctl.protocol import Kind
+from sessions_app.models import Prompt, TaskSession
+from sessions_app.services.notification_texts import email_of
+from sessions_app.views.asking import permissions_shown
+from tests.agentctl.running import agentctl
+from tests.supervisor.journals import Journal, Line, hear
+from tests.supervisor.rows import running_session
+
+pytestmark = pytest.mark.django_db
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = [{"option_id": "yes", "name": "Yes", "kind": "allow_once"}]
+TOLD = {
+    "title": "Delete the build",
+    "tool_kind": "execute",
+    "raw_input": {"command": "rm -rf build"},
+    "locations": [{"path": "build"}],
+}
+
+
+def lines_of_a_real_agent(directory: Path) -> list[Line]:
+    """The journal of a real agentctl whose agent has asked."""
+
+    async def ask() -> list[Line]:
+        argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", "asks_by_id"]
+        async with agentctl(directory, drivers={"acp": acp.create}) as place:
+            env = {"PYTHONPATH": str(ROOT), "KANDEV_DEMO_AGENT_HOME": str(directory)}
+            await place.start(driver="acp", argv=argv, env=env)
+            await place.prompt("clean up", message_id="p1")
+            await place.pending_permission()
+            lines = place.lines()
+            await place.post("/agent/stop", grace=1, intent_id="i")
+            return lines
+
+    return asyncio.run(ask())
+
+
+def asked() -> TaskSession:
+    session = running_session()
+    Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
+    return session
+
+
+def permission(journal: Journal, **tool_call: Any) -> Line:
+    call = {"tool_call_id": "call-1", **tool_call}
+    return journal.line(Kind.PERMISSION_REQUESTED, permission_id="q1", tool_call=call, options=OPTIONS)
+
+
+def told(session: TaskSession) -> dict[str, Any]:
+    """What the row has of the tool call, without its id."""
+    call = dict(session.permissions.get().tool_call)
+    assert call.pop("tool_call_id") == "call-1"
+    return call
+
+
+def test_row_card_inbox_and_mail_tell_what_a_real_agent_asks(tmp_path: Path) -> None:
+    session = asked()
+    hear(session, lines_of_a_real_agent(tmp_path))
+
+    assert told(session) == TOLD
+    event = session.events.get(name="session.permission.requested")
+    assert event.payload["tool_call"] == session.permissions.get().tool_call
+    [card] = permissions_shown(session)
+    assert (card["title"], card["kind"], card["call"]["places"]) == ("Delete the build", "execute", ["build"])
+    assert "rm -rf build" in card["call"]["input"]
+    item = session.attention.get(kind="permission")
+    for words in ("Delete the build", "execute", "rm -rf build", "Files: build"):
+        assert words in item.why
+        assert words in email_of([item])["text"]
+
+
+def test_the_call_may_be_known_from_an_earlier_batch() -> None:
+    session, journal = asked(), Journal()
+    hear(session, [*journal.turn_begins("p1"), journal.tool("call-1", **TOLD)], lease=None)
+    hear(session, [permission(journal)], lease=None)
+    assert told(session) == TOLD
+
+
+def test_what_the_request_itself_tells_goes_first() -> None:
+    session, journal = asked(), Journal()
+    lines = [*journal.turn_begins("p1"), journal.tool("call-1", **TOLD), permission(journal, title="Delete all")]
+    hear(session, lines)
+    assert told(session) == {**TOLD, "title": "Delete all"}
+
+
+def test_what_the_agent_tells_after_it_has_asked_completes_the_request() -> None:
+    session, journal = asked(), Journal()
+    hear(session, [*journal.turn_begins("p1"), permission(journal)], lease=None)
+    assert session.attention.get(kind="permission").why.endswith("an action")
+    hear(session, [journal.tool("call-1", **TOLD), journal.tool("call-2", title="Another")], lease=None)
+    assert told(session) == TOLD
+    assert "Delete the build" in session.attention.get(kind="permission").why
