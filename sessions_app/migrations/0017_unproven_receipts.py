@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("sessions_app", "0015_start_rank_with_task"),
+        ("sessions_app", "0016_attempt_counts"),
     ]
 
     operations = [
