@@ -125,7 +125,7 @@ def checked_out(path: Path) -> str:
 def probe(executor: Executor, user: Any) -> dict[str, Any]:
     """Look at a place now: its settings, and how many of its executions are alive, dead or unknown.
 
-    The caller has checked that ``user`` is staff. Raises RuntimeUnavailable, UnknownPlugin, TooManyRequests.
+    The caller has checked that ``user`` is staff. Raises RuntimeUnavailable, UnknownPlugin, Throttled.
     """
     _probes.require(str(user.pk))
     place = runtime(executor.runtime)

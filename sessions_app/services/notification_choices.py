@@ -119,14 +119,14 @@ def _check_url(url: str) -> None:
 
 
 def send_test_email(user: Any) -> Delivery:
-    """An e-mail that says that e-mail arrives; the worker sends it at once. Raises Conflict, TooManyRequests."""
+    """An e-mail that says that e-mail arrives; the worker sends it at once. Raises Conflict, Throttled."""
     _require_mail(user)
     _tests.require(str(user.pk))
     return _give_soon(Delivery(channel="email", user_id=user.pk, is_test=True, payload=test_email()))
 
 
 def send_test_call(user: Any, hook: Webhook) -> Delivery:
-    """A call of type ``ping``, which ``user`` asks for; the worker makes it at once, and only once. TooManyRequests."""
+    """A call of type ``ping``, which ``user`` asks for; the worker makes it at once, and only once. Throttled."""
     _tests.require(str(user.pk))
     delivery = Delivery(channel="webhook", webhook=hook, is_test=True)
     delivery.payload = test_webhook(hook, str(delivery.id))

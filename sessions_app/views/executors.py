@@ -23,7 +23,7 @@ from executors_app.plugins import UnknownPlugin
 from sessions_app.models import Orphaned, Supervisor
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.catalogue import LIVE, SECRETS, probe, visible_executions
-from sessions_app.services.errors import TooManyRequests
+from sessions_app.services.errors import Throttled
 from sessions_app.services.rights import writable_teams
 from sessions_app.views.banners import retry_of
 from sessions_app.views.wording import executor_word
@@ -49,7 +49,7 @@ def look_at(request: HttpRequest, executor_id: uuid.UUID) -> HttpResponse:
     place = get_object_or_404(Executor, id=executor_id)
     try:
         told = probe(place, request.user)
-    except TooManyRequests as error:
+    except Throttled as error:
         messages.error(request, error.message)
     except ExecutorError as error:
         messages.error(request, f"{place.name} cannot be used now: {error.message}")

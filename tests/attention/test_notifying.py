@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from sessions_app.models import AttentionItem, DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.services import attention, notifying, presence
-from sessions_app.services.errors import TooManyRequests
+from sessions_app.services.errors import Throttled
 from sessions_app.services.notification_choices import change_settings, make_webhook, send_test_call, send_test_email
 from sessions_app.services.tasks import create_session
 from tests.api.world import World, client_of
@@ -285,7 +285,7 @@ def test_tests_of_one_user_are_limited(world: World, receiver: Receiver) -> None
     hook = hook_of(world, receiver)
     for _ in range(10):
         send_test_call(world.member, hook)
-    with pytest.raises(TooManyRequests) as refused:
+    with pytest.raises(Throttled) as refused:
         send_test_call(world.member, hook)
     assert 0 < refused.value.retry_after <= 300
     answer = client_of(world.member).post(f"/api/v1/webhooks/{hook.id}/test/")
