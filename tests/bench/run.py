@@ -172,6 +172,7 @@ PARTS: Mapping[str, Part] = {
     "resume": lambda world, sizes: resumes.of_a_killed_agent(world, sizes.resumes, limited=sizes.limited),
     "death": lambda world, sizes: deaths.to_ready(world, sizes.resumes),
     "workflow": lambda world, sizes: workflows.of_nodes(world, sizes.nodes),
+    "workflow-text": lambda world, sizes: workflows.of_texts(sizes.rounds),
     "storm": lambda world, sizes: storms.of_many(world, sizes.storm, sizes.storm_agents, limited=sizes.limited),
     "screen": lambda world, sizes: screens.of_a_fast_agent(world, sizes.work),
     "terminal": lambda world, sizes: terminals.of_a_long_text(world, sizes.megabytes, sizes.rounds),

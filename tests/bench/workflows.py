@@ -1,20 +1,26 @@
-"""What a node of a workflow costs beside the work that it has done: a chain of shells that do nothing."""
+"""What a node of a workflow costs beside the work that it has done, and its text beside being read alone."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
 import subprocess
 import time
+from functools import partial
 from itertools import pairwise
 from typing import Final
+
+import yaml
 
 from executors_app.agentctl import identity
 from executors_app.models import ExecutorRunning
 from sessions_app.models import NodeRun, WorkflowRun
 from sessions_app.services.workflows import start_run
+from sessions_app.workflows import apart
+from sessions_app.workflows.limits import MAX_NODES
 from tests.bench.bare import BareTable
-from tests.bench.figures import Figure
+from tests.bench.figures import Figure, in_turn
 from tests.bench.latencies import supervising
 from tests.bench.world import World
 from tests.waiting import eventually
@@ -47,8 +53,25 @@ def of_nodes(world: World, nodes: int) -> list[Figure]:
     return [Figure(f"workflow, each of {nodes} shell nodes", statistics.median(each), floor, statistics.median(bare))]
 
 
-def _chain(nodes: int) -> str:
-    shells = [{"id": f"s{n}", "type": "shell", "data": {"script": "true"}} for n in range(nodes)]
+def of_texts(rounds: int) -> list[Figure]:
+    """From a text to its problems and its drawing, in the process that does it; minima."""
+    texts = {f"{MAX_NODES:,} nodes": _chain(MAX_NODES), "800 kB of {{": _chain(1, "{{" * 400_000)}
+    figures = []
+    for name, text in texts.items():
+        check, bare = partial(apart.check, text), partial(_events, text)
+        check()  # which begins the process
+        checked, read = map(min, asyncio.run(in_turn(rounds, check, bare)))
+        figures.append(Figure(f"workflow, a text of {name} checked", checked, "its YAML alone", read))
+    return figures
+
+
+def _events(text: str) -> None:
+    for _ in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        pass
+
+
+def _chain(nodes: int, script: str = "true") -> str:
+    shells = [{"id": f"s{n}", "type": "shell", "data": {"script": script}} for n in range(nodes)]
     edges = [{"source": f"s{n}", "target": f"s{n + 1}"} for n in range(nodes - 1)]
     return json.dumps({"version": 3, "metadata": {"name": "chain"}, "nodes": shells, "edges": edges})
 

@@ -10,14 +10,14 @@ from django.core.cache import cache
 from django.test import Client
 
 from sessions_app.models import Workflow
-from sessions_app.services import workflow_rows, workflow_texts, workflows
+from sessions_app.services import workflow_texts, workflows
 from sessions_app.services.errors import ChecksUnavailable, Throttled
 from sessions_app.services.throttle import Throttle
 from sessions_app.workflows import apart
 from tests.pages.workflows import PLAIN
-from tests.supervisor.rows import change, make_user
+from tests.supervisor.rows import make_user
 from tests.workflows.test_apart import SLOW
-from tests.workflows.world import place, team
+from tests.workflows.world import World, team
 from tests.workflows.writing import node, workflow
 
 pytestmark = pytest.mark.django_db
@@ -129,8 +129,10 @@ def test_a_busy_machine_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_run_whose_text_cannot_be_loaded_now_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    run, _ = workflows.start_run(make_user(), team=team(), text=text("run"), executor=place(), name="x")
-    change(run, text=f"{SLOW}   ")
-    monkeypatch.setitem(apart.LIMITS, "seconds", 0.001)
-    with pytest.raises(ChecksUnavailable):
-        workflow_rows.workflow_of(run)
+    world = World(text("run"))
+    workflow_texts._loaded.cache_clear()
+    with monkeypatch.context() as busy:
+        busy.setitem(apart.LIMITS, "seconds", 0.001)
+        assert world.look().state == "queued"
+    world.drivers.clear()  # another supervisor begins without a pause
+    assert world.to_its_end().state == "succeeded"
