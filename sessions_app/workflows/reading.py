@@ -29,6 +29,9 @@ _WORDS: Final = {
 _INTEGER: Final = re.compile(r"[-+]?[0-9]{1,18}\Z")
 _NUMBER: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,2})?\Z")
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_TAG_DIRECTIVE: Final = re.compile("(?:^|[\r\n\x85\u2028\u2029])%TAG")
+MAX_TAG_DIRECTIVES: Final = 16
+"""Lines that begin with %TAG. libyaml compares each with all before it, and no tag is allowed anyway."""
 _STANDARD_TAGS: Final = ("!", "tag:yaml.org,2002:str")
 
 
@@ -142,6 +145,7 @@ class _Builder:
 
     def __init__(self, text: str, name: str):
         self._name = name
+        self._text = text
         self._events: Iterator[yaml.Event] = iter(yaml.parse(text, Loader=_PARSER))
         self._anchors: dict[str, tuple[Any, int, int]] = {}
         self._lines: dict[Place, int] = {}
@@ -149,6 +153,8 @@ class _Builder:
 
     def source(self) -> Source:
         """Read the one document there is."""
+        if len(_TAG_DIRECTIVE.findall(self._text)) > MAX_TAG_DIRECTIVES:
+            raise refused(self._name, 0, "tag", "tags are not allowed", "Remove the lines that begin with %TAG.")
         try:
             return Source(self._name, self._document(), self._lines)
         except yaml.MarkedYAMLError as error:

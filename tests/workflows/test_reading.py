@@ -22,6 +22,7 @@ HOSTILE = {
     "python object": ("a: 1\nb: !!python/object/apply:os.system ['true']", "tag", 2),
     "own tag": ("a: !thing {}", "tag", 1),
     "binary tag": ("a: !!binary aGk=", "tag", 1),
+    "tag directives": ("".join(f"%TAG !{at}! x\n" for at in range(20_000)) + "---\na: 1", "tag", 0),
     "merge": ("a: &a {x: 1}\nb:\n  <<: *a", "merge", 3),
     "duplicate key": ("a: 1\nb: 2\na: 3", "duplicate_key", 3),
     "key that is no word": ("? [a]\n: 1", "key", 1),
