@@ -56,7 +56,7 @@ def find(repository: Path, session_id: str, branch: str) -> Kept:
     """
     source, head = _source(repository, session_id, branch)
     found = recovery_ref.find(source.git.text, recovery_ref.ref_of(session_id))
-    files, index = (found.commit, found.index) if found and _fits(source, found, head) else (head, head)
+    files, index = (found.commit, found.index) if found and _fits(source, found, session_id, head) else (head, head)
     at = source.git.text("log", "-1", "--no-mailmap", "--format=%cI", files, "--")
     return Kept(source, branch, files, index, head, at)
 
@@ -74,19 +74,21 @@ def _source(repository: Path, session_id: str, branch: str) -> tuple[Archive | T
         raise
     except RepositoryUnusable as error:
         raise NotKept(error.message) from error
-    head = team.commit_of(f"refs/heads/{branch}") if branch else None
+    # Of the refs that are none of a session's own a symbolic one would show the contents.
+    head = team.refs(f"refs/heads/{branch}").get(f"refs/heads/{branch}") if branch else None
     if head is None:
         raise NotKept("The branch of this session is not there any more.")
     return team, head
 
 
-def _fits(source: Archive | TeamRepository, found: Recovery, head: str) -> bool:
-    """Whether a snapshot is of the commit ``head``, and has the index that it says.
+def _fits(source: Archive | TeamRepository, found: Recovery, session_id: str, head: str) -> bool:
+    """Whether a snapshot is this session's, of the commit ``head``, and has the index that it says.
 
     Its message is the agent's word, and would be read as options by git.
     """
     parents = source.git.text("rev-parse", f"{found.commit}^@").split()
-    return found.head == head and bool(bare.OBJECT_ID.fullmatch(found.index)) and found.index in parents
+    ours = found.session_id == session_id and found.head == head
+    return ours and bool(bare.OBJECT_ID.fullmatch(found.index)) and found.index in parents
 
 
 def list_directory(kept: Kept, path: str) -> dict[str, Any]:

@@ -111,13 +111,14 @@ class Archive:
             if os.fstat(file.fileno()).st_size > BUNDLE_LIMIT:
                 raise BundleRefused(f"The bundle is longer than {BUNDLE_LIMIT} bytes.")
             with self._alone(told.object_format) as held:
+                before = self.tips()
                 with self._quarantine() as draft:
-                    self._check(draft, told, file, held)
-                    changes = self._changes(Git(self.path, draft), names, told.refs)
+                    self._check(draft, told, before, file, held)
+                    changes = self._changes(Git(self.path, draft), names, before, told.refs)
                     self._accept(draft, held)
                 bare.move(self.git, changes, (held,))
                 self._tidy(held)
-                return self.tips()
+                return {**before, **{ref: at for ref, (_, at) in changes.items()}}
 
     def follow(self, branch: str, refs: Mapping[str, str]) -> None:
         """Let the refs of this workspace name what it says, as far as that has arrived; GitFailed.
@@ -236,7 +237,7 @@ class Archive:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def _check(self, draft: Path, told: Bundle, file: IO[bytes], held: int) -> None:
+    def _check(self, draft: Path, told: Bundle, before: Mapping[str, str], file: IO[bytes], held: int) -> None:
         """Have the pack read into the quarantine, and see that nothing is missing; BundleRefused."""
         git = Git(self.path, draft)
         here = bare.types(git, told.prerequisites)
@@ -260,7 +261,7 @@ class Archive:
         kinds = bare.types(git, told.refs.values())
         if any(kinds.get(commit) != "commit" for commit in told.refs.values()):
             raise BundleRefused("The bundle names something else than commits that it has.")
-        known = {*self.tips().values(), *(self.store.refs().values() if self.store else ())}
+        known = {*before.values(), *(self.store.refs().values() if self.store else ())}
         wanted = bare.revisions(told.refs.values(), sorted(known))
         try:
             git.run("rev-list", "--objects", "--quiet", "--stdin", stdin=wanted, timeout=_CHECK_SECONDS, hold=(held,))
@@ -277,9 +278,11 @@ class Archive:
         for path in sorted(arrived, key=lambda path: path.suffix == ".idx"):
             path.rename(self.path / "objects" / "pack" / path.name)
 
-    def _changes(self, git: Git, names: Names, wanted: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    @staticmethod
+    def _changes(
+        git: Git, names: Names, before: Mapping[str, str], wanted: Mapping[str, str]
+    ) -> dict[str, tuple[str, str]]:
         """What becomes of each ref, with what the branch loses set aside; BundleRefused."""
-        before = self.tips()
         changes = {ref: (before.get(ref, ""), at) for ref, at in wanted.items() if before.get(ref) != at}
         old, new = changes.get(names.branch, ("", ""))
         if old and not bare.is_in(git, old, new):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from executors_app.repositories.archive import Archive
     from executors_app.repositories.team import TeamRepository
 
+Moves = dict[str, tuple[str, str]]
+"""Refs, each with the commit that it names and the one that it is to name."""
 _STALE: Final = 300.0
 """Seconds after which a lock on a ref is one of a git that was killed: the longest it is held is one rename."""
 
@@ -38,7 +40,7 @@ def publish(team: TeamRepository, archive: Archive, branch: str) -> Published:
     # overtaken by the refs of the next.
     with bare.locked(archive.path, folder=True) as held:
         wanted = {ref: commit for ref, commit in archive.tips().items() if names.owns(ref)}
-        here = team.refs(names.branch, names.recovery, names.kept)
+        here = team.refs()
         result = Published()
         moves = {ref: (here.get(ref, ""), commit) for ref, commit in wanted.items() if here.get(ref) != commit}
         for ref in list(moves):
@@ -46,8 +48,9 @@ def publish(team: TeamRepository, archive: Archive, branch: str) -> Published:
                 result.refused[ref] = why
                 del moves[ref]
         if moves:
-            _send(team, archive, [commit for _, commit in moves.values()], held)
-            _move(team, names, moves, result, held)
+            _send(team, archive, [commit for _, commit in moves.values()], here, held)
+            groups = {ref: _with_kept(team, names, ref, move, here) for ref, move in moves.items()}
+            _move(team, groups, result, held)
         return result
 
 
@@ -64,16 +67,15 @@ def _reason_against(common: Path, ref: str) -> str:
     return ""
 
 
-def _send(team: TeamRepository, archive: Archive, commits: Sequence[str], held: int) -> None:
-    """Let the repository have the commits with all that they reach."""
-    known = bare.types(archive.git, team.refs().values())
+def _send(team: TeamRepository, archive: Archive, commits: Sequence[str], here: Mapping[str, str], held: int) -> None:
+    """Let the repository have the commits with all that they reach and its own refs do not."""
+    known = bare.types(archive.git, here.values())
     with packs.packed(archive.git, commits, [name for name, kind in known.items() if kind == "commit"]) as pack:
         packs.unpack(pack, team.git, (held,))
 
 
-def _move(team: TeamRepository, names: Names, moves: dict[str, tuple[str, str]], result: Published, held: int) -> None:
+def _move(team: TeamRepository, groups: Mapping[str, Moves], result: Published, held: int) -> None:
     """All at once, or, where one was moved by somebody meanwhile, each for itself."""
-    groups = {ref: _with_kept(team, names, ref, *pair) for ref, pair in moves.items()}
     together = {ref: pair for group in groups.values() for ref, pair in group.items()}
     try:
         bare.move(team.git, together, (held,))
@@ -89,12 +91,12 @@ def _move(team: TeamRepository, names: Names, moves: dict[str, tuple[str, str]],
         result.moved.update({name: after for name, (_, after) in together.items()})
 
 
-def _with_kept(team: TeamRepository, names: Names, ref: str, before: str, after: str) -> dict[str, tuple[str, str]]:
+def _with_kept(team: TeamRepository, names: Names, ref: str, move: tuple[str, str], here: Mapping[str, str]) -> Moves:
     """A move, and what the branch had here and has no more set aside with it."""
-    group = {ref: (before, after)}
+    before, after = move
+    group = {ref: move}
     if before and ref == names.branch and not bare.is_in(team.git, before, after):
         aside = names.kept_as(before)
-        there = team.refs(aside).get(aside, "")
-        if there != before:
-            group[aside] = (there, before)
+        if here.get(aside) != before:
+            group[aside] = (here.get(aside, ""), before)
     return group

@@ -1,0 +1,159 @@
+"""Whatever a repository, a bundle or the environment says, git runs no command and reads and writes nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app import kept_work, left_refs
+from executors_app.errors import NotKept, RepositoryUnusable
+from executors_app.repositories.archive import Archive
+from executors_app.repositories.team import TeamRepository
+from tests.executors.repositories import commit, make_repository, run_git
+from tests.repositories import attacks
+from tests.repositories.attacks import Trap
+from tests.repositories.workspaces import BRANCH, HEAD, RECOVERY, SESSION, Place, bundle, grow
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Trap:
+    return Trap(tmp_path / "trap").lay()
+
+
+@pytest.fixture
+def place(tmp_path: Path, settings: Any) -> Place:
+    """A repository with two commits, and the work of one session that has come home."""
+    settings.KANDEV_DATA_DIR = tmp_path / "data"
+    place = Place(tmp_path / "data", make_repository(tmp_path / "team"))
+    commit(place.repository, "second", "x\n")
+    place.begin()
+    sandbox = grow(place, tmp_path / "sandbox")
+    work = commit(sandbox, "work", "work\n")
+    run_git(sandbox, "update-ref", RECOVERY, work)
+    bundle(sandbox, HEAD, RECOVERY)
+    return place
+
+
+def do_everything(place: Place) -> None:
+    """Every operation of the package, and those that are built on it."""
+    team = TeamRepository.open(place.repository)
+    team.start_of("")
+    team.start_of("main")
+    team.commit_of("main~1")
+    team.published_refs()
+    team.carried()
+    store = place.store
+    store.update()
+    fresh = Archive.of(place.root, "fresh", store)
+    fresh.begin("kandev/abcdef012345", team.start_of("main"))
+    fresh.adopt("kandev/abcdef012345")
+    place.archive.take_in(place.root.parent / "turn.bundle", BRANCH)
+    for borrow in (True, False):
+        place.seed(borrow=borrow)
+    place.archive.export(place.root / "exported")
+    team.publish(place.archive, BRANCH)
+    fresh.remove()
+    read_everything(place, SESSION)
+    left_refs.kept_sessions(place.repository)
+    left_refs.adds_nothing(place.repository, SESSION, BRANCH)
+    left_refs.drop(place.repository, SESSION, left_refs.refs_of(place.repository, SESSION))
+    place.archive.remove()
+    read_everything(place, SESSION)  # now from the team's repository
+
+
+def read_everything(place: Place, session_id: str) -> None:
+    with contextlib.suppress(NotKept):
+        kept = kept_work.find(place.repository, session_id, BRANCH)
+        kept_work.list_directory(kept, "")
+        kept_work.read_content(kept, "work")
+        kept_work.status(kept)
+        kept_work.diff(kept)
+        kept_work.diff(kept, "work")
+        kept_work.log(kept, 10, 0)
+
+
+def below(root: Path) -> dict[str, tuple[int, bytes]]:
+    return {str(path): (path.stat().st_mode, path.read_bytes() if path.is_file() else b"") for path in root.rglob("*")}
+
+
+@pytest.fixture
+def untouched(trap: Trap) -> Iterator[list[dict[str, tuple[int, bytes]]]]:
+    """Put what is outside into the list: it must be the same at the end, and no canary there."""
+    before: list[dict[str, tuple[int, bytes]]] = []
+    yield before
+    assert not trap.canary.exists(), trap.canary.read_text()
+    assert before == [below(trap.outside)]
+
+
+def test_the_canary_dies_where_git_is_run_carelessly(place: Place, trap: Trap) -> None:
+    run_git(place.repository, "config", "core.fsmonitor", str(trap.script))
+    run_git(place.repository, "status")
+    assert trap.canary.exists()
+
+
+def test_git_says_which_keys_it_knows() -> None:
+    assert len(attacks.keys()) > 500
+    assert {"core.fsmonitor", "diff.x.textconv", "filter.x.smudge", "gpg.x.program"} <= set(attacks.keys())
+
+
+@pytest.mark.parametrize("attack", attacks.FILES)
+def test_no_file_of_a_repository_runs_or_redirects_anything(
+    attack: str, place: Place, trap: Trap, untouched: list[dict[str, tuple[int, bytes]]]
+) -> None:
+    genuine = run_git(place.repository, "rev-list", "main").splitlines()
+    attacks.FILES[attack](place.repository / ".git", trap)
+    untouched.append(below(trap.outside))
+    try:
+        do_everything(place)
+    except RepositoryUnusable:
+        return  # with words, for which there are tests of their own
+    listed = run_git(place.store.path, "rev-list", "refs/heads/main").splitlines()
+    assert listed[-len(genuine) :] == genuine
+
+
+def test_nothing_in_the_environment_counts(
+    place: Place, trap: Trap, monkeypatch: pytest.MonkeyPatch, untouched: list[dict[str, tuple[int, bytes]]]
+) -> None:
+    (trap.outside / ".gitconfig").write_text(attacks.configuration(trap, "command"))
+    (trap.outside / "git").mkdir()
+    (trap.outside / "git/config").write_text(attacks.configuration(trap, "command"))
+    (trap.outside / "config").write_text(attacks.configuration(trap, "command"))
+    untouched.append(below(trap.outside))
+    for name, value in attacks.environment(trap):
+        monkeypatch.setenv(name, value)
+    do_everything(place)
+
+
+def test_a_tampered_directory_of_ours_runs_nothing_either(
+    place: Place, trap: Trap, untouched: list[dict[str, tuple[int, bytes]]]
+) -> None:
+    """The guards on the command line, where everything else was broken through."""
+    untouched.append(below(trap.outside))
+    keys = ("core.hooksPath", "core.fsmonitor", "core.alternateRefsCommand", "diff.external", "gpg.program")
+    for path in (place.archive.path, place.store.path):
+        for key in keys:
+            run_git(path, "config", key, str(trap.script))
+        run_git(path, "config", "log.showSignature", "true")
+        attacks.FILES["hooks"](path, trap)
+    do_everything(place)
+
+
+def test_git_is_never_run_in_a_folder_of_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, str]] = []
+    start = subprocess.Popen.__init__
+
+    def watched(self: Any, argv: Any, *rest: Any, **options: Any) -> None:
+        if options.get("env", {}).get("GIT_DIR"):
+            seen.append((str(options["cwd"]), options["env"]["GIT_DIR"]))
+        start(self, argv, *rest, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", watched)
+    place.team.publish(place.archive, BRANCH)
+    place.store.update()
+    assert seen
+    assert not [pair for pair in seen if str(place.repository) in "".join(pair)]
