@@ -55,7 +55,7 @@ def _dies(place: Place, operation: Operation, number: int, with_git: bool) -> No
             os.kill(os.getpid(), signal.SIGKILL)
         return start(self, *arguments)
 
-    Git._start = counted  # type: ignore[method-assign]
+    Git._start = counted  # type: ignore[assignment,method-assign]
     operation(place)
     os._exit(0)
 
