@@ -13,8 +13,10 @@ class SessionsAppConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Take over the keys that others make, and let the worker's schedules be there after each migration."""
+        """Take over the keys that others make, check new user names, and make schedules after migrations."""
         from sessions_app import foreign_tokens  # noqa: F401, PLC0415
+        from sessions_app.services import user_names  # noqa: PLC0415
         from sessions_app.tasks import schedules  # noqa: PLC0415
 
+        user_names.watch()
         post_migrate.connect(schedules.ensure, sender=self)

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
 from django.contrib.auth.models import Group, User
+from django.core.exceptions import ValidationError
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 
 from executors_app.staff_admin import ReadOnly, StaffOnly
 from sessions_app.models import LoginLink, TeamRole
+from sessions_app.services.user_names import check_user_name
 
 if TYPE_CHECKING:
     Inline = admin.TabularInline[Any, Any]
@@ -24,6 +27,30 @@ for _model in (User, Group):
     admin.site.unregister(_model)
 
 
+class _CheckedName:
+    """A form whose user name, where it is new, looks like no other."""
+
+    def clean_username(self) -> str:
+        """Refuse one that does."""
+        form: Any = self
+        above: Any = super()
+        name = str(above.clean_username() if hasattr(above, "clean_username") else form.cleaned_data["username"])
+        if "username" in form.changed_data:
+            try:
+                check_user_name(name, form.instance.pk)
+            except ValidationError as error:
+                raise ValidationError(error.messages) from None
+        return name
+
+
+class NewPersonForm(_CheckedName, AdminUserCreationForm):  # type: ignore[type-arg]
+    """A new account."""
+
+
+class PersonForm(_CheckedName, UserChangeForm):  # type: ignore[type-arg]
+    """An account."""
+
+
 @admin.register(User)
 class PersonAdmin(People):
     """People. One who leaves is made inactive, never deleted: the log names who asked for what.
@@ -32,6 +59,8 @@ class PersonAdmin(People):
     """
 
     list_filter = ("is_staff", "is_superuser", "is_active", "groups")
+    form = PersonForm
+    add_form = NewPersonForm
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Nobody."""

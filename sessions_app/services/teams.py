@@ -15,6 +15,7 @@ from sessions_app.models import LoginLink, TeamRole
 from sessions_app.models.login_link import INVITATION, LIFETIME
 from sessions_app.models.scoping import teams_of
 from sessions_app.services.errors import Conflict, Invalid, NotFound
+from sessions_app.services.user_names import check_user_name
 
 NAME_LIMIT: Final = 150
 """Characters of the name of a team or of a user, as Django keeps them."""
@@ -86,6 +87,7 @@ def invite(team: Group | None, username: str, email: str, role: str, by: Any) ->
     user.set_unusable_password()
     try:
         user.full_clean(exclude=("password",))
+        check_user_name(user.username)
     except ValidationError as error:
         raise Invalid("; ".join(error.messages), field=next(iter(error.message_dict))) from None
     user.save()

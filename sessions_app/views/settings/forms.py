@@ -83,7 +83,9 @@ class AddForm(_RoleForm):
 class InviteForm(_RoleForm):
     """Somebody who has none yet."""
 
-    username = forms.CharField(max_length=NAME_LIMIT, label="User name", help_text="Letters, digits and @ . + - _")
+    username = forms.CharField(
+        max_length=NAME_LIMIT, label="User name", help_text="Letters a to z, digits and @ . + - _"
+    )
     email = forms.EmailField(required=False, label="E-mail")
     field_order = ("username", "email", "role")
 
@@ -91,5 +93,7 @@ class InviteForm(_RoleForm):
 class PersonForm(forms.Form):
     """A new account without a team."""
 
-    username = forms.CharField(max_length=NAME_LIMIT, label="User name", help_text="Letters, digits and @ . + - _")
+    username = forms.CharField(
+        max_length=NAME_LIMIT, label="User name", help_text="Letters a to z, digits and @ . + - _"
+    )
     email = forms.EmailField(required=False, label="E-mail")
