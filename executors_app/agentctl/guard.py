@@ -21,7 +21,7 @@ from typing import Final
 from executors_app.agentctl import adoption, guard_process, identity, last_words, two_users
 from executors_app.agentctl.child_environment import AGENT_MARKER
 from executors_app.agentctl.pipes import PipeReader, PipeStuck, PipeWriter, wait_for_end
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.protocol import MARKER, Code
 
 _HEADER: Final = importlib.util.MAGIC_NUMBER + bytes(12)
 _PROGRAM: Final = _HEADER + marshal.dumps(compile(Path(guard_process.__file__).read_bytes(), "guard", "exec"))
@@ -34,8 +34,9 @@ _PATIENCE: Final = 5.0
 class SpawnFailed(Exception):
     """The agent's program could not be started."""
 
-    def __init__(self, message: str, number: int | None = None):
+    def __init__(self, message: str, number: int | None = None, *, missing: bool = False):
         super().__init__(message)
+        self.code = Code.PROGRAM_MISSING if missing else Code.SPAWN_FAILED
         self.permanent = number in _HOPELESS
         """Whether the same call can never succeed as things stand."""
 
@@ -130,6 +131,12 @@ class Guard:
             event.set()
         _Ready.renew()
 
+    def _not_started(self, number: int) -> SpawnFailed:
+        """The kernel gives one error for a program and for a directory that is not there: tell which."""
+        if number == errno.ENOENT and Path(self._place).is_dir():
+            return SpawnFailed(f"the program {self._name} was not found", number, missing=True)
+        return SpawnFailed(f"{self._name} in {self._place}: {os.strerror(number)}", number)
+
     def _hear(self, word: str, number: str) -> None:
         """One line of the status pipe."""
         match word:
@@ -137,8 +144,7 @@ class Guard:
                 self.agent_pid = int(number)
                 self._born.set()
             case "failed":
-                told = f"{self._name} in {self._place}: {os.strerror(int(number))}"
-                self._failure = SpawnFailed(told, int(number))
+                self._failure = self._not_started(int(number))
             case "exited":
                 self.exit_code = int(number)
                 self.agent_ended.set()

@@ -143,6 +143,7 @@ class Code(StrEnum):
     INTERNAL_ERROR = "internal_error"
     # of a failed start:
     SPAWN_FAILED = "spawn_failed"
+    PROGRAM_MISSING = "program_missing"
     AGENT_EXITED = "agent_exited"
     HANDSHAKE_FAILED = "handshake_failed"
     START_TIMEOUT = "start_timeout"

@@ -47,6 +47,12 @@ class AgentType:
     """Known to say *gone* when it is not: twice, 90 s apart, before the token is set aside."""
     needs: Sequence[str] = ()
     """Executables that must be on PATH."""
+    install: str = ""
+    """The command that installs them; empty: it ships with Kandev, or the profile names its own."""
+    login: str = ""
+    """The command that logs it in once; empty: none is known."""
+    key: str = ""
+    """The environment variable that logs it in instead; empty: none is known."""
     notes: str = ""
     """For people, in ``docs/agents.md``: where it keeps its conversations, how it logs in, what was measured."""
     seed: SeedClaim | None = None

@@ -9,6 +9,7 @@ AGENT_TYPE = AgentType(
     history_context_injection=True,
     gone_patterns=(r"No sessions directory found", r"Session not found"),
     needs=("agentao",),
+    install="pip install agentao",
     notes=(
         "Package `agentao`; claims to load. Measured with 0.5.17: what it was told is gone with `kill -9`, and it "
         "says so. The history is then told with the next prompt, and the receipt says that. "

@@ -8,6 +8,9 @@ AGENT_TYPE = AgentType(
     argv=("amp-acp",),
     replays_on_load=False,
     needs=("amp-acp",),
+    install="npm install -g amp-acp @sourcegraph/amp",
+    login="amp login",
+    key="AMP_API_KEY",
     notes=(
         "Package `amp-acp`, which runs `amp`; from 0.10.0 on it offers load and resume and replays what it can "
         "(read in its changelog, not run). It says only *Invalid params* of a conversation that it does not have, "

@@ -9,6 +9,9 @@ AGENT_TYPE = AgentType(
     argv=("amp",),
     replays_on_load=False,
     needs=("amp",),
+    install="npm install -g @sourcegraph/amp",
+    login="amp login",
+    key="AMP_API_KEY",
     notes=(
         "Package `@sourcegraph/amp`, run as `amp --execute --stream-json` and `amp threads continue`: a process per "
         "turn, none in between. Written after its published SDK, not run here: it wants a login. What it says of a "

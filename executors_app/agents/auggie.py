@@ -9,6 +9,8 @@ AGENT_TYPE = AgentType(
     history_context_injection=True,
     replays_on_load=False,
     needs=("auggie",),
+    install="npm install -g @augmentcode/auggie",
+    key="AUGMENT_SESSION_AUTH",
     notes=(
         "Package `@augmentcode/auggie`; offers load and list (seen with 0.36.0, without a login). Where there is no "
         "token the conversation is told with the next prompt. Login: `AUGMENT_SESSION_AUTH`."

@@ -10,6 +10,9 @@ AGENT_TYPE = AgentType(
     gone_patterns=(r"No conversation found with session ID",),
     replays_on_load=False,
     needs=("claude",),
+    install="npm install -g @anthropic-ai/claude-code",
+    login="claude",
+    key="ANTHROPIC_API_KEY",
     notes=(
         "Package `@anthropic-ai/claude-code`, run as `claude -p` with `stream-json` both ways: one process for many "
         "turns; permissions are asked through its control protocol. Written after the types of its published SDK "

@@ -9,6 +9,9 @@ AGENT_TYPE = AgentType(
     gone_patterns=(r"Resource not found", r"No conversation found with session ID"),
     replays_on_load=False,
     needs=("claude-agent-acp",),
+    install="npm install -g @agentclientprotocol/claude-agent-acp",
+    login="claude",
+    key="ANTHROPIC_API_KEY",
     notes=(
         "Package `@agentclientprotocol/claude-agent-acp`; offers load, resume, list, fork, close and delete (seen with "
         "0.49.0, without a login). Conversations: `~/.claude/projects/`, by working directory."

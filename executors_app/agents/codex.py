@@ -8,6 +8,9 @@ AGENT_TYPE = AgentType(
     argv=("codex-acp",),
     gone_patterns=(r"Resource not found", r"no rollout found"),
     needs=("codex-acp",),
+    install="npm install -g @zed-industries/codex-acp",
+    login="codex login",
+    key="OPENAI_API_KEY",
     notes=(
         "Package `@zed-industries/codex-acp`; offers load, resume and list. Measured with 0.16.0: keeps its context "
         "over `kill -9`, also in the middle of a turn, and loads it from another directory; the test suite runs it. "

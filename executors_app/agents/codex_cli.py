@@ -10,6 +10,9 @@ AGENT_TYPE = AgentType(
     gone_patterns=(r"no rollout found",),
     replays_on_load=False,
     needs=("codex",),
+    install="npm install -g @openai/codex",
+    login="codex login",
+    key="CODEX_API_KEY",
     notes=(
         "Package `@openai/codex`, run as `codex exec` and `codex exec resume`: a process per turn, none in between. "
         "Measured with 0.169.0: keeps its context over `kill -9`; the test suite runs it. Nobody can be asked in its "

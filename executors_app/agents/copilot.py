@@ -8,6 +8,8 @@ AGENT_TYPE = AgentType(
     argv=("copilot", "--acp"),
     replays_on_load=False,
     needs=("copilot",),
+    install="npm install -g @github/copilot",
+    login="copilot",
     notes=(
         "Package `@github/copilot`; offers load, list and close (seen with 1.0.102, without a login). What it says of "
         "a conversation that is gone is not known, so a failed load keeps its token and is tried again."

@@ -8,6 +8,7 @@ AGENT_TYPE = AgentType(
     argv=("deepagents-acp",),
     supports_session_resume=False,
     needs=("deepagents-acp",),
+    install="pip install deepagents-acp",
     notes=(
         "Package `deepagents-acp`; offers nothing to take a conversation up with. Measured with 0.0.13. "
         "The test suite runs it."

@@ -8,6 +8,7 @@ AGENT_TYPE = AgentType(
     argv=("fast-agent-acp",),
     gone_patterns=(r"Session not found",),
     needs=("fast-agent-acp",),
+    install="pip install fast-agent-mcp",
     notes=(
         "Package `fast-agent-mcp`; offers load, and replays. Measured with 0.10.46: keeps its context over `kill -9`; "
         "says -32002 and *Session not found* of a conversation that is gone. Conversations: `.fast-agent/sessions/` "

@@ -10,6 +10,8 @@ AGENT_TYPE = AgentType(
     gone_patterns=(r"No previous sessions found", r"Invalid session identifier"),
     errs_about_gone=True,
     needs=("gemini",),
+    install="npm install -g @google/gemini-cli",
+    key="GEMINI_API_KEY",
     notes=(
         "Package `@google/gemini-cli`. Measured with 0.61.0: a load within the minute in which the conversation began "
         "says that there is none, a minute later it is there; and a start after a load that was killed may throw "

@@ -11,6 +11,8 @@ AGENT_TYPE = AgentType(
     gone_patterns=(r"No previous sessions found", r"Invalid session identifier"),
     replays_on_load=False,
     needs=("gemini",),
+    install="npm install -g @google/gemini-cli",
+    key="GEMINI_API_KEY",
     notes=(
         "Package `@google/gemini-cli`, run with `--output-format=stream-json` and `--resume`: a process per turn, none "
         "in between. Measured with 0.61.0: it takes a conversation up in the minute in which it began, too. Nobody can "

@@ -8,6 +8,7 @@ AGENT_TYPE = AgentType(
     argv=("kimi", "acp"),
     gone_patterns=(r"Unknown sessionId",),
     needs=("kimi",),
+    install="npm install -g @moonshot-ai/kimi-code",
     notes=(
         "Package `@moonshot-ai/kimi-code`; offers load, resume, list, fork, close and delete. Measured with 2.1.0: "
         "keeps its context over `kill -9`, but for what it was told less than a third of a second before, which it "

@@ -8,6 +8,7 @@ AGENT_TYPE = AgentType(
     argv=("vibe-acp",),
     gone_patterns=(r"Session not found",),
     needs=("vibe-acp",),
+    install="pip install mistral-vibe",
     notes=(
         "Package `mistral-vibe`; offers load, and replays. Measured with 3.0.2: keeps its context over `kill -9`; says "
         "-32602 and *Session not found* of a conversation that is gone; asks for permissions by the id of the tool "

@@ -8,6 +8,8 @@ AGENT_TYPE = AgentType(
     argv=("opencode", "acp"),
     gone_patterns=(r'OpenCode service failure.*"service":"session"',),
     needs=("opencode",),
+    install="npm install -g opencode-ai",
+    login="opencode auth login",
     notes=(
         "Package `opencode-ai`; offers load, resume, list, fork and close. Measured with 1.18.33: keeps its context "
         "over `kill -9`, also in the middle of a turn; takes half a gigabyte of memory; the test suite runs it. "

@@ -9,6 +9,7 @@ AGENT_TYPE = AgentType(
     history_context_injection=True,
     gone_patterns=(r"Resource not found: session:",),
     needs=("qwen",),
+    install="npm install -g @qwen-code/qwen-code",
     notes=(
         "Package `@qwen-code/qwen-code`; offers load. Measured with 0.15.10: keeps its context over `kill -9`; a load "
         "of a conversation that it does not have, or from another directory, succeeds with an empty one, which the "

@@ -53,6 +53,8 @@ DETAIL_LIMIT: Final = 8000
 _ERRORS: Final[Mapping[str, str]] = {
     "context_mismatch": "The agent came back with another conversation than this one",
     "worktree_missing": "The session’s worktree is gone",
+    "program_missing": "The agent’s program is not installed",
+    "auth_required": "The agent is not logged in",
 }
 EXCERPT_LIMIT: Final = 200
 """Characters of an agent's or a provider's own words in a sentence."""

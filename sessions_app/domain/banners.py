@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from executors_app.domain import ExecutorStatus
+from sessions_app.domain.agent_programs import NEEDS_PERSON, RETRIES
 from sessions_app.domain.resumability import Assessment, Reason, Strategy, token_was_rejected
 from sessions_app.domain.states import TERMINAL_STATES, SessionState, TaskEnd
 from sessions_app.domain.transient import Retry
@@ -37,6 +38,8 @@ class Banner:
     action: Action = ""
     explanation: str = ""
     """The longer word, for a tooltip or the line below."""
+    at: datetime | None = None
+    """The moment whose time of day ``text`` tells in UTC; a page shows it by the reader's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ def _interrupted(facts: BannerFacts) -> Banner:
 def _stalled(facts: BannerFacts) -> Banner:
     text = f"Nothing has been heard of the agent since {facts.stalled_since:%H:%M:%S} UTC."
     why = "It may still be at work; nothing was ended. The notice goes with its next word."
-    return Banner("info", text, "cancel", why)
+    return Banner("info", text, "cancel", why, facts.stalled_since)
 
 
 def _queued(facts: BannerFacts) -> Banner:
@@ -193,7 +196,7 @@ def _gave_up(facts: BannerFacts) -> Banner:
 def _backing_off(facts: BannerFacts) -> Banner:
     at = f"{facts.next_restart_at:%H:%M:%S} UTC" if facts.next_restart_at else ""
     text = f"The last start failed. The next one is at {at} (number {facts.attempts + 1})."
-    return Banner("warning", text, "try_again", facts.error_message)
+    return Banner("warning", text, "try_again", facts.error_message, facts.next_restart_at)
 
 
 def _not_resumable(facts: BannerFacts) -> Banner:
@@ -303,6 +306,10 @@ _BANNERS: tuple[_Case, ...] = (
     (
         lambda f: f.waits_for_turn,
         _in_line("Many agents are being started. This one waits for its turn."),
+    ),
+    (
+        lambda f: _resting(f) and f.error_code in NEEDS_PERSON,
+        lambda f: Banner("error", f.error_message, "try_again", RETRIES),
     ),
     (lambda f: _resting(f) and f.next_restart_at is not None, _backing_off),
     (_because(Reason.NOT_RESUMABLE), _not_resumable),

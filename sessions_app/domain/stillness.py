@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from sessions_app.domain.admission import WaitReason
+from sessions_app.domain.agent_programs import NEEDS_PERSON, RETRIES
 from sessions_app.domain.policy import Source
 from sessions_app.domain.recovery_facts import UNREACHABLE, Policy, wants_now
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState, WorkState
@@ -188,6 +189,10 @@ _REASONS: Final[tuple[_Case, ...]] = (
             "Its owner has left the team, so it is not started by itself.",
             "A member of the team can resume it.",
         ),
+    ),
+    (
+        lambda f: f.error_code in NEEDS_PERSON and not f.agent_running,
+        lambda f: Stillness(Still.ERROR, f.error_message or "The agent cannot be started.", RETRIES, f.until),
     ),
     (lambda f: f.until is not None and not f.agent_running, _backing_off),
     (

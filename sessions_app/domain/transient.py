@@ -68,6 +68,7 @@ NOT_THE_PROVIDER: Final = frozenset(
         "internal_error",
         "no_output",
         "not_running",
+        "program_missing",
         "spawn_failed",
         "token_rejected",
         "turn_refused",

@@ -77,7 +77,7 @@ def kill_points() -> str:
 def agents_document() -> str:
     """Every agent type, and the seed's word beside ours."""
     kinds = sorted(agent_types().values(), key=lambda kind: kind.title)
-    head = ("type", "agent", "command", "protocol", "load", "told history", "known to replay", "gone")
+    head = ("type", "agent", "command", "install", "protocol", "load", "told history", "known to replay", "gone")
     seed_head = ("type", "load, by the seed", "load", "history, by the seed", "history", "the seed says", "why ours")
     parts = [
         _AGENTS,
@@ -97,6 +97,7 @@ def _type_row(kind: AgentType) -> tuple[str, ...]:
         f"`{kind.name}`",
         kind.title,
         _command(kind),
+        f"`{kind.install}`" if kind.install else "–",
         kind.driver,
         _yes(kind.supports_session_resume),
         _yes(kind.history_context_injection),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from sessions_app.domain import attention
+from sessions_app.domain.agent_programs import NEEDS_PERSON
 from sessions_app.domain.attention import AT_REST_KINDS, AttentionKind
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, PromptState, RunState, SessionState, WorkState
 from sessions_app.models.attention import raise_item, resolve
@@ -125,7 +126,8 @@ def _judge_rest(draft: Draft) -> None:
 
 def _judge_error(draft: Draft, seq: int) -> None:
     session = draft.session
-    if session.next_restart_at is not None or session.error_code == UNREACHABLE:
+    by_itself = session.next_restart_at is not None and session.error_code not in NEEDS_PERSON
+    if by_itself or session.error_code == UNREACHABLE:
         resolve(draft, "tried_again", kinds=(AttentionKind.ERROR,))
         return
     if not session.attention.filter(kind=AttentionKind.ERROR, resolved_at=None).exists():

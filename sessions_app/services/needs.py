@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db.models import Exists, OuterRef, Q
 
+from sessions_app.domain.agent_programs import NEEDS_PERSON
 from sessions_app.domain.attention import LOOK_KINDS
 from sessions_app.domain.states import PromptState, SessionState
 from sessions_app.models import AttentionItem, PermissionRequest, Prompt
@@ -32,8 +33,8 @@ def overdue() -> Exists:
 
 
 def given_up() -> Q:
-    """It failed, and nothing tries again by itself."""
-    return Q(state=SessionState.ERROR, next_restart_at=None)
+    """It failed, and nothing tries again by itself, or nothing but a person can help."""
+    return Q(state=SessionState.ERROR) & (Q(next_restart_at=None) | Q(error_code__in=NEEDS_PERSON))
 
 
 def raised() -> Exists:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sessions_app.domain.agent_programs import NEEDS_PERSON
 from sessions_app.domain.states import SessionState, WorkState
 from sessions_app.domain.status import DerivedStatus
 from sessions_app.models import TaskSession
@@ -45,7 +46,10 @@ def session_chips(row: SessionRow) -> dict[str, Any]:
         "chips": _chips(row) + marks,
         "needy": bool(marks)
         or getattr(session, "raised", False)
-        or (session.state == SessionState.ERROR and (session.next_restart_at is None)),
+        or (
+            session.state == SessionState.ERROR
+            and (session.next_restart_at is None or session.error_code in NEEDS_PERSON)
+        ),
         "told": f"{state_word(session.state).text}; {DERIVED[DerivedStatus(row.derived)].text}; "
         f"{_work_word(session.work_state).text}",
     }

@@ -252,16 +252,35 @@ async def test_an_agent_that_ends_at_once_is_told_with_its_last_words(driver: Dr
 
 
 @pytest.mark.parametrize(
-    ("argv", "cwd"), [(["/no/such/program"], None), ([], None), (["/bin/sh"], "/no/such/directory"), (["a\0b"], None)]
+    ("argv", "cwd", "code"),
+    [
+        (["/no/such/program"], None, "program_missing"),
+        (["no-such-program"], None, "program_missing"),
+        ([], None, "spawn_failed"),
+        (["/bin/sh"], "/no/such/directory", "spawn_failed"),
+        (["/no/such/program"], "/no/such/directory", "spawn_failed"),
+        (["/etc/passwd"], None, "spawn_failed"),
+        (["a\0b"], None, "spawn_failed"),
+    ],
 )
 async def test_a_program_that_cannot_be_started_is_a_permanent_failure(
-    argv: list[str], cwd: str | None, driver: Driver, host: RecordingHost, tmp_path: Path
+    argv: list[str], cwd: str | None, code: str, driver: Driver, host: RecordingHost, tmp_path: Path
 ) -> None:
     with pytest.raises(StartFailed) as failed:
         await driver.start(StartRequest("launch", argv, {}, cwd or str(tmp_path), "fresh"))
 
-    assert (failed.value.code, failed.value.permanent) == ("spawn_failed", True)
+    assert (failed.value.code, failed.value.permanent) == (code, True)
     assert host.exits == [], "there was no process"
+
+
+async def test_agent_that_ends_because_nobody_logged_it_in_says_so(driver: Driver, tmp_path: Path) -> None:
+    argv = ["/bin/sh", "-c", "echo 'Not logged in. Please run /login' >&2; exit 1"]
+
+    with pytest.raises(StartFailed) as failed:
+        await driver.start(StartRequest("launch", argv, {}, str(tmp_path), "fresh"))
+
+    assert (failed.value.code, failed.value.permanent) == ("auth_required", True)
+    assert "Please run /login" in failed.value.message
 
 
 async def test_a_start_that_is_called_off_leaves_no_process(

@@ -92,7 +92,7 @@ async def test_a_program_that_is_not_there_is_said_and_permanent(talk: Talk) -> 
     with pytest.raises(StartFailed) as failed:
         await talk.driver.start(absent)
 
-    assert (failed.value.code, failed.value.permanent, failed.value.token_valid) == ("spawn_failed", True, True)
+    assert (failed.value.code, failed.value.permanent, failed.value.token_valid) == ("program_missing", True, True)
 
 
 async def test_an_agent_that_says_nothing_at_its_start_is_given_up_and_gone(talk: Talk) -> None:

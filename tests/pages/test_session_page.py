@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -348,6 +349,29 @@ def test_the_page_shows_the_newest_receipt_and_its_evidence(ada: Client, world: 
     assert "New conversation" not in strip
     assert "replayed messages" in html
     assert "left out" not in html
+
+
+def test_missing_program_is_shown_with_the_command_and_no_retry(ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    said = "Codex is not installed on the executor “Here”. Install it there with `npm install -g x`, then try again."
+    later = timezone.now() + timedelta(hours=23)
+    TaskSession.objects.update(
+        state="ERROR", error_code="program_missing", error_message=said, next_restart_at=later, start_attempts=0
+    )
+    html = page(ada, session)
+    banner = html[html.index('<div id="part-banner">') : html.index('<p id="refused"')]
+    assert "<code>npm install -g x</code>" in banner
+    assert "once a day" in banner
+    assert ">Try again<" in banner
+    assert "number 1" not in html
+    assert session.task.title in ada.get("/?needs=1").text, "the board says that it needs somebody"
+
+
+def test_time_of_the_next_start_is_shown_by_the_readers_clock(ada: Client, world: World) -> None:
+    session = world.resting_session()
+    at = timezone.now() + timedelta(seconds=20)
+    TaskSession.objects.update(state="ERROR", error_code="agent_exited", next_restart_at=at, start_attempts=2)
+    assert f"data-clock>{at:%H:%M:%S} UTC</time>" in page(ada, session)
 
 
 def test_every_state_has_words(ada: Client, world: World) -> None:

@@ -6,7 +6,7 @@ then what the session, its receipt, its token and its page say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -61,6 +61,8 @@ GONE_BUT_TOLD = Fate(
     comes_again=False,
 )
 AGAIN = Fate("ERROR", "kept", "native", "The last start failed. The next one is at", ("Try again",), comes_again=True)
+NOT_INSTALLED = replace(AGAIN, page="was not found on the executor")
+LOGGED_OUT = replace(AGAIN, page="is not logged in on the executor")
 USER_DECIDES = Fate(
     "ERROR",
     "kept",
@@ -123,7 +125,7 @@ FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
     "fast-agent": ("fast_agent", load(error(-32002, "Session not found: it")), "token_rejected", GONE),
     "any agent -32600": ("custom_acp", load(error(-32600, "No sessions directory found")), "handshake_failed", AGAIN),
     "no error object": ("codex", load('{"jsonrpc": "2.0", "id": $ID, "error": "no"}'), "handshake_failed", AGAIN),
-    "wants a login": ("codex", load(error(-32000, "Authentication required")), "auth_required", AGAIN),
+    "wants a login": ("codex", load(error(-32000, "Authentication required")), "auth_required", LOGGED_OUT),
     # what is claimed and what is there
     "offers nothing": ("codex", agent(), "resume_unsupported", GONE),
     "load only claimed": ("codex", load(NOT_FOUND), "resume_unsupported", GONE),
@@ -141,7 +143,7 @@ FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
     ),
     "resume fails": ("codex", agent(resume=True, session_resume=[error(-32603, "Oops")]), "handshake_failed", AGAIN),
     # when it fails
-    "no program": ("codex", None, "spawn_failed", AGAIN),
+    "no program": ("codex", None, "program_missing", NOT_INSTALLED),
     "ends at once": ("codex", agent(load=True, initialize=[4]), "agent_exited", AGAIN),
     "closes its output": ("codex", agent(load=True, initialize=["$CLOSE"]), "agent_exited", AGAIN),
     "another protocol": ("codex", agent(initialize=[result({"protocolVersion": 2})]), "handshake_failed", AGAIN),

@@ -9,10 +9,16 @@ import pytest
 from django.utils import timezone
 
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, WorkspaceGone
-from executors_app.models import AgentProfile
+from executors_app.models import AgentProfile, Executor
+from executors_app.plugins import agent_types
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.services import intents
+from sessions_app.services.assessment import assess_session
+from sessions_app.services.status import session_status
 from sessions_app.supervisor.start.outcomes import Failure, failure_of, settle, write_failure, write_stopped
+from sessions_app.views.banners import banner_of
+from sessions_app.views.wording import receipt_word
+from tests.pages.world import supervise
 from tests.supervisor import tables
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
@@ -83,6 +89,65 @@ def test_what_waiting_cannot_cure_is_tried_again_only_after_an_hour() -> None:
     assert session.state == "ERROR"
     assert session.next_restart_at is not None
     assert session.next_restart_at - timezone.now() > timedelta(minutes=59)
+
+
+NEEDS_PERSON = [
+    (
+        "program_missing",
+        (
+            "Codex is not installed on the executor “local”: its program `codex-acp` was not found. "
+            "Install it there with `npm install -g @zed-industries/codex-acp`, then try again."
+        ),
+        "The agent’s program is not installed",
+        "Not started: the agent’s program is not installed",
+    ),
+    (
+        "auth_required",
+        (
+            "Codex is not logged in on the executor “local”. Run `codex login` there once or set `OPENAI_API_KEY` in "
+            "the environment of the agent profile “Agent”, then try again. It said: No such program."
+        ),
+        "The agent is not logged in",
+        "Not started: the agent is not logged in",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "message", "what", "receipt"), NEEDS_PERSON)
+def test_what_a_person_has_to_install_is_named_with_its_command(
+    code: str, message: str, what: str, receipt: str
+) -> None:
+    supervise()
+    session, intent = starting(start_attempts=5)
+    AgentProfile.objects.update(agent_type="codex", name="Agent", command=[], args=[])
+    Executor.objects.update(name="local")
+    session = fail(fresh(session), intent, Failure(code, "No such program.", permanent=True))
+    assert (session.state, session.error_code, session.error_message) == ("ERROR", code, message)
+    assert session.next_restart_at is not None
+    assert session.next_restart_at - timezone.now() > timedelta(hours=22), "not tried again as if it would pass"
+    assert session.start_attempts == 0, "these starts do not add up to giving up"
+    item = session.attention.get(resolved_at=None)
+    assert (item.kind, item.what) == ("error", what)
+    assert "install" in item.why or "logged in" in item.why
+    row = session.receipts.get()
+    assert (receipt_word(row, is_first=True).text, row.evidence["message"]) == (receipt, message)
+    status = session_status(session)
+    said = banner_of(session, status, execution_of(session), assess_session(session))
+    assert said is not None
+    assert (said.text, said.action) == (message, "try_again")
+    assert "once a day" in said.explanation
+
+
+def test_program_of_a_profile_is_named_without_a_wrong_command() -> None:
+    session, intent = starting()
+    AgentProfile.objects.update(agent_type="codex", name="Mine", command=["/opt/mine"], args=[])
+    session = fail(fresh(session), intent, Failure("program_missing", "No.", permanent=True))
+    assert "`/opt/mine` of the agent profile “Mine” was not found" in session.error_message
+    assert "npm" not in session.error_message
+
+
+def test_every_agent_that_needs_a_program_says_how_to_install_it() -> None:
+    assert [kind.name for kind in agent_types().values() if bool(kind.needs) != bool(kind.install)] == []
 
 
 def test_a_token_that_the_agent_rejects_is_set_aside_and_the_user_decides() -> None:

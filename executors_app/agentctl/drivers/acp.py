@@ -21,6 +21,7 @@ from executors_app.agentctl.drivers.acp_wire import (
     Wire,
     encode,
 )
+from executors_app.agentctl.drivers.cli.told import WANTS_LOGIN
 from executors_app.agentctl.log_valve import LogValve
 from executors_app.agentctl.pipes import PipeStuck
 from executors_app.agentctl.protocol import Code, Kind, Shortfall
@@ -181,13 +182,15 @@ class AcpDriver:
     def _start_failed(self, error: Exception, request: StartRequest, exit_code: int | None) -> StartFailed:
         match error:
             case SpawnFailed():
-                return StartFailed(Code.SPAWN_FAILED, str(error), permanent=error.permanent)
+                return StartFailed(error.code, str(error), permanent=error.permanent)
             case RpcError():
                 return opening.refused(error)
             case AgentGone():
                 words = self._agent.process.last_words() if self._agent else ""
                 how = self._agent.process.ending() if self._agent else f"with code {exit_code}"
                 told = f"the agent ended {how} before {self._step} was there"
+                if WANTS_LOGIN.search(words):
+                    return StartFailed(Code.AUTH_REQUIRED, words[-1000:], permanent=True)
                 return StartFailed(Code.AGENT_EXITED, f"{told}: {words[-1000:]}" if words else told)
         return StartFailed(Code.START_TIMEOUT, f"{self._step} did not come within {self._limit:g} s")
 

@@ -11,6 +11,7 @@ from executors_app.agentctl.drivers import StartFailed, StartRequest
 from executors_app.agentctl.drivers.acp_listing import is_listed
 from executors_app.agentctl.drivers.acp_updates import Replay
 from executors_app.agentctl.drivers.acp_wire import METHOD_NOT_FOUND, RpcError, Wire
+from executors_app.agentctl.drivers.cli.told import WANTS_LOGIN
 from executors_app.agentctl.protocol import Code, Shortfall
 
 PROTOCOL_VERSION: Final = 1
@@ -142,7 +143,7 @@ async def open_conversation(
 
 def refused(error: RpcError) -> StartFailed:
     """The failed start that an error answer comes to."""
-    if error.code == AUTH_REQUIRED:
+    if error.code == AUTH_REQUIRED or WANTS_LOGIN.search(error.text):
         return StartFailed(Code.AUTH_REQUIRED, f"the agent wants a login: {error.text}", permanent=True)
     return StartFailed(Code.HANDSHAKE_FAILED, f"the agent refused: {error.text}")
 

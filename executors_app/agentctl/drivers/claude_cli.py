@@ -113,7 +113,7 @@ class ClaudeDriver:
         try:
             process = await CliProcess.spawn(command_of(request), request, self._marker, self._host, heard)
         except SpawnFailed as error:
-            raise StartFailed(Code.SPAWN_FAILED, str(error), permanent=error.permanent) from error
+            raise StartFailed(error.code, str(error), permanent=error.permanent) from error
         self._process, self._buried = process, asyncio.Event()
         self._burial = asyncio.create_task(self._bury(process, control, self._buried), name="agent's end")
         spawned = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,9 +17,11 @@ from executors_app.capability_memory import told_of
 from executors_app.errors import ExecutorError
 from executors_app.plugins import agent_type
 from sessions_app.domain import backoff
+from sessions_app.domain.agent_programs import NEEDS_PERSON, NEXT_TRY
 from sessions_app.domain.states import SESSION, DesiredState, PromptState
 from sessions_app.models import IDLE, Draft, Intent, Lease, TaskSession, waits, writing
 from sessions_app.models.bulk import update_rows
+from sessions_app.services.agent_programs import explained
 from sessions_app.supervisor.ingest.interruptions import agent_left, hold_unsent, interrupt
 from sessions_app.supervisor.start import receipts, token_keeping
 from sessions_app.supervisor.start.capabilities import PROBE_FIELDS, take_in
@@ -81,6 +83,7 @@ def write_failure(session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | No
         if not settle(intent_id, failure.code):
             return  # our own time limit came a moment after its end
         strategy = Intent.objects.values_list("payload", flat=True).get(id=intent_id).get("strategy", "")
+        failure = replace(failure, message=explained(draft.session, failure.code, failure.message))
         if failure.executor_failed:
             draft.move_executor("fail", error_code=failure.code, error_message=failure.message)
         note = _take_in(draft, failure)
@@ -165,7 +168,11 @@ def is_last_try(session_id: uuid.UUID) -> bool:
 def _back_off(draft: Draft, failure: Failure) -> None:
     attempts = draft.session.start_attempts
     message = failure.message
-    if not failure.permanent and backoff.gave_up(attempts, settings.KANDEV_MAX_RESTARTS):
+    if (
+        not failure.permanent
+        and failure.code not in NEEDS_PERSON
+        and backoff.gave_up(attempts, settings.KANDEV_MAX_RESTARTS)
+    ):
         message = f"Given up after {attempts} starts. The last one: {message}"
         draft.log_tail = failure.log_tail
         draft.set(next_restart_at=None)
@@ -175,6 +182,9 @@ def _back_off(draft: Draft, failure: Failure) -> None:
     first = timedelta(seconds=settings.KANDEV_RESTART_DELAY)
     jitter = random.random()  # noqa: S311  (no secret)
     wait = PERMANENT_WAIT if failure.permanent else backoff.delay(attempts, jitter, first)
+    if failure.code in NEEDS_PERSON:
+        wait = NEXT_TRY
+        draft.set(start_attempts=0)  # nothing was wrong with these starts: they must not add up to giving up
     draft.set(next_restart_at=None if failure.needs_user else draft.at + wait)
     if failure.needs_user:
         hold_unsent(draft)

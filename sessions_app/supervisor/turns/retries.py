@@ -18,6 +18,7 @@ from sessions_app.domain.continuation import Interruption, retry_prompt
 from sessions_app.domain.recovery import FUTURE
 from sessions_app.domain.states import SESSION, DesiredState, PromptState
 from sessions_app.models import Draft, IntentKind, Prompt, Run
+from sessions_app.services.agent_programs import explained
 from sessions_app.supervisor.ingest.conversation import Conversation
 
 MESSAGE_CHARS = 4000
@@ -61,7 +62,8 @@ def plan_retry(
 
 def say_failure(draft: Draft, talk: Conversation, line: Mapping[str, Any], retry: Prompt | None) -> None:
     """Show in the conversation why a turn has failed, and what is done about it."""
-    message = str(line.get("message") or "The turn failed.")
+    said = str(line.get("message") or "The turn failed.")
+    message = explained(draft.session, str(line.get("code") or ""), said)
     if retry is None:
         talk.add("status", message, level="error")
     else:

@@ -92,7 +92,7 @@ class PerTurnDriver:
             told = f"the agent did not say its version within {request.timeout:g} s"
             raise StartFailed(Code.START_TIMEOUT, told) from error
         except SpawnFailed as error:
-            raise StartFailed(Code.SPAWN_FAILED, str(error), permanent=error.permanent) from error
+            raise StartFailed(error.code, str(error), permanent=error.permanent) from error
         self._say_what_is_not_passed_on(request)
         self._request, self._conversation_id = request, token
         self._fork_due = request.fork and token == request.resume_token
@@ -169,7 +169,7 @@ class PerTurnDriver:
         try:
             process = await CliProcess.spawn(command, request, self._marker, self._host, heard)
         except SpawnFailed as error:
-            raise TurnFailed(Code.SPAWN_FAILED, str(error)) from error
+            raise TurnFailed(error.code, str(error)) from error
         self._process = process
         return process
 

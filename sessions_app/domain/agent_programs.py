@@ -1,0 +1,48 @@
+"""What to say, and to do, where an agent's program is not installed or nobody has logged it in."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from executors_app.agentctl.protocol import Code
+from executors_app.agents import AgentType
+
+NEEDS_PERSON: Final = frozenset({str(Code.PROGRAM_MISSING), str(Code.AUTH_REQUIRED)})
+"""Codes of a start that no waiting cures: somebody has to install the program, or to log in."""
+NEXT_TRY: Final = timedelta(hours=23)
+"""Until Kandev looks by itself whether somebody has; a user's *Try again* does not wait."""
+RETRIES: Final = "Kandev tries again by itself once a day. Your next prompt, or “Try again”, does so at once."
+_SAID_LIMIT: Final = 500
+
+
+def explain(code: str, said: str, *, kind: AgentType, program: str, profile: str, executor: str) -> str:
+    """The sentence for people: what is missing, where, and the command that installs it or logs it in.
+
+    ``said`` is what agentctl, or the agent, told; it is all there is to say under any other code.
+    """
+    if code == Code.PROGRAM_MISSING:
+        return _missing(kind, program, profile, executor)
+    if code == Code.AUTH_REQUIRED:
+        return f"{_logged_out(kind, profile, executor)} It said: {said[:_SAID_LIMIT]}".removesuffix(" It said: ")
+    return said
+
+
+def _missing(kind: AgentType, program: str, profile: str, executor: str) -> str:
+    if not kind.install or program not in kind.needs:
+        return (
+            f"The program `{program}` of the agent profile “{profile}” was not found on the executor “{executor}”. "
+            "Install it there, or correct the command of the profile, then try again."
+        )
+    return (
+        f"{kind.title} is not installed on the executor “{executor}”: its program `{program}` was not found. "
+        f"Install it there with `{kind.install}`, then try again."
+    )
+
+
+def _logged_out(kind: AgentType, profile: str, executor: str) -> str:
+    ways = [f"run `{kind.login}` there once"] if kind.login else []
+    key = f"`{kind.key}`" if kind.key else "its API key"
+    ways.append(f"set {key} in the environment of the agent profile “{profile}”")
+    told = " or ".join(ways)
+    return f"{kind.title} is not logged in on the executor “{executor}”. {told[0].upper()}{told[1:]}, then try again."
