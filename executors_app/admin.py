@@ -13,6 +13,7 @@ from django.http import HttpRequest
 from executors_app import plugins
 from executors_app.capability_memory import explain, standing
 from executors_app.encryption import SecretUnreadable
+from executors_app.json_forms import JSONField
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning, check_env, check_mcp_servers
 from executors_app.staff_admin import UNREADABLE, Form, ReadOnly, StaffOnly, secret_word
 
@@ -37,14 +38,14 @@ class ProfileForm(Form):
     """A profile; its secrets can be given and taken away, not read."""
 
     agent_type = forms.ChoiceField(choices=_agent_types)
-    change_env = forms.JSONField(
+    change_env = JSONField(
         required=False,
         widget=WriteOnly,
         label="Change the environment",
         help_text='A JSON object: {"API_KEY": "value", "OLD_KEY": null} sets one variable and removes another; '
         "the others stay as they are.",
     )
-    change_mcp_servers = forms.JSONField(
+    change_mcp_servers = JSONField(
         required=False,
         widget=WriteOnly,
         label="Replace the MCP servers",
@@ -70,7 +71,7 @@ class ProfileForm(Form):
         if change is None:
             return None
         if not isinstance(change, dict):
-            raise forms.ValidationError("A JSON object is wanted.")
+            raise forms.ValidationError('Expected a JSON object, such as {"API_KEY": "value"}.')
         env = {name: value for name, value in {**self._env(), **change}.items() if value is not None}
         check_env(env)
         return env
@@ -158,7 +159,7 @@ class ExecutorForm(Form):
         if config is None:
             return {}
         if not isinstance(config, dict):
-            raise forms.ValidationError("A JSON object is wanted.")
+            raise forms.ValidationError('Expected a JSON object, such as {"image": "kandev-agentctl"}.')
         return config
 
 

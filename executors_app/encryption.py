@@ -22,7 +22,6 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from django import forms
 from django.conf import settings
 from django.core.exceptions import FieldError, ValidationError
 from django.db import models
@@ -31,6 +30,7 @@ from django.db.models.lookups import Exact, IsNull
 from django.db.models.query_utils import DeferredAttribute
 
 from executors_app.errors import ExecutorError
+from executors_app.json_forms import JSONField
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -211,7 +211,7 @@ class EncryptedJSONField(EncryptedField):
 
     def formfield(self, **kwargs: Any) -> Any:
         """A JSON form field."""
-        return models.Field.formfield(self, **{"form_class": forms.JSONField, **kwargs})
+        return models.Field.formfield(self, **{"form_class": JSONField, **kwargs})
 
 
 def reencrypt(model: type[models.Model]) -> tuple[int, int]:

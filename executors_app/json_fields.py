@@ -11,6 +11,8 @@ from typing import Any
 from django.db import models
 from django.db.models.fields.json import KeyTransform
 
+from executors_app.json_forms import JSONField
+
 
 class MisfitObject(dict[str, Any]):
     """Empty, in the place of a stored value that is no object."""
@@ -50,6 +52,10 @@ class _ShapedField(models.JSONField):  # type: ignore[type-arg,unused-ignore]
         """A misfit that nobody has changed goes back as it came."""
         kept = value.stored if is_misfit(value) and not value else value
         return super().get_db_prep_value(kept, connection, prepared)
+
+    def formfield(self, **kwargs: Any) -> Any:
+        """A form field that says where a text is no JSON."""
+        return super().formfield(**{"form_class": JSONField, **kwargs})
 
     def deconstruct(self) -> Any:
         """As ``models.JSONField``: the column is the same."""

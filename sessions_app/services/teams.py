@@ -98,8 +98,21 @@ def invite(team: Group | None, username: str, email: str, role: str, by: Any) ->
 
 
 def may_give_link(by: Any, user: Any) -> bool:
-    """Whether ``by`` may make a way into the account of ``user``: staff for those who are not, superusers for all."""
+    """Whether ``by`` may make a way into the account of ``user``, or close it: staff for others, superusers for all."""
     return bool(by.is_active and (by.is_superuser or (by.is_staff and not (user.is_staff or user.is_superuser))))
+
+
+def set_active(user: Any, by: Any, *, active: bool) -> None:
+    """Let somebody in again, or no longer: their logins and sockets end, their links and tokens open nothing.
+
+    An account is never deleted: the log names who asked for what. Raises Conflict for the own account.
+    """
+    if user == by:
+        raise Conflict("You cannot deactivate your own account. Ask another member of staff.")
+    user.is_active = active
+    user.save(update_fields=["is_active"])
+    if not active:
+        LoginLink.forget(user)
 
 
 def link_for(user: Any, purpose: str, by: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
@@ -118,6 +119,33 @@ def test_staff_makes_a_team_and_no_second_of_its_name(staff: Client) -> None:
     again = staff.post("/settings/teams/", {"name": "Compilers"})
     assert again.status_code == 422
     assert "already" in again.text
+
+
+def test_staff_deactivates_and_activates_accounts_on_the_people_page(staff: Client, world: World) -> None:
+    bob = browser_of(world.bob)
+    path = f"/settings/people/{world.bob.pk}/active/"
+    assert f'action="{path}"' in staff.get("/settings/people/").text
+    staff.post(path, {"active": "0"})
+    assert bob.get("/").status_code == 302, "he is logged out"
+    told = staff.get("/settings/people/").text
+    assert "Inactive" in told
+    assert f'aria-label="Role of {world.bob}"' not in told
+    staff.post(path, {"active": "1"})
+    world.bob.refresh_from_db()
+    assert world.bob.is_active
+
+
+def test_only_superusers_deactivate_staff_and_nobody_themselves(staff: Client, world: World) -> None:
+    colleague = User.objects.create(username="colleague", is_staff=True)
+    me = User.objects.get(username="operator")
+    for user in (colleague, me):
+        assert staff.post(f"/settings/people/{user.pk}/active/", {"active": "0"}).status_code == 403
+    root = User.objects.create(username="root", is_staff=True, is_superuser=True)
+    browser = browser_of(root)
+    browser.post(f"/settings/people/{colleague.pk}/active/", {"active": "0"})
+    said: Any = browser.post(f"/settings/people/{root.pk}/active/", {"active": "0"}, follow=True)
+    assert "You cannot deactivate your own account." in said.text
+    assert list(User.objects.filter(is_active=False)) == [colleague]
 
 
 def test_people_are_found_by_any_of_their_names(staff: Client, world: World) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
+from zoneinfo import ZoneInfo
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Browser, Page, Route, expect
 
 from executors_app.models import ExecutorRunning
-from sessions_app.models import LoginLink, TaskSession, writing
+from sessions_app.models import LoginLink, PermissionRequest, Task, TaskSession, writing
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, asks, first_prompt, hear, make_world, path_of, supervise
 from tests.waiting import eventually
@@ -102,6 +106,25 @@ def test_a_server_that_goes_away_is_waited_for(visit: Any, world: World) -> None
     expect(page.get_by_text("Said meanwhile.")).to_be_visible(timeout=10_000)
     expect(page.get_by_text("Reconnecting…")).to_be_hidden()
     expect(page.locator(".strip > div:not(.wide) .pill")).to_have_text(["Working", "Ready", "Running"])
+
+
+def test_every_time_is_written_alike_in_any_language(visit: Any, world: World) -> None:
+    session = busy_session(world)
+    Task.objects.update(created_at=datetime(2026, 3, 1, 22, 0, 24, tzinfo=UTC))
+    TaskSession.objects.update(created_at=datetime(2026, 3, 1, 22, 0, 24, tzinfo=UTC))
+    page = visit(locale="en-US", timezone_id="America/New_York").open(f"/tasks/{session.task_id}/")
+    expect(page.locator(".rows time")).to_have_text("2026-03-01 17:00")
+    assert page.locator(".rows time").get_attribute("title") == "2026-03-01 17:00:24"
+    at = timezone.now() + timedelta(hours=1)
+    TaskSession.objects.update(state="ERROR", error_code="agent_exited", next_restart_at=at, launch_id="")
+    PermissionRequest.objects.all().delete()
+    session.prompts.filter(state="held").delete()
+    ExecutorRunning.objects.update(resume_token="t", status="error")
+    page.goto(path_of(session))
+    local = at.astimezone(ZoneInfo("America/New_York"))
+    expect(page.locator("#part-banner time")).to_have_text(f"{local:%H:%M:%S}")
+    for text in page.locator("time").all_text_contents():
+        assert re.fullmatch(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d(:\d\d)?", text), text
 
 
 def test_page_follows_the_agent_again_after_a_resume(visit: Any, world: World) -> None:

@@ -3,6 +3,7 @@
 import { coloured } from "./diffs.js";
 import { visible } from "./plain_text.js";
 import { isShown, whenShown } from "./tabs.js";
+import { dateAndTime } from "./times.js";
 import { alarm, ask, button, done, fill, look, make, note, onWorkspace, origin, reasonOf, row } from "./workspace.js";
 
 const panel = document.getElementById("panel-changes");
@@ -141,7 +142,7 @@ function history({ commits, more }) {
 
 function commitLine({ id, subject, author, at, body }) {
   const item = document.createElement("li");
-  item.append(make("span", "", visible(subject)), make("small", "", `${id.slice(0, 8)} · ${visible(author)} · ${new Date(at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" })}`));
+  item.append(make("span", "", visible(subject)), make("small", "", `${id.slice(0, 8)} · ${visible(author)} · ${dateAndTime(new Date(at))}`));
   if (body) item.title = visible(body);
   return item;
 }

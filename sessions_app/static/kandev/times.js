@@ -1,23 +1,28 @@
-// Times are sent in UTC and shown in the reader's own zone, chosen in the settings or the browser's; today's without date.
+// Times are sent in UTC and shown in the reader's own zone, chosen in the settings or the browser's. One format
+// everywhere, as the server writes it: 2026-03-01 14:05, of today without the date, beside a day with seconds.
 
 const chosen = document.documentElement.dataset.zone;
 const zone = chosen ? { timeZone: chosen } : {};
+const LIKE = "sv-SE"; // its dates are written as ISO 8601 wants them
+const DAY = { year: "numeric", month: "2-digit", day: "2-digit" };
+const MINUTE = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+const SECOND = { ...MINUTE, second: "2-digit" };
 
-function dayOf(at) {
-  return at.toLocaleDateString([], zone);
+function written(at, ...parts) {
+  return at.toLocaleString(LIKE, Object.assign({}, ...parts, zone));
 }
 
-// Beside the heading of a day the time alone says enough, to the second.
-function clockOf(time) {
-  return { hour: "2-digit", minute: "2-digit", ...(time.hasAttribute("data-clock") ? { second: "2-digit", hourCycle: "h23" } : {}) };
+export function dateAndTime(at) {
+  return written(at, DAY, MINUTE);
 }
 
 export function showLocalTimes(place) {
   for (const time of place.querySelectorAll("time:not([data-local])")) {
     const at = new Date(time.dateTime);
-    const today = dayOf(at) === dayOf(new Date());
-    time.textContent = today || time.hasAttribute("data-clock") ? at.toLocaleTimeString([], { ...clockOf(time), ...zone }) : at.toLocaleString([], { dateStyle: "medium", timeStyle: "short", ...zone });
-    time.title = at.toLocaleString([], { dateStyle: "medium", timeStyle: "medium", ...zone });
+    const isToday = written(at, DAY) === written(new Date(), DAY);
+    if (time.hasAttribute("data-clock")) time.textContent = written(at, SECOND);
+    else time.textContent = isToday ? written(at, MINUTE) : dateAndTime(at);
+    time.title = written(at, DAY, SECOND);
     time.dataset.local = "";
   }
 }

@@ -1,5 +1,7 @@
 // What the panels of the workspace share: its state, asking its API, and small pieces of the page.
 
+import { dateAndTime } from "./times.js";
+
 const token = document.querySelector("#actions [name=csrfmiddlewaretoken]");
 const listeners = [];
 let status = ""; // of the execution; what the panels show is of this one
@@ -64,7 +66,7 @@ export function origin({ kept }) {
   if (!kept) return [];
   const said = make("div", "kept");
   said.append(
-    make("p", "", `The workspace is not open. This is what was kept of it on ${new Date(kept.at).toLocaleString()}; it can be read, not changed.`),
+    make("p", "", `The workspace is not open. This is what was kept of it on ${dateAndTime(new Date(kept.at))}; it can be read, not changed.`),
     opener(),
   );
   return [said];

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any, Final
 
+from django.contrib import messages
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404
+from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
@@ -64,9 +65,27 @@ def link(request: HttpRequest, user_id: int) -> HttpResponse:
     return _page(request, PersonForm(), 201, **more)
 
 
+@_for_staff
+@never_cache
+@require_POST
+def activity(request: HttpRequest, user_id: int) -> HttpResponse:
+    """Deactivate somebody's account, or activate it again (``active``: 1)."""
+    user = get_object_or_404(get_user_model(), pk=user_id)
+    if not teams.may_give_link(request.user, user):
+        raise PermissionDenied
+    active = request.POST.get("active") == "1"
+    try:
+        teams.set_active(user, request.user, active=active)
+    except SessionsError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, f"{user.get_username()} is {'active again' if active else 'inactive now'}.")
+    return redirect("settings-people")
+
+
 def _page(request: HttpRequest, form: PersonForm, status: int = 200, **more: Any) -> HttpResponse:
     words = request.GET.get("q", "").strip()[:150]
-    rows = get_user_model().objects.filter(is_active=True).order_by("username").prefetch_related("groups")
+    rows = get_user_model().objects.order_by("-is_active", "username").prefetch_related("groups")
     if words:
         rows = rows.filter(Q(username__icontains=words) | Q(first_name__icontains=words) | Q(email__icontains=words))
     shown = [(user, teams.may_give_link(request.user, user)) for user in rows[:SHOWN]]

@@ -28,4 +28,5 @@ urlpatterns = [
     path("teams/<int:team_id>/members/<int:user_id>/remove/", teams.remove, name="settings-team-remove"),
     path("people/", people.people, name="settings-people"),
     path("people/<int:user_id>/link/", people.link, name="settings-person-link"),
+    path("people/<int:user_id>/active/", people.activity, name="settings-person-active"),
 ]
