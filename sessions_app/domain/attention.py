@@ -48,6 +48,8 @@ AT_REST_KINDS: Final = frozenset(
 )
 """What is true no longer once the agent is at work, or the session is not wanted any more."""
 PRIORITY: Final[Mapping[str, int]] = {kind: number for number, kind in enumerate(AttentionKind)}
+AGENT_DIED: Final = "agent_died"
+"""Error code of a session that was given up because its agents started and then died."""
 DETAIL_LIMIT: Final = 8000
 """Characters kept of a log: its end."""
 _ERRORS: Final[Mapping[str, str]] = {
@@ -73,13 +75,14 @@ class Notice:
     """Evidence behind a click: the last error, the end of a log; without secrets that we know for such."""
 
 
-def gave_up(session_id: str, starts: int, error: str, seq: int, log_tail: str = "") -> Notice:
-    """Only a user starts it again; ``seq`` tells this time from an earlier one."""
+def gave_up(session_id: str, starts: int, error: str, seq: int, log_tail: str = "", *, died: bool = False) -> Notice:
+    """Only a user starts it again; ``seq`` tells this time from an earlier one. ``died``: its agents did, once up."""
+    failed = f"{starts} starts ended without success. The last error: {excerpt(error) or 'unknown'}"
     return Notice(
         AttentionKind.GAVE_UP,
         f"gave_up:{session_id}:{seq}",
-        "The session failed to start and was given up",
-        f"{starts} starts ended without success. The last error: {excerpt(error) or 'unknown'}",
+        "The agent kept dying and was given up" if died else "The session failed to start and was given up",
+        excerpt(error) if died else failed,
         "Open the session, look at the last error, and choose “Try again” when its cause is mended.",
         tail("\n\n".join(filter(None, (error, log_tail)))),
     )

@@ -9,6 +9,7 @@ from typing import Literal
 
 from executors_app.domain import ExecutorStatus
 from sessions_app.domain.agent_programs import NEEDS_PERSON, RETRIES
+from sessions_app.domain.attention import AGENT_DIED
 from sessions_app.domain.resumability import Assessment, Reason, Strategy, token_was_rejected
 from sessions_app.domain.states import TERMINAL_STATES, SessionState, TaskEnd
 from sessions_app.domain.transient import Retry
@@ -190,12 +191,16 @@ def _missing_worktree(facts: BannerFacts) -> Banner:
 
 def _gave_up(facts: BannerFacts) -> Banner:
     text = "The agent could not be started, and is not tried again by itself."
+    if facts.error_code == AGENT_DIED:
+        text = "The agent kept dying, and is not restarted again by itself."
     return Banner("error", text, "try_again", facts.error_message)
 
 
 def _backing_off(facts: BannerFacts) -> Banner:
     at = f"{facts.next_restart_at:%H:%M:%S} UTC" if facts.next_restart_at else ""
     text = f"The last start failed. The next one is at {at} (number {facts.attempts + 1})."
+    if facts.session_state != SessionState.ERROR:
+        text = f"The agent ended unexpectedly. It is restarted at {at} (restart {facts.attempts + 1})."
     return Banner("warning", text, "try_again", facts.error_message, facts.next_restart_at)
 
 

@@ -117,6 +117,9 @@ def _in_line(reason: Still, text: str) -> Callable[[StillFacts], Stillness]:
 
 
 def _backing_off(facts: StillFacts) -> Stillness:
+    if facts.session_state != SessionState.ERROR:
+        why = "The agent ended unexpectedly."
+        return Stillness(Still.BACKING_OFF, why, "It is restarted by itself. “Try again” does so now.", facts.until)
     why = f"The last start failed ({facts.error_message or facts.error_code or 'no reason was told'})."
     return Stillness(Still.BACKING_OFF, why, "It is tried again by itself. “Try again” does so now.", facts.until)
 

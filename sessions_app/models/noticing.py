@@ -117,7 +117,9 @@ def _judge_rest(draft: Draft) -> None:
         return
     if "state" in draft.changed and session.state == SessionState.FAILED:
         error = session.error_message or session.error_code
-        raise_item(draft, attention.gave_up(str(session.id), session.start_attempts, error, seq, draft.log_tail))
+        died = session.error_code == attention.AGENT_DIED
+        told = (str(session.id), session.start_attempts, error, seq, draft.log_tail)
+        raise_item(draft, attention.gave_up(*told, died=died))
     elif "state" in draft.changed and session.state not in (SessionState.FAILED, SessionState.ERROR):
         resolve(draft, "running_again", kinds=(AttentionKind.GAVE_UP, AttentionKind.ERROR, AttentionKind.OWNER_LEFT))
     elif session.state == SessionState.ERROR:

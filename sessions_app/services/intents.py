@@ -35,6 +35,7 @@ from sessions_app.services.retries import take_back
 
 MODES = tuple(mode.value for mode in Mode)
 RUNNING_ROW = 1
+GIVEN_UP = "This session was given up. Choose “Try again” first, then send your prompt."
 TEXT_LIMIT = 1024 * 1024
 """Characters of a prompt."""
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
@@ -134,8 +135,10 @@ def prompt(
             return _given_again(earlier, text), False
         if draft.session.task.end:
             raise TerminalState.of_task(draft.session.task.end)
+        if draft.session.state == SessionState.FAILED:
+            raise TerminalState(GIVEN_UP)
         if draft.session.state in ENDED_STATES:
-            raise TerminalState("The session has ended. Start a new one, or use “Try again” where it is offered.")
+            raise TerminalState("The session has ended. Start a new one.")
         wake(draft, by, ends_permission=ends_permission)
         row = Prompt.objects.create(session=draft.session, message_id=message_id, text=text, by=by)
         draft.say("session.prompt.queued", message_id=message_id, kind=row.kind, state=row.state)

@@ -76,11 +76,18 @@ def interruption_of(session: TaskSession, known: Mapping[str, Any]) -> Interrupt
     row = session.prompts.filter(message_id=known.get("message_id")).first()
     return Interruption(
         task_title=session.task.title,
-        last_request=row.text if row else "",
+        last_request=request_of(row) if row else "",
         unfinished_tools=_texts(known, "tools"),
         changed_files=_texts(known, "changed"),
         dead_processes=_texts(known, "processes"),
     )
+
+
+def request_of(row: Prompt) -> str:
+    """What a prompt is about in its user's words: a continue prompt is about the request that it continues."""
+    while row.kind == "continue" and (earlier := Prompt.objects.filter(continued_by=row).first()) is not None:
+        row = earlier
+    return row.text
 
 
 def told_before(session: TaskSession, row: Prompt) -> str:

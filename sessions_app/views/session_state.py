@@ -10,12 +10,12 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin
 from sessions_app.domain import usage
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
-from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
+from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, SessionState
 from sessions_app.models import TaskSession
 from sessions_app.services import waits
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.errors import BY_CODE, Conflict, NoAgent, TerminalState
-from sessions_app.services.intents import RUNNING_ROW
+from sessions_app.services.intents import GIVEN_UP, RUNNING_ROW
 from sessions_app.services.status import session_status
 from sessions_app.views.asking import permissions_shown, without_keys
 from sessions_app.views.banners import WORKSPACE, banner_of, buttons_of, retry_of
@@ -111,6 +111,8 @@ def composer_refusal(session: TaskSession, assessment: Assessment) -> str:
     """Why no prompt can be given, or the empty text; the rule of ``services.intents.prompt``."""
     if session.task.end:
         return str(TerminalState.of_task(session.task.end))
+    if session.state == SessionState.FAILED:
+        return GIVEN_UP
     if _is_over(session):
         return str(TerminalState())
     if not session.has_agent:
@@ -128,6 +130,7 @@ def _is_over(session: TaskSession) -> bool:
 def wants_start_on_open(status: dict[str, Any]) -> bool:
     """Whether opening the page starts the agent: it should run, and waits for nothing but somebody to look."""
     calm = status["state"] in ("CREATED", "WAITING_FOR_INPUT") and not status["recovering"]
+    calm = calm and status["next_restart_at"] is None  # else each look at its page would begin the waits anew
     calm = calm and not status["asleep"] and status["start_wait"] is None  # a prompt wakes it, its turn comes
     return bool(calm and status["needs_resume"] and not status["starting"] and status["policy"] != "manual")
 

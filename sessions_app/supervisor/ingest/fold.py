@@ -14,7 +14,7 @@ from sessions_app.services.permissions import name_of
 from sessions_app.services.tokens import of_permissions
 from sessions_app.supervisor.ingest import permission_requests
 from sessions_app.supervisor.ingest.conversation import Conversation
-from sessions_app.supervisor.ingest.interruptions import agent_left, interrupt
+from sessions_app.supervisor.ingest.interruptions import agent_died, agent_left, forgive_if_steady, interrupt
 from sessions_app.supervisor.start import receipts
 from sessions_app.supervisor.start.outcomes import lose_conversation
 from sessions_app.supervisor.turns.retries import plan_retry, say_failure
@@ -249,9 +249,12 @@ def _turn_ended(move: str) -> Callable[[Fold, Line], None]:
 
 def _exited(fold: Fold, line: Line) -> None:
     """The agent process is gone: what it left unfinished is said, and nobody takes it for running."""
+    is_present = line.get("launch_id") in (None, fold.draft.session.launch_id)
+    if is_present:  # an earlier agent's end says nothing of the one that is up
+        forgive_if_steady(fold.draft, until=fold.draft.at)
     interrupt(fold.draft, "agent_exited", fold.conversation)
-    if line.get("launch_id") in (None, fold.draft.session.launch_id):
-        agent_left(fold.draft)  # an earlier agent's end says nothing of the one that is up
+    if is_present:
+        (agent_left if line.get("expected") else agent_died)(fold.draft)
     fold.draft.say("session.agent_exited", exit_code=line.get("exit_code"), expected=bool(line.get("expected")))
     fold.agent_gone = fold.agent_gone or not line.get("expected")
 

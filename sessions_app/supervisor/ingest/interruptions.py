@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import random
+from datetime import datetime, timedelta
+
+from django.conf import settings
 
 from executors_app.prepared import Prepared
-from sessions_app.domain import continuation
+from sessions_app.domain import backoff, continuation
 from sessions_app.domain.recovery import Policy
-from sessions_app.domain.states import SESSION, UNSETTLED_PROMPT_STATES, WORK, PromptState, WorkState
+from sessions_app.domain.recovery_facts import wants_now
+from sessions_app.domain.states import (
+    ENDED_STATES,
+    SESSION,
+    UNSETTLED_PROMPT_STATES,
+    WORK,
+    DesiredState,
+    PromptState,
+    WorkState,
+)
 from sessions_app.models import Draft, IntentKind, PermissionRequest, Prompt, Run, waits
 from sessions_app.services import unfinished
 from sessions_app.services.policies import policy_of
@@ -17,7 +29,6 @@ from sessions_app.supervisor.start import receipts
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 WITH_ITS_AGENTCTL = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
 """Reasons of an interruption in which what stood in the agent's pipe is lost (rule 23)."""
-STEADY = timedelta(minutes=10)
 _ASKED = Prepared(lambda key: PermissionRequest.objects.filter(session_id=key, state="pending"))
 _UNSETTLED = Prepared(
     lambda key: Prompt.objects.filter(session_id=key, state__in=UNSETTLED_PROMPT_STATES).order_by("id")
@@ -52,13 +63,45 @@ def interrupt(draft: Draft, reason: str, conversation: Conversation | None = Non
 
 
 def agent_left(draft: Draft) -> None:
-    """No agent is up any more; one that was steady for ten minutes has earned its starts back (rule 33)."""
-    since, execution = draft.session.ready_since, draft.execution
-    seen = execution.last_seen_at if execution else None
-    if since is not None and seen is not None and seen - since >= STEADY:
-        draft.set(start_attempts=0)
+    """No agent is up any more, as somebody wanted."""
+    forgive_if_steady(draft)
     receipts.unproven(draft)
     draft.set(launch_id="", ready_since=None)
+
+
+def agent_died(draft: Draft) -> None:
+    """No agent is up any more, and nobody wanted that: the next start waits the longer, the more have not helped.
+
+    Only starts of our own wait; nothing is promised where the session's policy leaves them to a person.
+    """
+    was_up = bool(draft.session.launch_id)
+    agent_left(draft)
+    if was_up and _restarts_by_itself(draft):
+        first = timedelta(seconds=settings.KANDEV_RESTART_DELAY)
+        jitter = random.random()  # noqa: S311  (no secret)
+        wait = backoff.after_death(draft.session.start_attempts, jitter, first)
+        draft.set(next_restart_at=draft.at + wait if wait else None)
+
+
+def _restarts_by_itself(draft: Draft) -> bool:
+    session = draft.session
+    if session.desired_state != DesiredState.RUNNING or session.state in ENDED_STATES or session.task.is_over:
+        return False
+    if backoff.gave_up(session.start_attempts, settings.KANDEV_MAX_RESTARTS):
+        return False  # the next look gives it up
+    queued = session.prompts.filter(state=PromptState.QUEUED).exists()
+    return wants_now(policy_of(session).policy, session.work_state, queued, boot=False)
+
+
+def forgive_if_steady(draft: Draft, until: datetime | None = None) -> None:
+    """An agent that stayed alive for long enough has earned its starts back (rule 33).
+
+    ``until`` is when it was alive last; None: when it was seen last.
+    """
+    since, execution = draft.session.ready_since, draft.execution
+    seen = until or (execution.last_seen_at if execution else None)
+    if since is not None and seen is not None and seen - since >= backoff.steady_after(draft.session.start_attempts):
+        draft.set(start_attempts=0)
 
 
 def _expire_permissions(draft: Draft) -> None:
@@ -102,8 +145,10 @@ def _go_on(draft: Draft, run: Run, interrupted: Prompt | None, tools: list[str])
     if not continuation.was_cut(facts) or interrupted is None:
         return
     unfinished.note(draft, run, tools)
-    if continuation.should_continue(facts):
-        told = continuation.Interruption(session.task.title, interrupted.text, tools)
+    if continuation.should_continue(facts) and not backoff.gave_up(
+        session.start_attempts, settings.KANDEV_MAX_RESTARTS
+    ):  # an agent that is not restarted gets no prompt to go on with
+        told = continuation.Interruption(session.task.title, unfinished.request_of(interrupted), tools)
         _put_continue_prompt(draft, run, interrupted, continuation.continue_prompt(told))
 
 

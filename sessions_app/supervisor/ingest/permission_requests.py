@@ -12,7 +12,7 @@ from sessions_app.models.attention import retell
 
 _TOLD: Final = ("title", "tool_kind", "content", "locations", "raw_input")
 """What somebody has to see before answering."""
-_NOTHING: Final = (None, "", [], {})
+_NOTHING: Final[tuple[object, ...]] = (None, "", [], {})
 _OPEN = Prepared(lambda key: PermissionRequest.objects.filter(session_id=key, state="pending"))
 
 

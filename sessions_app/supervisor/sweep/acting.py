@@ -16,6 +16,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
 from sessions_app.domain import attention
 from sessions_app.domain.acting import Known, known
+from sessions_app.domain.attention import AGENT_DIED
 from sessions_app.domain.recovery import UNREACHABLE, WORKTREE_MISSING, Decision, starts
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.states import ENDED_STATES, EXECUTOR, SESSION, DesiredState
@@ -33,11 +34,13 @@ from sessions_app.models import (
 from sessions_app.services import intents
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.ingest.agent_deaths import cause_of_deaths
 from sessions_app.supervisor.ingest.batches import ingest
 from sessions_app.supervisor.ingest.interruptions import (
     AGENTCTL_GONE,
     WITH_ITS_AGENTCTL,
-    agent_left,
+    agent_died,
+    forgive_if_steady,
     hold_unsent,
     interrupt,
 )
@@ -48,6 +51,8 @@ from sessions_app.supervisor.together import Together
 log = logging.getLogger(__name__)
 BATCH = 500
 """Lines of a dead agentctl's journal in one transaction."""
+JOURNAL_WITHIN = 2.0
+"""Seconds for the stream to bring what its agentctl has reported to have written."""
 
 
 LEFT_ALONE = frozenset({"foreign_lease", "start_under_way", "asleep"})
@@ -141,6 +146,11 @@ async def _write_unattached(core: Core, row: Row, seen: Observation, decision: D
     lease = held.lease if held else await core.database(leases.acquire, row.stored.id, core.boot_id)
     if lease is None:
         return Outcome(skipped=True)
+    if held and seen.report and _agent_is_gone(seen):
+        # The report is ahead of the stream. What the agent said at its end tells whether it had its prompt: without
+        # that the prompt would be held, and the work not continued.
+        journal = seen.report["journal"]
+        await held.reach(journal["epoch"], journal["last_seq"], JOURNAL_WITHIN)
     if seen.observed is Observed.DEAD:
         await _drain_dead(core, row, lease)
         crash_points.reached("sweep.drained", row.stored.session_id)
@@ -204,8 +214,9 @@ def _write(draft: Draft, row: Row, seen: Observation, decision: Decision, told: 
         return outcome  # a start has ended since the look: what was seen is of the past
     if seen.observed is Observed.DEAD or _agent_is_gone(seen):
         # Also a turn that only the drained journal told of: the decision could not know of it.
+        forgive_if_steady(draft)
         interrupt(draft, _why_interrupted(seen))
-        agent_left(draft)
+        agent_died(draft)
     _move_executor(draft, seen, decision)
     if decision.agent_action == "reattach":
         outcome.receipt_kind = _reattached(draft, row, seen, told)
@@ -282,12 +293,15 @@ def _move_session(draft: Draft, decision: Decision) -> None:
         move = "turn_started"
     if move == "turn_started" and draft.open_turn is None:
         move = "ready"
+    code, message = decision.session_error_code, decision.error_message
+    if move == "give_up" and (cause := cause_of_deaths(draft)):
+        code, message = AGENT_DIED, cause
     if move == "give_up" or (move == "fail" and decision.session_error_code != UNREACHABLE):
         hold_unsent(draft)
     draft.move(
         move,
-        error_code=decision.session_error_code,
-        error_message=decision.error_message,
+        error_code=code,
+        error_message=message,
         reason=decision.reason or decision.rule,
     )
     if decision.session_error_code == WORKTREE_MISSING:
@@ -305,19 +319,20 @@ def _order(draft: Draft, decision: Decision) -> None:
 
 
 def _order_start(draft: Draft, decision: Decision) -> None:
-    """Nobody asked for it: the log says why it is started, and for whom."""
+    """Nobody asked for it: the log says once why it is started, and for whom."""
+    if intents.open_start(draft.session) is not None:
+        return  # another look has ordered it, or a user
     auto = decision.agent_action == "resume" or not draft.session.has_agent
     mode = Mode.AUTO if auto else Mode.WORKSPACE_ONLY
-    intent = intents.order_start(draft.session, None, mode)
-    if intent.claimed_generation is None and intent.by_id is None:
-        draft.say(
-            "session.restart_ordered",
-            cause=decision.rule,
-            launch_id=str(intent.id),
-            mode=mode,
-            attempt=draft.session.start_attempts + 1,
-            owner_id=draft.session.owner_id,
-        )
+    intent = intents.order(draft.session, IntentKind.START, None, {"mode": mode})
+    draft.say(
+        "session.restart_ordered",
+        cause=decision.rule,
+        launch_id=str(intent.id),
+        mode=mode,
+        attempt=draft.session.start_attempts + 1,
+        owner_id=draft.session.owner_id,
+    )
 
 
 def _queue(draft: Draft, decision: Decision) -> None:

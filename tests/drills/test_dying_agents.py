@@ -1,0 +1,46 @@
+"""An agent that dies in each of its turns: restarted after growing waits, then given up with its cause."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+
+import pytest
+
+from tests.drills.deployment import ROOT, Deployment
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.any_database
+DYING = {
+    "command": [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", "dies_in_turn"],
+    "env": {"PYTHONPATH": str(ROOT)},
+}
+FIRST = 0.4
+"""Seconds of the first wait in this drill."""
+
+
+def times(deployment: Deployment, name: str) -> list[datetime]:
+    """When each event of that name was said, the oldest first."""
+    rows = deployment.rows("SELECT at FROM session_events WHERE name = ? ORDER BY seq", name)
+    return [datetime.fromisoformat(str(row["at"])) for row in rows]
+
+
+def test_an_agent_that_dies_in_each_turn_is_restarted_ever_later_and_given_up(deployment: Deployment) -> None:
+    deployment.env |= {"KANDEV_RESTART_DELAY": str(FIRST), "KANDEV_CONTINUE": "on"}
+    deployment.serve()
+    session = deployment.start_session("hello", DYING)
+    session.wait_for("FAILED", timeout=120)
+
+    deaths, begun = (times(deployment, name) for name in ("session.agent_exited", "session.run.started"))
+    assert session.names().count("session.restart_ordered") == 5
+    assert len(deaths) == 6, "of the user's own start, and of five restarts"
+    waits = [(after - before).total_seconds() for before, after in zip(deaths, begun[1:], strict=False)]
+    for number, wait in enumerate(waits[1:]):
+        assert wait >= FIRST * 2**number / 2, waits
+    assert session.status()["error_code"] == "agent_died"
+    assert session.status()["error_message"].startswith("The agent died in its turn 6 times in a row (signal 9,")
+    continues = [row for row in session.prompts() if row["kind"] == "continue"]
+    assert len(continues) == 5
+    items = deployment.rows("SELECT what, why FROM attention_items WHERE kind = 'gave_up'")
+    assert [item["what"] for item in items] == ["The agent kept dying and was given up"]
+    eventually(lambda: session.status()["is_resumable"], timeout=10, describe="it can be tried again")

@@ -1,0 +1,139 @@
+"""An agent that starts and then dies: restarted after growing waits, and given up with its real cause."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from executors_app.agentctl.protocol import Kind
+from sessions_app.domain.backoff import after_death, steady_after
+from sessions_app.models import Prompt, TaskSession, writing
+from sessions_app.services.assessment import assess_session, execution_of
+from sessions_app.services.status import session_status
+from sessions_app.supervisor.ingest.agent_deaths import cause_of_deaths
+from sessions_app.views.banners import banner_of, buttons_of
+from sessions_app.views.session_state import composer_refusal, wants_start_on_open
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import change, fresh, running_session
+
+pytestmark = pytest.mark.django_db
+
+
+def dies(session: TaskSession, *, in_turn: bool = True, expected: bool = False) -> TaskSession:
+    """Its agent ends, now."""
+    if in_turn:
+        Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
+    journal = Journal()
+    turn = journal.turn_begins("p1") if in_turn else []
+    ended = journal.exits("p1" if in_turn else None, expected=expected) | {"ts": timezone.now().timestamp()}
+    hear(session, [*turn, ended])
+    return fresh(session)
+
+
+def wait_of(session: TaskSession) -> float:
+    """Seconds until its next start; 0: at once."""
+    at = session.next_restart_at
+    return 0.0 if at is None else (at - timezone.now()).total_seconds()
+
+
+@pytest.mark.parametrize(("attempts", "most"), [(0, 0), (1, 5), (2, 10), (3, 20), (4, 40)])
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_each_death_waits_longer_and_the_first_not_at_all(attempts: int, most: int, in_turn: bool) -> None:
+    session = dies(running_session(start_attempts=attempts), in_turn=in_turn)
+    assert most / 2 - 2 <= wait_of(session) <= most
+    assert session.start_attempts == attempts
+    assert after_death(attempts, 1.0) == timedelta(seconds=most)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"policy": "manual"}, {"desired_state": "stopped"}, {"start_attempts": 5}], ids=min
+)
+def test_no_start_is_announced_that_will_not_come(fields: dict[str, Any]) -> None:
+    session = dies(running_session(**{"start_attempts": 2, **fields}))
+    assert session.next_restart_at is None
+
+
+def test_an_end_that_was_asked_for_makes_nobody_wait() -> None:
+    assert dies(running_session(start_attempts=2), in_turn=False, expected=True).next_restart_at is None
+
+
+@pytest.mark.parametrize(("attempts", "minutes"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 10), (50, 10)])
+def test_an_agent_has_to_live_longer_the_more_it_was_restarted(attempts: int, minutes: int) -> None:
+    assert steady_after(attempts) == timedelta(minutes=minutes)
+
+
+@pytest.mark.parametrize(("alive", "attempts"), [(timedelta(minutes=3), 2), (timedelta(minutes=5), 0)])
+def test_an_agent_that_stayed_alive_long_enough_starts_over(alive: timedelta, attempts: int) -> None:
+    session = dies(running_session(start_attempts=2, ready_since=timezone.now() - alive), in_turn=False)
+    assert session.start_attempts == attempts
+
+
+def test_an_agent_that_is_given_up_gets_no_prompt_to_continue() -> None:
+    session = dies(running_session(start_attempts=4, continue_prompts=True))
+    assert session.prompts.filter(kind="continue").count() == 1
+    given_up = dies(running_session(start_attempts=5, continue_prompts=True))
+    assert not given_up.prompts.filter(kind="continue").exists()
+
+
+def test_a_prompt_to_continue_quotes_the_request_and_no_other_prompt_to_continue() -> None:
+    session = dies(running_session(continue_prompts=True))
+    first = session.prompts.get(kind="continue")
+    change(first, state="sending")
+    journal = Journal("epoch-2")
+    hear(session, [*journal.turn_begins(first.message_id), journal.exits(first.message_id)], lease=None)
+    second = session.prompts.filter(kind="continue").last()
+    assert second is not None
+    assert "\n> go on\n" in second.text
+    assert "> Your process was restarted" not in second.text
+
+
+def test_the_cause_names_how_often_it_died_how_and_its_last_words() -> None:
+    session = running_session(start_attempts=1)
+    journal = Journal()
+    for number in (1, 2):
+        Prompt.objects.create(session=session, message_id=f"p{number}", text="go on", state="sending")
+        turn = journal.turn_begins(f"p{number}")
+        exit_code = -9 if number == 2 else 3
+        hear(session, [*turn, journal.line(Kind.AGENT_EXITED, exit_code=exit_code, expected=False)], lease=None)
+    with writing(session.id) as draft:
+        draft.log_tail = "one\ntwo\nfatal: no space left\n"
+        told = cause_of_deaths(draft)
+    assert told.startswith("The agent died in its turn 2 times in a row (exit code 3, signal 9).")
+    assert "one / two / fatal: no space left" in told
+
+
+def test_a_death_before_the_last_completed_turn_is_no_cause() -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
+    hear(session, [journal.exits(), *journal.turn_begins("p1"), journal.completes("p1")])
+    with writing(session.id) as draft:
+        assert cause_of_deaths(draft) == ""
+
+
+def test_while_it_waits_the_page_says_when_and_does_not_start_it() -> None:
+    session = dies(running_session(start_attempts=2))
+    status = {**session_status(session), "recovering": False}
+    said = banner_of(session, status, execution_of(session), assess_session(session))
+    assert said is not None
+    assert said.text.startswith("The agent ended unexpectedly. It is restarted at")
+    assert not wants_start_on_open({**status, "starting": False})
+
+
+def test_page_and_composer_of_a_session_that_was_given_up_agree() -> None:
+    session = running_session(state="FAILED", error_code="agent_died", error_message="It died.", launch_id="")
+    assessment = assess_session(session)
+    said = banner_of(session, {**session_status(session), "recovering": False}, execution_of(session), assessment)
+    assert said is not None
+    assert "Try again" in [button.text for button in buttons_of(said, assessment)]
+    assert "Try again" in composer_refusal(session, assessment)
+
+
+def test_a_death_of_long_ago_is_waited_for_no_more() -> None:
+    session = change(running_session(), start_attempts=3)
+    hear(session, [Journal().exits()])
+    at = fresh(session).next_restart_at
+    assert at is not None
+    assert at < datetime.now(UTC)
