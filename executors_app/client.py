@@ -9,11 +9,15 @@ from urllib.parse import quote
 
 import aiohttp
 
+from executors_app.agentctl import unix_socket
 from executors_app.agentctl.places.answers import check_execution, read_json
 from executors_app.agentctl.places.bulk_status import StatusTarget, observe_statuses
+from executors_app.agentctl.places.launch_token import bearer_of
+from executors_app.agentctl.places.listeners import Listener
+from executors_app.agentctl.places.local_processes import recorded
 from executors_app.agentctl.places.workspace_root import LARGEST_BUNDLE
 from executors_app.agentctl.protocol import GENERATION_HEADER, Code, Job
-from executors_app.domain import ExecutionFacts
+from executors_app.domain import LOCAL, ExecutionFacts
 from executors_app.errors import AgentctlRefused, JobsUnsupported, LaunchFailed, WorkspaceGone
 from executors_app.event_stream import EventStream
 from executors_app.shell_stream import ShellStream
@@ -27,12 +31,13 @@ _MAKE_WITHIN: Final = 900.0
 class AgentctlClient:
     """Speaks to the agentctl of one execution, as one generation.
 
-    Errors are those of ``Wire``. ``trust`` is for https: which certificate it must show.
+    Errors are those of ``Wire``. ``trust`` is for https: which certificate it must show. An ``address`` of this
+    machine is a ``Listener``, or a ``unix:`` URL where its process is not known.
     """
 
     def __init__(
         self,
-        url: str,
+        address: str | Listener,
         token: str,
         execution_id: str,
         *,
@@ -43,14 +48,16 @@ class AgentctlClient:
         self._execution_id = execution_id
         self.generation = generation
         headers = {"Authorization": f"Bearer {token}", GENERATION_HEADER: str(generation)}
-        self._wire = Wire(url, headers, trust=trust, http=http)
+        if isinstance(address, str) and address.startswith(unix_socket.SCHEME):
+            address = Listener(address, None)
+        self._wire = Wire(address, headers, trust=trust, http=http)
 
     @classmethod
     def of(cls, execution: ExecutionFacts, http: aiohttp.ClientSession | None = None) -> AgentctlClient:
         """The client for an execution's row."""
         return cls(
-            execution.agentctl_url,
-            execution.auth_token,
+            listener_of(execution) or execution.agentctl_url,
+            bearer_of(execution.auth_token, execution.state),
             execution.id,
             generation=execution.generation,
             trust=trust_of(execution.config),
@@ -214,6 +221,13 @@ class AgentctlClient:
         params = {"shell": name, "cols": str(columns), "rows": str(rows)}
         async with self._wire.socket("/shell", params) as socket:
             yield ShellStream(socket)
+
+
+def listener_of(execution: ExecutionFacts) -> Listener | None:
+    """What has to be proven before the execution's agentctl is sent a token; None where it is on another machine."""
+    if execution.runtime != LOCAL and not execution.agentctl_url.startswith(unix_socket.SCHEME):
+        return None
+    return Listener(execution.agentctl_url, recorded(execution.state))
 
 
 @contextmanager

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+LOCAL: Final = "local_standalone"
+"""The runtime whose agentctls are processes of the control plane's own machine."""
 
 
 class ExecutorStatus(StrEnum):
@@ -45,6 +48,7 @@ class ExecutionFacts:
     host_id: str
     agentctl_url: str
     auth_token: str = field(repr=False)
+    """The secret that the token of each launch follows from (``launch_token.bearer_of``)."""
     status: str
     generation: int
     pid: int | None = None
@@ -57,7 +61,7 @@ class ExecutionFacts:
     worktree_id: str = ""
     """The session whose worktree it works in; empty: its own."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """The runtime's own: for local_standalone the process identity of agentctl."""
+    """The runtime's own: for local_standalone the process identity of agentctl; ``launch``: the nonce of its token."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """``Executor.config`` of its place."""
 
@@ -94,6 +98,7 @@ class LaunchSpec:
     repository_path: str
     base_branch: str
     auth_token: str = field(repr=False)
+    """The execution's secret; a new agentctl gets a token that follows from it."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """``Executor.config``."""
     worktree_path: str = ""

@@ -18,6 +18,8 @@ import aiohttp
 import orjson
 from django.conf import settings
 
+from executors_app.agentctl.places.local_connector import LocalConnector
+
 SUFFIX: Final = ".sprite.invalid"
 """Of the host in the agentctl URL of a sprite; nobody can look it up (RFC 6761)."""
 _CHUNK: Final = 64 << 10
@@ -40,8 +42,8 @@ def host_header(url: str) -> dict[str, str]:
         return {}
 
 
-class Connector(aiohttp.TCPConnector):
-    """Connects as ever, and through a tunnel where the host of the URL names a sprite."""
+class Connector(LocalConnector):
+    """As its base, and through a tunnel where the host of the URL names a sprite."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)

@@ -16,6 +16,8 @@ import orjson
 from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 
 from executors_app.agentctl.places.answers import MAX_ANSWER, error_of, read_json, too_large
+from executors_app.agentctl.places.listeners import Listener, host_header_of
+from executors_app.agentctl.places.local_connector import url_for
 from executors_app.agentctl.protocol import Code
 from executors_app.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
 from executors_app.tunnel import Connector, host_header
@@ -62,19 +64,24 @@ class Wire:
 
     Every call raises AgentctlUnreachable (no answer: it may or may not have happened; give it
     again), AgentctlForeign (not ours), StaleGeneration, or AgentctlRefused with the other end's own
-    ``refusal``. Without ``http`` every call opens a connection of its own.
+    ``refusal``. Without ``http`` every call opens a connection of its own. An address that is a ``Listener`` is
+    proven before anything is sent to it.
     """
 
     def __init__(
         self,
-        url: str,
+        address: str | Listener,
         headers: Mapping[str, str],
         *,
         trust: aiohttp.Fingerprint | bool = True,
         http: aiohttp.ClientSession | None = None,
     ):
-        self._url = url.rstrip("/")
-        self._headers = {**headers, **host_header(url)}
+        if isinstance(address, Listener):
+            self._url = url_for(address)
+            self._headers = {**headers, "Host": host_header_of(address)}
+        else:
+            self._url = address.rstrip("/")
+            self._headers = {**headers, **host_header(address)}
         self._trust = trust
         self._http = http
 

@@ -27,6 +27,7 @@ from executors_app.agentctl.command_line import (
     log_to_stderr,
     report_the_first,
     report_the_workspace,
+    socket_path,
 )
 from executors_app.agentctl.instance_lock import Held, InstanceLock
 from executors_app.agentctl.places.workspace_root import ROOT
@@ -104,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--worktree-of", default="", metavar="ID", help="the session whose worktree it is, if not its own")
     add("--execution-id", required=True, metavar="ID")
     add("--token-file", type=Path, required=True, metavar="FILE", help="holds the bearer token; 0600")
-    add("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
+    add("--listen", default="127.0.0.1:0", metavar="unix:PATH|HOST:PORT", help="a Unix socket, or an address")
     add("--seed", type=Path, metavar="FILE", help="what the workspace is made of, unless it is there")
     add("--root", type=Path, default=ROOT, metavar="DIR", help="the directory with the workspace's own repository")
     add("--ready-file", type=Path, metavar="FILE", help="written once it listens")
@@ -115,7 +116,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _options(arguments: argparse.Namespace) -> Options:
-    host, port = address(arguments.listen)
+    path = socket_path(arguments.listen)
+    host, port = address(arguments.listen) if path is None else ("localhost", 0)
     state_dir: Path = arguments.state_dir.absolute()
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = arguments.worktree_of or arguments.session_id
@@ -129,7 +131,8 @@ def _options(arguments: argparse.Namespace) -> Options:
         worktree_id=arguments.worktree_of,
         preparation=Preparation(arguments.seed, arguments.root, owner, workspace) if arguments.seed else None,
     )
-    return Options(execution, _token(arguments.token_file), host, port, arguments.ready_file, arguments.hold_socket)
+    token = _token(arguments.token_file)
+    return Options(execution, token, host, port, arguments.ready_file, arguments.hold_socket, path)
 
 
 def _label(text: str) -> tuple[str, str]:

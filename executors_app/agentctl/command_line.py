@@ -9,6 +9,7 @@ from typing import Final
 
 import orjson
 
+from executors_app.agentctl import unix_socket
 from executors_app.agentctl.durable_files import replace_file
 from executors_app.agentctl.instance_lock import Held
 from executors_app.errors import ExecutorError
@@ -29,6 +30,14 @@ def address(text: str) -> tuple[str, int]:
     if not found or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"--listen: {text!r} is not HOST:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def socket_path(text: str) -> Path | None:
+    """The path of ``unix:PATH``; None for another address, ValueError for a path that is not absolute."""
+    try:
+        return unix_socket.path_of(text)
+    except ValueError as error:
+        raise ValueError(f"--listen: {error}") from error
 
 
 def report_the_first(held: Held, ready_file: Path | None) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from executors_app.agentctl import unix_socket
 from executors_app.agentctl.drivers import StartFailed
 from executors_app.agentctl.protocol import Code
 from executors_app.agentctl.refusals import Refused
@@ -41,11 +42,21 @@ class Door:
     """The middlewares of one server that listens on ``host:port`` and knows ``token``.
 
     ``names`` are further ones that it is called by, whatever the port. ``on_contact`` is called for each
-    request that had the token.
+    request that had the token. ``users``: the only ones whose processes may speak to it, at a Unix socket.
     """
 
-    def __init__(self, token: str, host: str, port: int, on_contact: Callable[[], None], names: Collection[str] = ()):
+    def __init__(
+        self,
+        token: str,
+        host: str,
+        port: int,
+        on_contact: Callable[[], None],
+        names: Collection[str] = (),
+        *,
+        users: Collection[int] | None = None,
+    ):
         self._token = token.encode()
+        self._users = users
         self._any_address = host in _WILDCARDS
         bracketed = f"[{host}]" if ":" in host else host
         known = ("127.0.0.1", "localhost", "[::1]", bracketed, *names)
@@ -63,6 +74,8 @@ class Door:
         return [errors, door]
 
     def _check(self, request: web.Request) -> None:
+        if self._users is not None and not _is_of(self._users, request):
+            raise Refused(Code.FORBIDDEN_PEER, "processes of another user are not served")
         hosts = request.headers.getall("Host", [])
         if len(hosts) != 1 or not self.is_our_host(hosts[0]):
             raise Refused(Code.FORBIDDEN_HOST, "this is not the host that was asked for")
@@ -88,6 +101,12 @@ class Door:
     def admits(self, request: web.Request, bearer: bytes) -> bool:
         """Whether that is the token of what is asked for; takes as long for a wrong one as for a right one."""
         return hmac.compare_digest(bearer, self._token)
+
+
+def _is_of(users: Collection[int], request: web.Request) -> bool:
+    """Whether the other end of a Unix socket is a process of one of these users."""
+    connection = None if request.transport is None else request.transport.get_extra_info("socket")
+    return connection is not None and unix_socket.peer_of(connection).uid in users
 
 
 def _is_address(header: str) -> bool:

@@ -109,7 +109,7 @@ def of_self() -> ProcessIdentity:
 
 def is_alive(identity: ProcessIdentity) -> bool:
     """Whether exactly this process still runs; a zombie is dead."""
-    if not _is_here(identity):
+    if not is_here(identity):
         return False
     found = stat(identity.pid)
     return found is not None and found.start_time == identity.start_time and not found.ended
@@ -151,6 +151,16 @@ def marked(marker_value: str, name: str = MARKER) -> list[ProcessIdentity]:
 
     found = (of(pid) for pid in pids() if pid != os.getpid() and is_marked(pid))
     return [identity for identity in found if identity and is_alive(identity)]
+
+
+def user_of(pid: int) -> int | None:
+    """The user that a process is wholly of; None where its ids differ (a set-user-ID program) or it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    users = {int(number) for number in text.partition("\nUid:")[2].partition("\n")[0].split()}
+    return users.pop() if len(users) == 1 else None
 
 
 def pids() -> list[int]:
@@ -224,7 +234,8 @@ def _opened(identity: ProcessIdentity) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _is_here(identity: ProcessIdentity) -> bool:
+def is_here(identity: ProcessIdentity) -> bool:
+    """Whether it is of this kernel boot and pid namespace, so that its pid means something here."""
     return identity.boot_id == kernel_boot_id() and identity.pid_namespace == _pid_namespace()
 
 

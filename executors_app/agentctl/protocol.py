@@ -125,6 +125,7 @@ class Code(StrEnum):
     NOT_AUTHENTICATED = "not_authenticated"
     FORBIDDEN_HOST = "forbidden_host"
     FORBIDDEN_ORIGIN = "forbidden_origin"
+    FORBIDDEN_PEER = "forbidden_peer"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     STALE_GENERATION = "stale_generation"

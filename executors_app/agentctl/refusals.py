@@ -11,6 +11,7 @@ _STATUS: Final[dict[str, int]] = {
     Code.NOT_AUTHENTICATED: 401,
     Code.FORBIDDEN_HOST: 403,
     Code.FORBIDDEN_ORIGIN: 403,
+    Code.FORBIDDEN_PEER: 403,
     Code.NOT_FOUND: 404,
     Code.JOB_UNKNOWN: 404,
     Code.METHOD_NOT_ALLOWED: 405,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
 from aiohttp import web
@@ -36,13 +36,16 @@ Command = Callable[[web.Request, dict[str, Any]], Awaitable[Any]]
 Report = Callable[[], Any]
 
 
-def build_app(sidecar: Sidecar, streams: EventStreams, token: str, host: str, port: int) -> web.Application:
-    """The application of one agentctl that listens on ``host:port``."""
+def build_app(
+    sidecar: Sidecar, streams: EventStreams, token: str, host: str, port: int, *, users: Collection[int] | None = None
+) -> web.Application:
+    """The application of one agentctl that listens on ``host:port``; ``users`` as of ``Door``."""
 
     def on_contact() -> None:
         sidecar.last_contact = time.monotonic()
 
-    door = Door(token, host, port, on_contact)
+    names = () if users is None else ("localhost",)  # a Unix socket has no port
+    door = Door(token, host, port, on_contact, names, users=users)
     app = web.Application(middlewares=door.middlewares(), client_max_size=BODY_LIMIT)
     app.add_routes(_Api(sidecar, streams).routes())
     app.add_routes(WorkspaceApi(sidecar.workspace, sidecar.keeper).routes())

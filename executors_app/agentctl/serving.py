@@ -18,7 +18,7 @@ import orjson
 from aiohttp import web
 
 from executors_app import crash_points
-from executors_app.agentctl import adoption, guard, last_words
+from executors_app.agentctl import adoption, guard, last_words, unix_socket
 from executors_app.agentctl import drivers as driver_package
 from executors_app.agentctl.agent_life import Create
 from executors_app.agentctl.durable_files import replace_file
@@ -46,6 +46,8 @@ class Options:
     ready_file: Path | None = None
     hold_socket: Path | None = None
     """Where this machine is told to stay awake while an agent lives; None: it stays so by itself."""
+    path: Path | None = None
+    """Of the Unix socket that it listens at, in place of host and port."""
 
 
 def known_drivers() -> dict[str, Create]:
@@ -65,9 +67,14 @@ async def serve(options: Options, lock: InstanceLock, drivers: Mapping[str, Crea
     last_words.leave_in(execution.state_dir)
     sidecar = Sidecar(execution, drivers)
     streams = EventStreams(sidecar.journal, sidecar.fence)
-    listener = listen(options.host, options.port)
-    port = listener.getsockname()[1]
-    app = build_app(sidecar, streams, options.token, options.host, port)
+    if options.path is None:
+        listener = listen(options.host, options.port)
+        port = listener.getsockname()[1]
+        app = build_app(sidecar, streams, options.token, options.host, port)
+    else:
+        listener, port = unix_socket.listen(options.path, _BACKLOG), 0
+        # Root could read our memory: to refuse it would protect nothing.
+        app = build_app(sidecar, streams, options.token, options.host, port, users={os.geteuid(), 0})
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
@@ -87,6 +94,8 @@ async def serve(options: Options, lock: InstanceLock, drivers: Mapping[str, Crea
         await sidecar.ended.wait()
     finally:
         await _end(sidecar, streams, runner, background)
+        if options.path is not None:
+            options.path.unlink(missing_ok=True)  # still ours: the lock is given back after this
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -110,7 +119,7 @@ def _end_on_signals(ended: asyncio.Event) -> None:
 def _tell_ready(options: Options, lock: InstanceLock, sidecar: Sidecar, port: int) -> None:
     host = f"[{options.host}]" if ":" in options.host else options.host
     ready: dict[str, Any] = {
-        "url": f"http://{host}:{port}",
+        "url": f"http://{host}:{port}" if options.path is None else unix_socket.url_of(options.path),
         "pid": os.getpid(),
         "boot_id": sidecar.boot_id,
         "started_at": sidecar.started_at,

@@ -12,12 +12,15 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import IO, Any, Final, TypeVar
 
 from executors_app import workspace_store
-from executors_app.agentctl.places import workspace_root
+from executors_app.agentctl.places import launch_token, workspace_root
+from executors_app.agentctl.places.answers import NOT_OURS
 from executors_app.agentctl.places.bulk_status import StatusTarget, ask_status, observe_statuses
+from executors_app.agentctl.places.launch_token import LAUNCH
 from executors_app.client import AgentctlClient
 from executors_app.containers import archives, ending, launch
 from executors_app.containers import names as docker_names
@@ -26,11 +29,12 @@ from executors_app.containers.deaths import deaths
 from executors_app.containers.engine import Engine, connected
 from executors_app.containers.helper import Helper
 from executors_app.containers.launch import Up, alone, image_of, url_of
-from executors_app.containers.look import ENDED, look
+from executors_app.containers.look import ENDED, Look, look
 from executors_app.containers.site import Site
 from executors_app.containers.verdict import judge, unknown
 from executors_app.domain import Death, ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
 from executors_app.errors import (
+    AgentctlForeign,
     AgentctlUnreachable,
     ExecutorError,
     LaunchFailed,
@@ -103,10 +107,11 @@ class DockerRuntime(ABC):
             up = await _bring_up(site, spec, error.message)
             url, boot_id = await _wait_until_ready(site, spec, up)
         if up.found:
-            await AgentctlClient(url, spec.auth_token, spec.execution_id).ensure_workspace()
+            await AgentctlClient(url, up.ground.token, spec.execution_id).ensure_workspace()
         engine_id = await asked(site.address, Engine.identity)
         path, branch = str(up.ground.worktree.path), up.ground.worktree.branch
         state = {"container": up.container.id, "image": up.container.image, "engine": engine_id}
+        state |= launch_token.noted(up.ground.token)
         return Launched(
             url=url,
             pid=None,
@@ -235,7 +240,7 @@ async def _observe(
         log.warning("no look at containers: %s", error or "the Docker engine does not answer in time")
         return {one.id: unknown("runtime_unavailable") for one in executions}
     targets = [
-        StatusTarget(one.id, url, one.auth_token)
+        StatusTarget(one.id, url, launch_token.bearer_of(one.auth_token, one.state))
         for one in executions
         if (url := url_of(known.containers.get(one.id), site.host))
     ]
@@ -244,19 +249,40 @@ async def _observe(
 
     async def judged(one: ExecutionFacts) -> Observation:
         async with bound:
-            return await judge(site, one, known, answers.get(one.id))
+            one, answer = await _asked_again(site, one, known, answers.get(one.id), timeout)
+            return await judge(site, one, known, answer)
 
     return dict(zip([one.id for one in executions], await asyncio.gather(*map(judged, executions)), strict=True))
+
+
+async def _asked_again(
+    site: Site, one: ExecutionFacts, known: Look, answer: Any, timeout: float
+) -> tuple[ExecutionFacts, Any]:
+    """One that does not know the row's token: it may be of a launch that the row has not heard of."""
+    url = url_of(known.containers.get(one.id), site.host)
+    if not isinstance(answer, AgentctlForeign) or answer.details.get("reason") != NOT_OURS or url is None:
+        return one, answer
+    try:
+        token = await asyncio.to_thread(site.token_of, one)
+    except (ExecutorError, OSError) as error:
+        log.warning("session %s: its token cannot be read: %s", one.session_id, error)
+        return one, answer
+    state = {name: value for name, value in one.state.items() if name != LAUNCH} | launch_token.noted(token)
+    if state == one.state or not launch_token.is_of(token, one.auth_token):
+        return one, answer
+    second = await observe_statuses([StatusTarget(one.id, url, token)], timeout, 1)
+    return replace(one, state=state), second[one.id]
 
 
 async def _wait_until_ready(site: Site, spec: LaunchSpec, up: Up) -> tuple[str, str]:
     """Where agentctl answered as ours, and its boot id; the port is read anew until then."""
     deadline, problem = time.monotonic() + MADE_WITHIN + READY_WITHIN, "no port is published"
+    token = up.ground.token
     url = url_of(up.container, site.host)
     while time.monotonic() < deadline:
         if url:
             try:
-                status = await ask_status(StatusTarget(spec.execution_id, url, spec.auth_token), _ASK_WITHIN)
+                status = await ask_status(StatusTarget(spec.execution_id, url, token), _ASK_WITHIN)
                 return url, str(status.get("boot_id", ""))
             except AgentctlUnreachable as error:
                 problem = error.message

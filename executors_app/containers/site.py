@@ -6,7 +6,7 @@ The rest of a runtime on Docker is the same wherever these are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -36,6 +36,8 @@ class Ground:
     """``UID:GID`` of the files, and of the agent."""
     before_start: Callable[[Engine, str], None]
     """Called with the engine and the container's name before each start: token and seed have to be there."""
+    token: str = field(repr=False)
+    """What the agentctl in it takes as bearer: a new one's, or that of the one that lives."""
     rebuilt: str = ""
     """The workspace was lost: from what it is made again, as a sentence for people."""
 
@@ -85,6 +87,13 @@ class Site(Protocol):
 
     def workspace_mounts(self, one: ExecutionFacts) -> Sequence[Mapping[str, Any]]:
         """What a container needs to read a workspace below ``workspace_root.ROOT``."""
+        ...
+
+    def token_of(self, one: ExecutionFacts) -> str:
+        """The token of its last launch, as its state directory has it; empty where there is none. Blocks.
+
+        Raises RuntimeUnavailable, EngineRefused, OSError.
+        """
         ...
 
     def is_gone(self, one: ExecutionFacts) -> bool:

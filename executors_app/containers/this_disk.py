@@ -12,7 +12,7 @@ from django.conf import settings
 
 from executors_app import local_disk, workspace_store
 from executors_app.agentctl import identity
-from executors_app.agentctl.places import workspace_root
+from executors_app.agentctl.places import launch_token, workspace_root
 from executors_app.agentctl.places.worktrees import Worktree
 from executors_app.containers import earlier_workspace
 from executors_app.containers.address import EngineAddress
@@ -45,10 +45,11 @@ class ThisDisk:
         """The workspace in the data directory."""
         worktree = worktree_of(spec)
         root = worktree.path.parent.parent
-        if lives:
-            return Ground(root, worktree, [], self.user, before_start=lambda engine, name: None)
         places = local_disk.places_of(spec.execution_id)
-        places.write_token(spec.auth_token)
+        if lives:
+            return Ground(root, worktree, [], self.user, lambda engine, name: None, places.token())
+        token = launch_token.mint(spec.auth_token)
+        places.write_token(token)
         directory, home = workspace_of_owner(spec.worktree_owner), home_of(spec.session_id)
         is_new = not directory.is_dir()
         if is_new and spec.worktree_path and earlier_workspace.convert(engine, spec, directory):
@@ -64,7 +65,7 @@ class ThisDisk:
             bind(workspace_store.store_of(Path(spec.repository_path)), workspace_root.BORROWED, read_only=True),
             bind(directory, root),
         ]
-        return Ground(root, worktree, mounts, self.user, lambda engine, name: None, rebuilt)
+        return Ground(root, worktree, mounts, self.user, lambda engine, name: None, token, rebuilt)
 
     def workspace_of(self, one: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
         """As far as plain files on this disk show it; git is not asked, because its files are the agent's."""
@@ -96,6 +97,10 @@ class ThisDisk:
             bind(workspace_of_owner(one.worktree_id or one.session_id), workspace_root.ROOT),
             bind(borrowed, workspace_root.BORROWED, read_only=True),
         ]
+
+    def token_of(self, one: ExecutionFacts) -> str:
+        """From this disk."""
+        return local_disk.places_of(one.id).token()
 
     def is_gone(self, one: ExecutionFacts) -> bool:
         """It was never placed, or was here."""

@@ -27,7 +27,7 @@ async def judge(site: Site, one: ExecutionFacts, known: Look, answer: Any) -> Ob
     if answer is None or isinstance(answer, ExecutorError):
         return unknown(_why(container, answer))
     url = url_of(container, site.host) or ""
-    state = {**one.state, "container": container.id} if url != one.agentctl_url else None
+    state = {**one.state, "container": container.id}
     return Observation(Observed.ALIVE, report=answer, url=url, seen_at=datetime.now(UTC), state=state)
 
 

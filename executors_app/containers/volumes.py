@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app import local_disk, workspace_store
-from executors_app.agentctl.places import workspace_root
+from executors_app.agentctl.places import launch_token, workspace_root
 from executors_app.containers import archives, mounts, names
 from executors_app.containers.address import EngineAddress
 from executors_app.containers.archives import Owner
@@ -65,14 +65,16 @@ class FarVolumes:
         root = workspace_root.ROOT
         worktree = workspace_root.worktree_in(root, spec.worktree_owner, spec.worktree_branch)
         if lives:
-            return Ground(root, worktree, [], self.far.user, before_start=lambda engine, name: None)
+            token = _token_in(engine, spec.execution_id)
+            return Ground(root, worktree, [], self.far.user, lambda engine, name: None, token)
         if _volume(engine, work_of(spec.worktree_owner)) is None and spec.worktree_path:
             lost = f"The volume {work_of(spec.worktree_owner)} was removed."
         seed = local_disk.places_of(spec.execution_id).seed_file
         rebuilt = workspace_store.prepare(spec, seed, borrows=False, lost=lost)
         self._make_volumes(engine, spec, is_first=not spec.worktree_path or bool(lost))
-        send = partial(self._send, seed=seed, token=spec.auth_token)
-        return Ground(root, worktree, self._mounts(spec), self.far.user, send, rebuilt)
+        token = launch_token.mint(spec.auth_token)
+        send = partial(self._send, seed=seed, token=token)
+        return Ground(root, worktree, self._mounts(spec), self.far.user, send, token, rebuilt)
 
     def workspace_of(self, one: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
         """As far as the engine shows it without anything being started."""
@@ -87,6 +89,11 @@ class FarVolumes:
         if workspace_store.arrived_at(one.worktree_id or one.session_id):
             return WorkspaceState.REBUILDABLE, ""
         return WorkspaceState.GONE, workspace_store.reason_gone(lost, one.worktree_branch)
+
+    def token_of(self, one: ExecutionFacts) -> str:
+        """From its volume, through its container."""
+        with connected(self.address) as engine:
+            return _token_in(engine, one.id)
 
     def is_gone(self, one: ExecutionFacts) -> bool:
         """Nothing but this engine was ever asked for it."""
@@ -155,6 +162,11 @@ def _what_is_lost(engine: Engine, one: ExecutionFacts, container: Container | No
     if look(f"{_REPOSITORY}/{ref}") or any(line.endswith(f" {ref}") for line in packed.splitlines()):
         return REBUILDABLE
     return f"The worktree {one.worktree_path} and its branch {one.worktree_branch} were deleted."
+
+
+def _token_in(engine: Engine, execution_id: str) -> str:
+    found = archives.read(engine, names.name_of(execution_id), f"{STATE}/token")
+    return (found or b"").decode(errors="replace")
 
 
 def state_of(execution_id: str) -> str:

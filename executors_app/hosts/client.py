@@ -8,7 +8,9 @@ from typing import IO, Any, Final
 import aiohttp
 
 from executors_app.agentctl.places.answers import read_json
+from executors_app.agentctl.places.launch_token import LAUNCH, token_of
 from executors_app.agentctl.places.workspace_root import LARGEST_BUNDLE
+from executors_app.agentctl.protocol import Code
 from executors_app.errors import AgentctlRefused, LaunchFailed, RepositoryUnusable, WorkspaceGone
 from executors_app.hosts.config import HostConfig
 from executors_app.wire import Wire, trust_of
@@ -34,14 +36,25 @@ class HostClient:
         """``{host_id, boot_id, instances}``, all in one answer; each instance has ``each`` seconds to say how it is."""
         return await self._wire.get("/instances", {"timeout": f"{each:.3f}"}, timeout=timeout)
 
-    async def create(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Make an instance or find it; raises WorkspaceGone, RepositoryUnusable, LaunchFailed too."""
+    async def create(self, order: Mapping[str, Any], secret: str) -> dict[str, Any]:
+        """Make an instance or find it; raises WorkspaceGone, RepositoryUnusable, LaunchFailed too.
+
+        ``secret``: what the execution's tokens follow from, which proves to a host that has it that it is ours.
+        """
         try:
-            return await self._wire.post(
-                "/instances", {**order, "deployment": self._deployment}, timeout=_LAUNCH_WITHIN
-            )
+            return await self._create(order)
+        except AgentctlRefused as error:
+            launch = _details_of(error).get(LAUNCH)
+            if error.refusal != Code.CONFLICT or not isinstance(launch, str):
+                raise _launch_error(error) from error
+        try:
+            return await self._create({**order, "earlier_token": token_of(secret, launch)})
         except AgentctlRefused as error:
             raise _launch_error(error) from error
+
+    async def _create(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        body = {**order, "deployment": self._deployment}
+        return await self._wire.post("/instances", body, timeout=_LAUNCH_WITHIN)
 
     async def end(self, execution_id: str, session_id: str, *, forget: bool = False) -> bool:
         """End an instance, on proof; True when nothing is left of it. ``forget``: it is listed no more."""
@@ -85,9 +98,14 @@ class HostClient:
 
 def _launch_error(error: AgentctlRefused) -> Exception:
     """The error that the host's answer to an order stands for."""
-    details = error.details.get("answer", {}).get("details", {})
+    details = _details_of(error)
     if error.refusal == WorkspaceGone.code:
         return WorkspaceGone(error.message)
     if error.refusal == RepositoryUnusable.code and details.get("permanent", True):
         return RepositoryUnusable(error.message)
     return LaunchFailed(f"The host refused: {error.message}")
+
+
+def _details_of(error: AgentctlRefused) -> Mapping[str, Any]:
+    details = error.details.get("answer", {}).get("details", {})
+    return details if isinstance(details, dict) else {}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from executors_app.agentctl.places.launch_token import LAUNCH, token_of
 from executors_app.domain import ExecutionFacts, Observation, Observed, WorkspaceState
 from executors_app.errors import AgentctlForeign, ExecutorError
 from executors_app.hosts.config import HostConfig
@@ -19,12 +20,14 @@ def judged(one: ExecutionFacts, listed: Mapping[str, Any] | None, host_id: str, 
         if had and had != host_id:
             return unknown("other_host")
         return _dead("process_gone", WorkspaceState.REBUILDABLE)
-    digest = hashlib.sha256(one.auth_token.encode()).hexdigest()
+    launch = str(listed.get(LAUNCH) or "")
+    digest = hashlib.sha256(token_of(one.auth_token, launch).encode()).hexdigest()
     if (listed["session_id"], listed["token_digest"]) != (one.session_id, digest):
         return unknown("foreign")
     match Observed(listed["observed"]):
         case Observed.ALIVE:
-            state = {**one.state, "host": host_id}
+            known = {name: value for name, value in one.state.items() if name != LAUNCH}
+            state = {**known, "host": host_id, **({LAUNCH: launch} if launch else {})}
             url = config.url_of(one.id)
             return Observation(Observed.ALIVE, report=listed["report"], url=url, seen_at=datetime.now(UTC), state=state)
         case Observed.DEAD:

@@ -129,7 +129,7 @@ class Archive:
         with self._alone("") as held:
             here = bare.types(self.git, refs.values())
             wanted = {ref: at for ref, at in refs.items() if names.owns(ref) and here.get(at) == "commit"}
-            bare.move(self.git, self._changes(self.git, names, wanted), (held,))
+            bare.move(self.git, self._changes(self.git, names, self.tips(), wanted), (held,))
 
     def time_of(self, ref: str) -> str:
         """When the commit of a ref was made, ISO 8601; empty where there is none. GitFailed."""

@@ -12,6 +12,8 @@ from typing import Any, Final
 from django.conf import settings
 
 from executors_app.agentctl import child_environment
+from executors_app.agentctl.places import launch_token, local_processes
+from executors_app.agentctl.places.listeners import Listener
 from executors_app.agentctl.places.machine import Machine
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
@@ -38,7 +40,9 @@ class LocalStandalone(KeptOnThisDisk):
         """Start agentctl, which makes the worktree, or find both; the state names agentctl's process."""
         launched = await _here().launch(spec)
         if launched.found:
-            await AgentctlClient(launched.url, spec.auth_token, spec.execution_id).ensure_workspace()
+            listener = Listener(launched.url, local_processes.recorded(launched.state))
+            token = launch_token.bearer_of(spec.auth_token, launched.state)
+            await AgentctlClient(listener, token, spec.execution_id).ensure_workspace()
         return launched
 
     def is_here(self, execution: ExecutionFacts) -> bool:

@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 from django.conf import settings
 
 from executors_app import workspace_store
+from executors_app.agentctl.places import launch_token
+from executors_app.agentctl.places.launch_token import LAUNCH
 from executors_app.client import AgentctlClient
 from executors_app.containers.names import DEPLOYMENT, ours
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
@@ -76,11 +78,10 @@ class Remote:
             "task_id": spec.task_id,
             "repository": config.repositories.get(spec.repository_path, spec.repository_path),
             "base_branch": spec.base_branch,
-            "token": spec.auth_token,
             "worktree_path": spec.worktree_path,
             "worktree_branch": spec.worktree_branch,
         }
-        made = await self._give(config, client, order)
+        made = await self._give(config, client, order, spec.auth_token)
         launched = Launched(
             url=config.url_of(spec.execution_id),
             pid=None,
@@ -90,10 +91,10 @@ class Remote:
             worktree_path=str(made["worktree_path"]),
             worktree_branch=str(made["worktree_branch"]),
             found=made["found"] is True,
-            state={"host": made["host_id"]},
+            state={"host": made["host_id"], **({LAUNCH: str(made["launch"])} if made.get("launch") else {})},
         )
         if launched.found:
-            await _agentctl(launched.url, spec).ensure_workspace()
+            await _agentctl(launched, spec).ensure_workspace()
         return launched
 
     def is_here(self, execution: ExecutionFacts) -> bool:
@@ -205,14 +206,18 @@ class Remote:
             log.warning("the host %s could not be asked: %s", config.url, error)
             return {one.id: unknown(reason) for one in executions}
 
-    async def _give(self, config: HostConfig, client: HostClient, order: Mapping[str, Any]) -> dict[str, Any]:
+    async def _give(
+        self, config: HostConfig, client: HostClient, order: Mapping[str, Any], secret: str
+    ) -> dict[str, Any]:
         """Give the order, again where the host is just not there: the same ids find what is half done."""
         deadline, tries = time.monotonic() + _AGAIN_WITHIN, 0
         while True:
             tries += 1
             try:
-                await self._ask_host(config, client)  # one that hangs must not keep a start waiting
-                return await client.create(order)
+                host = await self._ask_host(config, client)  # one that hangs must not keep a start waiting
+                # Daemons of earlier releases know one token for each execution.
+                token = launch_token.mint(secret) if host.get("launch_tokens") is True else secret
+                return await client.create({**order, "token": token}, secret)
             except (AgentctlUnreachable, RuntimeUnavailable) as error:
                 again = error.details.get("reason") in _COMES_BACK and time.monotonic() < deadline
                 if not again:
@@ -221,19 +226,21 @@ class Remote:
                 raise _host_trouble(config, error) from error
             await asyncio.sleep(pause(tries, _FIRST_PAUSE, _ASK_WITHIN))
 
-    async def _ask_host(self, config: HostConfig, client: HostClient) -> None:
+    async def _ask_host(self, config: HostConfig, client: HostClient) -> dict[str, Any]:
         try:
-            await client.host(_ASK_WITHIN)
+            host = await client.host(_ASK_WITHIN)
         except ExecutorError as error:
             raise _host_trouble(config, error, **error.details) from error
         self._patience.answered(config.url)
+        return host
 
 
 RUNTIME: Final = Remote()
 
 
-def _agentctl(url: str, spec: LaunchSpec) -> AgentctlClient:
-    return AgentctlClient(url, spec.auth_token, spec.execution_id, trust=trust_of(spec.config))
+def _agentctl(launched: Launched, spec: LaunchSpec) -> AgentctlClient:
+    token = launch_token.bearer_of(spec.auth_token, launched.state)
+    return AgentctlClient(launched.url, token, spec.execution_id, trust=trust_of(spec.config))
 
 
 def _config(config: Mapping[str, Any]) -> HostConfig:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from executors_app import workspace_store
+from executors_app.agentctl.places import launch_token
 from executors_app.agentctl.places.disk import Disk
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
@@ -174,10 +175,14 @@ async def _launch(api: Organisation, inside: Inside, spec: LaunchSpec) -> Launch
     await launch.install(api, inside)  # and wakes it: its services come up again by themselves
     found = await launch.is_served(api, inside, spec)
     rebuilt = ""
-    if not found:
+    if found:
+        token = await launch.token_in(api, inside)
+    else:
         rebuilt = await launch.make_workspace(api, inside, spec)
-        await launch.start(api, inside, spec)
-    boot_id = await launch.wait_until_ready(api, inside, spec)
+        token = await launch.start(api, inside, spec)
+    if not launch_token.is_of(token, spec.auth_token):
+        raise LaunchFailed("The agentctl of this session does not accept us: it has another execution's token.")
+    boot_id = await launch.wait_until_ready(api, inside, token)
     worktree = inside.worktree
     return Launched(
         url=names.url_of(spec.execution_id),
@@ -188,7 +193,7 @@ async def _launch(api: Organisation, inside: Inside, spec: LaunchSpec) -> Launch
         worktree_path=str(worktree.path),
         worktree_branch=worktree.branch,
         found=found,
-        state={"sprite": inside.name} | ({"rebuilt": rebuilt} if rebuilt else {}),
+        state={"sprite": inside.name, **launch_token.noted(token)} | ({"rebuilt": rebuilt} if rebuilt else {}),
     )
 
 

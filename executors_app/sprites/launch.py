@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 import orjson
 
 from executors_app import workspace_store
-from executors_app.agentctl.places import workspace_root
+from executors_app.agentctl.places import launch_token, workspace_root
 from executors_app.agentctl.places.worktrees import Worktree
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, LaunchSpec
@@ -73,6 +73,11 @@ class Inside:
     def state(self) -> PurePosixPath:
         """Agentctl's own."""
         return self.root / "state"
+
+    @property
+    def token(self) -> PurePosixPath:
+        """What agentctl takes as bearer."""
+        return self.root / "token"
 
     @property
     def code(self) -> PurePosixPath:
@@ -154,10 +159,19 @@ async def _in_workspace(api: Organisation, inside: Inside, what: str, *more: str
     return dict(answer)
 
 
-async def start(api: Organisation, inside: Inside, spec: LaunchSpec) -> None:
-    """Define the service, which starts it; the sprite's runtime starts it again after each pause."""
-    token = inside.root / "token"
-    await api.write(inside.name, str(token), spec.auth_token.encode())
+async def token_in(api: Organisation, inside: Inside) -> str:
+    """The token of the last launch, read in the sprite; empty where there was none."""
+    ran = await api.run(inside.name, "cat", str(inside.token))
+    return "" if ran.exit_code else ran.output.decode(errors="replace")
+
+
+async def start(api: Organisation, inside: Inside, spec: LaunchSpec) -> str:
+    """Define the service, which starts it, and answer its token.
+
+    The sprite's runtime starts it again after each pause, with the same one.
+    """
+    token = launch_token.mint(spec.auth_token)
+    await api.write(inside.name, str(inside.token), token.encode())
     port = names.port_of(spec.execution_id)
     worktree = str(inside.worktree.path)
     options = {
@@ -167,7 +181,7 @@ async def start(api: Organisation, inside: Inside, spec: LaunchSpec) -> None:
         "--state-dir": str(inside.state),
         "--session-id": spec.session_id,
         "--execution-id": spec.execution_id,
-        "--token-file": str(token),
+        "--token-file": str(inside.token),
         "--listen": f"127.0.0.1:{port}",
         "--hold-socket": str(names.HOLD_SOCKET),
     }
@@ -175,6 +189,7 @@ async def start(api: Organisation, inside: Inside, spec: LaunchSpec) -> None:
     argv = [inside.interpreter, "-P", "-m", "executors_app.agentctl", "serve", *words]
     environment = {"PYTHONPATH": str(inside.code), "PYTHONNOUSERSITE": "1", "LANG": "C.UTF-8"}
     await api.define_service(inside.name, names.SERVICE, argv, environment, worktree)
+    return token
 
 
 async def is_served(api: Organisation, inside: Inside, spec: LaunchSpec) -> bool:
@@ -184,15 +199,15 @@ async def is_served(api: Organisation, inside: Inside, spec: LaunchSpec) -> bool
     if (await api.run(inside.name, "test", "-e", str(inside.worktree.path / ".git"))).exit_code == 0:
         return True
     try:
-        await client_of(spec.execution_id, spec.auth_token).status(ASK_WITHIN)
+        await client_of(spec.execution_id, await token_in(api, inside)).status(ASK_WITHIN)
     except AgentctlUnreachable as error:
         return error.details.get("reason") != "refused"
     return True
 
 
-async def wait_until_ready(api: Organisation, inside: Inside, spec: LaunchSpec) -> str:
+async def wait_until_ready(api: Organisation, inside: Inside, token: str) -> str:
     """The boot id of the agentctl that answered as ours."""
-    client = client_of(spec.execution_id, spec.auth_token)
+    client = client_of(inside.execution_id, token)
     deadline, problem = time.monotonic() + READY_WITHIN, ""
     while time.monotonic() < deadline:
         try:

@@ -13,11 +13,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from executors_app import workspace_store
+from executors_app.agentctl.places.answers import NOT_OURS
+from executors_app.agentctl.places.launch_token import LAUNCH, bearer_of, is_of, noted
 from executors_app.domain import ExecutionFacts, Observation, Observed, WorkspaceState
 from executors_app.errors import AgentctlForeign, ExecutorError
 from executors_app.sprites import names
 from executors_app.sprites.api import Organisation, Sprite
-from executors_app.sprites.launch import Inside, client_of, quoted
+from executors_app.sprites.launch import Inside, client_of, quoted, token_in
 
 log = logging.getLogger(__name__)
 _ENDED: Final = frozenset({"stopped", "failed", ""})
@@ -38,10 +40,26 @@ async def judge(
     if sprite.status == "cold":
         return _seen(Observed.DEAD, "sprite_cold", workspace=_as_launched(one))
     try:
-        report = await client_of(one.id, one.auth_token).status(timeout)
+        report, token = await _report(api, one, inside, timeout)
     except ExecutorError as error:
         return await _of_the_silent(api, one, inside, error, timeout)
-    return _seen(Observed.ALIVE, report=report, url=names.url_of(one.id))
+    kept = {name: value for name, value in one.state.items() if name != LAUNCH} | noted(token)
+    return _seen(Observed.ALIVE, report=report, url=names.url_of(one.id), state=kept)
+
+
+async def _report(
+    api: Organisation, one: ExecutionFacts, inside: Inside, timeout: float
+) -> tuple[Mapping[str, Any], str]:
+    """The status, and with which token it was had: that of the row, or of a launch that the row does not know."""
+    token = bearer_of(one.auth_token, one.state)
+    try:
+        return await client_of(one.id, token).status(timeout), token
+    except AgentctlForeign as error:
+        async with asyncio.timeout(timeout):
+            there = await token_in(api, inside) if error.details.get("reason") == NOT_OURS else ""
+        if there == token or not is_of(there, one.auth_token):
+            raise
+        return await client_of(one.id, there).status(timeout), there
 
 
 def unknown(reason: str) -> Observation:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from django.db.models.functions import Substr
 
-from executors_app.models import AgentProfile
+from executors_app.agentctl.places.launch_token import bearer_of
+from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.domain.history import SEEN_CHARS, HistoryEntry, Injection, inject, tool_entry
 from sessions_app.models import MessagePart, TaskSession
 from sessions_app.services.assessment import execution_of
@@ -46,8 +47,14 @@ def _heads_of(messages: list[uuid.UUID]) -> dict[uuid.UUID, str]:
 def _secrets_of(session: TaskSession) -> set[str]:
     """What is kept encrypted for this session's agent is known for a secret by its value."""
     execution = execution_of(session)
-    tokens = (execution.resume_token, execution.rejected_resume_token, execution.auth_token) if execution else ()
-    return {*filter(None, tokens), *_secrets_of_profile(session.agent_profile)}
+    return {*filter(None, _tokens_of(execution)), *_secrets_of_profile(session.agent_profile)}
+
+
+def _tokens_of(execution: ExecutorRunning | None) -> tuple[str, ...]:
+    if execution is None:
+        return ()
+    bearer = bearer_of(execution.auth_token, execution.state)
+    return (execution.resume_token, execution.rejected_resume_token, execution.auth_token, bearer)
 
 
 def _secrets_of_profile(profile: AgentProfile) -> Iterator[str]:

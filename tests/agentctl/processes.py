@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from executors_app.agentctl import identity
 from executors_app.agentctl.journal_files import journal_directory, read_lines
 from executors_app.client import AgentctlClient
 from tests.agentctl.running import TOKEN
@@ -71,6 +72,12 @@ class Place:
     def ready(self) -> dict[str, Any]:
         ready: dict[str, Any] = orjson.loads(self.ready_file.read_bytes())
         return ready
+
+    def state(self) -> dict[str, Any]:
+        """What a row keeps of its process."""
+        process = identity.of(self.ready()["pid"])
+        assert process is not None
+        return {"process": process.to_json()}
 
     def client(self, generation: int = 1) -> AgentctlClient:
         return AgentctlClient(self.ready()["url"], TOKEN, f"execution-of-{self.base.name}", generation=generation)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import signal
-import urllib.error
-import urllib.request
 from datetime import datetime, timedelta
 
 import pytest
 
-from executors_app.agentctl.protocol import GENERATION_HEADER
+from executors_app.client import AgentctlClient
+from executors_app.errors import AgentctlRefused
 from tests import postgresql
 from tests.drills.deployment import Deployment, Session
 from tests.drills.fleet import Fleet, Supervising, fleet
@@ -123,20 +122,11 @@ def beats(deployment: Deployment, boot_id: str) -> str:
 def commands(session: Session, generation: int) -> tuple[int, str]:
     """What agentctl answers to a prompt of that generation: status and code."""
     token = (session.deployment.data / "agentctl" / session.execution_id / "token").read_text()
-    request = urllib.request.Request(
-        f"{session.execution['agentctl_url']}/prompt",
-        method="POST",
-        data=json.dumps({"message_id": "from-the-past", "text": "work 1"}).encode(),
-        headers={
-            "Authorization": f"Bearer {token}",
-            GENERATION_HEADER: str(generation),
-            "Content-Type": "application/json",
-        },
-    )
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=10)
-    with refused.value as answer:
-        return answer.code, json.loads(answer.read())["code"]
+    url = session.execution["agentctl_url"]
+    client = AgentctlClient(url, token, session.execution_id, generation=generation)
+    with pytest.raises(AgentctlRefused) as refused:
+        asyncio.run(client.prompt("from-the-past", "work 1"))
+    return refused.value.status, refused.value.refusal
 
 
 def test_what_runs_on_another_machine_is_left_to_its_own_supervisor(deployment: Deployment) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from executors_app.agentctl import child_environment, identity
 from executors_app.agentctl.protocol import MARKER
+from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
 from executors_app.runtimes.local_standalone import RUNTIME
 
@@ -43,6 +44,10 @@ def row(spec: LaunchSpec, launched: Launched | None = None, **changes: Any) -> E
 
 async def observe(facts: ExecutionFacts, timeout: float = 5.0) -> Observation:
     return (await RUNTIME.observe([facts], timeout=timeout, concurrency=5))[facts.id]
+
+
+def client_of(spec: LaunchSpec, launched: Launched) -> AgentctlClient:
+    return AgentctlClient.of(row(spec, launched))
 
 
 def agentctl_of(launched: Launched) -> identity.ProcessIdentity:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from executors_app.agentctl.places.launch_token import bearer_of
 from executors_app.agentctl.protocol import Job
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
@@ -138,7 +139,8 @@ def known(spec: LaunchSpec, launched: Launched) -> LaunchSpec:
 def client_of(spec: LaunchSpec, launched: Launched, generation: int = 1) -> AgentctlClient:
     """The real client of what was launched."""
     trust = trust_of(spec.config)
-    return AgentctlClient(launched.url, TOKEN, spec.execution_id, generation=generation, trust=trust)
+    token = bearer_of(spec.auth_token, launched.state)
+    return AgentctlClient(launched.url, token, spec.execution_id, generation=generation, trust=trust)
 
 
 async def ended_job(client: AgentctlClient, job_id: str) -> Job:

@@ -14,16 +14,15 @@ import pytest
 from executors_app.agentctl import identity
 from executors_app.agentctl.places import local_launch, local_processes
 from executors_app.agentctl.places.state_directory import StateDirectory, state_directory
-from executors_app.client import AgentctlClient
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.errors import LaunchFailed, RepositoryUnusable, WorkspaceGone
 from executors_app.runtimes.local_standalone import RUNTIME
-from tests.executors.launches import TOKEN, agentctl_of, kill, observe, row
+from tests.executors.launches import TOKEN, agentctl_of, client_of, kill, observe, row
 from tests.services import ROOT
 
 
 async def test_a_launch_ends_with_a_live_agentctl_in_a_worktree(spec: LaunchSpec, launched: Launched) -> None:
-    status = await AgentctlClient(launched.url, TOKEN, spec.execution_id).status()
+    status = await client_of(spec, launched).status()
     assert status["boot_id"] == launched.boot_id
     assert status["session_id"] == spec.session_id
     assert (Path(launched.workspace_path) / "README").exists()
@@ -65,9 +64,9 @@ async def test_an_agentctl_whose_starter_was_killed_before_it_was_ready_is_found
         "from executors_app.domain import LaunchSpec;"
         "from executors_app.agentctl.places.state_directory import state_directory;"
         "data, execution, session, workspace, token = sys.argv[1:];"
-        "places = state_directory(Path(data), execution); places.make(); places.write_token(token);"
+        "places = state_directory(Path(data), execution); places.make();"
         "spec = LaunchSpec(execution, session, '', '', '', token);"
-        "local_launch._start(places, spec, Path(workspace)); os.kill(os.getpid(), 9)"
+        "local_launch._find_or_start(places, spec, Path(workspace), token, {}); os.kill(os.getpid(), 9)"
     )
     workspace = data_directory / "worktrees" / spec.session_id
     argv = [
@@ -128,7 +127,7 @@ async def test_a_launch_never_puts_an_empty_worktree_in_the_place_of_a_lost_one(
 async def test_a_dead_one_leaves_its_token_and_its_journal(
     spec: LaunchSpec, launched: Launched, data_directory: Path, tmp_path: Path
 ) -> None:
-    client = AgentctlClient(launched.url, TOKEN, spec.execution_id, generation=1)
+    client = client_of(spec, launched)
     script = ROOT / "executors_app" / "demo_agent.py"
     start = {
         "launch_id": "launch-1",

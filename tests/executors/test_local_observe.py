@@ -82,7 +82,7 @@ async def test_something_else_at_its_address_is_unknown_without_a_proof_of_death
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
     async with testing.hanging() as url:
         seen = await observe(row(spec, agentctl_url=url), timeout=0.2)
-    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout")
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign"), "nobody waits for an answer of a stranger"
 
 
 async def test_something_else_at_its_address_does_not_hide_a_proven_death(spec: LaunchSpec, launched: Launched) -> None:

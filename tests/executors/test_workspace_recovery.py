@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from executors_app.agentctl import identity
-from executors_app.client import AgentctlClient
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.runtimes.local_standalone import RUNTIME
-from tests.executors.launches import TOKEN, agentctl_of, kill, observe, row
+from tests.executors.launches import agentctl_of, client_of, kill, observe, row
 from tests.executors.repositories import run_git
 from tests.waiting import eventually_async
 from tests.workspace.trees import make_six, state_of
@@ -23,7 +22,7 @@ async def _end_in_good_order(spec: LaunchSpec, launched: Launched) -> None:
 
 
 async def _kill_after_a_snapshot(spec: LaunchSpec, launched: Launched) -> None:
-    taken = await AgentctlClient(launched.url, TOKEN, spec.execution_id).snapshot()
+    taken = await client_of(spec, launched).snapshot()
     assert taken["dirty"]
     kill(launched)
 
@@ -50,14 +49,14 @@ async def test_a_removed_worktree_comes_back_with_what_was_not_committed(
     )
 
     assert state_of(root) == before
-    assert (await AgentctlClient(again.url, TOKEN, spec.execution_id).git("status"))["clean"] is False
+    assert (await client_of(spec, again).git("status"))["clean"] is False
 
 
 async def test_a_shell_does_not_outlive_an_agentctl_that_was_killed(
     spec: LaunchSpec, launched: Launched, tmp_path: Path
 ) -> None:
     pid_file = tmp_path / "pid"
-    async with AgentctlClient(launched.url, TOKEN, spec.execution_id).shell("main", 80, 24) as shell:
+    async with client_of(spec, launched).shell("main", 80, 24) as shell:
         job = f"setsid nohup sh -c 'echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600' &\n"
         await shell.type(job.encode())
         await eventually_async(pid_file.exists)

@@ -37,7 +37,7 @@ def session(world: World, place: Place) -> TaskSession:
     """A session of that agentctl's."""
     made = world.running_session()
     execution = ExecutorRunning.objects.get(session=made)
-    execution.agentctl_url, execution.auth_token = place.ready()["url"], TOKEN
+    execution.agentctl_url, execution.auth_token, execution.state = place.ready()["url"], TOKEN, place.state()
     execution.save()
     return made
 

@@ -46,6 +46,7 @@ def point_at(world: World, place: Place) -> None:
     world.run_it(place.ready()["url"])
     execution = world.execution()
     execution.auth_token = TOKEN
+    execution.state = place.state()
     execution.save()
 
 

@@ -73,7 +73,8 @@ class _Api:
         return json_answer({"status": "ok", "version": PROTOCOL_VERSION, "boot_id": self._boot_id})
 
     async def _host(self, request: web.Request) -> Any:
-        return {"host_id": self._instances.host_id, "version": PROTOCOL_VERSION, "boot_id": self._boot_id}
+        known = {"host_id": self._instances.host_id, "version": PROTOCOL_VERSION, "boot_id": self._boot_id}
+        return {**known, "launch_tokens": True}  # a daemon that does not say so wants one token for ever
 
     async def _look(self, request: web.Request) -> Any:
         found = await self._instances.look(look_timeout(request.query.get("timeout")))
@@ -105,8 +106,8 @@ class _Api:
         return await send_work(request, packed, bundle)
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
-        address = self._instances.address_of(_instance_of(request))
-        return await self._proxy.pass_on(request, address, _PREFIX.sub("", request.rel_url.raw_path, count=1))
+        listener = self._instances.listener_of(_instance_of(request))
+        return await self._proxy.pass_on(request, listener, _PREFIX.sub("", request.rel_url.raw_path, count=1))
 
 
 def _instance_of(request: web.Request) -> str:

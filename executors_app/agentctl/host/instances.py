@@ -18,8 +18,10 @@ from executors_app.agentctl import journal_files
 from executors_app.agentctl.host.orders import Order, Proof
 from executors_app.agentctl.host.records import Record, Records, digest_of, host_id_of
 from executors_app.agentctl.host.sources import Sources
-from executors_app.agentctl.places import local_launch, local_processes, workspace_root, worktrees
+from executors_app.agentctl.places import local_launch, workspace_root, worktrees
 from executors_app.agentctl.places.disk import Disk
+from executors_app.agentctl.places.launch_token import launch_of
+from executors_app.agentctl.places.listeners import Listener
 from executors_app.agentctl.places.machine import Machine
 from executors_app.agentctl.protocol import Code
 from executors_app.agentctl.refusals import Refused
@@ -35,7 +37,7 @@ class Instances:
     def __init__(self, root: Path, sources: Sources):
         self.host_id = host_id_of(root)
         self._disk = Disk(root)
-        self._machine = Machine(self._disk)
+        self._machine = Machine(self._disk, mints=False)
         self._records = Records(self._disk)
         self._sources = sources
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -49,7 +51,8 @@ class Instances:
             record, spec = await asyncio.to_thread(self._prepare, order)
             launched = await self._machine.launch(spec)
             await asyncio.to_thread(self._records.keep, record.launched(launched))
-        return _told_of(launched)
+            token = self._records.token_of(order.execution_id)
+        return _told_of(launched, token)
 
     async def look(self, timeout: float) -> list[dict[str, Any]]:
         """Every instance with what one look at it came to; each has ``timeout`` seconds of its own."""
@@ -113,20 +116,22 @@ class Instances:
         token = self._records.token_of(execution_id).encode()
         return hmac.compare_digest(bearer, token) and bool(token)
 
-    def address_of(self, execution_id: str) -> str:
-        """Where its agentctl listens; Refused where none lives, so that no stranger at its port gets the token."""
-        ready = local_launch.read_ready(self._disk.places_of(execution_id))
-        if ready is None or not local_processes.is_agentctl(ready.pid, execution_id):
+    def listener_of(self, execution_id: str) -> Listener:
+        """Where its agentctl listens; Refused where none lives, so that no stranger there gets the token."""
+        listener = local_launch.listener_in(self._disk.places_of(execution_id), execution_id)
+        if listener is None:
             raise Refused(Code.INSTANCE_UNREACHABLE, "the agentctl of this instance does not run")
-        return ready.url
+        return listener
 
     def _prepare(self, order: Order) -> tuple[Record, LaunchSpec]:
         """Whose it is, which repository, and a record of it before anything is made."""
         known = self._records.find(order.execution_id)
         if known is not None and (known.session_id, known.deployment) != (order.session_id, order.deployment):
             raise Refused(Code.CONFLICT, "this execution belongs to another session")
-        if self._records.token_of(order.execution_id) not in {"", order.token}:
-            raise Refused(Code.CONFLICT, "this execution has another token")
+        token = self._records.token_of(order.execution_id)
+        if token not in {"", order.token, order.earlier_token}:
+            # Whoever has the secret that the token follows from can tell it by this.
+            raise Refused(Code.CONFLICT, "this execution has another token", launch=launch_of(token))
         place = worktrees.place_of(self._disk.root, order.session_id)
         if order.worktree_path and (order.worktree_path, order.worktree_branch) != (str(place.path), place.branch):
             raise Refused(Code.CONFLICT, f"the worktree {order.worktree_path} is not of this host")
@@ -153,8 +158,9 @@ class Instances:
         return record
 
 
-def _told_of(launched: Launched) -> dict[str, Any]:
+def _told_of(launched: Launched, token: str) -> dict[str, Any]:
     return {
+        "launch": launch_of(token),
         "pid": launched.pid,
         "boot_id": launched.boot_id,
         "workspace_path": launched.workspace_path,
@@ -171,6 +177,7 @@ def _told(record: Record, token: str, seen: Observation) -> dict[str, Any]:
         "session_id": record.session_id,
         "deployment": record.deployment,
         "token_digest": digest_of(token),
+        "launch": launch_of(token),
         "observed": seen.observed,
         "reason": seen.reason,
         "report": seen.report,

@@ -26,6 +26,9 @@ class Order:
     repository: str
     base_branch: str
     token: str = field(repr=False)
+    """For a new agentctl."""
+    earlier_token: str = field(repr=False)
+    """Of the execution's last one, which may live: the proof that the execution is the asker's. May be empty."""
     worktree_path: str
     worktree_branch: str
     """Both as an earlier launch has told them; empty at the first."""
@@ -52,6 +55,7 @@ def order_of(body: Mapping[str, Any]) -> Order:
         repository=text(body, "repository"),
         base_branch=text(body, "base_branch", ""),
         token=token,
+        earlier_token=text(body, "earlier_token", ""),
         worktree_path=text(body, "worktree_path", ""),
         worktree_branch=text(body, "worktree_branch", ""),
     )

@@ -12,9 +12,12 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from yarl import URL
 
 from executors_app.agentctl.door import error_answer
+from executors_app.agentctl.places.listeners import Listener, host_header_of
+from executors_app.agentctl.places.local_connector import LocalConnector, url_for
 from executors_app.agentctl.protocol import GENERATION_HEADER, Code
 from executors_app.agentctl.refusals import Refused
 from executors_app.agentctl.server import BODY_LIMIT
+from executors_app.errors import ExecutorError
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +33,12 @@ Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
 
 
 class Proxy:
-    """One pool of loopback connections; ``async with Proxy()``."""
+    """Connections within this machine, each to a proven agentctl; ``async with Proxy()``."""
 
     async def __aenter__(self) -> Self:
         self._http = aiohttp.ClientSession(
             # A kept connection may be closed just as it is used again, and a command be in doubt for nothing.
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            connector=LocalConnector(limit=0, force_close=True),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_WITHIN),
             auto_decompress=False,
@@ -52,16 +55,17 @@ class Proxy:
         ends = [socket.close(code=WSCloseCode.SERVICE_RESTART, message=b"host_ends") for socket in self._open]
         await asyncio.gather(*ends, return_exceptions=True)
 
-    async def pass_on(self, request: web.Request, address: str, path: str) -> web.StreamResponse:
-        """The answer of the agentctl at ``address`` to this request for ``path``, as it comes; raises Refused."""
-        query = request.rel_url.raw_query_string
+    async def pass_on(self, request: web.Request, listener: Listener, path: str) -> web.StreamResponse:
+        """The answer of an agentctl to this request for ``path``, as it comes; raises Refused."""
+        query, address = request.rel_url.raw_query_string, url_for(listener)
         url = URL(f"{address}{path}?{query}" if query else f"{address}{path}", encoded=True)
         headers = {name: request.headers[name] for name in _ASKED if name in request.headers}
+        headers["Host"] = host_header_of(listener)
         try:
             if request.headers.get("Upgrade", "").lower() == "websocket":
                 return await self._bridge(request, url, headers)
             return await self._forward(request, url, headers)
-        except (aiohttp.ClientConnectionError, ConnectionError) as error:
+        except (aiohttp.ClientConnectionError, ConnectionError, ExecutorError) as error:
             raise Refused(Code.INSTANCE_UNREACHABLE, "the agentctl of this instance does not answer") from error
 
     async def _forward(self, request: web.Request, url: URL, headers: dict[str, str]) -> web.StreamResponse:

@@ -15,6 +15,8 @@ from executors_app.agentctl.protocol import PROTOCOL_VERSION, Code, is_understoo
 from executors_app.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
 
 MAX_ANSWER: Final = 64 * 1024 * 1024
+NOT_OURS: Final = "not_ours"
+"""The reason of an answer that takes our token for a wrong one."""
 _GATEWAY: Final = frozenset({502, 503, 504})
 
 
@@ -41,7 +43,7 @@ def check_execution(status: Mapping[str, Any], execution_id: str) -> None:
 def error_of(status: int, body: bytes) -> ExecutorError:
     """The error that an answer other than 2xx stands for."""
     if status in {401, 403}:
-        return AgentctlForeign(f"agentctl does not know us (HTTP {status}).", reason="not_ours", status=status)
+        return AgentctlForeign(f"agentctl does not know us (HTTP {status}).", reason=NOT_OURS, status=status)
     answer = _object(body)
     code = answer.get("code") if answer else None
     if answer is None or not isinstance(code, str):

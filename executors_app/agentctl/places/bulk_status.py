@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
+from executors_app.agentctl import unix_socket
 from executors_app.agentctl.places.answers import MAX_ANSWER, check_execution, read_json, too_large
+from executors_app.agentctl.places.listeners import Listener, host_header_of, numeric
 from executors_app.errors import AgentctlForeign, AgentctlUnreachable, ExecutorError
 
 _HEAD_END: Final = b"\r\n\r\n"
@@ -33,6 +35,8 @@ class StatusTarget:
     token: str = field(repr=False)
     tls: ssl.SSLContext | None = None
     """For https; None: the machine's certificates."""
+    listener: Listener | None = None
+    """Proves who listens at ``url`` before the token is sent; a Unix socket is always proven."""
 
 
 OnError = Callable[[str, ExecutorError], None]
@@ -50,7 +54,8 @@ async def observe_statuses(
 
     Each has ``timeout`` seconds of its own, and no more than ``concurrency`` are asked at a time.
     Errors are AgentctlUnreachable and AgentctlForeign with ``details["reason"]`` (timeout, refused,
-    closed, unreachable, bad_url, not_ours, other_execution, protocol_version, no_json, too_large), or AgentctlRefused.
+    closed, unreachable, replaced, bad_url, not_ours, other_user, other_listener, other_execution, protocol_version,
+    no_json, too_large), or AgentctlRefused.
     """
     results: dict[str, dict[str, Any] | ExecutorError] = {}
     waiting = iter(targets)
@@ -76,13 +81,9 @@ async def _ask_in_turn(
 
 async def ask_status(target: StatusTarget, timeout: float) -> dict[str, Any]:
     """Ask one; raises AgentctlUnreachable, AgentctlForeign, AgentctlRefused."""
-    where, port, request, context = _request(target)
     try:
         async with asyncio.timeout(timeout):
-            if context is None and (family := _numeric(where)):
-                whole = await _over_socket(family, where, port, request)
-            else:
-                whole = await _over_stream(where, port, request, context)
+            whole = await _answer_to(target)
     except TimeoutError as error:
         raise AgentctlUnreachable("agentctl did not answer in time.", reason="timeout") from error
     except ConnectionRefusedError as error:
@@ -94,26 +95,33 @@ async def ask_status(target: StatusTarget, timeout: float) -> dict[str, Any]:
     return _judged(whole, target.execution_id)
 
 
-def _numeric(where: str) -> socket.AddressFamily | None:
-    """The family of an address in figures; None for a name."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, where)
-        except OSError:
-            continue
-        return family
-    return None
+async def _answer_to(target: StatusTarget) -> bytes:
+    listener = target.listener
+    if listener is None and target.url.startswith(unix_socket.SCHEME):
+        listener = Listener(target.url, None)
+    if listener is not None:
+        request = _bytes(target, "", host_header_of(listener))
+        with await listener.connect() as connection:
+            return await _exchange(connection, request)
+    where, port, request, context = _request(target)
+    if context is None and (family := numeric(where)):
+        return await _over_socket(family, where, port, request)
+    return await _over_stream(where, port, request, context)
 
 
 async def _over_socket(family: socket.AddressFamily, where: str, port: int, request: bytes) -> bytes:
     """The usual case, at half the cost of a transport: no name to look up, no TLS."""
-    loop = asyncio.get_running_loop()
     with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
         with contextlib.suppress(BlockingIOError):
             connection.connect((where, port))
         # the send waits for the connection, and tells how that went
-        await loop.sock_sendall(connection, request)
-        return await _read_whole(lambda: loop.sock_recv(connection, _CHUNK))
+        return await _exchange(connection, request)
+
+
+async def _exchange(connection: socket.socket, request: bytes) -> bytes:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(connection, request)
+    return await _read_whole(lambda: loop.sock_recv(connection, _CHUNK))
 
 
 async def _over_stream(where: str, port: int, request: bytes, context: ssl.SSLContext | bool | None) -> bytes:
@@ -148,23 +156,37 @@ def _closed() -> AgentctlUnreachable:
 
 
 def _request(target: StatusTarget) -> tuple[str, int, bytes, ssl.SSLContext | bool | None]:
-    """Host, port, the bytes to send and the TLS to use. HTTP/1.0: nobody may answer in chunks."""
+    """Host, port, the bytes to send and the TLS to use."""
     try:
         parts = urlsplit(target.url)
         host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-        path = f"{parts.path.rstrip('/')}/status"
-        lines = (
-            f"GET {path} HTTP/1.0",
-            f"Host: {parts.netloc.rpartition('@')[2]}",
-            f"Authorization: Bearer {target.token}",
-            "Accept: application/json",
-        )
+    except ValueError as error:
+        raise _bad_url() from error
+    if not host or parts.scheme not in {"http", "https"}:
+        raise _bad_url()
+    request = _bytes(target, parts.path.rstrip("/"), parts.netloc.rpartition("@")[2])
+    return host, port, request, _tls(parts, target.tls)
+
+
+def _bytes(target: StatusTarget, path: str, host: str) -> bytes:
+    """The request. HTTP/1.0: nobody may answer in chunks."""
+    lines = (
+        f"GET {path}/status HTTP/1.0",
+        f"Host: {host}",
+        f"Authorization: Bearer {target.token}",
+        "Accept: application/json",
+    )
+    try:
         request = "\r\n".join(lines).encode("ascii") + _HEAD_END
     except ValueError as error:
-        raise AgentctlUnreachable("The address of agentctl is no URL.", reason="bad_url") from error
-    if not host or parts.scheme not in {"http", "https"} or len(request.split(b"\r\n")) != len(lines) + 2:
-        raise AgentctlUnreachable("The address of agentctl is no URL.", reason="bad_url")
-    return host, port, request, _tls(parts, target.tls)
+        raise _bad_url() from error
+    if len(request.split(b"\r\n")) != len(lines) + 2:
+        raise _bad_url()
+    return request
+
+
+def _bad_url() -> AgentctlUnreachable:
+    return AgentctlUnreachable("The address of agentctl is no URL.", reason="bad_url")
 
 
 def _tls(parts: SplitResult, context: ssl.SSLContext | None) -> ssl.SSLContext | bool | None:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from executors_app.agentctl import journal_files
-from executors_app.agentctl.places import worktrees
+from executors_app.agentctl.places import launch_token, worktrees
 from executors_app.agentctl.places.seed import Seed, write_seed
 from executors_app.agentctl.places.state_directory import StateDirectory, state_directory
 from executors_app.agentctl.places.worktrees import Commits, OwnRepository, Worktree
@@ -64,11 +64,16 @@ class Disk:
             return WorkspaceState.REBUILDABLE, ""
 
     def is_known(self, one: ExecutionFacts) -> bool:
-        """Whether the execution's state directory, with its token in it, is here."""
+        """Whether the execution's state directory, with a token of its own in it, is here."""
+        return self.token_of(one) is not None
+
+    def token_of(self, one: ExecutionFacts) -> str | None:
+        """The token of the last launch here; None where there is none that follows from the execution's secret."""
         try:
-            return self.places_of(one.id).token_file.read_text() == one.auth_token
+            token = self.places_of(one.id).token()
         except OSError:
-            return False
+            return None
+        return token if launch_token.is_of(token, one.auth_token) else None
 
     def resume_token(self, execution_id: str) -> str | None:
         """The agent's conversation id, from what agentctl has kept in its state directory."""

@@ -8,19 +8,21 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import orjson
 
-from executors_app.agentctl import child_environment, identity
+from executors_app.agentctl import child_environment, identity, unix_socket
 from executors_app.agentctl.identity import ProcessIdentity
-from executors_app.agentctl.places import local_processes, workspace_root
+from executors_app.agentctl.places import launch_token, local_processes, workspace_root
 from executors_app.agentctl.places.bulk_status import StatusTarget, ask_status
 from executors_app.agentctl.places.detached import start_detached
+from executors_app.agentctl.places.listeners import Listener
 from executors_app.agentctl.places.state_directory import StateDirectory
 from executors_app.agentctl.protocol import MARKER
 from executors_app.domain import ExecutionFacts, LaunchSpec
@@ -50,6 +52,7 @@ class LocalAgentctl:
     url: str
     process: ProcessIdentity
     boot_id: str
+    token: str = field(repr=False)
     found: bool
 
 
@@ -72,19 +75,56 @@ def _refusal(places: StateDirectory) -> ExecutorError | None:
 
 
 async def find_or_start(
-    places: StateDirectory, spec: LaunchSpec, workspace: Path, extra: Mapping[str, str] = _NOTHING
+    places: StateDirectory, spec: LaunchSpec, workspace: Path, token: str, extra: Mapping[str, str] = _NOTHING
 ) -> LocalAgentctl:
-    """The one agentctl of the execution, once it has answered; ``extra`` joins the environment of a new one.
+    """The one agentctl of the execution, once it has answered.
 
-    Raises LaunchFailed, WorkspaceGone, RepositoryUnusable, OSError.
+    A new one gets ``token``, and ``extra`` in its environment. Raises LaunchFailed, WorkspaceGone,
+    RepositoryUnusable, OSError.
     """
-    places.write_token(spec.auth_token)
-    alive = (await asyncio.to_thread(local_processes.look_at, spec.execution_id)).agentctl
-    if alive:
-        return await _wait_until_ready(places, spec, alive[0], found=True)
-    places.ready_file.unlink(missing_ok=True)
-    started = await asyncio.to_thread(_start, places, spec, workspace, extra)
-    return await _wait_until_ready(places, spec, started, found=False)
+    places.make()
+    process, found = await asyncio.to_thread(_find_or_start, places, spec, workspace, token, extra)
+    return await _wait_until_ready(places, spec, process, found=found)
+
+
+def _find_or_start(
+    places: StateDirectory, spec: LaunchSpec, workspace: Path, token: str, extra: Mapping[str, str]
+) -> tuple[ProcessIdentity | None, bool]:
+    """The live process, or a new one with this token, and whether it was found.
+
+    The token is in its file before the process is started: whoever comes after our death finds both, or neither.
+    Of two that start at once the second must not write its token over the one that the first one's process has.
+    """
+    with _alone(places):
+        alive = local_processes.look_at(spec.execution_id).agentctl
+        if alive:
+            return alive[0], True
+        places.write_token(token)
+        places.ready_file.unlink(missing_ok=True)
+        return _start(places, spec, workspace, extra), False
+
+
+@contextmanager
+def _alone(places: StateDirectory) -> Iterator[None]:
+    """One who starts this execution's agentctl at a time; LaunchFailed."""
+    lock = os.open(places.path / "launch.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + READY_WITHIN
+        while not _locked(lock):
+            if time.monotonic() > deadline:
+                raise LaunchFailed("Another start of this session's agentctl does not end.")
+            time.sleep(_POLL)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _start(
@@ -100,7 +140,7 @@ def _start(
         *("--token-file", str(places.token_file)),
         *("--seed", str(places.seed_file)),
         *("--ready-file", str(places.ready_file)),
-        *("--listen", "127.0.0.1:0"),
+        *("--listen", unix_socket.url_of(places.socket)),
     ]
     marker = {MARKER: spec.execution_id, child_environment.SESSION: spec.session_id}
     environment = child_environment.build({"PYTHONPATH": str(_SOURCE_ROOT), **extra}, marker)
@@ -121,7 +161,7 @@ async def _wait_until_ready(
         ready = read_ready(places)
         if ready is not None and local_processes.is_agentctl(ready.pid, spec.execution_id):
             try:
-                return await _ask(ready, spec, found=found)
+                return await _ask(places, ready, spec, found=found)
             except AgentctlUnreachable as error:
                 problem = error.message
             except ExecutorError as error:
@@ -133,12 +173,13 @@ async def _wait_until_ready(
     raise LaunchFailed(f"agentctl was not ready within {READY_WITHIN:g} s: {problem}.")
 
 
-async def _ask(ready: Ready, spec: LaunchSpec, *, found: bool) -> LocalAgentctl:
-    process = identity.of(ready.pid)
-    status = await ask_status(StatusTarget(spec.execution_id, ready.url, spec.auth_token), 5.0)
+async def _ask(places: StateDirectory, ready: Ready, spec: LaunchSpec, *, found: bool) -> LocalAgentctl:
+    process, token = identity.of(ready.pid), places.token()
+    target = StatusTarget(spec.execution_id, ready.url, token, listener=Listener(ready.url, process))
+    status = await ask_status(target, 5.0)
     if process is None or not identity.is_alive(process):
         raise AgentctlUnreachable("agentctl ended just after it had answered")
-    return LocalAgentctl(ready.url, process, str(status.get("boot_id", "")), found)
+    return LocalAgentctl(ready.url, process, str(status.get("boot_id", "")), token, found)
 
 
 async def _still_there(
@@ -167,10 +208,19 @@ def _last_words(places: StateDirectory) -> str:
     return f"{said[-1]} (more in {places.log_file})" if said else "it said nothing."
 
 
+def listener_in(places: StateDirectory, execution_id: str) -> Listener | None:
+    """The agentctl of an execution as its ready file and its process prove it; None where none lives."""
+    ready = read_ready(places)
+    process = identity.of(ready.pid) if ready else None
+    if ready is None or process is None or not local_processes.is_agentctl(ready.pid, execution_id):
+        return None
+    return Listener(ready.url, process)
+
+
 def has_ended_with_its_host(places: StateDirectory, execution: ExecutionFacts) -> bool:
     """Whether an execution of another ``host_id`` ended with it: with a boot of this machine, or a container.
 
-    The proof is its state directory here, with our token in it and a lock that nobody holds: an
+    The proof is its state directory here, with a token of ours in it and a lock that nobody holds: an
     agentctl cannot run without holding it. A process that could still be seen from here is none
     of these. The data directory must be on a disk of this machine, as for the journal's sake anyway.
     """
@@ -179,8 +229,7 @@ def has_ended_with_its_host(places: StateDirectory, execution: ExecutionFacts) -
     if who is None or (who.boot_id, who.pid_namespace) == (mine.boot_id, mine.pid_namespace):
         return False
     try:
-        ours = places.token_file.read_text() == execution.auth_token
-        return ours and is_free(places.lock_file)
+        return launch_token.is_of(places.token(), execution.auth_token) and is_free(places.lock_file)
     except OSError:
         return False
 

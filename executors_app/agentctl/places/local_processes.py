@@ -1,10 +1,12 @@
 """The processes of executions on this machine, found and ended by proof: marker or control group, start time, boot.
 
-agentctl itself carries the marker too; it is told from what it started by its command line.
+agentctl itself carries the marker too; it is told from what it started by its command line. Anybody can give a
+process of their own such a command line, so it must be of our user as well.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import defaultdict
@@ -57,7 +59,12 @@ def look_at(execution_id: str) -> Processes:
 
 
 def is_agentctl(pid: int, execution_id: str) -> bool:
-    """Whether a process was started as the agentctl of this execution."""
+    """Whether a process of our user was started as the agentctl of this execution."""
+    return identity.user_of(pid) == os.geteuid() and is_called_agentctl(pid, execution_id)
+
+
+def is_called_agentctl(pid: int, execution_id: str) -> bool:
+    """Whether its command line says so, which anybody's may."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:

@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_launch, local_processes
+from executors_app.agentctl.identity import ProcessIdentity
+from executors_app.agentctl.places import launch_token, local_launch, local_processes
 from executors_app.agentctl.places.bulk_status import StatusTarget, observe_statuses
 from executors_app.agentctl.places.closer_look import CloserLook
 from executors_app.agentctl.places.disk import Disk
+from executors_app.agentctl.places.listeners import Listener
 from executors_app.agentctl.places.local_processes import Processes
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
 from executors_app.errors import AgentctlForeign, ExecutorError, LaunchFailed
@@ -32,15 +34,20 @@ class Machine:
     disk: Disk
     extra: Mapping[str, str] = field(default_factory=dict)
     """Joins the environment of each new agentctl."""
+    mints: bool = True
+    """A launch's token follows from the spec's secret; else the spec has the token itself, as a host is given it."""
 
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Start agentctl, which makes the worktree, or find both; the state names agentctl's process."""
         places = self.disk.places_of(spec.execution_id)
+        token = launch_token.mint(spec.auth_token) if self.mints else spec.auth_token
         try:
             worktree = await asyncio.to_thread(self.disk.write_seed, spec)
-            agentctl = await local_launch.find_or_start(places, spec, worktree.path, self.extra)
+            agentctl = await local_launch.find_or_start(places, spec, worktree.path, token, self.extra)
         except OSError as error:
             raise LaunchFailed(f"agentctl could not be started: {error}") from error
+        if self.mints and not launch_token.is_of(agentctl.token, spec.auth_token):
+            raise LaunchFailed("The agentctl of this session does not accept us: it has another execution's token.")
         return Launched(
             url=agentctl.url,
             pid=agentctl.process.pid,
@@ -50,7 +57,7 @@ class Machine:
             worktree_path=str(worktree.path),
             worktree_branch=worktree.branch,
             found=agentctl.found,
-            state={"process": agentctl.process.to_json()},
+            state=self._state(agentctl.process, agentctl.token),
         )
 
     def is_here(self, execution: ExecutionFacts) -> bool:
@@ -63,7 +70,7 @@ class Machine:
         """Ask all at once; only about those that gave no good answer the machine is asked too."""
         here = identity.host_id()
         ours = {one.id: one for one in executions if self._is_here(one, here)}
-        targets = [StatusTarget(one.id, one.agentctl_url, one.auth_token) for one in ours.values()]
+        targets = [_target(one) for one in ours.values()]
 
         async def look(execution_id: str, processes: Processes, error: ExecutorError) -> Observation:
             return await self._look_closer(ours[execution_id], processes, error, timeout)
@@ -102,13 +109,15 @@ class Machine:
 
     async def _look_closer(self, one: ExecutionFacts, processes: Processes, answer: Any, timeout: float) -> Observation:
         """One that gave no good answer at the row's address: elsewhere, silent, or dead?"""
-        ready = local_launch.read_ready(self.disk.places_of(one.id))
-        if ready is not None and ready.url != one.agentctl_url:
-            target = StatusTarget(one.id, ready.url, one.auth_token)
-            second = (await observe_statuses([target], timeout, 1))[one.id]
-            if not isinstance(second, ExecutorError):
-                return _alive_elsewhere(ready, second)
-            answer = second if processes.agentctl else answer
+        listener = local_launch.listener_in(self.disk.places_of(one.id), one.id)
+        token = self.disk.token_of(one)
+        if listener is not None and listener.process is not None and token is not None:
+            target = StatusTarget(one.id, listener.url, token, listener=listener)
+            if target != _target(one):
+                second = (await observe_statuses([target], timeout, 1))[one.id]
+                if not isinstance(second, ExecutorError):
+                    return self._alive_elsewhere(target, listener.process, second)
+                answer = second if processes.agentctl else answer
         if processes.agentctl or not _is_proven_dead(one, answer):
             return _unknown(_why(answer))
         state, reason = await asyncio.to_thread(self.disk.workspace_of, one)
@@ -121,10 +130,19 @@ class Machine:
             seen_at=datetime.now(UTC),
         )
 
+    def _alive_elsewhere(self, target: StatusTarget, who: ProcessIdentity, report: Mapping[str, Any]) -> Observation:
+        """A half-done launch: the row does not yet know where it is, or with which token."""
+        alive = Observation(Observed.ALIVE, report=report, url=target.url, pid=who.pid, seen_at=datetime.now(UTC))
+        return replace(alive, state=self._state(who, target.token))
+
+    def _state(self, who: ProcessIdentity, token: str) -> dict[str, Any]:
+        """What the row keeps to know agentctl again."""
+        return {"process": who.to_json(), **(launch_token.noted(token) if self.mints else {})}
+
 
 def _process_lives(execution: ExecutionFacts) -> bool:
     who = local_processes.recorded(execution.state)
-    return who is not None and identity.is_alive(who) and local_processes.is_agentctl(who.pid, execution.id)
+    return who is not None and identity.is_alive(who) and local_processes.is_called_agentctl(who.pid, execution.id)
 
 
 def _is_proven_dead(execution: ExecutionFacts, answer: Any) -> bool:
@@ -149,12 +167,10 @@ def _why(answer: Any) -> str:
     return str(answer.details.get("reason", answer.code)) if isinstance(answer, ExecutorError) else "no_answer"
 
 
-def _alive_elsewhere(ready: local_launch.Ready, report: Mapping[str, Any]) -> Observation:
-    """A half-done launch: the row does not yet know where it is."""
-    who = identity.of(ready.pid)
-    state = {"process": who.to_json()} if who else None
-    alive = Observation(Observed.ALIVE, report=report, url=ready.url, pid=ready.pid, seen_at=datetime.now(UTC))
-    return replace(alive, state=state)
+def _target(one: ExecutionFacts) -> StatusTarget:
+    """Where the row says that it listens, and as whom."""
+    listener = Listener(one.agentctl_url, local_processes.recorded(one.state))
+    return StatusTarget(one.id, one.agentctl_url, launch_token.bearer_of(one.auth_token, one.state), listener=listener)
 
 
 def _end(execution: ExecutionFacts) -> bool:

@@ -14,6 +14,11 @@ class StateDirectory:
     path: Path
 
     @property
+    def socket(self) -> Path:
+        """Where agentctl listens."""
+        return self.path / "agentctl.sock"
+
+    @property
     def token_file(self) -> Path:
         """What agentctl wants as bearer."""
         return self.path / "token"
@@ -47,6 +52,13 @@ class StateDirectory:
         """Make the directory and close it to others."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
+
+    def token(self) -> str:
+        """The token of the last launch; empty where there was none. Raises OSError."""
+        try:
+            return self.token_file.read_text()
+        except FileNotFoundError:
+            return ""
 
     def write_token(self, token: str) -> None:
         """Write the token, 0600, so that a reader finds it whole or not at all."""

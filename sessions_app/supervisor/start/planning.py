@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -212,10 +213,8 @@ def write_launched(plan: Plan, launched: Launched) -> bool:
 
 
 def _places(launched: Launched) -> dict[str, object]:
-    port = launched.url.rsplit(":", 1)[-1].rstrip("/")
     return {
-        "agentctl_url": launched.url,
-        "agentctl_port": int(port) if port.isdigit() else None,
+        **address_of(launched.url),
         "host_id": identity.host_id(),
         "pid": launched.pid,
         "boot_id": launched.boot_id,
@@ -227,6 +226,15 @@ def _places(launched: Launched) -> dict[str, object]:
         "state": dict(launched.state),
         "last_seen_at": timezone.now(),
     }
+
+
+def address_of(url: str) -> dict[str, object]:
+    """The columns that say where agentctl listens; a Unix socket has no port, an address that is none neither."""
+    try:
+        port = urlsplit(url).port
+    except ValueError:
+        port = None
+    return {"agentctl_url": url, "agentctl_port": port}
 
 
 def facts_with(session_id: uuid.UUID, launched: Launched) -> ExecutionFacts:

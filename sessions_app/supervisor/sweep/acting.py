@@ -45,6 +45,7 @@ from sessions_app.supervisor.ingest.interruptions import (
     interrupt,
 )
 from sessions_app.supervisor.start import log_tail
+from sessions_app.supervisor.start.planning import address_of
 from sessions_app.supervisor.sweep.looking import Row
 from sessions_app.supervisor.together import Together
 
@@ -119,7 +120,7 @@ def _say_owner_left(session_id: uuid.UUID) -> None:
 
 async def _take_over(core: Core, tell: Tell, row: Row, seen: Observation, decision: Decision) -> Outcome:
     """It lives: attach, drain its journal, then write what is still to be said."""
-    if seen.url and seen.url != row.stored.agentctl_url:
+    if _is_elsewhere(seen, row):
         await core.database(_keep_place, row.stored.id, seen)
     try:
         attachment = await core.attach(row.stored.session_id, seen.report)
@@ -133,9 +134,15 @@ async def _take_over(core: Core, tell: Tell, row: Row, seen: Observation, decisi
     return await core.database(write, row, seen, decision, attachment.lease)
 
 
+def _is_elsewhere(seen: Observation, row: Row) -> bool:
+    """Whether it is another process than the row knows, at the same address or not, or has another token."""
+    moved = bool(seen.url) and seen.url != row.stored.agentctl_url
+    return moved or (seen.state is not None and dict(seen.state) != row.stored.state)
+
+
 def _keep_place(execution_id: uuid.UUID, seen: Observation) -> None:
     """A half-done launch was found where the row did not know of it."""
-    values: dict[str, Any] = {"agentctl_url": seen.url, "pid": seen.pid}
+    values: dict[str, Any] = {**address_of(seen.url), "pid": seen.pid}
     if seen.state is not None:
         values["state"] = dict(seen.state)
     ExecutorRunning.objects.filter(id=execution_id).update(**values)

@@ -1,0 +1,271 @@
+"""A token is sent to the recorded agentctl of this machine and to nobody else, whoever listens in its place."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from executors_app.agentctl import identity, unix_socket
+from executors_app.agentctl.places import launch_token, local_launch, local_processes
+from executors_app.agentctl.places.bulk_status import StatusTarget, ask_status
+from executors_app.agentctl.places.listeners import Listener
+from executors_app.agentctl.places.state_directory import StateDirectory
+from executors_app.agentctl.protocol import MARKER
+from executors_app.client import AgentctlClient
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observed
+from executors_app.errors import AgentctlForeign, AgentctlUnreachable
+from executors_app.runtimes.local_standalone import RUNTIME
+from executors_app.testing import refusing_url
+from tests.executors.launches import client_of, kill, observe, row
+from tests.executors.strangers import as_root, other_user, process_of_another_user, recording
+from tests.services import ROOT
+from tests.waiting import eventually
+
+
+@contextmanager
+def earlier_release(places: StateDirectory, spec: LaunchSpec) -> Iterator[ExecutionFacts]:
+    """An agentctl as release 57684c0 started it: at a loopback port, with the execution's secret as its token."""
+    places.make()
+    places.write_token(spec.auth_token)
+    argv = [
+        *(sys.executable, "-P", "-m", local_processes.AGENTCTL_MODULE, "serve"),
+        *("--workspace", str(places.path), "--state-dir", str(places.path)),
+        *("--session-id", spec.session_id, "--execution-id", spec.execution_id),
+        *("--token-file", str(places.token_file), "--ready-file", str(places.ready_file)),
+        *("--listen", "127.0.0.1:0"),
+    ]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), MARKER: spec.execution_id}
+    with subprocess.Popen(argv, env=environment, stderr=subprocess.DEVNULL) as process:
+        try:
+            ready = eventually(lambda: local_launch.read_ready(places), 60, "ready")
+            assert ready is not None
+            who = identity.of(ready.pid)
+            assert who is not None
+            yield row(spec, agentctl_url=ready.url, pid=ready.pid, state={"process": who.to_json()})
+        finally:
+            process.kill()
+
+
+def port_of(facts: ExecutionFacts) -> tuple[str, int]:
+    return "127.0.0.1", urlsplit(facts.agentctl_url).port or 0
+
+
+async def test_an_agentctl_of_the_last_release_is_found_again(spec: LaunchSpec, places: StateDirectory) -> None:
+    with earlier_release(places, spec) as facts:
+        assert (await observe(facts)).observed is Observed.ALIVE
+        assert (await AgentctlClient.of(facts).status())["execution_id"] == spec.execution_id
+        half_done = await observe(row(spec))
+        assert (half_done.observed, half_done.url) == (Observed.ALIVE, facts.agentctl_url)
+        assert half_done.state == facts.state
+        again = await RUNTIME.launch(spec)
+        assert (again.url, again.found, again.state) == (facts.agentctl_url, True, facts.state)
+
+
+async def test_whoever_binds_the_port_of_a_dead_agentctl_hears_nothing(
+    spec: LaunchSpec, places: StateDirectory
+) -> None:
+    with earlier_release(places, spec) as facts:
+        who = local_processes.recorded(facts.state)
+        assert who is not None
+        identity.end_all([who], 10)
+        with recording(port_of(facts)) as stranger:
+            client = AgentctlClient.of(facts)
+            for call in (client.status, client.capabilities):
+                with pytest.raises(AgentctlForeign):
+                    await call()
+            with pytest.raises(AgentctlForeign):
+                async with client.events(0, ""):
+                    pass
+            seen = await observe(facts)
+            assert (seen.observed, seen.reason) == (Observed.DEAD, "process_gone")
+            assert stranger.heard() == b""
+
+
+async def test_a_strangers_port_beside_a_live_agentctl_is_foreign(spec: LaunchSpec, places: StateDirectory) -> None:
+    url = refusing_url()
+    address = ("127.0.0.1", urlsplit(url).port or 0)
+    with earlier_release(places, spec) as facts, recording(address) as stranger:
+        places.ready_file.unlink()
+        for state in (facts.state, {}):
+            seen = await observe(replace(facts, agentctl_url=url, state=state))
+            assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
+        assert stranger.heard() == b""
+
+
+@as_root
+async def test_a_socket_of_another_user_hears_nothing(spec: LaunchSpec) -> None:
+    directory = Path("/tmp") / f"kandev-{spec.execution_id}"
+    directory.mkdir()
+    directory.chmod(0o777)
+    path = directory / "agentctl.sock"
+    try:
+        with recording(str(path)) as stranger:
+            facts = row(spec, agentctl_url=unix_socket.url_of(path))
+            with pytest.raises(AgentctlForeign) as caught:
+                await AgentctlClient.of(facts).status()
+            assert caught.value.details["reason"] == "other_user"
+            assert (await observe(facts)).reason == "foreign"
+            assert stranger.heard() == b""
+    finally:
+        path.unlink(missing_ok=True)
+        directory.rmdir()
+
+
+async def test_a_launch_listens_where_no_other_user_gets(launched: Launched, places: StateDirectory) -> None:
+    assert launched.url == unix_socket.url_of(places.socket)
+    assert places.socket.stat().st_mode & 0o777 == 0o600
+    assert places.path.stat().st_mode & 0o777 == 0o700
+
+
+_ASKS = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(sys.argv[1])
+    connection.sendall(b"GET /health HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n")
+    print(connection.recv(4096).decode().split("\\r\\n")[0])
+"""
+
+
+@as_root
+def test_agentctl_serves_no_process_of_another_user(places: StateDirectory, launched: Launched) -> None:
+    # Nobody gets as far as this; what keeps them away is taken down to see the next thing that does.
+    link = Path("/tmp") / f"kandev-{places.path.name}.sock"
+    os.link(places.socket, link)
+    try:
+        link.chmod(0o666)
+        asked = [sys.executable, "-I", "-S", "-c", _ASKS, str(link)]
+        done = subprocess.run(other_user(asked), capture_output=True, text=True, cwd="/", timeout=20, check=True)
+        assert done.stdout.split()[1] == "403"
+        own = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
+        assert own.stdout.split()[1] == "200"
+    finally:
+        link.unlink()
+
+
+async def test_each_launch_has_a_token_of_its_own(spec: LaunchSpec, launched: Launched, places: StateDirectory) -> None:
+    first = places.token()
+    kill(launched)
+    known = replace(spec, worktree_path=launched.worktree_path, worktree_branch=launched.worktree_branch)
+    again = await RUNTIME.launch(known)
+    assert places.token() != first
+    assert spec.auth_token not in (first, places.token())
+    with pytest.raises(AgentctlForeign):
+        await AgentctlClient(again.url, first, spec.execution_id).status()
+    assert await client_of(spec, again).status()
+
+
+async def test_a_successor_at_the_same_socket_is_found_by_the_old_row(spec: LaunchSpec, launched: Launched) -> None:
+    kill(launched)
+    known = replace(spec, worktree_path=launched.worktree_path, worktree_branch=launched.worktree_branch)
+    again = await RUNTIME.launch(known)
+    assert again.url == launched.url
+    with pytest.raises(AgentctlUnreachable) as caught:
+        await client_of(spec, launched).status()
+    assert caught.value.details["reason"] == "replaced"
+    seen = await observe(row(spec, launched))
+    assert (seen.observed, seen.pid, seen.state) == (Observed.ALIVE, again.pid, again.state)
+
+
+async def test_a_restored_row_of_an_earlier_launch_finds_the_live_one(spec: LaunchSpec, launched: Launched) -> None:
+    state = {**launched.state, launch_token.LAUNCH: "0" * 32}
+    seen = await observe(row(spec, launched, state=state))
+    assert (seen.observed, seen.state) == (Observed.ALIVE, launched.state)
+
+
+@as_root
+def test_a_process_of_another_user_is_no_agentctl(spec: LaunchSpec) -> None:
+    looks = [sys.executable, "-I", "-S", "-c", "print(flush=True); input()", local_processes.AGENTCTL_MODULE]
+    argv = [*looks, "--execution-id", spec.execution_id]
+    with process_of_another_user(argv, {MARKER: spec.execution_id}) as stranger:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline()
+        assert not local_processes.is_agentctl(stranger.pid, spec.execution_id)
+        assert local_processes.look_at(spec.execution_id).agentctl == []
+
+
+async def test_a_socket_whose_backlog_is_full_times_out(tmp_path: Path) -> None:
+    path = tmp_path / "full.sock"
+    tmp_path.chmod(0o700)
+    waiting = []
+    with unix_socket.listen(path, 0):
+        try:
+            while True:
+                one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                waiting.append(one)
+                one.connect(str(path))
+        except BlockingIOError:
+            pass
+        with pytest.raises(AgentctlUnreachable) as caught:
+            await ask_status(StatusTarget("e", unix_socket.url_of(path), "t"), 0.2)
+        for one in waiting:
+            one.close()
+    assert caught.value.details["reason"] == "timeout"
+
+
+@pytest.mark.parametrize("url", ["unix:", "unix:relative", "unix:/", "unix:%00", "http://[::1", "http://localhost:1"])
+async def test_what_names_no_listener_is_a_bad_address(url: str) -> None:
+    listener = Listener(url, None)
+    with pytest.raises(AgentctlUnreachable) as caught:
+        await AgentctlClient(listener, "token", "execution").status()
+    assert caught.value.details["reason"] == "bad_url"
+    with pytest.raises(AgentctlUnreachable) as caught:
+        await ask_status(StatusTarget("execution", url, "token", listener=listener), 5)
+    assert caught.value.details["reason"] == "bad_url"
+
+
+async def test_a_path_of_any_length_can_be_listened_at(tmp_path: Path) -> None:
+    directory = tmp_path.joinpath(*["a directory with a name of its own"] * 5)
+    directory.mkdir(parents=True, mode=0o700)
+    path = directory / "agentctl.sock"
+    assert len(str(path)) > 150
+    with unix_socket.listen(path, 5), await unix_socket.connect(path) as connection:
+        assert unix_socket.peer_of(connection) == unix_socket.Peer(os.getpid(), os.geteuid())
+    assert unix_socket.path_of(unix_socket.url_of(path)) == path
+
+
+async def test_a_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    path = tmp_path / "agentctl.sock"
+    unix_socket.listen(path, 5).close()
+    assert path.exists()
+    with pytest.raises(ConnectionRefusedError):
+        await unix_socket.connect(path)
+    with unix_socket.listen(path, 5):
+        with pytest.raises(OSError, match="in use"):
+            unix_socket.listen(path, 5)
+        (await unix_socket.connect(path)).close()
+    path.unlink()
+    with pytest.raises(ConnectionRefusedError):
+        await unix_socket.connect(path)
+
+
+def test_no_socket_is_made_where_others_get_or_something_else_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with pytest.raises(PermissionError, match="chmod 700"):
+        unix_socket.listen(tmp_path / "agentctl.sock", 5)
+    tmp_path.chmod(0o700)
+    (tmp_path / "agentctl.sock").write_text("notes")
+    with pytest.raises(FileExistsError):
+        unix_socket.listen(tmp_path / "agentctl.sock", 5)
+    assert (tmp_path / "agentctl.sock").read_text() == "notes"
+
+
+def test_a_token_follows_from_its_secret_and_no_other() -> None:
+    token, other = launch_token.mint("a-secret-of-some-length"), launch_token.mint("a-secret-of-some-length")
+    assert token != other
+    assert launch_token.is_of(token, "a-secret-of-some-length")
+    assert launch_token.is_of("a-secret-of-some-length", "a-secret-of-some-length")
+    assert not launch_token.is_of(token, "another-secret-of-some-length")
+    assert not launch_token.is_of("", "")
+    noted = launch_token.noted(token)
+    assert launch_token.bearer_of("a-secret-of-some-length", noted) == token
+    assert launch_token.bearer_of("a-secret-of-some-length", {"launch": 3}) == "a-secret-of-some-length"
