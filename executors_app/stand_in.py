@@ -1,9 +1,10 @@
 """A fleet of stand-in agentctls in one process: ``python -m executors_app.stand_in --count 1000``.
 
-For benches and tests of sweeps. Each has a loopback address and an execution id of its own, checks
-its token, and answers ``GET /status`` as an idle agentctl does. The last ``--refusing`` of them do
-not listen, the ``--hanging`` before those accept and never answer. The first line on standard output
-is the fleet as JSON, ``[{"execution_id", "session_id", "url", "token", "behaviour"}]``; ends with SIGTERM.
+For benches and tests of sweeps. Each has a loopback address, or with ``--directory`` a Unix socket as agentctl has one,
+and an execution id of its own, checks its token, and answers ``GET /status`` as an idle agentctl does. The last
+``--refusing`` of them do not listen, the ``--hanging`` before those accept and never answer. The first line on standard
+output is the fleet as JSON, ``[{"execution_id", "session_id", "url", "token", "behaviour", "process"}]``; ends with
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import socket
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from executors_app.agentctl import identity, unix_socket
 from executors_app.agentctl.protocol import PROTOCOL_VERSION
 
 Behaviour = Literal["answers", "hangs", "refuses"]
+_BACKLOG: Final = 16
 _NAMESPACE: Final = uuid.UUID("6b0a3a6e-7d0c-4f0e-9a44-0f5a1d2f7c11")
 
 
@@ -35,10 +39,14 @@ class StandIn:
     url: str
     token: str
     behaviour: Behaviour
+    process: Mapping[str, Any] = field(default_factory=dict)
+    """Which one it listens in, as a row's ``state`` has it; empty: not told."""
 
 
-def plan(count: int, base: str, port: int, *, hanging: int = 0, refusing: int = 0) -> list[StandIn]:
-    """The fleet: address ``base`` + number, one port for all."""
+def plan(
+    count: int, base: str, port: int, *, hanging: int = 0, refusing: int = 0, directory: Path | None = None
+) -> list[StandIn]:
+    """The fleet: address ``base`` + number, one port for all; or sockets in a directory."""
     if not ipaddress.ip_address(base).is_loopback or not ipaddress.ip_address(int(_ip(base)) + count).is_loopback:
         raise ValueError(f"{base} and the {count} addresses behind it are not all loopback.")
 
@@ -48,7 +56,9 @@ def plan(count: int, base: str, port: int, *, hanging: int = 0, refusing: int = 
         return StandIn(
             execution_id=str(uuid.uuid5(_NAMESPACE, f"execution {number}")),
             session_id=str(uuid.uuid5(_NAMESPACE, f"session {number}")),
-            url=f"http://{_ip(base) + number}:{port}",
+            url=unix_socket.url_of(directory / f"{number}.sock")
+            if directory
+            else f"http://{_ip(base) + number}:{port}",
             token=uuid.uuid5(_NAMESPACE, f"token {number}").hex,
             behaviour=behaviour,
         )
@@ -104,7 +114,7 @@ class Fleet:
                 continue
             listener = _listener(member.url)
             served = _Hanging if member.behaviour == "hangs" else _answering(member)
-            self._servers.append(await loop.create_server(served, sock=listener, backlog=16))
+            self._servers.append(await loop.create_server(served, sock=listener, backlog=_BACKLOG))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -148,6 +158,8 @@ def _answering(member: StandIn) -> Any:
 
 
 def _listener(url: str) -> socket.socket:
+    if path := unix_socket.path_of(url):
+        return unix_socket.listen(path, _BACKLOG)
     host, _, port = url.removeprefix("http://").rpartition(":")
     # the protocol must be named: else asyncio sets no TCP_NODELAY
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -178,11 +190,14 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--base", default="127.1.0.0", help="the first address")
     parser.add_argument("--port", type=int, default=4700)
+    parser.add_argument("--directory", type=Path, help="0700; sockets in it take the place of addresses")
     parser.add_argument("--hanging", type=int, default=0)
     parser.add_argument("--refusing", type=int, default=0)
     asked = parser.parse_args()
-    members = plan(asked.count, asked.base, asked.port, hanging=asked.hanging, refusing=asked.refusing)
-    asyncio.run(_serve(members))
+    told = {"hanging": asked.hanging, "refusing": asked.refusing, "directory": asked.directory}
+    members = plan(asked.count, asked.base, asked.port, **told)
+    process = identity.of_self().to_json()
+    asyncio.run(_serve([replace(member, process=process) for member in members]))
 
 
 if __name__ == "__main__":

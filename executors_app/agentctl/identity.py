@@ -14,6 +14,7 @@ import signal as signals
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -127,6 +128,7 @@ def signal(identity: ProcessIdentity, sig: int) -> bool:
         return True
 
 
+@cache
 def kernel_boot_id() -> str:
     """The kernel's boot id: another one after each boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -239,6 +241,7 @@ def is_here(identity: ProcessIdentity) -> bool:
     return identity.boot_id == kernel_boot_id() and identity.pid_namespace == _pid_namespace()
 
 
+@cache
 def _pid_namespace() -> str:
     try:
         return str(Path("/proc/self/ns/pid").readlink())

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from executors_app.agentctl import unix_socket
 from executors_app.stand_in import StandIn
 
 AT_ONCE = 50
@@ -37,11 +38,11 @@ class BareGets:
 
 
 def _ask_next(
-    waiting: Iterator[tuple[tuple[str, int], bytes]], connected: dict[int, socket.socket], poll: select.epoll
+    waiting: Iterator[tuple[str | tuple[str, int], bytes]], connected: dict[int, socket.socket], poll: select.epoll
 ) -> None:
     for address, request in waiting:
-        connection = socket.socket()
-        connection.connect(address)  # on loopback this does not wait
+        connection = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+        connection.connect(address)  # within a machine this does not wait
         connection.send(request)
         connection.setblocking(False)
         connected[connection.fileno()] = connection
@@ -49,7 +50,9 @@ def _ask_next(
         return
 
 
-def _address(url: str) -> tuple[str, int]:
+def _address(url: str) -> str | tuple[str, int]:
+    if path := unix_socket.path_of(url):
+        return str(path)
     host, _, port = url.removeprefix("http://").rpartition(":")
     return host, int(port)
 

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import aiohttp
 from django.utils import timezone
 
+from executors_app.agentctl.places.listeners import Listener
+from executors_app.agentctl.places.local_connector import LocalConnector, url_for
 from executors_app.models import ExecutorRunning
 from executors_app.stand_in import StandIn, status_of
 from sessions_app.supervisor.core import Core
@@ -59,7 +61,7 @@ async def _beside(world: World, fleet: Sequence[StandIn], rounds: int) -> list[f
 
     async def slowly() -> None:
         rows = await core.database(lambda: list(ExecutorRunning.objects.select_related("session")))
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=AT_ONCE)) as http:
+        async with aiohttp.ClientSession(connector=LocalConnector(limit=AT_ONCE)) as http:
             await asyncio.gather(*(_get(http, row) for row in rows))
         await core.database(lambda: ExecutorRunning.objects.bulk_update(rows, ["last_seen_at"], batch_size=500))
 
@@ -71,7 +73,8 @@ async def _beside(world: World, fleet: Sequence[StandIn], rounds: int) -> list[f
 
 
 async def _get(http: aiohttp.ClientSession, row: ExecutorRunning) -> None:
-    async with http.get(f"{row.agentctl_url}/status", headers={"Authorization": f"Bearer {row.auth_token}"}) as answer:
+    headers = {"Authorization": f"Bearer {row.auth_token}"}
+    async with http.get(f"{url_for(Listener(row.agentctl_url, None))}/status", headers=headers) as answer:
         assert (await answer.json())["execution_id"] == str(row.id)
     row.last_seen_at = timezone.now()
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -122,6 +123,7 @@ class World:
             last_seen_at=timezone.now() - (timedelta() if one.behaviour == "answers" else SILENT_FOR),
             agentctl_url=one.url,
             auth_token=one.token,
+            state={"process": dict(one.process)} if one.process else {},
             resume_token=f"conversation of {one.session_id}",
             status=ExecutorRunning.Status.READY,
             workspace_path=self.worktree,
@@ -139,11 +141,18 @@ def _make_repository(path: Path) -> None:
 
 @contextmanager
 def fleet_of(count: int, base: str, *, refusing: int = 0, hanging: int = 0) -> Iterator[list[StandIn]]:
-    """The stand-in fleet, in a process of its own."""
+    """The stand-in fleet, in a process of its own, at Unix sockets as agentctls are."""
     options = {"count": count, "base": base, "port": _free_port(), "refusing": refusing, "hanging": hanging}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    argv = [sys.executable, "-m", "executors_app.stand_in", *words]
-    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with (
+        tempfile.TemporaryDirectory(prefix="kandev-fleet-") as directory,
+        subprocess.Popen(
+            [sys.executable, "-m", "executors_app.stand_in", *words, "--directory", directory],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
         assert process.stdout is not None
         try:
             yield [StandIn(**one) for one in json.loads(process.stdout.readline())]

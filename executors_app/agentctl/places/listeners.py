@@ -25,6 +25,7 @@ from executors_app.errors import AgentctlForeign, AgentctlUnreachable
 _TABLES: Final = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
 _WORD: Final = struct.Struct("=I")
 _SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
+_LINE: Final = 150
 _LISTENS: Final = "0A"
 """``TCP_LISTEN`` in the tables."""
 
@@ -130,9 +131,13 @@ def _listening_inode(family: int, host: str, port: int) -> str | None:
     """The inode of the socket that listens at an address, which the kernel prefers to one that listens at all."""
     words = [word for (word,) in _WORD.iter_unpack(socket.inet_pton(family, host))]
     wanted = f"{''.join(f'{word:08X}' for word in words)}:{port:04X}"
-    with _TABLES[socket.AddressFamily(family)].open() as table:
-        for line in table:  # those that listen come first
-            fields = line.split()
-            if fields[1] == wanted and fields[3] == _LISTENS:
+    # The kernel fills whatever is asked for, if it takes a walk over all connections: so a line at a time is.
+    with _TABLES[socket.AddressFamily(family)].open("rb", buffering=_LINE) as table:
+        next(table)  # the heading
+        for line in table:
+            fields = line.decode("ascii").split()
+            if fields[3] != _LISTENS:
+                break  # those that listen come first
+            if fields[1] == wanted:
                 return fields[9]
     return None
