@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from executors_app.domain import Observed, WorkspaceState
-from executors_app.errors import RepositoryUnusable, WorkspaceGone
+from executors_app.errors import AgentctlForeign, RepositoryUnusable, WorkspaceGone
 from tests.executors.places import (
     Place,
     client_of,
@@ -76,6 +76,17 @@ class RuntimeContract:
         assert again.boot_id != launched.boot_id
         assert again.worktree_path == launched.worktree_path
         assert (seen(place, again) / "mine").read_text() == "uncommitted\n"
+
+    async def test_each_launch_has_a_token_of_its_own(self, place: Place) -> None:
+        spec = spec_for(place)
+        first = await place.runtime.launch(spec)
+        place.kill(spec)
+        again = await place.runtime.launch(known(spec, first))
+        assert first.state["launch"] != again.state["launch"]
+        with_the_old_one = replace(again, state={**again.state, "launch": first.state["launch"]})
+        with pytest.raises(AgentctlForeign):
+            await client_of(spec, with_the_old_one).status()
+        assert (await client_of(spec, again).status())["boot_id"] == again.boot_id
 
     async def test_a_script_runs_once_in_the_worktree_whoever_is_killed(self, place: Place) -> None:
         spec = spec_for(place)

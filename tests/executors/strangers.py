@@ -63,7 +63,7 @@ class Recorder:
             last.connect(self._address)
             last.sendall(_LAST)
         assert self._process.stdout is not None
-        found = []
+        found: list[str] = []
         for line in self._process.stdout:
             if line.strip() == repr(_LAST):
                 return "".join(found).encode()

@@ -1,0 +1,62 @@
+"""A host daemon of the last release knows one token for each execution, for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from executors_app import testing
+from executors_app.runtimes.remote import Remote
+from tests.executors.places import spec_for
+from tests.remote.place import RemotePlace
+
+MADE = {
+    "host_id": "h",
+    "pid": 1,
+    "boot_id": "b",
+    "workspace_path": "/w",
+    "worktree_id": "s",
+    "worktree_path": "/w",
+    "worktree_branch": "kandev/s",
+    "found": False,
+}
+
+
+@asynccontextmanager
+async def daemon(host: dict[str, Any]) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+    """Answers ``GET /host`` and ``POST /instances``; yields its URL and the orders that it was given."""
+    orders: list[dict[str, Any]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        answer: dict[str, Any] = {"host_id": "h", "version": 1, "boot_id": "b", **host}
+        if head.startswith(b"POST"):
+            length = int(head.lower().partition(b"content-length:")[2].split()[0])
+            orders.append(orjson.loads(await reader.readexactly(length)))
+            answer = MADE
+        writer.write(testing.http_answer(200, orjson.dumps(answer), "Content-Type: application/json"))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", orders
+
+
+async def test_it_is_given_the_one_token_that_it_knows(place: RemotePlace) -> None:
+    async with daemon({}) as (url, orders):
+        spec = spec_for(place)
+        launched = await Remote().launch(replace(spec, config={"url": url, "token_file": "machine.token"}))
+    assert [one["token"] for one in orders] == [spec.auth_token]
+    assert launched.state == {"host": "h"}
+
+
+async def test_one_of_this_release_never_hears_the_secret(place: RemotePlace) -> None:
+    async with daemon({"launch_tokens": True}) as (url, orders):
+        spec = spec_for(place)
+        await Remote().launch(replace(spec, config={"url": url, "token_file": "machine.token"}))
+    assert spec.auth_token not in str(orders)
