@@ -140,6 +140,8 @@ class Orphan:
     execution_id: str
     """Of the row that it once belonged to."""
     status: str
+    is_helper: bool = False
+    """A short-lived container that a kill left behind; the row of its execution may well be there."""
 
 
 @dataclass(frozen=True, slots=True)

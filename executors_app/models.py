@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django.core.exceptions import ValidationError
 from django.db import models
+from django.db.models import F, Q
 
 from executors_app import plugins
 from executors_app.domain import ExecutionFacts, ExecutorStatus
@@ -191,6 +192,10 @@ class AgentCapability(models.Model):
         return f"{self.agent_type} {self.agent_version}: {self.capability}"
 
 
+SNAPSHOT_DUE: Final = ~Q(snapshot_announced=F("snapshot_arrived"))
+"""Work of the execution has not arrived in the archive; also the condition of an index."""
+
+
 class ExecutorRunning(models.Model):
     """The one row of a session's execution, kept over every restart: all that is needed to find it again."""
 
@@ -243,6 +248,16 @@ class ExecutorRunning(models.Model):
     journal_epoch = models.CharField(max_length=64, blank=True)
     journal_seq = models.BigIntegerField(default=0)
     """The last journal line that is in the session's log."""
+    snapshot_announced = models.CharField(max_length=64, blank=True, default="")
+    """Commit of the newest snapshot that the journal told of."""
+    snapshot_arrived = models.CharField(max_length=64, blank=True, default="")
+    """Commit of the newest snapshot that is in the control plane's archive; differs while work has not arrived."""
+    snapshot_due_since = models.DateTimeField(null=True, blank=True)
+    """Since when a snapshot has not arrived."""
+    snapshot_error_code = models.CharField(max_length=64, blank=True, default="")
+    """Why the last transfer failed; empty: none has failed since the last one that succeeded."""
+    snapshot_error = models.TextField(blank=True, default="")
+    """The same, as a sentence."""
     state = ObjectField(default=dict, blank=True)
     """The runtime's own; for local_standalone the process identity of agentctl."""
     created_at = models.DateTimeField(auto_now_add=True)
@@ -255,6 +270,7 @@ class ExecutorRunning(models.Model):
         indexes = (
             models.Index(fields=("status",), name="executors_running_status"),
             models.Index(fields=("lease_expires_at",), name="executors_running_lease"),
+            models.Index(fields=("runtime",), condition=SNAPSHOT_DUE, name="executors_running_snapshots"),
         )
         ordering = ("created_at", "id")
 

@@ -116,6 +116,15 @@ def arrived_at(owner_id: str) -> str:
     return archive.time_of(recovery_ref.ref_of(owner_id)) if archive.exists() else ""
 
 
+def newest_snapshot(owner_id: str) -> str | None:
+    """Return the commit of the newest snapshot that has arrived, '' if none has; blocks. GitFailed.
+
+    None: the workspace has no archive, its work is not transferred.
+    """
+    archive = archive_of(owner_id)
+    return archive.tips().get(recovery_ref.ref_of(owner_id), "") if archive.exists() else None
+
+
 def reason_gone(lost: str, branch: str) -> str:
     """Why a lost workspace cannot be made again."""
     return f"{lost} No snapshot of branch {branch} had reached the control plane."

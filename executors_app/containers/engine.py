@@ -7,9 +7,11 @@ RuntimeUnavailable and proves nothing of any container.
 from __future__ import annotations
 
 import logging
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import docker
@@ -28,6 +30,8 @@ __all__ = ["Container", "Engine", "EngineRefused", "connected"]
 T = TypeVar("T")
 
 _PATIENCE: Final = 60.0
+_FRACTION: Final = re.compile(r"\.\d+")
+"""Of a second: the engine tells nine digits."""
 _LAST_WORDS: Final = 20
 """Lines of a container's log that are shown to people."""
 
@@ -63,6 +67,11 @@ class Engine:
     def identity(self) -> str:
         """What tells this engine from every other, for good."""
         return str(_asked(self._client.info).get("ID", ""))
+
+    def now(self) -> float:
+        """The engine's own clock, seconds since 1970: another machine's may differ from ours."""
+        told = str(_asked(self._client.info).get("SystemTime", ""))
+        return datetime.fromisoformat(_FRACTION.sub("", told)).timestamp()
 
     def containers(self, labels: Mapping[str, str]) -> list[Container]:
         """All that have these labels, running or not, in one call."""

@@ -17,6 +17,9 @@ from executors_app.containers.launch import confined, image_of
 from executors_app.errors import LaunchFailed
 
 _WITHIN: Final = 900.0
+"""Seconds that it may run."""
+LONGEST: Final = 2 * _WITHIN
+"""Seconds after which one was left behind by a kill: what it has made is copied within the second half."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,11 @@ def is_owned(labels: Mapping[str, str], execution_id: str, session_id: str) -> b
     return all(labels.get(name) == value for name, value in wanted.items())
 
 
+def is_helper(labels: Mapping[str, str]) -> bool:
+    """Whether a container of ours is a short-lived one beside an execution's own."""
+    return HELPER in labels and EXECUTION not in labels
+
+
 def execution_of(labels: Mapping[str, str]) -> str:
     """The execution that a container of ours is of, or is at work for; empty for none."""
     return labels.get(EXECUTION) or labels.get(HELPER, "")

@@ -175,17 +175,14 @@ class DockerRuntime(ABC):
         return deaths(source)
 
     async def orphans(self, known: Collection[str], configs: Iterable[Mapping[str, Any]]) -> list[Orphan]:
-        """Containers of this deployment whose execution id is not among ``known``; raises RuntimeUnavailable."""
+        """Containers of this deployment whose execution id is not among ``known``, and helpers that a kill left behind.
+
+        Raises RuntimeUnavailable.
+        """
         looks = [
-            asked(address, lambda engine: engine.containers(docker_names.ours())) for address in self.addresses(configs)
+            asked(address, lambda engine: ending.orphans(engine, known)) for address in self.addresses(configs)
         ]
-        found = await asyncio.gather(*looks)
-        return [
-            Orphan(id=one.name, execution_id=execution_id, status=one.status)
-            for some in found
-            for one in some
-            if (execution_id := docker_names.execution_of(one.labels)) not in known
-        ]
+        return [one for some in await asyncio.gather(*looks) for one in some]
 
     async def remove_orphan(self, orphan: Orphan, configs: Iterable[Mapping[str, Any]]) -> bool:
         """Stop and remove one, if it still is what it was listed as; worktree and journal stay. RuntimeUnavailable."""

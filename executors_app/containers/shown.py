@@ -23,6 +23,8 @@ class Container:
     """Network id by name; empty text where it was never started."""
     exit_code: int | None = None
     out_of_memory: bool = False
+    created: float = 0.0
+    """By the engine's clock, seconds since 1970; of a list alone."""
 
 
 def listed(entry: Mapping[str, Any]) -> Container:
@@ -31,7 +33,8 @@ def listed(entry: Mapping[str, Any]) -> Container:
         int(port["PrivatePort"]): int(port["PublicPort"]) for port in entry.get("Ports") or () if port.get("PublicPort")
     }
     name = next(iter(entry.get("Names") or ()), "").removeprefix("/")
-    return Container(entry["Id"], name, entry["State"], entry.get("Labels") or {}, ports)
+    created = float(entry.get("Created") or 0)
+    return Container(entry["Id"], name, entry["State"], entry.get("Labels") or {}, ports, created=created)
 
 
 def inspected(entry: Mapping[str, Any]) -> Container:

@@ -25,6 +25,8 @@ ACTS: Final = frozenset(
         "session.agentctl_stopped",
         "session.agent_exited",
         "session.asleep",
+        "session.workspace.delayed",
+        "session.workspace.arrived",
         "session.restart_ordered",
         "session.start_waits",
         "session.agentctl_abandoned",

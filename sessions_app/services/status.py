@@ -38,6 +38,7 @@ from sessions_app.services.retries import retry_json
 from sessions_app.services.soundness import flaws_of
 from sessions_app.services.starts import start_wait
 from sessions_app.services.stillness import stillness_json
+from sessions_app.services.transfers import transfer_json
 
 CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 _COUNTED = ("held", "queued", "overdue", "retries", "continuing")
@@ -145,6 +146,7 @@ def _execution_part(execution: ExecutorRunning | None) -> dict[str, Any]:
         "last_seen_at": seen.isoformat() if seen else None,
         "capability_note": execution.capability_note if execution else "",
         "asleep": is_asleep(execution),
+        "snapshot_transfer": transfer_json(execution),
     }
 
 

@@ -30,6 +30,8 @@ TOLD: Final = (
     "session.agentctl_abandoned",
     "session.agent_exited",
     "session.asleep",
+    "session.workspace.delayed",
+    "session.workspace.arrived",
     "session.start_waits",
     "session.restart_ordered",
     "session.receipt",

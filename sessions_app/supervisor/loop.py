@@ -60,7 +60,7 @@ class Supervisor:
         self.core.on_change = self._changed
         self.core.on_loss = self._lost
         self._deaths = DeathWatch(self.core, self._look_for)
-        self._workspace_sync = WorkspaceSync()
+        self._workspace_sync = WorkspaceSync(self.core.database, self.core.boot_id)
         self.unknown: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._bell = asyncio.Event()
@@ -99,6 +99,7 @@ class Supervisor:
                 self._carry_out,
                 self._listen,
                 self._reconcile,
+                self._catch_up_transfers,
                 self._admit,
                 self._look_after_losses,
                 *([self._look_for_the_left_behind] if lock.is_shared() else []),
@@ -175,6 +176,11 @@ class Supervisor:
         await asyncio.sleep(settings.KANDEV_RECONCILE_INTERVAL)
         await self.sweep(Scope("reconcile"))
         self._bell.set()
+
+    async def _catch_up_transfers(self) -> None:
+        """Let work arrive that a kill, or an engine that was away, has kept from it: at first after the boot sweep."""
+        await self._workspace_sync.catch_up()
+        await asyncio.sleep(settings.KANDEV_RECONCILE_INTERVAL)
 
     async def _admit(self) -> None:
         """Start those whose turn has come, and look after those whose next try is due, before a whole pass does."""

@@ -84,6 +84,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "can_close": session.state not in ("COMPLETED", "CANCELLED"),
         "workspace_button": _workspace_button(execution, assessment),
         "trusted_only": _trusted_only(session),
+        "snapshot_due_since": execution.snapshot_due_since if execution else None,
         **_policy(session, status),
         **_ledger(session),
     }

@@ -87,6 +87,10 @@ _WORDS: Final[Mapping[str, Word | Callable[[Payload], Word]]] = {
     "session.agentctl_abandoned": Word("For seven days nobody called, so the workspace ended", "off"),
     "session.agent_exited": _exited,
     "session.asleep": Word("It rested long enough, so it was put to sleep; the next prompt wakes it", "off"),
+    "session.workspace.delayed": lambda told: Word(
+        _because("The latest snapshot could not be transferred yet", told.get("error_message")), "ask"
+    ),
+    "session.workspace.arrived": Word("The latest snapshot was transferred", "calm"),
     "session.start_waits": lambda told: Word(
         _because("Its start waits for its turn", spelled(str(told.get("reason", "")))), "ask"
     ),

@@ -1,86 +1,424 @@
-"""The work of far workspaces comes home after each snapshot: one way at a time, tried again, given up in the end."""
+"""The work of sandboxes arrives after each snapshot, and after a kill, whatever became of the execution."""
 
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
+import logging
+import subprocess
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
-from executors_app import plugins
+from executors_app import plugins, workspace_store
+from executors_app.agentctl import recovery_ref
+from executors_app.agentctl.protocol import Kind
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import RuntimeUnavailable, WorkspaceGone
+from executors_app.models import ExecutorRunning
+from sessions_app.models import LeaseLost, TaskSession
+from sessions_app.services.status import session_status
+from sessions_app.supervisor import transfers, workspace_sync
+from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.ingest.batches import ingest
+from sessions_app.supervisor.pace import Pace
+from sessions_app.supervisor.rows import facts_of, session_of
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.places import AsTold, with_core
+from tests.supervisor.rows import MINE, change, execution_of, last_payload, names, running_session
 from tests.waiting import eventually_async
 
+pytestmark = pytest.mark.django_db(transaction=True)
+FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
+DELAYED, ARRIVED = "session.workspace.delayed", "session.workspace.arrived"
 
-class FarRuntime:
-    """Brings home what it is let to."""
+
+class Sandboxes(AsTold):
+    """A runtime that writes a workspace's snapshot into its real archive."""
+
+    name = "far"
 
     def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.open.set()
-        self.brought: list[int] = []
+        super().__init__()
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self.refs: dict[str, str] = {}
+        """What the recovery ref of a workspace names, by the session that owns it."""
+        self.pushed: list[str] = []
         self.tries = 0
         self.refusals: list[Exception] = []
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
-        """Waits for the way to be open."""
+        """Wait for the way to be open."""
         self.tries += 1
-        await self.open.wait()
+        await self.is_open.wait()
         if self.refusals:
-            raise self.refusals.pop()
-        self.brought.append(execution.generation)
+            raise self.refusals.pop(0)
+        self.pushed.append(execution.session_id)
+        owner = execution.worktree_id or execution.session_id
+        put(workspace_store.archive_of(owner).path, owner, self.refs[owner])
         return True
 
 
+def put(archive: Path, owner: str, content: str) -> None:
+    """Let the recovery ref of an archive name the commit of ``snapshot(content)``."""
+    if not archive.exists():
+        archive.mkdir(parents=True)
+        git(archive, "init", "-q", "--bare")
+    made = commit_in(archive, content)
+    git(archive, "update-ref", recovery_ref.ref_of(owner), made)
+
+
+def commit_in(repository: Path, content: str) -> str:
+    """A commit that follows from ``content`` alone."""
+    tree = git(repository, "hash-object", "-t", "tree", "-w", "--stdin")
+    return git(repository, "commit-tree", tree, "-m", content)
+
+
+def git(repository: Path, *words: str) -> str:
+    who = {f"GIT_{one}_{what}": value for one in ("AUTHOR", "COMMITTER") for what, value in WHO.items()}
+    done = subprocess.run(
+        ["git", *words], cwd=repository, env=who, input="", capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+WHO = {"NAME": "Ada", "EMAIL": "ada@example.invalid", "DATE": "2026-01-01T00:00:00Z"}
+
+
 @pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> FarRuntime:
-    """One far runtime, and one whose workspaces are at home."""
-    made = FarRuntime()
-    monkeypatch.setattr(plugins, "runtimes", lambda: {"far": made, "near": SimpleNamespace()})
+def far(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> Sandboxes:
+    """The runtime ``far``; archives are the test's own."""
+    settings.KANDEV_DATA_DIR = tmp_path
+    made = Sandboxes()
+    known = {**plugins.runtimes(), made.name: made}
+    monkeypatch.setattr(plugins, "runtimes", lambda: known)
+    monkeypatch.setattr("sessions_app.services.transfers.runtimes", lambda: known)
     return made
 
 
-def facts(number: int, runtime: str = "far") -> Any:
-    """A session's execution; the number tells one snapshot from another."""
-    return SimpleNamespace(session_id="s", runtime=runtime, generation=number)
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Callable[[str], str]:
+    """The commit of a snapshot, by its content."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    git(scratch, "init", "-q", "--bare")
+    return lambda content: commit_in(scratch, content)
 
 
-async def test_what_becomes_due_on_the_way_follows_once(far: FarRuntime) -> None:
-    sync = WorkspaceSync()
-    far.open.clear()
-    sync.request(facts(1))
-    await eventually_async(lambda: far.tries == 1, describe="the first is on its way")
-    for number in (2, 3):
-        sync.request(facts(number))
-    far.open.set()
-    await eventually_async(lambda: far.brought == [1, 3], describe="the last one followed")
-    await sync.close()
+Snapshot = Callable[[str], str]
 
 
-async def test_what_fails_is_tried_again(far: FarRuntime) -> None:
-    sync = WorkspaceSync()
-    far.refusals = [RuntimeUnavailable("away")]
-    sync.request(facts(1))
-    await eventually_async(lambda: far.brought == [1], describe="it came in the end")
-    await sync.close()
+def far_session(far: Sandboxes, content: str = "", commit: str = "", **execution: Any) -> TaskSession:
+    """A session whose workspace has a snapshot that the journal announced."""
+    session = running_session(execution={"runtime": far.name, **execution})
+    far.refs[str(session.id)] = content
+    return change(session) if not commit else announced(session, commit)
 
 
-async def test_what_can_never_come_is_given_up_until_the_next_snapshot(far: FarRuntime) -> None:
-    sync = WorkspaceSync()
-    far.refusals = [WorkspaceGone("gone")]
-    sync.request(facts(1))
-    await eventually_async(lambda: not far.refusals, describe="it was tried")
-    sync.request(facts(2))
-    await eventually_async(lambda: far.brought == [2], describe="the next one came")
-    await sync.close()
+def announced(session: TaskSession, commit: str) -> TaskSession:
+    """As ingest leaves it."""
+    since = timezone.now() - timedelta(hours=1)
+    change(execution_of(session), snapshot_announced=commit, snapshot_due_since=since)
+    return session
 
 
-async def test_nothing_is_brought_from_where_the_repository_is_at_home(far: FarRuntime) -> None:
-    sync = WorkspaceSync()
-    sync.request(facts(1, "near"))
-    sync.request(facts(2))
-    await eventually_async(lambda: far.brought == [2], describe="the far one came")
-    await sync.close()
+def has_arrived(session: TaskSession) -> bool:
+    """By the row."""
+    row = execution_of(session)
+    return bool(row.snapshot_arrived) and row.snapshot_arrived == row.snapshot_announced
+
+
+async def until(core: Core, holds: Callable[[], Any], describe: str) -> None:
+    """Wait for something that rows tell."""
+    await eventually_async(lambda: core.database(holds), describe=describe)
+
+
+def synced(work: Callable[[Core, WorkspaceSync], Awaitable[None]]) -> None:
+    """What ``work`` does with a supervisor's sync, which is then closed."""
+
+    async def run(core: Core) -> None:
+        sync = WorkspaceSync(core.database, core.boot_id)
+        try:
+            await work(core, sync)
+        finally:
+            await sync.close()
+
+    with_core(run)
+
+
+def caught_up(*sessions: TaskSession) -> None:
+    """A supervisor that has just started, until the work of all these has arrived."""
+
+    async def work(core: Core, sync: WorkspaceSync) -> None:
+        await sync.catch_up()
+        for session in sessions:
+            await until(core, lambda session=session: has_arrived(session), "its work has arrived")
+
+    synced(work)
+
+
+def facts(session: TaskSession) -> ExecutionFacts:
+    return facts_of(execution_of(session), session_of(session.id))
+
+
+# --- what the journal announces ---
+
+
+def test_snapshot_line_announces_its_commit() -> None:
+    session, journal = running_session(), Journal()
+    hear(session, [journal.line(Kind.WORKSPACE_SNAPSHOT, commit="c1"), journal.line(Kind.WORKSPACE_SNAPSHOT, commit="c2")])
+    row = execution_of(session)
+    assert (row.snapshot_announced, row.snapshot_arrived) == ("c2", "")
+    assert row.snapshot_due_since is not None and row.snapshot_due_since.timestamp() == 1_750_000_001.0
+
+
+def test_snapshot_is_not_announced_without_the_lease() -> None:
+    session, journal = running_session(execution={"owner": "another"}), Journal()
+    with pytest.raises(LeaseLost):
+        ingest(session.id, MINE, [journal.line(Kind.WORKSPACE_SNAPSHOT, commit="c1")])
+    assert execution_of(session).snapshot_announced == ""
+
+
+def test_overlong_commit_of_a_hostile_journal_is_cut() -> None:
+    session, journal = running_session(), Journal()
+    hear(session, [journal.line(Kind.WORKSPACE_SNAPSHOT, commit="c" * 5000)])
+    assert execution_of(session).snapshot_announced == "c" * 64
+
+
+# --- after a kill ---
+
+
+@pytest.mark.parametrize(
+    "status", [{"status": "ready"}, {"status": "stopped"}, {"status": "error", "error_code": "spawn_failed"}]
+)
+def test_work_that_has_not_arrived_is_pushed_at_start(
+    far: Sandboxes, snapshot: Snapshot, status: dict[str, Any]
+) -> None:
+    session = far_session(far, "new", snapshot("new"), **FREE, **status)
+    caught_up(session)
+    row = execution_of(session)
+    assert row.snapshot_arrived == snapshot("new")
+    assert (row.snapshot_due_since, row.snapshot_error_code) == (None, "")
+
+
+def test_what_has_arrived_is_not_pushed_again(far: Sandboxes, snapshot: Snapshot) -> None:
+    settled, due = far_session(far), far_session(far, "new", snapshot("new"), **FREE)
+    change(execution_of(settled), snapshot_announced="c", snapshot_arrived="c", **FREE)
+    caught_up(due)
+    assert far.pushed == [str(due.id)]
+
+
+def test_sessions_of_other_runtimes_are_never_due(far: Sandboxes) -> None:
+    change(execution_of(running_session()), snapshot_announced="c", **FREE)
+    assert transfers.due("me") == {}
+
+
+def test_session_of_another_supervisor_is_left_to_it(far: Sandboxes, snapshot: Snapshot) -> None:
+    session = far_session(far, "new", snapshot("new"), owner="another")
+    assert transfers.due("me") == {}
+    assert transfers.begin("me", execution_of(session).id) is None
+    change(execution_of(session), lease_expires_at=timezone.now() - timedelta(seconds=1))
+    assert set(transfers.due("me")) == {execution_of(session).id}
+
+
+def test_second_supervisor_cannot_begin_the_same_transfer(far: Sandboxes, snapshot: Snapshot) -> None:
+    session = far_session(far, "new", snapshot("new"), status="stopped", **FREE)
+    execution_id = execution_of(session).id
+    assert transfers.begin("one", execution_id) is not None
+    assert transfers.begin("other", execution_id) is None
+    assert transfers.due("other") == {}
+
+
+def test_result_is_not_written_after_the_lease_is_lost(far: Sandboxes, snapshot: Snapshot) -> None:
+    session = far_session(far, "new", snapshot("new"), status="stopped", **FREE)
+    begun = transfers.begin("one", execution_of(session).id)
+    assert begun is not None
+    change(execution_of(session), owner="other", generation=begun.lease.generation + 1)
+    with pytest.raises(LeaseLost):
+        transfers.record_arrival(begun, snapshot("new"))
+    with pytest.raises(LeaseLost):
+        transfers.record_failure(begun, RuntimeUnavailable("away"))
+    assert execution_of(session).snapshot_arrived == ""
+
+
+def test_earlier_execution_of_a_session_is_never_pushed(far: Sandboxes, snapshot: Snapshot) -> None:
+    session = far_session(far, "new", snapshot("new"), **FREE)
+    change(session, agent_execution_id=uuid.uuid4())
+    assert transfers.due("me") == {}
+
+
+def test_due_executions_are_found_by_their_index(far: Sandboxes) -> None:
+    if connection.vendor != "sqlite":
+        pytest.skip("PostgreSQL reads a small table as a whole")
+    with CaptureQueriesContext(connection, ) as asked:
+        transfers.due("me")
+    (query,) = [one["sql"] for one in asked if "snapshot_announced" in one["sql"]]
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN QUERY PLAN {query}")
+        plan = " ".join(str(row[3]) for row in cursor.fetchall())
+    assert "executors_running_snapshots" in plan
+
+
+# --- after a snapshot ---
+
+
+def test_snapshots_during_a_push_follow_in_one_more(far: Sandboxes, snapshot: Snapshot) -> None:
+    session = far_session(far, "one", snapshot("one"))
+    change(execution_of(session), **FREE)
+
+    async def work(core: Core, sync: WorkspaceSync) -> None:
+        far.is_open.clear()
+        one = await core.database(facts, session)
+        sync.request(one)
+        await eventually_async(lambda: far.tries == 1, describe="the first is on its way")
+        for content in ("two", "three"):
+            far.refs[str(session.id)] = content
+            await core.database(announced, session, snapshot(content))
+            sync.request(one)
+        far.is_open.set()
+        await until(core, lambda: has_arrived(session), "the last one followed")
+
+    synced(work)
+    assert far.tries <= 2
+    assert execution_of(session).snapshot_arrived == snapshot("three")
+
+
+def test_failed_push_is_retried(far: Sandboxes, snapshot: Snapshot) -> None:
+    session = far_session(far, "new", snapshot("new"), **FREE)
+    far.refusals = [RuntimeUnavailable("away"), OSError("broken pipe")]
+    caught_up(session)
+    assert far.tries == 3
+
+
+def test_retries_never_end(far: Sandboxes, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "failed", lambda self: 0.0)
+    session = far_session(far, "new", snapshot("new"), **FREE)
+    far.refusals = [RuntimeUnavailable("away") for _ in range(50)]
+    caught_up(session)
+    assert far.tries == 51
+
+
+def test_permanent_error_waits_for_the_next_snapshot(far: Sandboxes, snapshot: Snapshot) -> None:
+    session = far_session(far, "one", snapshot("one"), **FREE)
+    far.refusals = [WorkspaceGone("The volume was removed.")]
+
+    async def work(core: Core, sync: WorkspaceSync) -> None:
+        await sync.catch_up()
+        await until(core, lambda: execution_of(session).snapshot_error_code, "it was refused")
+        await eventually_async(lambda: not sync._pushes, describe="it is given up")
+        await sync.catch_up()
+        assert not sync._pushes
+        far.refs[str(session.id)] = "two"
+        await core.database(announced, session, snapshot("two"))
+        sync.request(await core.database(facts, session))
+        await until(core, lambda: has_arrived(session), "the next one arrived")
+
+    synced(work)
+    assert far.tries == 2
+
+
+def test_permanent_error_is_retried_after_a_restart(far: Sandboxes, snapshot: Snapshot) -> None:
+    session = far_session(far, "one", snapshot("one"), **FREE)
+    far.refusals = [WorkspaceGone("The volume was removed.")]
+
+    async def refused(core: Core, sync: WorkspaceSync) -> None:
+        await sync.catch_up()
+        await until(core, lambda: execution_of(session).snapshot_error_code, "it was refused")
+
+    synced(refused)
+    assert execution_of(session).snapshot_error == "The volume was removed."
+    caught_up(session)
+
+
+def test_nothing_is_pushed_where_the_repository_is_local(far: Sandboxes, snapshot: Snapshot) -> None:
+    near, session = running_session(), far_session(far, "new", snapshot("new"), **FREE)
+
+    async def work(core: Core, sync: WorkspaceSync) -> None:
+        sync.request(await core.database(facts, near))
+        sync.request(await core.database(facts, session))
+        await until(core, lambda: has_arrived(session), "the other's work arrived")
+
+    synced(work)
+    assert far.pushed == [str(session.id)]
+
+
+# --- what counts is what the archive has ---
+
+
+def test_announced_snapshot_that_never_arrives_stays_due(
+    far: Sandboxes, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace_sync, "MISSING_TRIES", 2)
+    session = far_session(far, "older", snapshot("lost"), **FREE)
+
+    async def work(core: Core, sync: WorkspaceSync) -> None:
+        await sync.catch_up()
+        await until(core, lambda: execution_of(session).snapshot_error_code, "it is told")
+        await eventually_async(lambda: not sync._pushes, describe="it is given up")
+
+    synced(work)
+    row = execution_of(session)
+    assert (row.snapshot_announced, row.snapshot_arrived) == (snapshot("lost"), snapshot("older"))
+    assert (row.snapshot_error_code, far.tries) == ("snapshot_missing", 2)
+
+
+def test_shared_worktree_counts_by_its_owners_ref(far: Sandboxes, snapshot: Snapshot) -> None:
+    owner = far_session(far, "newest", snapshot("newest"), **FREE)
+    guest = far_session(far, "", snapshot("before"), worktree_id=str(owner.id), **FREE)
+    caught_up(owner, guest)
+    assert execution_of(guest).snapshot_arrived == snapshot("newest")
+
+
+def test_workspace_without_an_archive_is_never_due_again(far: Sandboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = far_session(far, "", "c1", **FREE)
+    begun = transfers.begin("me", execution_of(session).id)
+    assert begun is not None
+    assert transfers.record_arrival(begun, workspace_store.newest_snapshot(begun.owner_id)) is True
+    assert transfers.due("me") == {}
+
+
+# --- what people are told ---
+
+
+def test_status_tells_what_has_not_arrived(far: Sandboxes, snapshot: Snapshot) -> None:
+    session = far_session(far, "new", snapshot("new"), **FREE)
+    begun = transfers.begin("me", execution_of(session).id)
+    assert begun is not None
+    transfers.record_failure(begun, RuntimeUnavailable("The Docker engine cannot be reached."))
+    told = session_status(session_of(session.id))["snapshot_transfer"]
+    since = execution_of(session).snapshot_due_since
+    assert since is not None
+    assert told == {
+        "commit": snapshot("new"),
+        "since": since.isoformat(),
+        "overdue": True,
+        "error_code": "runtime_unavailable",
+        "error_message": "The Docker engine cannot be reached.",
+    }
+    transfers.record_arrival(begun, snapshot("new"))
+    assert session_status(session_of(session.id))["snapshot_transfer"] is None
+
+
+def test_fresh_snapshot_is_not_overdue(far: Sandboxes) -> None:
+    session = far_session(far)
+    change(execution_of(session), snapshot_announced="c", snapshot_due_since=timezone.now())
+    told = session_status(session_of(session.id))["snapshot_transfer"]
+    assert (told["overdue"], told["error_code"]) == (False, "")
+
+
+def test_outage_is_told_once(far: Sandboxes, snapshot: Snapshot, caplog: pytest.LogCaptureFixture) -> None:
+    session = far_session(far, "new", snapshot("new"), **FREE)
+    far.refusals = [RuntimeUnavailable("away"), RuntimeUnavailable("still away"), RuntimeUnavailable("still away")]
+    with caplog.at_level(logging.WARNING):
+        caught_up(session)
+    assert [one for one in names(session) if one in (DELAYED, ARRIVED)] == [DELAYED, ARRIVED]
+    assert last_payload(session, DELAYED)["error_message"] == "away"
+    assert len([one for one in caplog.records if "has not arrived" in one.getMessage()]) == 1

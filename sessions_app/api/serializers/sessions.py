@@ -176,6 +176,16 @@ class StillnessSerializer(serializers.Serializer[Any]):
     until = serializers.DateTimeField(allow_null=True)
 
 
+class SnapshotTransferSerializer(serializers.Serializer[Any]):
+    """A snapshot of the workspace that has not arrived at the control plane."""
+
+    commit = serializers.CharField()
+    since = serializers.DateTimeField(allow_null=True)
+    overdue = serializers.BooleanField(help_text="It has failed, or takes longer than usual.")
+    error_code = serializers.CharField(allow_blank=True)
+    error_message = serializers.CharField(allow_blank=True, help_text="Why the last try failed; empty: none has.")
+
+
 class StatusSerializer(serializers.Serializer[Any]):
     """The shape of ``task.session.status`` (documentation: the service makes it)."""
 
@@ -231,6 +241,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     starting = serializers.BooleanField()
     start_wait = StartWaitSerializer(allow_null=True, help_text="Why it is not started yet; null: it does not wait.")
     asleep = serializers.BooleanField(help_text="Put to sleep for idleness: a prompt wakes it.")
+    snapshot_transfer = SnapshotTransferSerializer(
+        allow_null=True, help_text="What of its work has not been transferred yet; null: nothing."
+    )
     stillness = StillnessSerializer(
         allow_null=True, help_text="Why nothing is happening; null: something is, or nothing ever will."
     )

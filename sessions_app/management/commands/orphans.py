@@ -21,7 +21,7 @@ COULD_NOT_RUN = 2
 class Command(BaseCommand):
     """List orphans; ``--remove`` ends and removes those that are named, after another look."""
 
-    help = "Lists containers of this Kandev that no session has; --remove NAME removes one of them."
+    help = "Lists containers of this Kandev that no session has or a kill left behind; --remove NAME removes one."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """``--json`` and ``--remove``."""

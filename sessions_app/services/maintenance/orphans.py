@@ -40,8 +40,8 @@ def look(runtime: str, place: FindsOrphans) -> list[Orphan]:
     except TimeoutError as error:
         raise RuntimeUnavailable(f"It did not answer within {PATIENCE:g} seconds.") from error
     # One that was launched during the look has its row by now.
-    ids = [one.execution_id for one in found if _is_known(one)]
-    return [one for one in found if one.execution_id not in ids]
+    ids = [one.execution_id for one in found if not one.is_helper and _is_known(one)]
+    return [one for one in found if one.is_helper or one.execution_id not in ids]
 
 
 def _is_known(one: Orphan) -> bool:

@@ -10,6 +10,7 @@ from executors_app.agentctl.protocol import Kind
 from sessions_app.domain.states import PROMPT, SESSION, WORK, RunState
 from sessions_app.domain.usage import figures_of
 from sessions_app.models import Draft, PermissionRequest, Prompt, waits
+from sessions_app.models.bulk import update
 from sessions_app.services.permissions import name_of
 from sessions_app.services.tokens import of_permissions
 from sessions_app.supervisor.ingest import permission_requests
@@ -268,13 +269,28 @@ def _unwritable(fold: Fold, line: Line) -> None:
 
 
 def _snapshot(fold: Fold, line: Line) -> None:
-    """The working tree is another than when it was kept last."""
+    """The working tree is another than when it was kept last; it is due in the archive (``WorkspaceSync``)."""
+    _announce_snapshot(fold.draft, str(line.get("commit", "")))
     fold.draft.say(
         "session.workspace.changed",
         reason=str(line.get("reason", "")),
         commit=str(line.get("commit", "")),
         dirty=bool(line.get("dirty")),
     )
+
+
+def _announce_snapshot(draft: Draft, commit: str) -> None:
+    # In the transaction of the line: after a kill the columns still tell that this snapshot has not arrived.
+    execution = draft.execution
+    if execution is None or not commit:
+        return
+    was_due = execution.snapshot_announced != execution.snapshot_arrived
+    execution.snapshot_announced = commit[:64]  # hostile: no longer than the column
+    if execution.snapshot_announced == execution.snapshot_arrived:
+        execution.snapshot_due_since = None
+    elif not was_due:
+        execution.snapshot_due_since = draft.at
+    update(execution, ("snapshot_announced", "snapshot_due_since"))
 
 
 def _move(draft: Draft, move: str, *, work: str) -> None:
