@@ -98,3 +98,10 @@ class NotKept(ExecutorError):
 
     code = "not_kept"
     permanent = True
+
+
+class SnapshotMissing(ExecutorError):
+    """The workspace no longer contains its newest snapshot."""
+
+    code = "snapshot_missing"
+    permanent = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -71,7 +72,7 @@ class Engine:
     def now(self) -> float:
         """The engine's own clock, seconds since 1970: another machine's may differ from ours."""
         told = str(_asked(self._client.info).get("SystemTime", ""))
-        return datetime.fromisoformat(_FRACTION.sub("", told)).timestamp()
+        return datetime.fromisoformat(_FRACTION.sub("", told)).timestamp() if told else time.time()
 
     def containers(self, labels: Mapping[str, str]) -> list[Container]:
         """All that have these labels, running or not, in one call."""

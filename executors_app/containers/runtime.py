@@ -179,9 +179,7 @@ class DockerRuntime(ABC):
 
         Raises RuntimeUnavailable.
         """
-        looks = [
-            asked(address, lambda engine: ending.orphans(engine, known)) for address in self.addresses(configs)
-        ]
+        looks = [asked(address, lambda engine: ending.orphans(engine, known)) for address in self.addresses(configs)]
         return [one for some in await asyncio.gather(*looks) for one in some]
 
     async def remove_orphan(self, orphan: Orphan, configs: Iterable[Mapping[str, Any]]) -> bool:

@@ -80,6 +80,12 @@ _ALL: Final = (
         "From what an agent said to its line in the log, of the oldest line of each batch.",
         buckets=BUCKETS["kandev_event_lag_seconds"],
     ),
+    Metric(
+        "kandev_workspace_transfer_outages_total",
+        "counter",
+        "How often the transfer of a workspace's work began to fail, once for each outage.",
+        ("runtime",),
+    ),
     Metric("kandev_leases_held", "gauge", "Executions that a supervisor holds now."),
     Metric("kandev_runs_interrupted_total", "counter", "Turns and waits that were cut short.", ("reason",)),
     Metric(

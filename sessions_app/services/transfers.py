@@ -35,8 +35,10 @@ def is_overdue(execution: ExecutorRunning, now: datetime) -> bool:
 
 def transfer_json(execution: ExecutorRunning | None) -> dict[str, Any] | None:
     """Return what has not arrived, since when, and the last error; None if everything has."""
-    if execution is None or not is_due(execution) or execution.runtime not in push_runtimes():
+    if execution is None or not is_due(execution):
         return None
+    if not isinstance(runtimes().get(execution.runtime), SupportsPush):
+        return None  # its work is in the team's repository anyway
     since = execution.snapshot_due_since
     return {
         "commit": execution.snapshot_announced,

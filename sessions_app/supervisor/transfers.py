@@ -1,4 +1,4 @@
-"""What the rows say of the transfer of work: which executions have a snapshot that has not arrived, and what came of it.
+"""The transfer of work as rows tell it: which snapshots have not arrived, and what came of each try.
 
 Two columns are compared: the snapshot that the journal announced and the one that the archive has. So what a kill
 left behind is found by the next supervisor, whether the execution is alive, stopped or failed.
@@ -14,7 +14,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from executors_app.domain import ExecutionFacts
-from executors_app.errors import ExecutorError
+from executors_app.errors import ExecutorError, SnapshotMissing
 from executors_app.models import SNAPSHOT_DUE, ExecutorRunning
 from sessions_app.models import Lease, LeaseLost, writing
 from sessions_app.models.bulk import update
@@ -25,12 +25,6 @@ from sessions_app.supervisor.tally import TALLY
 
 log = logging.getLogger(__name__)
 _STATE = ("snapshot_announced", "snapshot_arrived", "snapshot_due_since", "snapshot_error_code", "snapshot_error")
-
-
-class SnapshotMissing(ExecutorError):
-    """The workspace no longer contains its newest snapshot."""
-
-    code = "snapshot_missing"
 
 
 @dataclass(frozen=True, slots=True)

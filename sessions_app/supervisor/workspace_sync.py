@@ -10,7 +10,7 @@ from typing import Final
 
 from executors_app import workspace_store
 from executors_app.domain import ExecutionFacts
-from executors_app.errors import ExecutorError, RuntimeUnavailable
+from executors_app.errors import ExecutorError, RuntimeUnavailable, SnapshotMissing
 from executors_app.plugins import runtime
 from executors_app.runtimes import SupportsPush
 from sessions_app.domain import acting
@@ -18,7 +18,7 @@ from sessions_app.models import LeaseLost
 from sessions_app.supervisor import transfers
 from sessions_app.supervisor.pace import Pace
 from sessions_app.supervisor.threads import DatabaseThread
-from sessions_app.supervisor.transfers import SnapshotMissing, Transfer
+from sessions_app.supervisor.transfers import Transfer
 
 log = logging.getLogger(__name__)
 AT_ONCE: Final = 4

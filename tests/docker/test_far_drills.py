@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from executors_app.containers import names
+from executors_app.repositories import bare
+from tests.docker.engine import IMAGE
 from tests.docker.far import FarEngine, FarPlace
 from tests.docker.far_deployment import FarDeployment, FarSession
 from tests.drills.deployment import Session
@@ -66,6 +69,65 @@ def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
     assert receipt["kind"] == "failed", "its home went with the volumes"
     assert "was removed. It was made again from the snapshot of" in receipt["evidence"]["workspace_rebuilt"]
     assert session.seen(row["worktree_path"]).joinpath("kept.txt").read_text() == "hello\n"
+
+
+def stay_idle(session: FarSession) -> None:
+    """Its agentctl lives on."""
+
+
+def stop(session: FarSession) -> None:
+    """Nothing of it runs any more; an earlier kill has left a helper container of the same name."""
+    session.deployment.api("POST", f"{session.path}/stop/", {})
+    eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is stopped")
+    client = session.deployment.engine.client()
+    labels = {names.MANAGED: "true", names.HELPER: session.execution_id}
+    client.create_container(IMAGE, name=f"{names.name_of(session.execution_id)}-work", labels=labels)
+    client.close()
+
+
+@pytest.mark.parametrize("then", [stay_idle, stop])
+def test_work_arrives_after_a_kill_at_the_end_of_a_turn(
+    deployment: FarDeployment, then: Callable[[FarSession], None]
+) -> None:
+    deployment.serve()
+    session = deployment.start_session("work 1")
+    finish_turn(session)
+    session.wait_for("WAITING_FOR_INPUT")
+    eventually(lambda: arrived(deployment.repository, session.id), timeout=60, describe="the first turn arrived")
+    with bare.locked(deployment.data / "archives" / f"{session.id}.git", folder=True):
+        # Nothing can enter the archive now: the bundle of this turn is still on its way when everything is killed.
+        session.prompt("write kept.txt hello")
+        eventually(lambda: is_due(session), timeout=60, describe="the second turn's snapshot is announced")
+        session.wait_for("WAITING_FOR_INPUT")
+        then(session)
+        deployment.kill_server()
+    assert "kept.txt" not in arrived(deployment.repository, session.id)
+    assert is_due(session)
+    turns = session.names().count("session.run.completed")
+
+    deployment.serve()
+
+    eventually(lambda: "kept.txt" in arrived(deployment.repository, session.id), timeout=120, describe="it arrived")
+    eventually(lambda: not is_due(session), timeout=60, describe="the row says so")
+    assert session.status()["snapshot_transfer"] is None
+    assert session.names().count("session.run.completed") == turns, "no further turn was needed"
+    eventually(lambda: helpers_of(session) == [], timeout=60, describe="no helper container is left")
+
+
+def is_due(session: FarSession) -> bool:
+    """Whether its newest snapshot was announced and has not arrived."""
+    row = session.execution
+    return bool(row["snapshot_announced"] != row["snapshot_arrived"])
+
+
+def helpers_of(session: FarSession) -> list[str]:
+    """Names of the short-lived containers beside its own."""
+    client = session.deployment.engine.client()
+    try:
+        found = [name for one in client.containers(all=True) for name in one["Names"]]
+    finally:
+        client.close()
+    return [name for name in found if name.startswith(f"/{names.name_of(session.execution_id)}-")]
 
 
 def arrived(repository: Path, session_id: str) -> list[str]:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from executors_app.containers.names import name_of
+from executors_app.containers import ending
+from executors_app.containers.names import helper_labels_of, name_of
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.models import Executor
+from tests.docker.engine import IMAGE
 from tests.docker.place import DockerPlace
 from tests.executors.places import look, row_of, seen, spec_for
 from tests.executors.rows import make_execution
@@ -36,6 +38,41 @@ async def test_orphans_are_listed_and_removed_on_proof_and_request_alone(
     assert (await look(place, row_of(place, spec, launched))).reason == "container_gone"
     assert (seen(place, launched) / "README").exists()
     assert (await look(place, row_of(place, other))).observed is Observed.ALIVE
+
+
+async def test_helper_left_by_a_kill_is_an_orphan_of_a_known_execution(
+    place: DockerPlace, spec: LaunchSpec, launched: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{name_of(spec.execution_id)}-work"
+    known = {spec.execution_id}
+    with place.client() as client:
+        labels = helper_labels_of(spec.execution_id, spec.session_id)
+        client.create_container(IMAGE, name=name, labels=labels)
+    assert await place.runtime.orphans(known, []) == [], "it may be at work"
+
+    monkeypatch.setattr(ending, "LONGEST", -60.0)  # as if it were older than that
+    (orphan,) = await place.runtime.orphans(known, [])
+    assert (orphan.id, orphan.execution_id, orphan.is_helper) == (name, spec.execution_id, True)
+    own_container = replace(orphan, id=name_of(spec.execution_id))
+    assert await place.runtime.remove_orphan(own_container, []) is False, "the execution's own is no helper"
+    assert await place.runtime.remove_orphan(orphan, []) is True
+    assert await place.runtime.orphans(known, []) == []
+    assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE
+
+
+@pytest.mark.django_db
+def test_command_removes_a_helper_of_a_known_execution(
+    place: DockerPlace, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_execution(id=spec.execution_id)
+    name = f"{name_of(spec.execution_id)}-work"
+    with place.client() as client:
+        labels = helper_labels_of(spec.execution_id, spec.session_id)
+        client.create_container(IMAGE, name=name, labels=labels)
+    assert ask() == []
+    monkeypatch.setattr(ending, "LONGEST", -60.0)
+    assert [one["id"] for one in ask("--remove", name)] == [name]
+    assert ask() == []
 
 
 def ask(*arguments: str) -> list[dict[str, str]]:

@@ -8,6 +8,7 @@ import subprocess
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from executors_app.agentctl import recovery_ref
 from executors_app.agentctl.protocol import Kind
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import RuntimeUnavailable, WorkspaceGone
-from executors_app.models import ExecutorRunning
 from sessions_app.models import LeaseLost, TaskSession
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import transfers, workspace_sync
@@ -160,7 +160,7 @@ def caught_up(*sessions: TaskSession) -> None:
     async def work(core: Core, sync: WorkspaceSync) -> None:
         await sync.catch_up()
         for session in sessions:
-            await until(core, lambda session=session: has_arrived(session), "its work has arrived")
+            await until(core, partial(has_arrived, session), "its work has arrived")
 
     synced(work)
 
@@ -174,7 +174,7 @@ def facts(session: TaskSession) -> ExecutionFacts:
 
 def test_snapshot_line_announces_its_commit() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [journal.line(Kind.WORKSPACE_SNAPSHOT, commit="c1"), journal.line(Kind.WORKSPACE_SNAPSHOT, commit="c2")])
+    hear(session, [journal.line(Kind.WORKSPACE_SNAPSHOT, commit=commit) for commit in ("c1", "c2")])
     row = execution_of(session)
     assert (row.snapshot_announced, row.snapshot_arrived) == ("c2", "")
     assert row.snapshot_due_since is not None and row.snapshot_due_since.timestamp() == 1_750_000_001.0
@@ -258,7 +258,9 @@ def test_earlier_execution_of_a_session_is_never_pushed(far: Sandboxes, snapshot
 def test_due_executions_are_found_by_their_index(far: Sandboxes) -> None:
     if connection.vendor != "sqlite":
         pytest.skip("PostgreSQL reads a small table as a whole")
-    with CaptureQueriesContext(connection, ) as asked:
+    with CaptureQueriesContext(
+        connection,
+    ) as asked:
         transfers.due("me")
     (query,) = [one["sql"] for one in asked if "snapshot_announced" in one["sql"]]
     with connection.cursor() as cursor:
