@@ -48,9 +48,7 @@ def test_each_death_waits_longer_and_the_first_not_at_all(attempts: int, most: i
     assert after_death(attempts, 1.0) == timedelta(seconds=most)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"policy": "manual"}, {"desired_state": "stopped"}, {"start_attempts": 5}], ids=min
-)
+@pytest.mark.parametrize("fields", [{"policy": "manual"}, {"desired_state": "stopped"}, {"start_attempts": 5}], ids=min)
 def test_no_start_is_announced_that_will_not_come(fields: dict[str, Any]) -> None:
     session = dies(running_session(**{"start_attempts": 2, **fields}))
     assert session.next_restart_at is None
