@@ -22,11 +22,11 @@ from sessions_app.models import (
 
 
 @admin.register(AttentionItem)
-class AttentionItemAdmin(OfSession):
+class AttentionItemAdmin(ReadOnly):
     """What needs or needed somebody; the backend settles it, nobody edits it."""
 
-    list_display = ("created_at", "kind", "session", "task", "what", "resolved_at", "resolution")
-    list_select_related = ("session__task", "task")
+    list_display = ("created_at", "kind", "session", "task", "workflow", "what", "resolved_at", "resolution")
+    list_select_related = ("session__task", "task", "workflow")
     list_filter = ("kind", ("resolved_at", admin.EmptyFieldListFilter), "resolution")
     search_fields = ("=id", "key", "what", *OfSession.search_fields)
     date_hierarchy = "created_at"

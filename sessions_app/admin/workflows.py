@@ -12,9 +12,13 @@ from sessions_app.models import NodeRun, Workflow, WorkflowRun
 class WorkflowAdmin(ReadOnly):
     """What teams keep."""
 
-    list_display = ("name", "team", "revision", "is_valid", "triggers_enabled", "next_run_at", "archived_at")
+    list_display = (
+        *("name", "team", "revision", "is_valid", "triggers_enabled", "triggers_enabled_by", "next_run_at"),
+        "archived_at",
+    )
     list_filter = ("is_valid", "triggers_enabled", ("archived_at", admin.EmptyFieldListFilter), "team")
-    list_select_related = ("team",)
+    list_select_related = ("team", "triggers_enabled_by")
+    hidden = ("confirmed",)
     search_fields = ("=id", "name", "description", "team__name")
     date_hierarchy = "updated_at"
     ordering = ("name", "id")

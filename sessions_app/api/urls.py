@@ -105,6 +105,8 @@ urlpatterns = [
     path("workflows/check/", workflows.Check.as_view()),
     path("workflows/<uuid:workflow_id>/", workflows.WorkflowView.as_view()),
     path("workflows/<uuid:workflow_id>/runs/", workflows.RunsOfWorkflow.as_view()),
+    path("workflows/<uuid:workflow_id>/triggers/", workflows.Triggers.as_view()),
+    path("workflows/<uuid:workflow_id>/triggers/confirm/", workflows.ConfirmationOfTriggers.as_view()),
     path("workflow-runs/", workflows.WorkflowRuns.as_view()),
     path("workflow-runs/<uuid:run_id>/", workflows.RunDetail.as_view()),
     path("workflow-runs/<uuid:run_id>/cancel/", workflows.CancelRun.as_view()),

@@ -28,7 +28,7 @@ class AttentionKind(StrEnum):
     OVERDUE = "overdue"
     """No agent could be had for a prompt in time."""
     WORKFLOW = "workflow"
-    """A run of a workflow has failed, or a node of it waits for somebody."""
+    """A run of a workflow has failed, a node of it waits for somebody, or its scheduled runs are paused."""
     STALLED = "stalled"
     """The agent has been silent in its turn for long."""
     RECEIPT = "receipt"
@@ -223,6 +223,17 @@ def node_waits(run_id: str, path: str, name: str, attempt: int) -> Notice:
         f"The workflow “{excerpt(name)}” waits for somebody",
         f"The agent of its node {excerpt(path)} was interrupted, and nothing is sent twice by itself.",
         "Open the session: continue, send the prompt again, or dismiss it, which fails the node.",
+    )
+
+
+def triggers_paused(workflow_id: str, name: str, why: str, who: str) -> Notice:
+    """The triggers of a workflow start nothing until somebody confirms it; ``who`` says whose rights suffice."""
+    return Notice(
+        AttentionKind.WORKFLOW,
+        f"workflow_triggers:{workflow_id}",
+        f"The scheduled runs of “{excerpt(name)}” are paused",
+        excerpt(why),
+        f"Open the workflow, read what has changed, and confirm it or switch its triggers off. {who}",
     )
 
 

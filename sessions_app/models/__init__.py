@@ -2,7 +2,15 @@
 
 from sessions_app.models.api_token import ApiToken
 from sessions_app.models.attempt_count import AttemptCount
-from sessions_app.models.attention import AttentionItem, AttentionMark, Presence, raise_item, resolve
+from sessions_app.models.attention import (
+    AttentionItem,
+    AttentionMark,
+    Presence,
+    raise_for_workflow,
+    raise_item,
+    resolve,
+    resolve_for_workflow,
+)
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.draft import Draft, Lease, LeaseLost, refresh_task, writing, writing_all
 from sessions_app.models.event import NewEvent, SessionEvent, append, write_numbered
@@ -89,9 +97,11 @@ __all__ = [
     "append",
     "append_texts",
     "open_tools",
+    "raise_for_workflow",
     "raise_item",
     "refresh_task",
     "resolve",
+    "resolve_for_workflow",
     "texts_of",
     "tools_named",
     "unfinished_messages",

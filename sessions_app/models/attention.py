@@ -15,22 +15,27 @@ from sessions_app.domain.attention import AttentionKind, Notice
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 from sessions_app.models.task import Task
+from sessions_app.models.workflow import Workflow
 
 if TYPE_CHECKING:
     from sessions_app.models.draft import Draft
 
 
 class AttentionItem(TeamModel):
-    """One thing that needs somebody; open until what it tells is true no longer."""
+    """One thing that needs somebody; open until what it tells is true no longer.
 
-    team_path = "task__team"
+    It is about a session of a task, or about a workflow whose scheduled runs are paused.
+    """
+
+    team_path = ("task__team", "workflow__team")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     key = models.CharField(max_length=200, unique=True)
     """Names the thing once and for all, as ``permission:<id>``: it is never raised twice."""
     kind = models.CharField(max_length=16, choices=[(k.value, k.value) for k in AttentionKind])
-    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="attention")
-    task = models.ForeignKey(Task, models.CASCADE, related_name="attention")
+    session = models.ForeignKey(TaskSession, models.CASCADE, null=True, blank=True, related_name="attention")
+    task = models.ForeignKey(Task, models.CASCADE, null=True, blank=True, related_name="attention")
+    workflow = models.ForeignKey(Workflow, models.CASCADE, null=True, blank=True, related_name="attention")
     what = models.CharField(max_length=300)
     why = models.TextField(blank=True, default="")
     next_step = models.TextField(blank=True, default="")
@@ -45,9 +50,35 @@ class AttentionItem(TeamModel):
         db_table = "attention_items"
         ordering = ("-created_at", "id")
         indexes = (models.Index(fields=("session", "resolved_at"), name="attention_open"),)
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(session__isnull=False, task__isnull=False, workflow=None)
+                | models.Q(session=None, task=None, workflow__isnull=False),
+                name="attention_of_a_session_or_a_workflow",
+            ),
+        )
 
     def __str__(self) -> str:
         return self.key
+
+    @property
+    def about(self) -> Task | Workflow:
+        """The task or the workflow that it is about; each has a team."""
+        found = self.task or self.workflow
+        assert found is not None  # noqa: S101 - a constraint of the table
+        return found
+
+    @property
+    def title(self) -> str:
+        """What people call the task or the workflow."""
+        return str(self.about)
+
+    @property
+    def path(self) -> str:
+        """The path of the page where it is settled."""
+        if self.workflow_id is not None:
+            return f"/workflows/{self.workflow_id}/"
+        return f"/tasks/{self.task_id}/sessions/{self.session_id}/"
 
 
 class AttentionMark(models.Model):
@@ -90,10 +121,36 @@ def raise_item(draft: Draft, notice: Notice) -> bool:
 
     One whose truth has come back (a prompt that is held once more) is opened again, for everybody.
     """
-    earlier = AttentionItem.objects.filter(key=notice.key).first()
-    if earlier is not None and earlier.resolved_at is None:
+    row = _opened(notice, session=draft.session, task_id=draft.session.task_id)
+    if row is None:
         return False
     draft.open_attention = None
+    draft.say("session.attention", item_id=str(row.id), kind=str(notice.kind), key=notice.key, state="raised")
+    return True
+
+
+def raise_for_workflow(workflow: Workflow, notice: Notice) -> bool:
+    """Raise an item about a workflow in the caller's transaction; False where it is open already.
+
+    One that is open keeps its marks, and says from now on what ``notice`` says.
+    """
+    if _opened(notice, workflow=workflow) is not None:
+        return True
+    AttentionItem.objects.filter(key=notice.key).update(why=notice.why, next_step=notice.next_step)
+    return False
+
+
+def resolve_for_workflow(workflow: Workflow, resolution: str) -> int:
+    """What is open of a workflow is true no longer; how many items that were."""
+    rows = AttentionItem.objects.filter(workflow=workflow, resolved_at=None)
+    return rows.update(resolved_at=timezone.now(), resolution=resolution[:64])
+
+
+def _opened(notice: Notice, **about: Any) -> AttentionItem | None:
+    """The item of a notice, new or opened again; None where it is open already."""
+    earlier = AttentionItem.objects.filter(key=notice.key).first()
+    if earlier is not None and earlier.resolved_at is None:
+        return None
     values: dict[str, Any] = {
         "kind": notice.kind,
         "what": notice.what[:300],
@@ -103,14 +160,12 @@ def raise_item(draft: Draft, notice: Notice) -> bool:
         "created_at": timezone.now(),
     }
     if earlier is None:
-        row = AttentionItem(key=notice.key, session=draft.session, task_id=draft.session.task_id, **values)
+        row = AttentionItem(key=notice.key, **about, **values)
         row.save(force_insert=True)
-    else:
-        row = earlier
-        AttentionItem.objects.filter(id=row.id).update(resolved_at=None, resolution="", **values)
-        row.marks.all().delete()
-    draft.say("session.attention", item_id=str(row.id), kind=str(notice.kind), key=notice.key, state="raised")
-    return True
+        return row
+    AttentionItem.objects.filter(id=earlier.id).update(resolved_at=None, resolution="", **values)
+    earlier.marks.all().delete()
+    return earlier
 
 
 def retell(notice: Notice) -> None:

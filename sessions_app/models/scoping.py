@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from django.contrib.auth.models import Group
@@ -24,14 +26,15 @@ class TeamQuerySet(models.QuerySet[M_co]):
     def visible_to(self, user: Any) -> Self:
         """Rows of the teams that ``user`` belongs to; none for somebody who is not logged in."""
         path = cast(type[TeamModel], self.model).team_path
-        return self.filter(**{f"{path}__in": teams_of(user)})
+        paths, teams = (path,) if isinstance(path, str) else path, teams_of(user)
+        return self.filter(reduce(or_, (models.Q(**{f"{one}__in": teams}) for one in paths)))
 
 
 class TeamModel(models.Model):
     """A row that belongs to a team, directly or through its parents."""
 
-    team_path: ClassVar[str] = "team"
-    """Lookup path from the row to its team."""
+    team_path: ClassVar[str | tuple[str, ...]] = "team"
+    """Lookup path from the row to its team; several where a row has one of several parents."""
 
     objects = TeamQuerySet.as_manager()
 

@@ -39,12 +39,20 @@ class Workflow(TeamModel):
     executor = models.ForeignKey("executors_app.Executor", models.PROTECT, null=True, blank=True, related_name="+")
     triggers_enabled = models.BooleanField(default=False)
     """Whether its cron and idle triggers start runs."""
+    triggers_enabled_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    """Who enabled its triggers, or confirmed a change last: scheduled runs use this person's rights."""
+    triggers_confirmed_at = models.DateTimeField(null=True, blank=True)
+    triggers_paused = models.TextField(blank=True, default="")
+    """Why its triggers wait until somebody entitled confirms what has changed; empty: they do not wait."""
+    confirmed = ObjectField(default=dict, blank=True, editable=False)
+    """What was confirmed last, as ``services.workflow_confirmation.confirmed_parts`` describes it."""
     next_run_at = models.DateTimeField(null=True, blank=True)
     """When its cron trigger is due next."""
     trigger_error = models.TextField(blank=True, default="")
     """What kept its last trigger from starting it; empty: nothing."""
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
-    """In whose name triggers start it."""
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
     archived_at = models.DateTimeField(null=True, blank=True)

@@ -16,6 +16,8 @@ from sessions_app.models import AttentionItem, AttentionMark, Presence, TaskSess
 from sessions_app.models.scoping import teams_of
 
 _OVER: Final = (TaskState.DONE, TaskState.CANCELLED)
+WORKFLOW_TEXTS: Final = ("workflow__text", "workflow__files", "workflow__confirmed")
+"""What is large, and in no inbox."""
 _NOBODY: Final = 0
 """No user's id: to nobody everything is news."""
 
@@ -41,11 +43,11 @@ def visible_items(user: Any) -> QuerySet[AttentionItem]:
     """Every item of the user's teams, and for staff what staff alone can settle; each with what the user said of it.
 
     Adds ``acknowledged_at``, ``dismissed_at``, ``is_present`` (the user looks at its session now),
-    ``may_open`` (its session is one of the user's teams') and ``rank``, the most pressing first.
+    ``may_open`` (its session or workflow is one of the user's teams') and ``rank``, the most pressing first.
     """
     marks = AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user.pk)
     teams = teams_of(user)
-    audience = Q(task__team__in=teams)
+    audience = Q(task__team__in=teams) | Q(workflow__team__in=teams)
     if user.is_authenticated and user.is_active and user.is_staff:
         audience |= Q(kind__in=STAFF_KINDS)
     rank = Case(*(When(kind=kind, then=Value(n)) for kind, n in PRIORITY.items()), output_field=IntegerField())
@@ -53,26 +55,34 @@ def visible_items(user: Any) -> QuerySet[AttentionItem]:
         acknowledged_at=Subquery(marks.values("acknowledged_at")[:1]),
         dismissed_at=Subquery(marks.values("dismissed_at")[:1]),
         is_present=Exists(_presences().filter(session=OuterRef("session"), user_id=user.pk)),
-        may_open=Exists(teams.filter(pk=OuterRef("task__team"))),
+        may_open=Exists(teams.filter(Q(pk=OuterRef("task__team")) | Q(pk=OuterRef("workflow__team")))),
         rank=rank,
     )
-    return rows.select_related("task__team", "session__agent_profile").defer(
-        "session__agent_profile__env", "session__agent_profile__mcp_servers"
+    return rows.select_related("task__team", "session__agent_profile", "workflow__team").defer(
+        *("session__agent_profile__env", "session__agent_profile__mcp_servers"),
+        *WORKFLOW_TEXTS,
     )
 
 
 def for_user(user: Any) -> QuerySet[AttentionItem]:
-    """What is open for a user: true still, not dismissed, of a task that is not over; the most pressing first."""
+    """What is open for a user: true still, not dismissed, of nothing that is over; the most pressing first."""
     rows: Any = visible_items(user)  # its annotations are no fields that the types know
     rows = rows.filter(resolved_at=None, dismissed_at=None, task__archived_at=None)
     found: QuerySet[AttentionItem] = rows.exclude(task__state__in=_OVER).order_by("rank", "-created_at", "id")
     return found
 
 
+def mine(user: Any) -> Q:
+    """Items of the user's own sessions, and of workflows that the user made or enabled the triggers of."""
+    made = Q(workflow__created_by=user.pk) | Q(workflow__triggers_enabled_by=user.pk)
+    return Q(session__owner=user.pk) | made
+
+
 def inbox_of_team(team: Any) -> QuerySet[AttentionItem]:
-    """What is open of a team's tasks that are not over, for whomever."""
-    rows = AttentionItem.objects.filter(task__team=team, resolved_at=None, task__archived_at=None)
-    return rows.exclude(task__state__in=_OVER).select_related("task__team")
+    """What is open of a team's workflows, and of its tasks that are not over, for whomever."""
+    rows = AttentionItem.objects.filter(Q(task__team=team) | Q(workflow__team=team), resolved_at=None)
+    rows = rows.filter(task__archived_at=None).exclude(task__state__in=_OVER)
+    return rows.select_related("task__team", "workflow__team").defer(*WORKFLOW_TEXTS)
 
 
 def news_for(user: Any) -> QuerySet[AttentionItem]:

@@ -67,7 +67,12 @@ def visible_profiles(user: Any) -> QuerySet[AgentProfile]:
 
 def profiles_for(task: Task) -> QuerySet[AgentProfile]:
     """The profiles a task's sessions may have: a team's secrets are for the team's own tasks."""
-    return AgentProfile.objects.filter(Q(team=None) | Q(team=task.team_id))
+    return profiles_of(task.team_id)
+
+
+def profiles_of(team_id: int) -> QuerySet[AgentProfile]:
+    """The profiles that are shared by all and those of one team."""
+    return AgentProfile.objects.filter(Q(team=None) | Q(team=team_id))
 
 
 def visible_executions(user: Any) -> QuerySet[ExecutorRunning]:

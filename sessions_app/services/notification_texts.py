@@ -16,9 +16,10 @@ NO_LINK = "this deployment’s pages"
 def email_of(items: Sequence[AttentionItem]) -> dict[str, str]:
     """Subject and text of one e-mail about all of these."""
     if len(items) == 1:
-        subject = f"{items[0].what}: {items[0].task.title}"
+        subject = f"{items[0].what}: {items[0].title}"
     else:
-        subject = f"{len(items)} things need you in {len({item.task_id for item in items})} tasks"
+        words = "tasks" if all(item.task_id for item in items) else "tasks and workflows"
+        subject = f"{len(items)} things need you in {len({item.about.pk for item in items})} {words}"
     parts = [_paragraph(item) for item in items]
     parts.append(FOOTER.format(link=link("/settings/notifications/") or NO_LINK))
     return {"subject": _one_line(f"[Kandev] {subject}"), "text": "\n\n".join(parts) + "\n"}
@@ -34,16 +35,21 @@ def test_email() -> dict[str, str]:
 def _paragraph(item: AttentionItem) -> str:
     lines = [
         item.what,
-        f"Task: {_one_line(item.task.title)} (team {item.task.team.name})",
+        f"{_named(item)} (team {item.about.team.name})",
         f"Why: {item.why}",
         f"Next: {item.next_step}",
     ]
-    where = link(page_of(item))
+    where = link(item.path)
     return "\n".join([*lines, where] if where else lines)
 
 
+def _named(item: AttentionItem) -> str:
+    return f"{'Task' if item.workflow is None else 'Workflow'}: {_one_line(item.title)}"
+
+
 def webhook_of(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
-    """What a webhook is told of one item."""
+    """What a webhook is told of one item; of a workflow's ``session_id`` and ``task`` are null."""
+    task, workflow = item.task, item.workflow
     return {
         "type": "attention.raised",
         "delivery_id": delivery_id,
@@ -55,22 +61,18 @@ def webhook_of(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
             "why": item.why,
             "next_step": item.next_step,
             "created_at": item.created_at.isoformat(),
-            "url": link(page_of(item)) or page_of(item),
+            "url": link(item.path) or item.path,
         },
-        "session_id": str(item.session_id),
-        "task": {"id": str(item.task_id), "title": item.task.title},
-        "team": item.task.team.name,
+        "session_id": str(item.session_id) if item.session_id else None,
+        "task": {"id": str(task.id), "title": task.title} if task else None,
+        "workflow": {"id": str(workflow.id), "name": workflow.name} if workflow else None,
+        "team": item.about.team.name,
     }
 
 
 def test_webhook(webhook: Webhook, delivery_id: str) -> dict[str, Any]:
     """What *send a test* tells."""
     return {"type": "ping", "delivery_id": delivery_id, "webhook_id": str(webhook.id)}
-
-
-def page_of(item: AttentionItem) -> str:
-    """The path of the page where it is settled."""
-    return f"/tasks/{item.task_id}/sessions/{item.session_id}/"
 
 
 def link(path: str) -> str:

@@ -22,7 +22,7 @@ from django.utils import timezone
 from sessions_app.domain.states import ENDED_STATES, DesiredState
 from sessions_app.models import AttentionItem, DeliveredItem, Delivery, NotificationSettings, TaskSession, Webhook
 from sessions_app.services import webhook_calls
-from sessions_app.services.attention import for_user, inbox_of_team, news_for
+from sessions_app.services.attention import for_user, inbox_of_team, mine, news_for
 from sessions_app.services.notification_texts import email_of, webhook_of
 
 log = logging.getLogger(__name__)
@@ -61,14 +61,14 @@ def _plan_email(choice: NotificationSettings) -> int:
     user = choice.user
     rows = _untold(news_for(user), f"user:{user.pk}", choice.kinds)
     if choice.only_mine:
-        rows = rows.filter(session__owner_id=user.pk)
+        rows = rows.filter(mine(user))
     items = list(rows[:AT_ONCE])
     if not items or not user.email or not _is_enough(choice):
         return 0
     now = timezone.now()
     with transaction.atomic():
-        mine = NotificationSettings.objects.filter(pk=choice.pk, last_email_at=choice.last_email_at)
-        if not mine.update(last_email_at=now):
+        unchanged = NotificationSettings.objects.filter(pk=choice.pk, last_email_at=choice.last_email_at)
+        if not unchanged.update(last_email_at=now):
             return 0  # another worker has just planned it
         delivery = Delivery.objects.create(channel="email", user=user, payload=email_of(items))
         _note(delivery, items, f"user:{user.pk}")

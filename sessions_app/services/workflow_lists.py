@@ -13,7 +13,7 @@ def visible_workflows(user: Any) -> QuerySet[Workflow]:
     """The workflows of the user's teams, each with its ``last_run_id``, ``last_run_state`` and ``last_run_at``."""
     runs = WorkflowRun.objects.filter(workflow=OuterRef("pk")).order_by("-created_at")
     found: QuerySet[Workflow] = Workflow.objects.visible_to(user).select_related("team", "repository")
-    return found.annotate(
+    return found.defer("confirmed").annotate(
         last_run_id=Subquery(runs.values("id")[:1]),
         last_run_state=Subquery(runs.values("state")[:1]),
         last_run_at=Subquery(runs.values("created_at")[:1]),

@@ -46,7 +46,7 @@ def begins_again(run: WorkflowRun) -> None:
     """Somebody has it go on: that it failed needs nobody any more."""
     prefix = attention.run_key(str(run.id))
     found = AttentionItem.objects.filter(task=run.task_id, resolved_at=None, key__startswith=prefix).first()
-    if found is not None:
+    if found is not None and found.session_id is not None:
         with writing(found.session_id) as draft:
             resolve(draft, "goes_on", (AttentionKind.WORKFLOW,), key_begins=prefix)
 

@@ -8,6 +8,7 @@ from typing import Any
 from sessions_app.models import NodeRun, WorkflowRun
 from sessions_app.services.workflow_texts import load_text
 from sessions_app.workflows.graph import Node, Scope, Workflow
+from sessions_app.workflows.problems import InvalidWorkflow
 from sessions_app.workflows.records import Record, State
 
 RECORD_FIELDS = ("node", "kind", "state", "inputs", "outputs", "request", "error", "iteration", "flawed")
@@ -18,6 +19,14 @@ SHOWN_TEXT = 8_000
 def workflow_of(run: WorkflowRun) -> Workflow:
     """The graph of a run, of its text as it was when it began. Raises InvalidWorkflow and ChecksUnavailable."""
     return load_text(run.text, run.files).checked
+
+
+def graph_of(text: str, files: Mapping[str, str]) -> Workflow | None:
+    """The graph of a text and the files that it names; None for what cannot be run. Raises ChecksUnavailable."""
+    try:
+        return load_text(text, files).checked
+    except InvalidWorkflow:
+        return None
 
 
 def record_of(row: NodeRun) -> Record:

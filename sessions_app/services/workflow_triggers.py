@@ -2,6 +2,7 @@
 
 Looked at once a minute by the worker. A slot of the clock, and one time of being idle, start one run at most, however
 many look: it is the run's idempotency key. What was missed while nothing looked is made up for by one run.
+A run has the rights of whoever confirmed the triggers, if nothing has changed since (``workflow_schedules``).
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
+from django.db import transaction
 from django.db.models import Max
 
 from sessions_app.models import Run, Workflow, WorkflowRun
+from sessions_app.services import workflow_schedules
 from sessions_app.services.errors import ChecksUnavailable, IdempotencyKeyReused, SessionsError
 from sessions_app.services.workflow_starts import start_run_of
 from sessions_app.services.workflow_texts import load_text
@@ -34,7 +37,7 @@ def _triggers(text: str, files: str) -> Triggers:
 def start_due(now: datetime) -> int:
     """Start every run that is due; how many were new."""
     rows = Workflow.objects.filter(triggers_enabled=True, is_valid=True, archived_at=None)
-    return sum(_look_at(row, now) for row in rows.select_related("team", "created_by").order_by("id"))
+    return sum(_look_at(row, now) for row in rows.defer("confirmed").order_by("id"))
 
 
 def _look_at(row: Workflow, now: datetime) -> bool:
@@ -53,7 +56,8 @@ def _by_the_clock(row: Workflow, triggers: Triggers, now: datetime) -> bool:
         begun = _start(row, "cron", slot)
     if slot is None or slot <= now:
         after = triggers.next_after(now)
-        Workflow.objects.filter(id=row.id, next_run_at=slot, revision=row.revision).update(next_run_at=after)
+        same = Workflow.objects.filter(id=row.id, next_run_at=slot, revision=row.revision, triggers_enabled=True)
+        same.update(next_run_at=after)
     return begun
 
 
@@ -87,16 +91,30 @@ def _key(row: Workflow, trigger: str, at: datetime | None) -> str:
 
 
 def _start(row: Workflow, trigger: str, at: datetime) -> bool:
-    """One run in the name of who made the workflow; what keeps it from starting is told on its page."""
+    """One run with the rights of whoever confirmed the triggers; what keeps it from starting is told on its page."""
     inputs: dict[str, Any] = {"type": trigger, "timestamp": at.isoformat(), "text": "", "params": {}}
+    key = _key(row, trigger, at)
     try:
-        _, is_new = start_run_of(row.created_by, row, inputs, trigger=trigger, key=_key(row, trigger, at))
-    except IdempotencyKeyReused:
-        return False  # it has had its run, and was changed since
-    except SessionsError as error:
-        log.warning("workflow %s: its %s trigger could not start it: %s", row.id, trigger, error.message)
-        return _tell(row, error.message)
-    _tell(row, "")
+        load_text(row.text, row.files)  # it can take a while, and is then at hand within the transaction
+    except ChecksUnavailable as error:
+        log.warning("workflow %s: its %s trigger waits: %s", row.id, trigger, error.message)
+        return False
+    with transaction.atomic():
+        # The row stays locked until the run is there, so that nobody changes it between the check and the run.
+        now = workflow_schedules.locked(row)
+        if not now.triggers_enabled or now.archived_at is not None or now.revision != row.revision:
+            return False
+        if not workflow_schedules.may_start_now(now):
+            log.warning("workflow %s: its triggers are paused: %s", row.id, now.triggers_paused)
+            return False
+        try:
+            _, is_new = start_run_of(now.triggers_enabled_by, now, inputs, trigger=trigger, key=key)
+        except IdempotencyKeyReused:
+            return False  # it has had its run, and was changed since
+        except SessionsError as error:
+            log.warning("workflow %s: its %s trigger could not start it: %s", row.id, trigger, error.message)
+            return _tell(now, error.message)
+        _tell(now, "")
     return is_new
 
 

@@ -15,33 +15,29 @@ from django.utils import timezone
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, runtime
 from executors_app.runtimes import SharesWorktrees
-from sessions_app.models import Repository, TeamRole, Workflow, WorkflowRun, wakeups
-from sessions_app.services import workflow_retries
+from sessions_app.models import Repository, Workflow, WorkflowRun, resolve_for_workflow, wakeups
+from sessions_app.services import workflow_retries, workflow_schedules
 from sessions_app.services.catalogue import profiles_for
 from sessions_app.services.errors import Conflict, Invalid, ReadOnly, TerminalState, WorktreeNotShared
 from sessions_app.services.once import Mark, make_once
 from sessions_app.services.rights import require_write
 from sessions_app.services.tasks import create_task
+from sessions_app.services.workflow_rights import place_of, refusal
 from sessions_app.services.workflow_rows import kinds_of, run_document, workflow_of
 from sessions_app.services.workflow_texts import load_text
 from sessions_app.workflows.graph import Workflow as Graph
 from sessions_app.workflows.limits import MAX_BYTES
 from sessions_app.workflows.loading import Loaded
 from sessions_app.workflows.problems import InvalidWorkflow, Problem
-from sessions_app.workflows.triggers import triggers_of
 
-__all__ = ["allowed", "archive_workflow", "cancel_run", "retry_run", "run_document", "save_workflow", "start_run"]
+__all__ = ["archive_workflow", "cancel_run", "retry_run", "run_document", "save_workflow", "start_run"]
 WORKING: Final = frozenset({"shell", "agent"})
 """Types of nodes that want a workspace."""
-KEPT_FIELDS: Final = ("name", "description", "repository", "agent_profile", "executor", "triggers_enabled")
+KEPT_FIELDS: Final = ("name", "description", "repository", "agent_profile", "executor")
 FILES_LIMIT: Final = 4 << 20
 """Characters of all files of a workflow together."""
 INPUTS_LIMIT: Final = 1 << 20
 """Characters of a run's inputs as JSON."""
-UNISOLATED: Final = (
-    "Shell nodes on “{place}” run beside the control plane: that takes staff, or a team that was given "
-    "operate_unisolated."
-)
 
 
 def save_workflow(
@@ -50,8 +46,9 @@ def save_workflow(
     """Make a workflow, or change one; what is left out stays. A text that is not valid is kept and cannot be run.
 
     ``values``: team (of a new one), text, files, name, description, repository, agent_profile, executor,
-    triggers_enabled. ``revision`` is the one that was read. Raises ReadOnly, Invalid, ChecksUnavailable, Conflict for a
-    revision that is old, for a name that is taken, and for what was archived.
+    triggers_enabled. ``revision`` is the one that was read. A change of what its triggers start pauses them
+    (``workflow_schedules``). Raises ReadOnly, Invalid, ChecksUnavailable, Conflict for a revision that is old, for a
+    name that is taken, and for what was archived.
     """
     team = workflow.team if workflow is not None else values["team"]
     require_write(user, team)
@@ -63,18 +60,18 @@ def save_workflow(
         row = _locked(workflow, revision) if workflow is not None else Workflow(team=team, created_by=user)
         loaded = _take(row, values, is_new=workflow is None)
         _check_places(row, row.repository, row.agent_profile)
-        row.next_run_at = triggers_of(loaded.workflow).next_after(timezone.now()) if row.triggers_enabled else None
-        row.trigger_error = ""
+        workflow_schedules.decide(user, row, loaded.workflow, values.get("triggers_enabled"))
         try:
             with transaction.atomic():
                 row.save()
         except IntegrityError as error:
             raise Conflict(f"The team has a workflow “{row.name}” already.", field="name") from error
+        workflow_schedules.tell(row)
     return row, loaded.problems
 
 
 def _locked(workflow: Workflow, revision: int | None) -> Workflow:
-    row = Workflow.objects.select_for_update(no_key=True).get(id=workflow.id)
+    row = workflow_schedules.locked(workflow)
     if row.archived_at is not None:
         raise Conflict("This workflow was archived.")
     if revision is not None and revision != row.revision:
@@ -120,9 +117,11 @@ def _check_places(row: Workflow | WorkflowRun, repository: Repository | None, pr
 def archive_workflow(user: Any, workflow: Workflow) -> Workflow:
     """Put a workflow away; its runs stay, and its triggers start nothing more."""
     require_write(user, workflow.team)
-    Workflow.objects.filter(id=workflow.id, archived_at=None).update(
-        archived_at=timezone.now(), triggers_enabled=False, next_run_at=None
-    )
+    with transaction.atomic():
+        Workflow.objects.filter(id=workflow.id, archived_at=None).update(
+            archived_at=timezone.now(), triggers_enabled=False, triggers_paused="", next_run_at=None
+        )
+        resolve_for_workflow(workflow, "archived")
     workflow.refresh_from_db()
     return workflow
 
@@ -211,10 +210,8 @@ def _check_inputs(inputs: Mapping[str, Any]) -> None:
         raise Invalid(f"The inputs have more than {INPUTS_LIMIT >> 20} MiB, or hold U+0000.", field="inputs")
 
 
-def _place(executor: Executor | None) -> Executor:
-    """The executor that was named, else the one on this machine, else the first there is."""
-    places = Executor.objects.order_by("name")
-    found = executor or places.filter(runtime="local_standalone").first() or places.first()
+def _place(named: Executor | None) -> Executor:
+    found = place_of(named)
     if found is None:
         raise Invalid("There is no executor yet. Staff can add one.", field="executor")
     return found
@@ -235,8 +232,8 @@ def _check_run(user: Any, run: WorkflowRun, graph: Graph, repository: Repository
             "Choose another executor; on this one only workflows without agents run.",
             runtime=run.executor.runtime,
         )
-    if not allowed(user, run, graph):
-        raise ReadOnly(UNISOLATED.format(place=run.executor.name))
+    if trouble := refusal(user, run.team, run.executor, graph):
+        raise ReadOnly(trouble)
 
 
 def _shares_worktrees(executor: Executor) -> bool:
@@ -244,19 +241,6 @@ def _shares_worktrees(executor: Executor) -> bool:
         return isinstance(runtime(executor.runtime), SharesWorktrees)
     except UnknownPlugin:
         return False
-
-
-def allowed(user: Any, run: WorkflowRun, graph: Graph) -> bool:
-    """Whether ``user`` may have this run done: shell nodes where nothing is isolated want more (rule 39)."""
-    if "shell" not in kinds_of(graph) or (user is not None and user.is_staff):
-        return True
-    try:
-        if not run.executor.trusted_agents_only:
-            return True
-    except UnknownPlugin:
-        return False
-    given = run.team.permissions.filter(codename="operate_unisolated")
-    return bool(given.filter(content_type__app_label=TeamRole._meta.app_label).exists())
 
 
 def cancel_run(user: Any, run: WorkflowRun) -> WorkflowRun:
@@ -289,8 +273,8 @@ def retry_run(user: Any, run: WorkflowRun, path: str = "") -> WorkflowRun:
             raise Conflict(f"This run is {row.state}. Only one that has ended without success can go on.")
         if row.task.is_over:
             raise TerminalState("The task of this run is over. Start a new run.")
-        if not allowed(user, row, workflow_of(row)):
-            raise ReadOnly(UNISOLATED.format(place=row.executor.name))
+        if trouble := refusal(user, row.team, row.executor, workflow_of(row)):
+            raise ReadOnly(trouble)
         workflow_retries.begin_again(user, row, path)
         wakeups.ring_on_commit()
     return row

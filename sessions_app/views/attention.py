@@ -26,43 +26,46 @@ MARKS: Final = {"acknowledge": inbox.acknowledge, "dismiss": inbox.dismiss}
 @never_cache
 @require_safe
 def attention(request: HttpRequest) -> HttpResponse:
-    """Show the inbox; ``?mine=1`` of the user's own sessions alone."""
+    """Show the inbox; ``?mine=1`` of the user's own sessions and workflows alone."""
     return render(request, "attention.html", attention_context(request))
 
 
 def attention_context(request: HttpRequest) -> dict[str, Any]:
-    """News and what was seen already, each by task."""
+    """News and what was seen already, each by task or workflow."""
     mine = request.GET.get("mine") == "1"
     rows = inbox.for_user(request.user)
     if mine:
-        rows = rows.filter(session__owner_id=request.user.pk)
+        rows = rows.filter(inbox.mine(request.user))
     items = list(rows[: SHOWN + 1])
     news = [item for item in items[:SHOWN] if item.acknowledged_at is None]  # type: ignore[attr-defined]
     seen = [item for item in items[:SHOWN] if item.acknowledged_at is not None]  # type: ignore[attr-defined]
     return {
         "mine": mine,
         "query": "?mine=1" if mine else "",
-        "news": _by_task(news),
+        "news": _grouped(news),
         "news_count": len(news),
-        "seen": _by_task(seen),
+        "seen": _grouped(seen),
         "seen_count": len(seen),
         "is_cut": len(items) > SHOWN,
     }
 
 
-def _by_task(items: list[AttentionItem]) -> list[dict[str, Any]]:
-    """The tasks in the order of their most pressing item."""
+def _grouped(items: list[AttentionItem]) -> list[dict[str, Any]]:
+    """The tasks and workflows in the order of their most pressing item."""
     found: dict[uuid.UUID, dict[str, Any]] = {}
     for item in items:
-        group = found.setdefault(item.task_id, {"task": item.task, "items": [], "may_open": item.may_open})  # type: ignore[attr-defined]
-        group["items"].append({"item": item, "word": ATTENTION_KINDS[item.kind], "url": _page_of(item)})
+        about, may_open = item.about, item.may_open  # type: ignore[attr-defined]
+        url = _page_of(item)
+        first = reverse("task", args=[item.task_id]) if item.task_id else url
+        group = found.setdefault(about.pk, {"about": about, "items": [], "url": first if may_open else ""})
+        group["items"].append({"item": item, "word": ATTENTION_KINDS[item.kind], "url": url})
     return list(found.values())
 
 
 def _page_of(item: AttentionItem) -> str:
     """Where it is settled; for staff who are not in the team the admin."""
     if item.may_open:  # type: ignore[attr-defined]
-        return reverse("session", args=[item.task_id, item.session_id])
+        return item.path
     return reverse("admin:sessions_app_tasksession_change", args=[item.session_id])
 
 

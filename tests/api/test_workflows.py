@@ -147,3 +147,33 @@ def test_an_answer_costs_the_same_number_of_queries(world: World, path: str, mor
         costs.append(len(queries))
     assert costs[0] == costs[1]
     assert costs[0] <= most
+
+
+def test_paused_triggers_tell_what_changed_and_are_confirmed_by_who_may(world: World, api: APIClient) -> None:
+    staff = client_of(world.staff)
+    clock = PLAIN.replace("type: trigger", 'type: trigger, data: {triggerType: cron, cron: "0 5 * * *"}')
+    row = made(staff, team=world.team.pk, text=clock, triggers_enabled=True, repository=str(world.repository.id))
+    assert (row["triggers_enabled"], row["triggers_enabled_by"], row["triggers_paused"]) == (True, world.staff.pk, "")
+    shell = clock.replace("nodes: [", "nodes: [{id: say, type: shell, data: {script: cat secret.key}}, ")
+    changed = api.patch(f"{LIST}{row['id']}/", {"text": shell, "triggers_enabled": True}, format="json").json()
+    assert (changed["triggers_enabled"], changed["triggers_paused"]) == (False, "member changed the text.")
+    address = f"{LIST}{row['id']}/triggers/"
+    told = api.get(address).json()
+    assert (told["may_confirm"], told["enabled_by_name"]) == (False, "staff")
+    assert "+" in told["changes"][0]["text"] and "cat secret.key" in told["changes"][0]["text"]
+    (item,) = [one for one in api.get("/api/v1/attention/").json()["results"] if one["workflow_id"] == row["id"]]
+    assert (item["session_id"], item["task_title"], item["url"]) == (None, "Plain", f"/workflows/{row['id']}/")
+    confirmation = {"fingerprint": told["fingerprint"]}
+    assert api.post(f"{address}confirm/", confirmation, format="json").status_code == 403
+    assert staff.post(f"{address}confirm/", {"fingerprint": "of another"}, format="json").status_code == 409
+    confirmed = staff.post(f"{address}confirm/", confirmation, format="json").json()
+    assert (confirmed["enabled"], confirmed["paused"], confirmed["changes"]) == (True, "", [])
+    assert staff.post(f"{address}confirm/", {}, format="json").status_code == 400
+
+
+def test_a_run_is_not_started_of_a_revision_that_nobody_has_read(world: World, api: APIClient) -> None:
+    row = made(api)
+    api.patch(f"{LIST}{row['id']}/", {"text": f"{PLAIN}\n"}, format="json")
+    answer = api.post(f"{LIST}{row['id']}/runs/", {"revision": 1}, format="json")
+    assert (answer.status_code, answer.json()["details"]["revision"]) == (409, 2)
+    assert api.post(f"{LIST}{row['id']}/runs/", {"revision": 2}, format="json").status_code == 201

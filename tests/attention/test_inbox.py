@@ -31,6 +31,7 @@ def test_an_item_is_shown_with_what_happened_why_and_what_to_do(world: World, ap
         "kind": "error",
         "session_id": str(world.session.id),
         "task_id": str(world.task.id),
+        "workflow_id": None,
         "task_title": "Mend the fence",
         "team": "team",
         "agent_profile": "demo",

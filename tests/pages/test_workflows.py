@@ -245,3 +245,50 @@ def test_a_page_costs_the_same_number_of_queries(
         costs.append(len(queries))
     assert costs[0] == costs[1]
     assert costs[0] <= 16
+
+
+def scheduled(world: World) -> Workflow:
+    cron = TEXT.replace("{ label: Start }", '{ label: Start, triggerType: cron, cron: "0 5 * * *" }')
+    return make_workflow(world, cron, triggers_enabled=True)
+
+
+def test_a_change_of_a_scheduled_workflow_is_shown_and_confirmed(ada: Client, world: World) -> None:
+    row = scheduled(world)
+    text = row.text.replace("Mend {{", "Repair <script> {{")
+    answer = ada.post(f"/workflows/{row.id}/", posted(world, text, triggers_enabled="on", revision=1), follow=True)
+    page = answer.content.decode()
+    assert "Scheduled runs are paused" in page
+    assert '<span class="added">+      prompt: &quot;Repair &lt;script&gt;' in page
+    assert 'name="triggers_enabled"' not in page
+    assert "paused until a change is confirmed" in said(ada.get("/workflows/"))
+    inbox = ada.get("/attention/").content.decode()
+    assert f'href="/workflows/{row.id}/"' in inbox
+    assert "Open workflow" in inbox
+    fingerprint = re.findall(r'name="fingerprint" value="(\w{64})"', page)[0]
+    confirmed = ada.post(f"/workflows/{row.id}/triggers/", {"do": "confirm", "fingerprint": fingerprint}, follow=True)
+    assert "scheduled runs have your rights from now on" in said(confirmed)
+    assert "Scheduled runs have the rights of ada" in said(confirmed)
+    row.refresh_from_db()
+    assert (row.triggers_enabled, row.triggers_enabled_by) == (True, world.ada)
+
+
+def test_paused_triggers_are_switched_off_and_not_confirmed_unseen(ada: Client, world: World) -> None:
+    row = scheduled(world)
+    save_workflow(world.ada, {"text": PLAIN}, row)
+    refused = ada.post(f"/workflows/{row.id}/triggers/", {"do": "confirm", "fingerprint": "unseen"}, follow=True)
+    assert "It has changed since you looked at it" in said(refused)
+    assert "Its scheduled triggers are off" in said(
+        ada.post(f"/workflows/{row.id}/triggers/", {"do": "off"}, follow=True)
+    )
+    row.refresh_from_db()
+    assert (row.triggers_enabled, row.triggers_paused) == (False, "")
+
+
+def test_nobody_starts_by_hand_what_the_page_did_not_show(ada: Client, world: World) -> None:
+    row = make_workflow(world, PLAIN)
+    run = make_run(world, row)
+    save_workflow(world.ada, {"text": f"{PLAIN}\n"}, row)
+    answer = ada.post(f"/workflows/{row.id}/run/", {"text": "", "revision": 1}, follow=True)
+    assert "Somebody has changed it" in said(answer)
+    assert "has changed since this run began" in said(ada.post(f"/workflows/runs/{run.id}/again/", follow=True))
+    assert WorkflowRun.objects.count() == 1

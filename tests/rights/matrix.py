@@ -183,6 +183,8 @@ API: Final[Mapping[str, Methods]] = {
         "delete": writes(204),
     },
     "api/v1/workflows/<uuid:workflow_id>/runs/": {"post": writes(201)},
+    "api/v1/workflows/<uuid:workflow_id>/triggers/": {"get": reads()},
+    "api/v1/workflows/<uuid:workflow_id>/triggers/confirm/": {"post": writes(409, fingerprint="of another state")},
     "api/v1/workflow-runs/": {"get": known()},
     "api/v1/workflow-runs/<uuid:run_id>/": {"get": reads()},
     "api/v1/workflow-runs/<uuid:run_id>/cancel/": {"post": writes(202)},
@@ -260,6 +262,7 @@ PAGES: Final[Mapping[str, Methods]] = {
     "workflows/<uuid:workflow_id>/": {"get": page_reads(), "post": page_writes(422)},
     "workflows/<uuid:workflow_id>/run/": {"get": page(405), "post": page_writes(302)},
     "workflows/<uuid:workflow_id>/archive/": {"get": page(405), "post": page_writes(302)},
+    "workflows/<uuid:workflow_id>/triggers/": {"get": page(405), "post": page_writes(302)},
     "workflows/runs/<uuid:run_id>/": {"get": page_reads(), "post": page(405)},
     "workflows/runs/<uuid:run_id>/live/": {"get": page_reads(), "post": page(405)},
     "workflows/runs/<uuid:run_id>/<str:what>/": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from executors_app.models import AgentProfile
-from sessions_app.supervisor.workflows.runners import NoSuchAgent, choose
+from sessions_app.services.workflow_runners import NoSuchAgent, choose
 
 CLAUDE = AgentProfile(name="Claude", agent_type="claude_code")
 CLI = AgentProfile(name="Claude in a terminal", agent_type="claude_cli")

@@ -16,6 +16,7 @@ from sessions_app.services.workflow_triggers import start_due
 from sessions_app.services.workflows import archive_workflow, save_workflow
 from sessions_app.tasks import schedules
 from tests.api.world import World, make_world
+from tests.workflows.writing import node, workflow
 
 pytestmark = pytest.mark.django_db
 NOON = datetime(2031, 3, 1, 12, tzinfo=UTC)
@@ -111,25 +112,14 @@ def test_what_is_off_wrong_or_put_away_is_not_started(world: World, change: dict
 def test_what_keeps_a_trigger_from_starting_it_is_told_and_tried_at_the_next_slot(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workflow = due_at(triggered(world, CRON), NOON)
-    world.member.groups.clear()
+    text = workflow([node("one", "trigger", triggerType="cron", cron="0 * * * *"), node("coder", "agent", prompt="Go")])
+    given = {"team": world.team, "name": "Without a repository", "text": text, "triggers_enabled": True}
+    row = due_at(save_workflow(world.member, given)[0], NOON)
     with caplog.at_level(logging.WARNING):
         assert start_due(NOON) == 0
-    workflow.refresh_from_db()
-    assert workflow.trigger_error
-    assert workflow.next_run_at == NOON + timedelta(hours=1)
-    world.member.groups.add(world.team)
-    assert start_due(NOON + timedelta(hours=1)) == 1
-    workflow.refresh_from_db()
-    assert workflow.trigger_error == ""
-
-
-def test_nobody_is_left_to_start_it_for(world: World) -> None:
-    workflow = due_at(triggered(world, CRON), NOON)
-    Workflow.objects.update(created_by=None)
-    assert start_due(NOON) == 0
-    workflow.refresh_from_db()
-    assert "Save it anew" in workflow.trigger_error
+    row.refresh_from_db()
+    assert "Name a repository" in row.trigger_error
+    assert (row.triggers_enabled, row.next_run_at) == (True, NOON + timedelta(hours=1))
 
 
 def test_idleness_starts_one_run_and_only_after_its_time(world: World) -> None:

@@ -25,13 +25,18 @@ class AttentionQuery(serializers.Serializer[Any]):
 
 
 class AttentionSerializer(RowSerializer):
-    """One item, with what the user who asks has said of it."""
+    """One item, with what the user who asks has said of it.
 
-    session_id = serializers.UUIDField(read_only=True)
-    task_id = serializers.UUIDField(read_only=True)
-    task_title = serializers.CharField(source="task.title", read_only=True)
-    team = serializers.CharField(source="task.team.name", read_only=True)
-    agent_profile = serializers.CharField(source="session.agent_profile.name", read_only=True)
+    Of a workflow whose scheduled runs are paused: ``workflow_id`` is set, ``session_id`` and ``task_id`` are null,
+    ``task_title`` is the workflow's name, and ``agent_profile`` is empty.
+    """
+
+    session_id = serializers.UUIDField(read_only=True, allow_null=True)
+    task_id = serializers.UUIDField(read_only=True, allow_null=True)
+    workflow_id = serializers.UUIDField(read_only=True, allow_null=True)
+    task_title = serializers.CharField(source="title", read_only=True)
+    team = serializers.CharField(source="about.team.name", read_only=True)
+    agent_profile = serializers.CharField(source="session.agent_profile.name", read_only=True, default="")
     acknowledged_at = serializers.DateTimeField(read_only=True, allow_null=True)
     dismissed_at = serializers.DateTimeField(read_only=True, allow_null=True)
     url = serializers.SerializerMethodField()
@@ -39,12 +44,12 @@ class AttentionSerializer(RowSerializer):
     class Meta:
         model = AttentionItem
         fields = (
-            *("id", "key", "kind", "session_id", "task_id", "task_title", "team", "agent_profile"),
+            *("id", "key", "kind", "session_id", "task_id", "workflow_id", "task_title", "team", "agent_profile"),
             *("what", "why", "next_step", "detail", "url", "created_at", "resolved_at", "resolution"),
             *("acknowledged_at", "dismissed_at"),
         )
         read_only_fields = fields
 
     def get_url(self, item: AttentionItem) -> str:
-        """Where it is settled: the path of the session's page."""
-        return f"/tasks/{item.task_id}/sessions/{item.session_id}/"
+        """Where it is settled: the path of the session's or the workflow's page."""
+        return item.path

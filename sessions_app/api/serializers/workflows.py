@@ -18,6 +18,10 @@ from sessions_app.workflows.limits import MAX_BYTES
 from sessions_app.workflows.problems import Severity
 
 MAX_FILES: Final = 200
+TRIGGERS_HELP: Final = (
+    "Whether cron and idle triggers start runs, with the rights of whoever enables them. Paused triggers stay paused: "
+    "POST workflows/{id}/triggers/confirm/ enables them."
+)
 
 
 class FilesField(serializers.DictField):
@@ -75,6 +79,7 @@ class WorkflowSerializer(RowSerializer):
         fields: tuple[str, ...] = (
             *("id", "team", "team_name", "name", "description", "revision", "is_valid", "repository"),
             *("agent_profile", "executor", "triggers_enabled", "next_run_at", "trigger_error"),
+            *("triggers_enabled_by", "triggers_confirmed_at", "triggers_paused"),
             *("last_run", "last_run_state", "created_by", "created_at", "updated_at", "archived_at"),
         )
         read_only_fields = fields
@@ -130,7 +135,7 @@ class WorkflowChange(_Workplace):
     description = Text(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
     text = Text(required=False, allow_blank=True, trim_whitespace=False, max_length=MAX_BYTES)
     files = FilesField(required=False)
-    triggers_enabled = serializers.BooleanField(required=False)
+    triggers_enabled = serializers.BooleanField(required=False, help_text=TRIGGERS_HELP)
     revision = serializers.IntegerField(required=False, min_value=1)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +151,7 @@ class NewWorkflow(_Workplace):
     description = Text(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
     text = Text(allow_blank=True, trim_whitespace=False, max_length=MAX_BYTES)
     files = FilesField(default=dict)
-    triggers_enabled = serializers.BooleanField(default=False)
+    triggers_enabled = serializers.BooleanField(default=False, help_text=TRIGGERS_HELP)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Find the team where none is named, and the repository among the team's; ReadOnly for its viewers."""
@@ -158,6 +163,39 @@ class NewWorkflow(_Workplace):
             attrs["team"] = teams[0]
         require_write(user, attrs["team"])
         return self.at_team(attrs, attrs["team"])
+
+
+class TriggerChange(serializers.Serializer[Any]):
+    """What has become of one part since it was confirmed: a line begins with ``+``, ``-`` or a blank."""
+
+    part = serializers.CharField(
+        help_text="text, file:<path>, repository, executor, agent:<runner and model>, triggers"
+    )
+    name = serializers.CharField(help_text="What people call it.")
+    text = serializers.CharField(help_text="The difference, line by line.")
+    is_cut = serializers.BooleanField(help_text="There is more than is shown: read the text itself.")
+
+
+class TriggersDocument(serializers.Serializer[Any]):
+    """Whether a workflow's triggers start it, with whose rights, and what has changed since that was confirmed."""
+
+    enabled = serializers.BooleanField()
+    paused = serializers.CharField(help_text="Why they wait for a confirmation; empty: they do not.")
+    enabled_by = serializers.IntegerField(allow_null=True, help_text="Whose rights scheduled runs have.")
+    enabled_by_name = serializers.CharField()
+    confirmed_at = serializers.DateTimeField(allow_null=True)
+    next_run_at = serializers.DateTimeField(allow_null=True)
+    fingerprint = serializers.CharField(help_text="Names this state; who confirms it sends it back.")
+    changes = TriggerChange(many=True)
+    may_confirm = serializers.BooleanField(help_text="Whether you may.")
+    refusal = serializers.CharField(help_text="Why you may not; empty: you may.")
+    who_may_confirm = serializers.CharField()
+
+
+class ConfirmTriggers(serializers.Serializer[Any]):
+    """The state that was seen."""
+
+    fingerprint = Text(max_length=64)
 
 
 class WorkflowQuery(serializers.Serializer[Any]):
@@ -172,6 +210,11 @@ class NewWorkflowRun(serializers.Serializer[Any]):
     text = Text(default="", allow_blank=True, trim_whitespace=False, max_length=MAX_BYTES)
     params = serializers.DictField(default=dict)
     inputs = serializers.DictField(default=dict)
+    revision = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        help_text="The one that was read: a conflict where somebody has saved another since.",
+    )
     idempotency_key = IdempotencyKey()
 
 

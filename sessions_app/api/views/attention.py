@@ -51,7 +51,7 @@ def _found(user: Any, asked: dict[str, Any]) -> QuerySet[AttentionItem]:
     }[asked["state"]](user)
     named = {"kind": "kind", "task": "task_id", "session": "session_id"}
     rows = rows.filter(**{column: asked[name] for name, column in named.items() if name in asked})
-    return rows.filter(session__owner_id=user.pk) if asked["mine"] else rows
+    return rows.filter(attention.mine(user)) if asked["mine"] else rows
 
 
 class _OneItem(ApiView):

@@ -16,11 +16,13 @@ from sessions_app.api.serializers.common import described
 from sessions_app.api.serializers.workflows import (
     CheckAnswer,
     CheckQuery,
+    ConfirmTriggers,
     NewWorkflow,
     NewWorkflowRun,
     ResumeRun,
     RunDocument,
     RunQuery,
+    TriggersDocument,
     WorkflowChange,
     WorkflowDetail,
     WorkflowQuery,
@@ -28,7 +30,7 @@ from sessions_app.api.serializers.workflows import (
     WorkflowSerializer,
 )
 from sessions_app.models import Workflow, WorkflowRun
-from sessions_app.services import workflow_lists, workflows
+from sessions_app.services import workflow_lists, workflow_schedules, workflows
 from sessions_app.services.workflow_starts import start_run_of
 from sessions_app.services.workflow_texts import check_document, check_text, loading_for
 
@@ -100,6 +102,33 @@ class WorkflowView(_WorkflowView):
         return Response(status=204)
 
 
+class Triggers(_WorkflowView):
+    """The triggers of a workflow."""
+
+    @described({200: TriggersDocument}, 404)
+    def get(self, request: Request, workflow_id: uuid.UUID) -> Response:
+        """Show whether a workflow starts by itself, with whose rights, and what has changed since it was confirmed."""
+        return _shown_triggers(self, self.workflow)
+
+
+class ConfirmationOfTriggers(_WorkflowView):
+    """Confirming what a workflow's triggers start."""
+
+    @described({200: TriggersDocument}, 400, 404, 409, request=ConfirmTriggers)
+    def post(self, request: Request, workflow_id: uuid.UUID) -> Response:
+        """Confirm what the triggers start, and enable them: scheduled runs have your rights from then on.
+
+        Who may do that may start the workflow by hand. ``fingerprint`` is that of the state you have read; a 409 says
+        that it has changed since.
+        """
+        fingerprint = self.body(ConfirmTriggers)["fingerprint"]
+        return _shown_triggers(self, workflow_schedules.confirm(request.user, self.workflow, fingerprint))
+
+
+def _shown_triggers(view: ApiView, row: Workflow) -> Response:
+    return Response(TriggersDocument(workflow_schedules.triggers_document(view.request.user, row)).data)
+
+
 class RunsOfWorkflow(_WorkflowView):
     """Running a workflow."""
 
@@ -110,8 +139,9 @@ class RunsOfWorkflow(_WorkflowView):
         """Start a run; the same ``idempotency_key`` again gets the same run once more, with 200."""
         asked = self.body(NewWorkflowRun)
         inputs = {**asked["inputs"], "text": asked["text"], "params": asked["params"], "type": "api"}
+        seen = {"key": asked["idempotency_key"], "revision": asked.get("revision")}
         with loading_for(request.user, counted=False):
-            run, is_new = start_run_of(request.user, self.workflow, inputs, trigger="api", key=asked["idempotency_key"])
+            run, is_new = start_run_of(request.user, self.workflow, inputs, trigger="api", **seen)
         return Response(workflows.run_document(run), status=201 if is_new else 200)
 
 

@@ -13,9 +13,10 @@ from sessions_app.domain.resumability import Mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
 from sessions_app.models import NodeRun, TaskSession, WorkflowRun
 from sessions_app.services import intents, prompts, tasks
+from sessions_app.services import workflow_runners as runners
 from sessions_app.services.catalogue import profiles_for
 from sessions_app.services.errors import SessionsError
-from sessions_app.supervisor.workflows import chains, runners
+from sessions_app.supervisor.workflows import chains
 
 
 class CannotAsk(Exception):

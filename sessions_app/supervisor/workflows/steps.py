@@ -14,6 +14,7 @@ from sessions_app.models import NodeRun, WorkflowRun
 from sessions_app.services import workflow_notices
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.intents import NO_TEXT
+from sessions_app.services.workflow_rights import refusal
 from sessions_app.services.workflow_rows import RECORD_FIELDS, record_of, records_of, workflow_of
 from sessions_app.supervisor.workflows import chains, run_sessions
 from sessions_app.supervisor.workflows.leases import RunLease, leased
@@ -90,6 +91,7 @@ class _Step:
         self._rows = {row.path: row for row in run.node_runs.select_related("session__task").order_by("position")}
         self._changed: dict[str, NodeRun] = {}
         self._again = False
+        self._refusal: str | None = None
 
     def take(self, news: Sequence[News], *, jobs_ended: bool) -> bool:
         if self._run.started_at is None:
@@ -182,6 +184,7 @@ class _Step:
             self._again = True  # it is called at once
             return
         if kind == "shell" and not row.job_id:
+            self._require_rights()
             row.session = run_sessions.workspace_of(self._run)
             row.job_id = run_sessions.name_of(self._run, row)
             self._again = True
@@ -192,8 +195,21 @@ class _Step:
             return
         self._changed[row.path] = row
 
+    def _require_rights(self) -> None:
+        """Raise CannotAsk where whoever the run works for may not have it run any more.
+
+        A run can last for days: somebody who has left the team since, or is no longer staff, has no further script
+        and no further prompt sent.
+        """
+        if self._refusal is None:
+            run = self._run
+            self._refusal = refusal(run.started_by, run.team, run.executor, workflow_of(run))
+        if self._refusal:
+            raise run_sessions.CannotAsk(f"the rights of whoever started this run do not suffice: {self._refusal}")
+
     def _ask_agent(self, row: NodeRun, whole: str | None) -> bool:
         """False while its files have to be read."""
+        self._require_rights()
         has_files = bool(row.request.get("promptFiles"))
         if has_files or not row.request.get("sessionId"):
             run_sessions.workspace_of(self._run)

@@ -21,6 +21,7 @@ from sessions_app.models import Workflow
 from sessions_app.services import workflows
 from sessions_app.services.errors import ChecksUnavailable, Conflict, SessionsError, Throttled
 from sessions_app.services.rights import may_write, may_write_somewhere
+from sessions_app.services.workflow_schedules import triggers_document
 from sessions_app.services.workflow_texts import loading_for
 from sessions_app.views.workflows.checked import NOT_CHECKED, check_context, settings_context
 from sessions_app.views.workflows.examples import example
@@ -149,7 +150,9 @@ def _saved(request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft
     except SessionsError as error:
         form.add_error(None, error.message)
         return _page(request, row, form, draft, 422)
-    if made.is_valid:
+    if made.triggers_paused:
+        messages.warning(request, "It is saved. Its scheduled runs are paused until somebody confirms the change.")
+    elif made.is_valid:
         messages.success(request, "It is saved.")
     else:
         count = len(problems)
@@ -177,6 +180,7 @@ def _page(
         "revision": newest["revision"] if newest else form["revision"].value(),
         "reads_only": not (may_write(request.user, row.team_id) if row else may_write_somewhere(request.user)),
         "run_form": RunForm(auto_id="run-%s"),
+        "triggers": triggers_document(request.user, row) if row and row.triggers_paused else None,
         "run_key": str(uuid.uuid4()),
         **(check_context(draft.text, files) if is_checked else NOT_CHECKED),
         **settings_context(draft.node, draft.form),

@@ -13,6 +13,7 @@ from sessions_app.services.catalogue import visible_profiles
 from sessions_app.services.rights import writable_teams
 from sessions_app.workflows.limits import MAX_BYTES
 
+PAUSES = "Any change of what they do pauses them until somebody confirms it."
 CHOICES = ("team", "repository", "agent_profile", "executor")
 
 
@@ -35,7 +36,9 @@ class WorkflowForm(forms.Form):
         queryset=None, label="Where it runs", required=False, empty_label="The usual place"
     )
     triggers_enabled = forms.BooleanField(
-        required=False, label="Its cron and idle triggers start runs", help_text="In the name of who made it."
+        required=False,
+        label="Enable scheduled triggers",
+        help_text=f"Scheduled runs have your rights. {PAUSES}",
     )
     text = forms.CharField(max_length=MAX_BYTES, strip=False, widget=forms.HiddenInput)
     revision = forms.IntegerField(required=False, min_value=0, widget=forms.HiddenInput)
@@ -49,6 +52,11 @@ class WorkflowForm(forms.Form):
             field = self.fields[name]
             assert isinstance(field, forms.ModelChoiceField)  # noqa: S101
             field.queryset = found
+        if workflow is not None and workflow.triggers_paused:
+            del self.fields["triggers_enabled"]  # what has changed is confirmed where it is shown
+        elif workflow is not None and workflow.triggers_enabled_by is not None:
+            name = workflow.triggers_enabled_by.get_username()
+            self.fields["triggers_enabled"].help_text = f"Scheduled runs have the rights of {name}. {PAUSES}"
         if workflow is not None or teams.count() == 1:
             self.fields["team"].required = False
             self.fields["team"].widget = forms.HiddenInput()
@@ -89,6 +97,8 @@ class RunForm(forms.Form):
         widget=forms.Textarea(attrs={"rows": 3}),
         help_text="The trigger’s text; what it is for depends on the workflow.",
     )
+    revision = forms.IntegerField(required=False, min_value=1, widget=forms.HiddenInput)
+    """The one that was on the page: nobody starts what they have not seen."""
 
 
 class Whole(forms.IntegerField):

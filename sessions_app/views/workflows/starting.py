@@ -11,7 +11,7 @@ from django.template.loader import render_to_string
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from sessions_app.services import workflows
+from sessions_app.services import workflow_schedules, workflows
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.workflow_starts import start_run_of
 from sessions_app.services.workflow_texts import loading_for
@@ -25,16 +25,33 @@ def start(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
     """Start a run and show it."""
     row, form = find_workflow(request, workflow_id), RunForm(request.POST)
     if not form.is_valid():
-        messages.error(request, str(form.errors["text"][0]))
+        messages.error(request, str(next(iter(form.errors.values()))[0]))
         return redirect("workflow", row.id)
     inputs = {"text": form.cleaned_data["text"].replace("\r\n", "\n"), "type": "manual", "params": {}}
+    seen = {"key": request.POST.get("key", ""), "revision": form.cleaned_data["revision"]}
     try:
         with loading_for(request.user, counted=False):
-            run, _ = start_run_of(request.user, row, inputs, key=request.POST.get("key", ""))
+            run, _ = start_run_of(request.user, row, inputs, **seen)
     except SessionsError as error:
         messages.error(request, error.message)
         return redirect("workflow", row.id)
     return redirect("workflow-run", run.id)
+
+
+@require_POST
+def triggers(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+    """Confirm what the triggers of a workflow start, as it was shown, or with ``do=off`` switch them off."""
+    row = find_workflow(request, workflow_id)
+    try:
+        if request.POST.get("do") == "off":
+            workflows.save_workflow(request.user, {"triggers_enabled": False}, row)
+            messages.success(request, "Its scheduled triggers are off.")
+        else:
+            workflow_schedules.confirm(request.user, row, request.POST.get("fingerprint", ""))
+            messages.success(request, "You confirmed it: scheduled runs have your rights from now on.")
+    except SessionsError as error:
+        messages.error(request, error.message)
+    return redirect("workflow", row.id)
 
 
 @require_POST

@@ -16,5 +16,6 @@ urlpatterns = [
     path("runs/<uuid:run_id>/<str:what>/", run_page.act, name="workflow-run-act"),
     path("<uuid:workflow_id>/", editor.workflow, name="workflow"),
     path("<uuid:workflow_id>/run/", starting.start, name="workflow-start"),
+    path("<uuid:workflow_id>/triggers/", starting.triggers, name="workflow-triggers"),
     path("<uuid:workflow_id>/archive/", starting.archive, name="workflow-archive"),
 ]
