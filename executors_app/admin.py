@@ -122,6 +122,10 @@ class AgentProfileAdmin(StaffOnly):
         "created_at",
     )
 
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        """Sessions of its team have it: another team's secrets are never put into it."""
+        return ("team", *self.readonly_fields) if obj else tuple(self.readonly_fields)
+
     def written(self, form: Form) -> set[str]:
         """The secrets too, where they were given."""
         given = {name for name in ("env", "mcp_servers") if f"change_{name}" in form.changed_data}

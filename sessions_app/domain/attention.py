@@ -193,7 +193,7 @@ def owner_left(session_id: str, owner: str) -> Notice:
         AttentionKind.OWNER_LEFT,
         f"owner_left:{session_id}",
         "A session was not started: its owner has left the team",
-        f"{owner or 'Its owner'} is no longer in the team, so it does not run on by itself.",
+        f"{owner or 'Its owner'} is no longer in the team, or only reads there, so it does not run on by itself.",
         "Add the owner to the team again, or let a member resume the session.",
     )
 

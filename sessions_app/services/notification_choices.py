@@ -90,14 +90,18 @@ def make_webhook(user: Any, url: str, kinds: Sequence[str] = KINDS, team: Group 
         return Webhook.objects.create(url=url, kinds=list(kinds), created_by_id=user.pk, **owner)
 
 
-def change_webhook(hook: Webhook, values: Mapping[str, Any]) -> Webhook:
-    """Another address, other kinds, on or off; what is left out stays."""
+def change_webhook(user: Any, hook: Webhook, values: Mapping[str, Any]) -> Webhook:
+    """Another address, other kinds, on or off; what is left out stays.
+
+    A team's webhook is called as long as whoever gave it to the team, or changed it last, looks after the team.
+    """
     _check_kinds(values.get("kinds", ()))
     if "url" in values:
         _check_url(values["url"])
     for name, value in values.items():
         setattr(hook, name, value)
-    hook.save(update_fields=list(values))
+    hook.created_by_id = user.pk
+    hook.save(update_fields=[*values, "created_by"])
     return hook
 
 

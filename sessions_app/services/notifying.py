@@ -22,8 +22,9 @@ from django.utils import timezone
 from sessions_app.domain.states import ENDED_STATES, DesiredState
 from sessions_app.models import AttentionItem, DeliveredItem, Delivery, NotificationSettings, TaskSession, Webhook
 from sessions_app.services import webhook_calls
-from sessions_app.services.attention import for_user, inbox_of_team, mine, news_for
+from sessions_app.services.attention import for_user, inbox_of_team, mine, news_for, visible_items
 from sessions_app.services.notification_texts import email_of, webhook_of
+from sessions_app.services.rights import may_manage
 
 log = logging.getLogger(__name__)
 GRACE: Final = timedelta(seconds=20)
@@ -53,8 +54,20 @@ def plan() -> int:
     people = NotificationSettings.objects.filter(email=True, user__is_active=True).select_related("user")
     made = [_plan_email(choice) for choice in people if choice.is_due()]
     hooks = Webhook.objects.filter(enabled=True).filter(Q(user=None) | Q(user__is_active=True))
-    made += [_plan_webhook(hook) for hook in hooks.select_related("user", "team")]
+    made += [_plan_webhook(hook) for hook in hooks.select_related("user", "team", "created_by") if _has_rights(hook)]
     return sum(made)
+
+
+def _has_rights(hook: Webhook) -> bool:
+    """Whether who gave a webhook to a team still looks after the team; else it is switched off.
+
+    It goes to an address of that person's choice. A user's own is told what that user may see now.
+    """
+    if hook.team is None or (hook.created_by is not None and may_manage(hook.created_by, hook.team)):
+        return True
+    Webhook.objects.filter(id=hook.id).update(enabled=False)
+    log.warning("webhook %s is switched off: who gave it to the team does not look after the team any more", hook.id)
+    return False
 
 
 def _plan_email(choice: NotificationSettings) -> int:
@@ -136,7 +149,9 @@ def give(delivery_id: Any) -> bool:
     due = Delivery.objects.filter(id=delivery_id, state=Delivery.State.PENDING, next_attempt_at__lte=now)
     if not due.update(attempts=F("attempts") + 1, next_attempt_at=now + CLAIM):
         return False
-    row = Delivery.objects.select_related("user", "webhook__user").get(id=delivery_id)
+    row = Delivery.objects.select_related("user", "webhook__user", "webhook__team", "webhook__created_by").get(
+        id=delivery_id
+    )
     if not _is_wanted(row):
         _end(row, Delivery.State.DROPPED)
         return True
@@ -159,7 +174,7 @@ def _is_wanted(row: Delivery) -> bool:
         return False
     if row.is_test:
         return True
-    if row.webhook is not None and not row.webhook.enabled:
+    if row.webhook is not None and not (row.webhook.enabled and _has_rights(row.webhook)):
         return False
     rows = for_user(user) if user is not None else AttentionItem.objects.filter(resolved_at=None)
     return bool(rows.filter(deliveries=row).exists())
@@ -168,13 +183,20 @@ def _is_wanted(row: Delivery) -> bool:
 def _send(row: Delivery) -> None:
     if row.channel == "email":
         assert row.user is not None  # noqa: S101
-        told = row.payload
+        told = row.payload if row.is_test else _still_theirs(row)
         EmailMessage(told["subject"], told["text"], None, [row.user.email]).send()
         return
     assert row.webhook is not None  # noqa: S101
     body = json.dumps(row.payload, ensure_ascii=False, separators=(",", ":")).encode()
     hook = row.webhook
     webhook_calls.call(webhook_calls.Call(hook.url, hook.secret, body, str(row.id), str(row.payload["type"])))
+
+
+def _still_theirs(row: Delivery) -> dict[str, str]:
+    """An e-mail without what its reader may not see any more, having left a team since it was planned."""
+    seen = list(visible_items(row.user).filter(deliveries=row).order_by("created_at", "id"))
+    payload: dict[str, str] = row.payload
+    return payload if len(seen) == row.items.count() else email_of(seen)
 
 
 def _failed(row: Delivery, error: str, *, permanent: bool = False) -> None:

@@ -21,6 +21,7 @@ from sessions_app.models import waits as writes
 from sessions_app.services import tokens
 from sessions_app.services.errors import Conflict, Invalid, TerminalState, TokenInvalid, TokenRevoked
 from sessions_app.services.intents import check_text, wake
+from sessions_app.services.rights import may_write_session
 
 UNDER_WAY = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
 
@@ -109,14 +110,17 @@ def message_id(wait_id: str) -> str:
 def resume(secret: str, payload: Any, key: str) -> dict[str, str]:
     """End a wait with what has come; ``{run_id, status}``. The key is the only credential.
 
-    The same idempotency ``key`` again gets the first answer. Raises the errors of ``services.tokens``
-    and whatever refuses a start; then the key can be used later.
+    It is worth what whoever asked for the wait may do: the key of somebody who may not write in the team any more
+    opens nothing (TokenRevoked). The same idempotency ``key`` again gets the first answer. Raises the errors of
+    ``services.tokens`` and whatever refuses a start; then the key can be used later.
     """
     found = tokens.find(secret)
     if found.wait_kind != WaitKind.EXTERNAL or found.run_id is None:
         raise TokenInvalid
     if (told := tokens.told_before(found, key)) is not None:
         return told
+    if found.by is not None and not may_write_session(found.by, found.session):
+        raise TokenRevoked(wait_id=found.wait_id, reason="owner_left")
     answer = {"run_id": str(found.run_id), "status": str(DerivedStatus.RUNNING)}
     with writing(found.session_id) as draft:
         told, first = tokens.redeem(draft, found, key=key, answer=answer)

@@ -9,6 +9,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Final
 
+from sessions_app.domain.plain_text import visible
 from sessions_app.services.workflow_confirmation import Parts, name_of
 
 CONTEXT: Final = 3
@@ -80,4 +81,9 @@ def _same_around(before: list[str], after: list[str]) -> tuple[int, int]:
 def _shown(line: str) -> str:
     """Characters that show nothing, or turn the direction of others, are written out."""
     cut = line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]}… ({len(line) - LINE_LIMIT} more characters)"
-    return "".join(one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode() for one in cut)
+    return "".join(one if one.isprintable() or one == "\t" else _named(one) for one in cut)
+
+
+def _named(character: str) -> str:
+    shown = visible(character)
+    return shown if shown not in (character, "\n") else f"⟦{ord(character):X}⟧"

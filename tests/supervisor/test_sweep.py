@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import Observation, Observed, WorkspaceState
-from sessions_app.models import Prompt, TaskSession
+from sessions_app.models import Prompt, TaskSession, TeamRole
 from sessions_app.supervisor.sweep.one_pass import Scope, Sweep
 from tests.supervisor import tables
 from tests.supervisor.agentctls import talking
@@ -259,6 +259,13 @@ def test_a_session_whose_owner_left_the_team_is_not_started_by_itself(place: AsT
     session = running_session(runtime=place.name, execution=FREE)
     assert session.owner is not None
     session.owner.groups.clear()
+    assert rule_of(swept()) == "owner_left"
+    assert orders(session) == ()
+
+
+def test_a_session_whose_owner_only_reads_now_is_not_started_by_itself(place: AsTold) -> None:
+    session = running_session(runtime=place.name, execution=FREE)
+    TeamRole.objects.create(user=session.owner, team=session.task.team, role=TeamRole.Role.VIEWER)
     assert rule_of(swept()) == "owner_left"
     assert orders(session) == ()
 

@@ -255,7 +255,7 @@ def test_the_difference_is_readable_and_hides_nothing(office: Office) -> None:
     change(office.world.profile, env={"API_KEY": "changed-value"})
     told = {one.part: one for one in office.document()["changes"]}
     assert set(told) - {"triggers"} == {"text", "file:part.yaml", 'agent:["demo", ""]'}
-    assert ("\u202e" in told["text"].text, "\\u202e hide" in told["text"].text) == (False, True)
+    assert ("\u202e" in told["text"].text, "⟦RLO⟧ hide" in told["text"].text) == (False, True)
     assert told["file:part.yaml"].is_cut
     assert "environment: API_KEY" in told['agent:["demo", ""]'].text
     assert "changed-value" not in str(told)

@@ -95,7 +95,8 @@ class WebhookDetail(_Own):
     def patch(self, request: Request, webhook_id: uuid.UUID) -> Response:
         """Change where it leads, what it is told, or whether it is."""
         hook = choices.find_webhook(request.user, webhook_id)
-        return self.show(WebhookSerializer, choices.change_webhook(hook, self.body(WebhookChange)))
+        changed = choices.change_webhook(request.user, hook, self.body(WebhookChange))
+        return self.show(WebhookSerializer, changed)
 
     @described({204: None}, 404)
     def delete(self, request: Request, webhook_id: uuid.UUID) -> Response:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.db.models import Exists, OuterRef
 
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Observation
 from executors_app.models import AgentProfile
@@ -24,7 +25,7 @@ from sessions_app.domain.states import (
     TaskState,
     WorkState,
 )
-from sessions_app.models import Intent, Prompt, Repository, Run
+from sessions_app.models import Intent, Prompt, Repository, Run, TeamRole
 from sessions_app.services import policies
 from sessions_app.services.assessment import Known, resume_facts
 from sessions_app.supervisor import leases
@@ -142,10 +143,11 @@ def _place(one: Stored, paths: Mapping[uuid.UUID | None, str]) -> ExecutionFacts
 
 
 def _teams(stored: Collection[Stored]) -> set[tuple[int, int]]:
-    """Owner and team of every owner who may still log in."""
+    """Owner and team of every owner who may still log in and is more than a viewer there."""
     owners = {one.session__owner_id for one in stored if one.session__owner_id}
-    through = get_user_model().groups.through
-    return set(through.objects.filter(user_id__in=owners, user__is_active=True).values_list("user_id", "group_id"))
+    members = get_user_model().groups.through.objects.filter(user_id__in=owners, user__is_active=True)
+    viewers = TeamRole.objects.filter(user=OuterRef("user_id"), team=OuterRef("group_id"), role=TeamRole.Role.VIEWER)
+    return set(members.exclude(Exists(viewers)).values_list("user_id", "group_id"))
 
 
 def _known(row: Row, *, task_over: bool) -> Known:

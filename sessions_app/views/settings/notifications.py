@@ -149,7 +149,7 @@ def change_webhook(request: HttpRequest, webhook_id: uuid.UUID, what: str) -> Ht
         case "test":
             _test(request, lambda: choices.send_test_call(request.user, hook))
         case "switch":
-            choices.change_webhook(hook, {"enabled": not hook.enabled})
+            choices.change_webhook(request.user, hook, {"enabled": not hook.enabled})
         case "rotate":
             return _page(request, secret=choices.rotate_secret(hook), webhook=hook)
         case "remove":

@@ -1,0 +1,252 @@
+"""What is stored and runs later: with whose rights it does, and that nobody gives it more than their own.
+
+The table *What is stored and runs later* of docs/security.md names a test for each row; most are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from executors_app.models import AgentProfile
+from sessions_app.models import (
+    ApiToken,
+    Delivery,
+    Intent,
+    NotificationSettings,
+    Prompt,
+    Repository,
+    TaskSession,
+    TeamRole,
+    Webhook,
+    Workflow,
+    WorkflowRun,
+)
+from sessions_app.services import intents, notifying, waits
+from sessions_app.services.errors import ReadOnly, TokenRevoked
+from sessions_app.services.notification_choices import change_webhook, make_webhook
+from sessions_app.services.tasks import create_session, create_task
+from sessions_app.services.workflow_starts import run_again, start_run_of
+from sessions_app.services.workflow_triggers import start_due
+from sessions_app.services.workflows import retry_run, save_workflow
+from tests.admin.everything import superuser
+from tests.api.world import World, make_world
+from tests.attention.raising import raised
+from tests.rights.world import Cast, browsers, make_cast
+from tests.supervisor.rows import change, fresh
+from tests.workflows.world import World as RunWorld
+from tests.workflows.writing import node, workflow
+
+pytestmark = pytest.mark.django_db
+NOON = datetime(2031, 3, 1, 12, tzinfo=UTC)
+SHELL = workflow([node("say", "shell", script="cat secret.key")])
+CLOCK = workflow([node("clock", "trigger", triggerType="cron", cron="* * * * *"), node("say", "constant", value=1)])
+CLOCK_AND_SHELL = workflow(
+    [node("clock", "trigger", triggerType="cron", cron="* * * * *"), node("say", "shell", script="cat secret.key")]
+)
+TWO_SHELLS = workflow(
+    [node("first", "shell", script="echo 1"), node("second", "shell", script="echo 2")],
+    ["first.output > second.input"],
+)
+
+
+@pytest.fixture
+def world(db: None) -> World:
+    return make_world()
+
+
+@pytest.fixture
+def cast(db: None) -> Cast:
+    return make_cast()
+
+
+def leave(user: User, world: World) -> None:
+    user.groups.remove(world.team)
+
+
+def only_read(user: User, world: World) -> None:
+    TeamRole.objects.update_or_create(user=user, team=world.team, defaults={"role": TeamRole.Role.VIEWER})
+
+
+def be_switched_off(user: User, world: World) -> None:
+    change(user, is_active=False)
+
+
+LOSSES: list[Callable[[User, World], None]] = [leave, only_read, be_switched_off]
+
+
+def kept(world: World, text: str, **values: Any) -> Workflow:
+    places = {"repository": world.repository, "executor": world.executor}
+    return save_workflow(world.staff, {"team": world.team, "name": "it", "text": text, **places, **values})[0]
+
+
+def session_of_the_other_team(world: World) -> TaskSession:
+    """A session of the stranger's team, which the member is in, too."""
+    team = world.stranger.groups.get()
+    world.member.groups.add(team)
+    repository = Repository.objects.create(name="other", team=team, path="/srv/other")
+    task = create_task(world.stranger, {"title": "Elsewhere", "team": team, "repository": repository})
+    profile = AgentProfile.objects.create(name="shared", agent_type="demo")
+    return create_session(world.stranger, task, profile, world.executor)
+
+
+class TestWorkflows:
+    def test_a_trigger_never_runs_a_members_script_as_staff(self, world: World) -> None:
+        row = kept(world, CLOCK, triggers_enabled=True)
+        save_workflow(world.member, {"text": CLOCK_AND_SHELL}, row)
+        Workflow.objects.update(next_run_at=NOON)
+        assert start_due(NOON) == 0
+        assert not WorkflowRun.objects.exists()
+        assert not fresh(row).triggers_enabled
+
+    def test_a_run_started_by_hand_has_the_rights_of_whoever_starts_it(self, world: World) -> None:
+        row = kept(world, SHELL)
+        with pytest.raises(ReadOnly):
+            start_run_of(world.member, row, {})
+        assert start_run_of(world.staff, row, {})[0].started_by == world.staff
+
+    def test_a_run_that_goes_on_has_the_rights_of_whoever_asks_for_that(self, world: World) -> None:
+        run, _ = start_run_of(world.staff, kept(world, SHELL), {})
+        run = change(run, state="failed")
+        run.node_runs.create(path="say", node="say", kind="shell", state="failed", position=0)
+        for again in (retry_run, run_again):
+            with pytest.raises(ReadOnly):
+                again(world.member, run)
+        plain, _ = start_run_of(world.staff, kept(world, CLOCK, name="plain"), {})
+        plain.node_runs.create(path="say", node="say", kind="constant", state="failed", position=0)
+        assert retry_run(world.member, change(plain, state="failed")).started_by == world.member
+        assert run_again(world.member, plain).started_by == world.member
+
+    @pytest.mark.parametrize("loss", ["team", "role", "account", "staff"])
+    def test_a_run_under_way_begins_no_script_for_somebody_who_may_not(self, loss: str) -> None:
+        running = RunWorld(TWO_SHELLS)
+        running.scripts.answer = lambda script: None
+        running.look(2)
+        assert running.states == {"first": "running"}
+        person, team = running.user, running.run.team
+        {
+            "team": person.groups.clear,
+            "role": lambda: TeamRole.objects.create(user=person, team=team, role=TeamRole.Role.VIEWER),
+            "account": lambda: change(person, is_active=False),
+            "staff": lambda: change(person, is_staff=False),
+        }[loss]()
+        running.scripts.answer = lambda script: {"exit_code": 0, "stdout": "1"}
+        running.look(6)
+        assert running.states == {"first": "succeeded", "second": "failed"}
+        assert "the rights of whoever started this run do not suffice" in running["second"].error
+        assert [script["script"] for script in running.scripts.begun.values()] == ["echo 1"]
+
+    def test_an_example_is_a_text_until_somebody_saves_and_starts_it(self, cast: Cast) -> None:
+        before = WorkflowRun.objects.count()
+        for role in ("viewer", "member"):
+            answer = browsers(cast)[role].get("/workflows/new/?example=review-until-approved")
+            assert answer.status_code == 200
+        assert (WorkflowRun.objects.count(), Workflow.objects.count()) == (before, 1)
+
+
+class TestPlacesAndAgents:
+    """Who may write them is a row of ``matrix`` and ``admin_matrix`` each: staff."""
+
+    def test_a_profile_never_becomes_another_teams(self, world: World) -> None:
+        other = world.stranger.groups.get()
+        browser = Client()
+        browser.force_login(superuser())
+        form = {"name": "renamed", "agent_type": "demo", "permission_mode": "ask", "command": "[]", "args": "[]"}
+        form |= {"additional_directories": "[]", "team": str(other.pk)}
+        url = reverse("admin:executors_app_agentprofile_change", args=[world.profile.pk])
+        assert browser.post(url, form).status_code == 302
+        profile = fresh(world.profile)
+        assert (profile.name, profile.team) == ("renamed", world.team)
+
+    def test_a_repository_never_becomes_another_teams_nor_lies_elsewhere(self, world: World) -> None:
+        browser = Client()
+        browser.force_login(superuser())
+        url = reverse("admin:sessions_app_repository_change", args=[world.repository.pk])
+        form = {"name": "renamed", "team": str(world.stranger.groups.get().pk), "path": "/etc", "default_branch": "x"}
+        assert browser.post(url, form).status_code == 302
+        row = fresh(world.repository)
+        assert (row.name, row.team, row.path) == ("renamed", world.team, "/srv/repository")
+
+
+class TestWhatWasAsked:
+    def test_orders_and_prompts_name_who_asked(self, world: World) -> None:
+        intents.prompt(world.session.id, "m", "Go on", world.member)
+        assert Prompt.objects.get(message_id="m").by == world.member
+        assert set(Intent.objects.filter(session=world.session).values_list("by", flat=True)) == {world.member.pk}
+
+    @pytest.mark.parametrize("loss", LOSSES)
+    def test_a_key_is_worth_what_its_maker_may_do(self, world: World, loss: Callable[[User, World], None]) -> None:
+        world.run_it()
+        opened = waits.open_wait(world.session.id, "The build", None, world.member)
+        loss(world.member, world)
+        with pytest.raises(TokenRevoked):
+            waits.resume(str(opened.resume_token), "Built", "")
+        assert not Prompt.objects.filter(kind="wait").exists()
+        again = waits.rotate(world.session.id, opened.wait_id, world.staff)
+        waits.resume(str(again.resume_token), "Built", "")
+        assert Prompt.objects.get(kind="wait").text == "Built"
+
+    @pytest.mark.parametrize(("loss", "status"), [(leave, 404), (only_read, 403), (be_switched_off, 401)])
+    def test_a_token_has_the_rights_that_its_user_has_now(
+        self, world: World, loss: Callable[[User, World], None], status: int
+    ) -> None:
+        _, secret = ApiToken.mint(world.member, "a program", ApiToken.Scope.WRITE, None)
+        loss(world.member, world)
+        answer = Client().post(world.url("stop/"), headers={"authorization": f"Token {secret}"})
+        assert answer.status_code == status
+
+
+class TestWhatIsToldOutside:
+    @pytest.fixture(autouse=True)
+    def _hosts(self, settings: Any) -> None:
+        settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = ("127.0.0.1:9",)
+        settings.KANDEV_EMAIL = True
+
+    def hook(self, user: User, **more: Any) -> Webhook:
+        made = make_webhook(user, "http://127.0.0.1:9/", **more)
+        return change(made, created_at=timezone.now() - timedelta(hours=1))
+
+    def test_a_users_webhook_is_told_what_the_user_may_see_now(self, world: World) -> None:
+        self.hook(world.member)
+        leave(world.member, world)
+        raised(world.session)
+        assert notifying.plan() == 0
+
+    @pytest.mark.parametrize("loss", LOSSES)
+    def test_a_teams_webhook_ends_with_the_rights_of_who_gave_it(
+        self, world: World, loss: Callable[[User, World], None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        TeamRole.objects.create(user=world.member, team=world.team, role=TeamRole.Role.ADMIN)
+        hook = self.hook(world.member, team=world.team)
+        raised(world.session, name="first")
+        assert notifying.plan() == 1
+        loss(world.member, world)
+        raised(world.session, name="second")
+        notifying.give(Delivery.objects.get().id)
+        assert (notifying.plan(), Delivery.objects.get().state) == (0, "dropped")
+        assert not fresh(hook).enabled
+        assert "is switched off" in caplog.text
+        change_webhook(world.staff, fresh(hook), {"enabled": True})
+        assert notifying.plan() == 1
+
+    def test_an_email_leaves_out_what_its_reader_may_not_see_any_more(
+        self, world: World, mailoutbox: list[Any]
+    ) -> None:
+        other = session_of_the_other_team(world)
+        change(world.member, email="member@example.com")
+        NotificationSettings.objects.create(user=world.member, email=True)
+        raised(world.session, name="of the first team")
+        raised(other, name="of the second team")
+        assert notifying.plan() == 1
+        leave(world.member, world)
+        notifying.give(Delivery.objects.get().id)
+        (sent,) = mailoutbox
+        assert "What of the second team" in sent.body
+        assert "What of the first team" not in sent.body
