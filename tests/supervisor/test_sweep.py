@@ -265,6 +265,7 @@ def test_a_session_whose_owner_left_the_team_is_not_started_by_itself(place: AsT
 
 def test_a_session_whose_owner_only_reads_now_is_not_started_by_itself(place: AsTold) -> None:
     session = running_session(runtime=place.name, execution=FREE)
+    assert session.owner is not None
     TeamRole.objects.create(user=session.owner, team=session.task.team, role=TeamRole.Role.VIEWER)
     assert rule_of(swept()) == "owner_left"
     assert orders(session) == ()

@@ -16,8 +16,9 @@ from django.test.utils import override_settings
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import AttentionItem, Repository, TeamRole, Workflow, WorkflowRun
-from sessions_app.services import attention, workflow_schedules, workflow_triggers
+from sessions_app.services import attention, workflow_triggers
 from sessions_app.services.errors import Conflict, Invalid, ReadOnly, SessionsError
+from sessions_app.services.workflow_differences import differences
 from sessions_app.services.workflow_schedules import confirm, triggers_document
 from sessions_app.services.workflow_triggers import start_due
 from sessions_app.services.workflows import archive_workflow, save_workflow
@@ -263,7 +264,7 @@ def test_the_difference_is_readable_and_hides_nothing(office: Office) -> None:
 
 def test_two_large_hostile_texts_are_compared_in_little_time(office: Office) -> None:
     before, after = "a\nb\n" * 200_000, "b\na\na\n" * 150_000
-    (found,) = workflow_schedules.differences({"text": before}, {"text": after})
+    (found,) = differences({"text": before}, {"text": after})
     assert found.is_cut
 
 
