@@ -13,7 +13,7 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 
 from executors_app.staff_admin import ReadOnly, StaffOnly
-from sessions_app.models import LoginLink, TeamRole
+from sessions_app.models import AttemptCount, LoginLink, TeamRole
 from sessions_app.services.user_names import check_user_name
 
 if TYPE_CHECKING:
@@ -129,6 +129,15 @@ class TeamRoleAdmin(StaffOnly):
     def in_team(self, row: TeamRole) -> bool:
         """A role gives nothing to somebody who is not."""
         return row.team in row.user.groups.all()
+
+
+@admin.register(AttemptCount)
+class AttemptCountAdmin(ReadOnly):
+    """Wrong passwords and keys that are counted now; by whom they came no row tells."""
+
+    list_display = ("key", "tries", "ends_at")
+    search_fields = ("=key",)
+    date_hierarchy = "ends_at"
 
 
 @admin.register(LoginLink)

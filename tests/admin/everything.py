@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from typing import Any, Final
 
 from django.contrib.auth.models import Group, User
@@ -16,6 +17,7 @@ from executors_app.models import AgentCapability, AgentProfile, Executor, Execut
 from sessions_app.domain.tokens import WaitKind
 from sessions_app.models import (
     ApiToken,
+    AttemptCount,
     AttentionItem,
     AttentionMark,
     Chore,
@@ -133,6 +135,7 @@ def _make_maintenance(name: str) -> None:
     Chore.objects.create(name=f"chore {name}", started_at=now, ended_at=now, said=["something was kept"])
     Leftover.objects.create(session_id=uuid.uuid4(), repository_path=f"/srv/{name}")
     Orphaned.objects.create(runtime="local_docker", name=f"kandev-{name}", status="running")
+    AttemptCount.objects.create(key=f"{name:0>64}", tries=3, ends_at=now + timedelta(minutes=5))
     MetricCount.objects.create(name="kandev_sweep_duration_seconds_sum", part=name, value=1.5)
 
 

@@ -57,6 +57,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "executors_app/executorrunning": RECORD,
     "sessions_app/apitoken": RECORD,
     "sessions_app/chore": RECORD,
+    "sessions_app/attemptcount": RECORD,
     "sessions_app/attentionitem": RECORD,
     "sessions_app/attentionmark": RECORD,
     "sessions_app/continuityreceipt": RECORD,
