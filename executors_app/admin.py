@@ -115,6 +115,7 @@ class AgentProfileAdmin(StaffOnly):
         "permission_mode",
         "supports_session_resume",
         "history_context_injection",
+        "memory_check",
         "variables",
         "change_env",
         "servers",

@@ -87,6 +87,8 @@ class AgentProfile(models.Model):
     """None: what the agent type says."""
     history_context_injection = models.BooleanField(null=True, blank=True, default=None)
     """None: what the agent type says."""
+    memory_check = models.BooleanField(default=False)
+    """Spend one small turn after a start that is unproven: ask the agent to quote its last request."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

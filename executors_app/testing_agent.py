@@ -73,6 +73,24 @@ class Forgets(FaultyAgent):
         return {}
 
 
+class LoadsWithoutReplay(FaultyAgent):
+    """Has its conversation after a load and replays none of it; quotes its last request when it is asked to."""
+
+    def load(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Take the conversation up in silence."""
+        conversation = Conversation.load(self.home, params.get("sessionId"), str(params.get("cwd")))
+        self.conversations[conversation.id] = conversation
+        return {}
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Quote, or do what is asked."""
+        asked = [said for role, said in turn.conversation.entries() if role == "user"]
+        if "Quote the last request" in text and len(asked) > 1:
+            turn.say(f"“{asked[-2]}”")
+        else:
+            super().answer(turn, text)
+
+
 class LiesAboutLoad(Forgets):
     """Answers success to a load and replays another conversation."""
 
@@ -256,6 +274,7 @@ BEHAVIOURS: Final[dict[str, type[FaultyAgent]]] = {
     "refuses_load": RefusesLoad,
     "lies_about_load": LiesAboutLoad,
     "forgets": Forgets,
+    "loads_without_replay": LoadsWithoutReplay,
     "no_load": NoLoad,
     "dies_in_turn": DiesInTurn,
     "refuses_turns": RefusesTurns,

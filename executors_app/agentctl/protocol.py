@@ -13,7 +13,7 @@ agent.failed          launch_id, code, message, permanent, token_valid
 session.created       launch_id, fingerprint; also session.resumed and session.loaded, with
                       replayed (messages), replayed_user_texts (the last ones, cut)
 session.identified    fingerprint, last_message_uuid (the token itself never enters the journal)
-prompt.accepted       message_id, text, prompt_kind ("user", "continue", "wait"); fsynced before delivery
+prompt.accepted       message_id, text, prompt_kind ("user", "continue", "wait", "check"); fsynced before delivery
 prompt.delivered      message_id
 message.user          text: what the agent attributes to the user and is not a prompt of ours
 message.agent         text (a chunk); also message.thought

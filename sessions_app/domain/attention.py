@@ -176,13 +176,13 @@ def receipt(receipt_id: str) -> Notice:
     )
 
 
-def unproven(receipt_id: str) -> Notice:
-    """A start whose success nothing shows."""
+def unproven(receipt_id: str, found: str = "") -> Notice:
+    """A start whose success nothing shows; ``found``: what came of asking the agent."""
     return Notice(
         AttentionKind.UNPROVEN,
         f"unproven:{receipt_id}",
         "It is not proven that the agent remembers this conversation",
-        "It reports success, but replayed none of the conversation. It may have all of it, or nothing.",
+        found or "It reports success, but replayed none of the conversation. It may have all of it, or nothing.",
         "Before you rely on its memory, ask it what your last request was.",
     )
 

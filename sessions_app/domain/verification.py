@@ -39,6 +39,8 @@ class Verified(StrEnum):
     REPLAY = "replay"
     FIRST_TURN = "first_turn"
     """A command line agent named this conversation in it; or it answered a prompt that carried the history."""
+    QUOTED = "quoted"
+    """Asked for its last request, the agent quoted ours (``memory_check``)."""
     UNPROVEN = "unproven"
     """The agent reports success, and nothing confirms or contradicts it."""
     AGENT_ECHO = "agent_echo"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sessions_app.domain import attention
 from sessions_app.domain.agent_programs import NEEDS_PERSON
 from sessions_app.domain.attention import AT_REST_KINDS, AttentionKind
+from sessions_app.domain.memory_check import PREFIX
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, PromptState, RunState, SessionState, WorkState
 from sessions_app.models.attention import raise_item, resolve
 from sessions_app.models.event import NewEvent
@@ -96,7 +97,12 @@ def _worked(draft: Draft, event: NewEvent) -> None:
 
 def _needs_a_look(draft: Draft) -> None:
     run, session = draft.newest_run, draft.session
-    if run is None or run.state == RunState.CANCELLED or session.desired_state == DesiredState.STOPPED:
+    if (
+        run is None
+        or run.message_id.startswith(PREFIX)
+        or run.state == RunState.CANCELLED
+        or session.desired_state == DesiredState.STOPPED
+    ):
         return  # a user ended it, and knows
     if session.state in (SessionState.FAILED, SessionState.ERROR) or session.work_state == WorkState.WORKING:
         return  # told as what it is, or at work again within these very changes

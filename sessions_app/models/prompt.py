@@ -14,7 +14,7 @@ class Prompt(TeamModel):
     """One prompt; delivered at most once. A doubt is held and shown, never sent again by itself."""
 
     team_path = "session__task__team"
-    KINDS = ("user", "continue", "wait", "retry")
+    KINDS = ("user", "continue", "wait", "retry", "check")
 
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="prompts")
     message_id = models.CharField(max_length=128)

@@ -11,7 +11,7 @@ from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 
 RECEIPT_KINDS = ("reattached", "resumed", "loaded", "injected", "workspace_only", "fresh", "failed")
-VERIFIED = ("same_process", "replay", "first_turn", "unproven", "agent_echo", "none", "pending")
+VERIFIED = ("same_process", "replay", "first_turn", "quoted", "unproven", "agent_echo", "none", "pending")
 
 
 class ContinuityReceipt(TeamModel):

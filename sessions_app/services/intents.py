@@ -150,7 +150,7 @@ def prompt(
 def _check_prompt(message_id: str, text: str) -> None:
     if not message_id or len(message_id) > 128 or not message_id.isprintable():
         raise Invalid("message_id is 1 to 128 printable characters.", field="message_id")
-    if message_id.startswith(("continue:", "wait:")):
+    if message_id.startswith(("continue:", "wait:", "check:")):
         raise Invalid("message_id begins with a word that the system keeps for itself.", field="message_id")
     check_text(text)
 

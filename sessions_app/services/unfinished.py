@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sessions_app.domain.continuation import Interruption, continue_prompt, interruption_note
+from sessions_app.domain.memory_check import KIND
 from sessions_app.domain.states import PromptState
 from sessions_app.models import Draft, Prompt, Run, TaskSession
 
@@ -93,12 +94,12 @@ def request_of(row: Prompt) -> str:
 def told_before(session: TaskSession, row: Prompt) -> str:
     """What the prompt says before its own text; a continue prompt tells it in its own words."""
     known = of(session)
-    return interruption_note(interruption_of(session, known)) if known and row.kind != "continue" else ""
+    return interruption_note(interruption_of(session, known)) if known and row.kind not in ("continue", KIND) else ""
 
 
 def carry(draft: Draft, row: Prompt) -> None:
     """The prompt goes out with all that is to be told."""
-    if of(draft.session) or draft.session.inject_history:
+    if row.kind != KIND and (of(draft.session) or draft.session.inject_history):
         draft.set(metadata={**draft.session.metadata, CARRIER: row.message_id})
 
 

@@ -146,6 +146,7 @@ _VERIFIED: Final[Mapping[str, str]] = {
     "same_process": "verified",
     "replay": "verified by what it replayed",
     "first_turn": "its first turn showed it",
+    "quoted": "it quoted your last request",
     "unproven": "unproven",
     "pending": "not proven yet, the next turn will tell",
     "none": "not verified",

@@ -34,6 +34,7 @@ _ALL: Final = (
     Behaviour("refuses_load", about_load=True),
     Behaviour("lies_about_load", about_load=True),
     Behaviour("forgets", about_load=True),
+    Behaviour("loads_without_replay", about_load=True),
     Behaviour("no_load", about_load=True),
     Behaviour(
         "dies_in_turn",

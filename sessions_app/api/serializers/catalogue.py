@@ -71,6 +71,7 @@ class ProfileSerializer(RowSerializer):
             "permission_mode",
             "supports_session_resume",
             "history_context_injection",
+            "memory_check",
             "created_at",
         )
         read_only_fields = fields

@@ -19,6 +19,7 @@ from sessions_app.models import (
     NewEvent,
     append_texts,
     open_tools,
+    texts_of,
     tools_named,
     unfinished_messages,
     write_messages,
@@ -141,6 +142,19 @@ class Conversation:
         messages = self.draft.session.messages
         told = messages.filter(role="user", key=key).order_by("seq").values_list("seq", flat=True).first()
         return told is not None and messages.filter(role="tool", seq__gt=told).exists()
+
+    def said_since(self, key: str) -> str:
+        """All that the agent has said behind the user's message ``key``."""
+        begin = next(
+            (at for at, one in enumerate(self._changes) if one.message.role == "user" and one.message.key == key), None
+        )
+        now = [piece for one in self._changes[begin or 0 :] if one.message.role == "agent" for piece in one.pieces]
+        if begin is not None:
+            return "".join(now)
+        messages = self.draft.session.messages
+        told = messages.filter(role="user", key=key).order_by("seq").values_list("seq", flat=True).first() or 0
+        before = texts_of(messages.filter(role="agent", seq__gt=told).order_by("seq"))
+        return "".join([*before.values(), *now])
 
     def finish(self, tool_status: str = "") -> None:
         """The turn is over; unfinished tool calls become ``tool_status`` (never "completed", design 7)."""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from executors_app.agentctl.protocol import Kind
+from sessions_app.domain import memory_check
 from sessions_app.domain.states import PROMPT, SESSION, WORK, RunState
 from sessions_app.domain.usage import figures_of
 from sessions_app.models import Draft, PermissionRequest, Prompt, waits
@@ -218,8 +219,11 @@ def _completed(fold: Fold, line: Line) -> None:
         receipts.tell_again(fold.draft, str(line.get("message_id")))
     if code:
         _turn_ended("fail")(fold, {**line, "code": code, "message": NO_WORK[code]})
-    else:
-        _turn_ended("complete")(fold, line)
+        return
+    if str(line.get("message_id")).startswith(memory_check.PREFIX):
+        answer = fold.conversation.said_since(str(line["message_id"]))
+        receipts.answered(fold.draft, answer)
+    _turn_ended("complete")(fold, line)
 
 
 def _turn_ended(move: str) -> Callable[[Fold, Line], None]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 
 from executors_app.prepared import Prepared
-from sessions_app.domain import backoff, continuation
+from sessions_app.domain import backoff, continuation, memory_check
 from sessions_app.domain.recovery import Policy
 from sessions_app.domain.recovery_facts import wants_now
 from sessions_app.domain.states import (
@@ -142,6 +142,9 @@ def _go_on(draft: Draft, run: Run, interrupted: Prompt | None, tools: list[str])
         agent_owns_turn=False,
         turn_finished=False,
     )
+    if interrupted is not None and interrupted.kind == memory_check.KIND:
+        draft.move_prompt(interrupted, "dismiss")  # the next start asks again
+        return
     if not continuation.was_cut(facts) or interrupted is None:
         return
     unfinished.note(draft, run, tools)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, QuerySet, Subquery
+from django.db.models import Count
 from django.utils import timezone
 
 from executors_app.agentctl.protocol import Shortfall
@@ -19,16 +19,17 @@ from executors_app.plugins import agent_type
 from executors_app.prepared import Prepared
 from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Strategy
-from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
+from sessions_app.domain.states import DesiredState, PromptState, SessionState
 from sessions_app.domain.verification import ReceiptKind, Verdict
-from sessions_app.models import Draft, Intent, Lease, Prompt, Run, TaskSession, derived, writing
+from sessions_app.models import Draft, Intent, Lease, Prompt, TaskSession, derived, writing
 from sessions_app.models.bulk import update_rows
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.history import history_of
 from sessions_app.supervisor.ingest.interruptions import AGENTCTL_GONE, WITH_ITS_AGENTCTL, hold_unsent, interrupt
 from sessions_app.supervisor.rows import BESIDE
-from sessions_app.supervisor.start import aftermath, receipts, token_keeping
+from sessions_app.supervisor.start import aftermath, memory_checks, receipts, token_keeping
 from sessions_app.supervisor.start.capabilities import PROBE_FIELDS, take_in
+from sessions_app.supervisor.start.memory_checks import completed_turns, last_request
 from sessions_app.supervisor.start.outcomes import SAID_GONE, Failure, settle, write_failure
 from sessions_app.supervisor.start.planning import Plan
 
@@ -40,16 +41,9 @@ ARRIVED = (PromptState.DELIVERED, PromptState.DONE, PromptState.INTERRUPTED, Pro
 """Prompts that the agent has, or may have."""
 
 _HELD = Prepared(lambda key: Prompt.objects.filter(session_id=key, state=PromptState.HELD).order_by("id"))
-_COMPLETED = Prepared(lambda key: _completed(key).values("session_id").annotate(turns=Count("id")).values_list("turns"))
-_LAST_TEXT = Prepared(
-    lambda key: Prompt.objects.filter(
-        session_id=key, message_id=Subquery(_completed(key).order_by("-started_at").values("message_id")[:1])
-    ).values_list("text")
+_COMPLETED = Prepared(
+    lambda key: completed_turns(key).values("session_id").annotate(turns=Count("id")).values_list("turns")
 )
-
-
-def _completed(key: uuid.UUID) -> QuerySet[Run]:
-    return Run.objects.filter(session_id=key, state=RunState.COMPLETED).order_by()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +180,7 @@ def known(session_id: uuid.UUID) -> Known:
     """Read while the agent starts: nothing of it changes before an agent is up."""
     newest, turns = derived.newest_run(TaskSession(id=session_id)), _COMPLETED.values(session_id)
     return Known(
-        last_completed_text=next(iter(_LAST_TEXT.texts(session_id)), None),
+        last_completed_text=last_request(session_id),
         completed_turns=turns[0][0] if turns else 0,
         in_log=receipts.counts_of(session_id),
         log_is_a_prefix=newest is not None and newest.reason in WITH_ITS_AGENTCTL,
@@ -217,6 +211,7 @@ def write_started(plan: Plan, lease: Lease, order: AgentOrder, answer: Mapping[s
         about = {"launch_id": str(plan.intent_id), "strategy": order.strategy, "reason": plan.mode}
         draft.receipt(verdict.kind, verdict.verified, **about, evidence=evidence)
         receipts.unproven(draft, but=str(plan.intent_id))
+        memory_checks.order(draft, str(plan.intent_id), verdict, known.last_completed_text)
         _settle_doubts(draft, held, answer.get("replayed_user_texts", ()))
         _be_up(draft, plan, verdict)
     return True

@@ -16,6 +16,7 @@ from sessions_app.domain.verification import ReceiptKind, Verdict, Verified, fin
 from sessions_app.models import ContinuityReceipt, Draft, Message
 from sessions_app.models.bulk import update
 from sessions_app.services import unfinished
+from sessions_app.supervisor.start import memory_checks
 
 _PENDING = Prepared(lambda key: ContinuityReceipt.objects.filter(session_id=key, verified=Verified.PENDING))
 _COUNTS = Prepared(
@@ -63,6 +64,15 @@ def settle(draft: Draft, *, failed: bool) -> None:
         names_conversation=agent_type(draft.session.agent_profile.agent_type).names_conversation,
     )
     _say(draft, receipt, verified)
+
+
+def answered(draft: Draft, answer: str) -> None:
+    """The agent has answered what its last request was."""
+    receipt = _present(draft)
+    if receipt is not None and receipt.verified in (Verified.UNPROVEN, Verified.PENDING):
+        verified = memory_checks.judge(draft, receipt, answer)
+        if verified is not None:
+            _say(draft, receipt, verified)
 
 
 def rebuilt(draft: Draft) -> dict[str, str]:

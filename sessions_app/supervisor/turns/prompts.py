@@ -12,6 +12,7 @@ from executors_app.agentctl.protocol import Code
 from executors_app.errors import AgentctlRefused, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
 from executors_app.prepared import Prepared
+from sessions_app.domain import memory_check
 from sessions_app.domain.history import with_request
 from sessions_app.domain.states import DesiredState, PromptState
 from sessions_app.models import Draft, Lease, LeaseLost, Prompt, TaskSession, writing
@@ -134,7 +135,12 @@ def _next(draft: Draft, epoch: str) -> Prompt | None:
         draft.move_prompt(row, "hold")  # that journal is gone, and with it the answer
     queued = draft.session.prompts.filter(state=PromptState.QUEUED)
     first = [queued.filter(message_id=draft.open_run.message_id)] if draft.open_run else []
-    first += [queued.filter(kind="retry"), queued.filter(kind="continue"), queued]
+    first += [
+        queued.filter(kind=memory_check.KIND),
+        queued.filter(kind="retry"),
+        queued.filter(kind="continue"),
+        queued,
+    ]
     found = next((one for rows in first if (one := rows.order_by("id").first()) is not None), None)
     return found if found is not None and is_due(found) else None
 

@@ -1,0 +1,96 @@
+"""An agent whose start is unproven is asked for its last request, where its profile wants that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sessions_app.domain.memory_check import quotes
+from sessions_app.models import ContinuityReceipt, TaskSession
+from sessions_app.supervisor.start.memory_checks import last_request
+from tests.agents.scripts import agent, chunk, result
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.loads import ASKED, Resume
+from tests.supervisor.rows import change, fresh
+
+pytestmark = pytest.mark.django_db
+
+REQUEST = "Rename the class Parser to Reader everywhere, and run the tests."
+
+
+@pytest.mark.parametrize(
+    ("answer", "request_", "quoted"),
+    [
+        (REQUEST, REQUEST, True),
+        (f"Your last request was:\n> {REQUEST}", REQUEST, True),
+        ("“write the parser”", "Write the parser!", True),
+        ("UNKNOWN", REQUEST, False),
+        ("", REQUEST, False),
+        ("You asked me to write the parser, I think.", "parser", False),
+        ("I was asked to rename a class.", REQUEST, False),
+    ],
+)
+def test_an_answer_that_holds_the_request_quotes_it(answer: str, request_: str, quoted: bool) -> None:
+    assert quotes(answer, request_) is quoted
+
+
+def started(home: Path, *, memory_check: bool = True, replays: bool = False) -> TaskSession:
+    """A session whose agent was loaded again, without a replay unless it ``replays``."""
+    resume = Resume(home, "custom_acp")
+    change(resume.session.agent_profile, memory_check=memory_check)
+    said = [chunk("user", ASKED)] if replays else []
+    return resume.run(agent(load=True, session_load=[*said, result({})]))
+
+
+def answers(session: TaskSession, *chunks: str, batches: int = 1) -> ContinuityReceipt:
+    """The agent answers the question."""
+    row, journal = session.prompts.get(kind="check"), Journal("epoch-2")
+    change(row, state="sending")
+    begun, ended = [*journal.turn_begins(row.message_id), *journal.says(*chunks)], journal.completes(row.message_id)
+    if batches == 1:
+        hear(session, [*begun, ended], lease=None)
+    else:
+        hear(session, begun, lease=None)
+        hear(session, [ended], lease=None)
+    receipt = session.receipts.first()
+    assert receipt is not None
+    return receipt
+
+
+@pytest.mark.parametrize(("memory_check", "replays"), [(False, False), (True, True)])
+def test_nobody_is_asked_without_wish_or_need(memory_check: bool, replays: bool, tmp_path: Path) -> None:
+    session = started(tmp_path, memory_check=memory_check, replays=replays)
+    assert not session.prompts.filter(kind="check").exists()
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_quoted_request_proves_the_memory(batches: int, tmp_path: Path) -> None:
+    session = started(tmp_path)
+    assert answers(session, "“write ", "the parser”", batches=batches).verified == "quoted"
+    assert not session.attention.filter(kind="unproven", resolved_at=None).exists()
+
+
+def test_another_answer_proves_nothing_and_is_told(tmp_path: Path) -> None:
+    session = started(tmp_path)
+    receipt = answers(session, "UNKNOWN")
+    assert receipt.verified == "unproven"
+    assert "did not quote" in receipt.evidence["memory_check"]
+    assert "did not quote" in session.attention.get(kind="unproven", resolved_at=None).why
+
+
+def test_the_question_is_no_request_and_no_reason_to_look(tmp_path: Path) -> None:
+    session = started(tmp_path)
+    looks = session.attention.filter(kind="idle", resolved_at=None).count()
+    answers(session, "UNKNOWN")
+    assert last_request(session.id) == ASKED
+    assert session.attention.filter(kind="idle", resolved_at=None).count() <= looks
+
+
+def test_a_question_that_was_cut_short_is_not_continued(tmp_path: Path) -> None:
+    session = change(started(tmp_path), continue_prompts=True)
+    row, journal = session.prompts.get(kind="check"), Journal("epoch-2")
+    change(row, state="sending")
+    hear(session, [*journal.turn_begins(row.message_id), journal.exits(row.message_id)], lease=None)
+    assert fresh(row).state == "dismissed"
+    assert not session.prompts.filter(kind="continue").exists()
