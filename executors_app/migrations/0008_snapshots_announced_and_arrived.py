@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('executors_app', '0006_profile_gone_patterns'),
+        ('executors_app', '0007_profile_memory_check'),
     ]
 
     operations = [

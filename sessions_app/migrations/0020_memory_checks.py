@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("sessions_app", "0016_unproven_receipts"),
+        ("sessions_app", "0019_pause_unproven_schedules"),
     ]
 
     operations = [
