@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from executors_app.domain import ExecutorStatus
 from sessions_app.domain.attention import AttentionKind
-from sessions_app.domain.recovery_decisions import UNREACHABLE
-from sessions_app.domain.recovery_facts import Policy
+from sessions_app.domain.recovery_facts import UNREACHABLE, Policy
 from sessions_app.domain.states import SessionState, TaskState, WorkState
 from sessions_app.domain.status import DerivedStatus
 from sessions_app.domain.tokens import WaitKind
