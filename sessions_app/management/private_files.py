@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 
 MASK: Final = 0o077
 """The umask of our processes: nothing that they make is for others."""
-OF_AGENTS: Final = frozenset({"worktrees", "agent_homes"})
-"""Folders that are closed themselves, and in which agents give their files what modes they like."""
+OF_AGENTS: Final = frozenset({"worktrees", "workspaces", "agent_homes", "repositories"})
+"""Folders that are closed themselves. In them agents give their files what modes they like, or sandboxes read ours."""
 
 
 def make_private() -> None:

@@ -25,9 +25,8 @@ def check_user_name(name: str, user_id: int | None = None) -> None:
         said = "A user name consists of the letters a to z, digits and @ . + - _: others look like these."
         raise ValidationError({"username": [said]}, code="not_ascii")
     same = skeleton(name)
-    others = get_user_model().objects.values_list("username", flat=True)
-    if user_id is not None:
-        others = others.exclude(pk=user_id)
+    users = get_user_model().objects.all()
+    others = (users if user_id is None else users.exclude(pk=user_id)).values_list("username", flat=True)
     if any(other != name and skeleton(other) == same for other in others.iterator()):
         said = "This user name looks like that of another account. Choose another one."
         raise ValidationError({"username": [said]}, code="look_alike")
