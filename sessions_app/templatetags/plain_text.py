@@ -22,7 +22,8 @@ _CLOCK: Final = re.compile(r"\b([0-2]\d:[0-5]\d:[0-5]\d) UTC\b")
 @register.filter(needs_autoescape=True)
 def sentence(value: Any, at: datetime | None = None, *, autoescape: bool = True) -> SafeString:
     """A sentence for people: commands in backquotes are set as code, and the clock of ``at`` as the reader's own."""
-    html = _COMMAND.sub(r"<code>\1</code>", str(escape(plain_text.visible(str(value)))))
+    html: str = escape(plain_text.visible(str(value)))
+    html = _COMMAND.sub(r"<code>\1</code>", html)
     if at is not None:
         html = _CLOCK.sub(rf'<time datetime="{at.isoformat()}" data-clock>\1 UTC</time>', html)
     return mark_safe(html)  # noqa: S308  (escaped above; what is put around it is ours)

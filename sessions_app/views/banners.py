@@ -123,6 +123,8 @@ def _executor_status(execution: ExecutorRunning | None) -> ExecutorStatus | None
 def buttons_of(said: Banner, assessment: Assessment) -> list[Button]:
     """What the banner offers, without starts that would be refused."""
     offered = _choices(assessment) if said.action == "choose_conversation" else _BUTTONS.get(said.action, ())
+    if said.action == "review_prompts" and assessment.needs_resume:
+        offered = (*offered, RESUME)  # the prompts can be settled later, and the agent may be wanted now
     return [button for button in offered if not button.mode or assess_mode(assessment, button.mode).allowed]
 
 

@@ -67,6 +67,14 @@ def changed(**values: Any) -> Callable[[TaskSession], None]:
     return change
 
 
+def unfinished(state: str) -> Callable[[TaskSession], None]:
+    def leave(session: TaskSession) -> None:
+        with_token(session)
+        session.prompts.create(message_id="left", text="Half done.", state=state)
+
+    return leave
+
+
 def archived(session: TaskSession) -> None:
     session.task.archived_at = timezone.now()
     session.task.save()
@@ -108,6 +116,8 @@ def archived(session: TaskSession) -> None:
             False,
         ),
         (changed(desired_state="stopped", stopped_by_user=True), "This agent was stopped.", ["Resume session"], True),
+        (unfinished("interrupted"), "A prompt was interrupted", ["Review the prompts", "Resume session"], True),
+        (unfinished("held"), "whether the agent got a prompt", ["Review the prompts", "Resume session"], True),
         (archived, "This task is archived.", ["Unarchive task"], False),
     ],
 )

@@ -284,7 +284,10 @@ PAGES: Final[Mapping[str, Methods]] = {
     _TEAM + "members/<int:user_id>/remove/": {"get": page(405), "post": team_managers(302)},
     "settings/people/": {"get": page_staff(200), "post": page_staff(422)},
     "settings/people/<int:user_id>/link/": {"get": page_staff(405), "post": page_staff(201)},
-    "settings/people/<int:user_id>/active/": {"get": page_staff(405), "post": page_staff(302, active="1")},
+    "settings/people/<int:user_id>/active/": {
+        "get": page_staff(405),
+        "post": Row((LOGIN, 403, 403, 403, 302), {"active": "1"}),
+    },
     "design/": {"get": page(), "post": page(405)},
     "healthz": {"get": same(200), "post": same(200)},
     "readyz": {"get": same(503), "post": same(503)},
