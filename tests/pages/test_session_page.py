@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,7 +13,7 @@ from django.utils import timezone
 
 from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.domain.states import SessionState
-from sessions_app.models import ContinuityReceipt, Intent, Prompt, Supervisor, TaskSession
+from sessions_app.models import ContinuityReceipt, Intent, Prompt, TaskSession
 from sessions_app.views.wording import receipt_word
 from tests.pages.world import World, first_prompt, path_of
 
@@ -390,39 +389,6 @@ def test_every_state_has_words(ada: Client, world: World) -> None:
         TaskSession.objects.update(state=state)
         assert ada.get(path_of(session)).status_code == 200
         assert ada.get("/").status_code == 200
-
-
-SILENCE = "Nothing has been said yet"
-
-
-def test_silence_is_told_only_where_nothing_was_asked(ada: Client, world: World) -> None:
-    assert SILENCE in page(ada, world.session(prompt=""))
-    queued = world.session()
-    assert SILENCE not in page(ada, queued), "its first prompt stands in the queue"
-    parts = ada.get(f"{path_of(queued)}live/").json()["parts"]
-    assert SILENCE not in parts["ledger"]
-    assert SILENCE not in page(ada, world.running_session())
-
-
-def pills(html: str) -> list[str]:
-    strip = html[html.index('<dl class="strip"') : html.index("</dl>")]
-    return re.findall(r'<span class="pill \w+">([^<]+)</span>', strip)[:3]
-
-
-def test_pills_do_not_claim_what_nobody_can_know(ada: Client, world: World) -> None:
-    session = world.running_session()
-    assert pills(page(ada, session)) == ["Working", "Ready", "Running"]
-    TaskSession.objects.update(state="ERROR", error_code="unreachable")
-    ExecutorRunning.objects.update(status="error", error_code="unreachable")
-    assert pills(page(ada, session)) == ["Unknown"] * 3
-    for path in ("/", f"/tasks/{session.task_id}/"):
-        assert '<span class="pill ask">Unknown</span>' in ada.get(path).text
-    TaskSession.objects.update(state="RUNNING", error_code="")
-    ExecutorRunning.objects.update(status="ready", error_code="")
-    Supervisor.objects.all().delete()
-    assert pills(page(ada, session)) == ["Reconnecting"] * 3
-    for path in ("/", f"/tasks/{session.task_id}/", "/executors/"):
-        assert '<span class="pill busy">Reconnecting</span>' in ada.get(path).text, path
 
 
 def test_a_new_session_is_starting_and_asks_for_nothing(ada: Client, world: World) -> None:

@@ -1,0 +1,44 @@
+"""A session's page claims nothing that nobody can know."""
+
+from __future__ import annotations
+
+import re
+
+from django.test import Client
+
+from executors_app.models import ExecutorRunning
+from sessions_app.models import Supervisor, TaskSession
+from tests.pages.test_session_page import page
+from tests.pages.world import World, path_of
+
+SILENCE = "Nothing has been said yet"
+
+
+def test_silence_is_told_only_where_nothing_was_asked(ada: Client, world: World) -> None:
+    assert SILENCE in page(ada, world.session(prompt=""))
+    queued = world.session()
+    assert SILENCE not in page(ada, queued), "its first prompt stands in the queue"
+    parts = ada.get(f"{path_of(queued)}live/").json()["parts"]
+    assert SILENCE not in parts["ledger"]
+    assert SILENCE not in page(ada, world.running_session())
+
+
+def pills(html: str) -> list[str]:
+    strip = html[html.index('<dl class="strip"') : html.index("</dl>")]
+    return re.findall(r'<span class="pill \w+">([^<]+)</span>', strip)[:3]
+
+
+def test_pills_do_not_claim_what_nobody_can_know(ada: Client, world: World) -> None:
+    session = world.running_session()
+    assert pills(page(ada, session)) == ["Working", "Ready", "Running"]
+    TaskSession.objects.update(state="ERROR", error_code="unreachable")
+    ExecutorRunning.objects.update(status="error", error_code="unreachable")
+    assert pills(page(ada, session)) == ["Unknown"] * 3
+    for path in ("/", f"/tasks/{session.task_id}/"):
+        assert '<span class="pill ask">Unknown</span>' in ada.get(path).text
+    TaskSession.objects.update(state="RUNNING", error_code="")
+    ExecutorRunning.objects.update(status="ready", error_code="")
+    Supervisor.objects.all().delete()
+    assert pills(page(ada, session)) == ["Reconnecting"] * 3
+    for path in ("/", f"/tasks/{session.task_id}/", "/executors/"):
+        assert '<span class="pill busy">Reconnecting</span>' in ada.get(path).text, path
