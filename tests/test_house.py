@@ -30,6 +30,7 @@ SHARED_WITH_AGENTCTL = {
     *("protocol", "identity", "control_group", "child_environment", "journal_files", "recovery_ref"),
     "commit_lines",  # what git tells of commits, here and in a workspace
     "two_users",  # the number that is agentctl's own
+    "unix_socket",  # how the other end of a local socket is proven, the same from both sides
     "places",  # how executions are made and found on a machine, which agentctl host does on another one
 }
 """The modules of agentctl that the control plane may import."""

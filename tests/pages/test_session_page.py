@@ -396,18 +396,3 @@ def test_a_new_session_is_starting_and_asks_for_nothing(ada: Client, world: Worl
     assert "The agent is starting." in html
     assert "Resume session" not in html
     assert first_prompt(TaskSession.objects.get()).text in html
-
-
-def test_page_tells_that_work_has_not_been_transferred(ada: Client, world: World) -> None:
-    session = world.session()
-    assert "not yet transferred" not in page(ada, session)
-    ExecutorRunning.objects.update(
-        runtime="remote_docker",
-        snapshot_announced="c",
-        snapshot_due_since=timezone.now(),
-        snapshot_error_code="runtime_unavailable",
-        snapshot_error="The <engine> does not answer.",
-    )
-    shown = page(ada, session)
-    assert "Latest snapshot not yet transferred" in shown
-    assert "Last error: The &lt;engine&gt; does not answer." in shown

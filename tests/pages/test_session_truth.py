@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from django.test import Client
+from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Supervisor, TaskSession
@@ -42,3 +43,18 @@ def test_pills_do_not_claim_what_nobody_can_know(ada: Client, world: World) -> N
     assert pills(page(ada, session)) == ["Reconnecting"] * 3
     for path in ("/", f"/tasks/{session.task_id}/", "/executors/"):
         assert '<span class="pill busy">Reconnecting</span>' in ada.get(path).text, path
+
+
+def test_page_tells_that_work_has_not_been_transferred(ada: Client, world: World) -> None:
+    session = world.session()
+    assert "not yet transferred" not in page(ada, session)
+    ExecutorRunning.objects.update(
+        runtime="remote_docker",
+        snapshot_announced="c",
+        snapshot_due_since=timezone.now(),
+        snapshot_error_code="runtime_unavailable",
+        snapshot_error="The <engine> does not answer.",
+    )
+    shown = page(ada, session)
+    assert "Latest snapshot not yet transferred" in shown
+    assert "Last error: The &lt;engine&gt; does not answer." in shown
