@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import hypothesis
 import pytest
 from django.db import connection
@@ -16,3 +19,11 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
     """A test may hold its transaction for long on a busy machine; no request and no supervisor does."""
     if connection.vendor == "postgresql":
         connection.settings_dict["OPTIONS"]["options"] += " -c idle_in_transaction_session_timeout=120000"
+
+
+@pytest.fixture(autouse=True)
+def usual_umask() -> Iterator[None]:
+    """What is imported or called makes this process private (``private_files``); tests write as people do."""
+    os.umask(0o022)
+    yield
+    os.umask(0o022)

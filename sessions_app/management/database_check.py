@@ -15,7 +15,7 @@ COULD_NOT_RUN: Final = 2
 
 def check_database() -> None:
     """Refuse (CommandError, code 2) a database that cannot be reached or lacks migrations, touching nothing."""
-    if connection.vendor == "sqlite" and not Path(connection.settings_dict["NAME"]).exists():
+    if connection.vendor == "sqlite" and not _has_content(Path(connection.settings_dict["NAME"])):
         raise CommandError("there is no database yet; run manage.py migrate", returncode=COULD_NOT_RUN)
     try:
         executor = MigrationExecutor(connection)
@@ -27,3 +27,11 @@ def check_database() -> None:
         raise CommandError(
             f"the database lacks {len(missing)} migrations; run manage.py migrate", returncode=COULD_NOT_RUN
         )
+
+
+def _has_content(path: Path) -> bool:
+    """Whether a file is there and was written to: an empty one is made at every start, so that nobody else can."""
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False

@@ -11,9 +11,12 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.db import transaction
 
-from executors_app.agentctl.places.git import commit_of, git
+from executors_app.agentctl.places.git import git
 from executors_app.models import AgentProfile, Executor
+from executors_app.repositories.team import TeamRepository
+from sessions_app.management.private_files import MASK
 from sessions_app.models import LoginLink, Repository, Task
+from sessions_app.services.catalogue import checked_out
 from sessions_app.services.first_steps import DEMO_TASK
 from sessions_app.services.workflows import save_workflow
 
@@ -94,13 +97,14 @@ def _make_repository(directory: Path) -> str:
     """A git repository with a first commit; its branch."""
     directory.mkdir(parents=True, exist_ok=True)
     if not (directory / ".git").exists():
-        git(directory, "init", "--quiet", "--initial-branch=main")
-    if commit_of(directory, "HEAD") is None:
+        git(directory, "init", "--quiet", "--initial-branch=main", umask=MASK)
+    if TeamRepository.open(directory).commit_of("HEAD") is None:
+        # No agent has worked here yet, so no configuration but ours can steer this git.
         (directory / "README.md").write_text(_README)
         author = ("-c", "user.name=Kandev", "-c", "user.email=demo@kandev.invalid")
-        git(directory, "add", "README.md")
-        git(directory, *author, "commit", "--quiet", "--no-gpg-sign", "--message=First commit")
-    return git(directory, "branch", "--show-current") or "main"
+        git(directory, "add", "README.md", umask=MASK)
+        git(directory, *author, "commit", "--quiet", "--no-gpg-sign", "--message=First commit", umask=MASK)
+    return checked_out(directory) or "main"
 
 
 def _make_agent() -> None:

@@ -14,12 +14,12 @@ from django.conf import settings
 from django.db.models import Case, CharField, Exists, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
-from executors_app.agentctl.places.git import GitFailed, common_directory, git
 from executors_app.agents import AgentType
 from executors_app.domain import ExecutorStatus, Observed
 from executors_app.errors import RepositoryUnusable, RuntimeUnavailable
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import runtime
+from executors_app.repositories.team import TeamRepository
 from sessions_app.domain.states import WorkState
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.models.scoping import teams_of
@@ -111,7 +111,7 @@ def usable_repository(given: str) -> Path:
         roots = [Path(root).resolve() for root in settings.KANDEV_REPOSITORY_ROOTS]
         if roots and not any(path.is_relative_to(root) for root in roots):
             raise Invalid("The path lies in none of the folders that KANDEV_REPOSITORY_ROOTS allows.", field="path")
-        common_directory(path)
+        TeamRepository.open(path)
     except RepositoryUnusable as error:
         raise Invalid(error.message, field="path") from error
     except (OSError, RuntimeError, ValueError) as error:
@@ -121,10 +121,8 @@ def usable_repository(given: str) -> Path:
 
 def checked_out(path: Path) -> str:
     """The branch that is checked out in a repository, or the empty text."""
-    try:
-        return git(path, "symbolic-ref", "--quiet", "--short", "HEAD")
-    except GitFailed:
-        return ""  # a detached HEAD is no branch
+    head = TeamRepository.open(path).head()
+    return head.removeprefix("refs/heads/") if head.startswith("refs/heads/") else ""
 
 
 def probe(executor: Executor, user: Any) -> dict[str, Any]:

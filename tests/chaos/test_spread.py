@@ -35,6 +35,7 @@ GROUPS = {
         (
             *("honest", "hangs_at_load", "floods", "slow_start", "forgets", "lies_about_load", "stderr_flood"),
             *("hangs_at_initialize", "garbage", "relaunches_itself", "big_line", "no_load"),
+            *("loads_without_replay", "refuses_turns", "says_nothing", "asks_by_id"),
         ),
     ),
     "recover_sessions": (

@@ -135,7 +135,7 @@ async def test_a_start_that_died_half_way_is_gone_on_with(place: FarPlace, spec:
     with place.client() as client:
         for name in place.volumes_of(spec):
             client.create_volume(name, labels={"kandev.managed": "true"})
-        helper = f"{name_of(spec.execution_id)}-workspace"
+        helper = f"{name_of(spec.execution_id)}-volumes"
         client.create_container("kandev-agentctl:test", name=helper)
     launched = await place.runtime.launch(spec)
     assert (seen(place, launched) / "README").read_text() == "hello\n"

@@ -44,12 +44,14 @@ def git(
     hold: Sequence[int] = (),
     index: Path | None = None,
     stdin: bytes | IO[bytes] = b"",
+    umask: int = _UMASK,
 ) -> str:
     """Run git in ``directory`` and return its output without the last line end.
 
     ``timeout`` is in seconds. ``hold`` are file descriptors (locks) that git keeps open as long as it lives, so that
     a lock outlasts a caller that dies first. ``index`` replaces the repository's own index. ``stdin`` is data, or a
-    file that git reads from its current position. Raises GitFailed with git's own message.
+    file that git reads from its current position. ``umask`` is of the files that git makes. Raises GitFailed with
+    git's own message.
     """
     argv = [_executable(), "-C", str(directory), *GUARDS, *arguments]
     more = _ceiling(directory)
@@ -63,7 +65,7 @@ def git(
             timeout=timeout,
             check=False,
             pass_fds=tuple(hold),
-            umask=_UMASK,
+            umask=umask,
             **({"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}),
             **two_users.of_children(),
         )

@@ -10,7 +10,6 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.management.base import CommandError
 
-from executors_app.agentctl.places.git import GitFailed, git
 from executors_app.models import AgentProfile, Executor
 from sessions_app.management.database_check import COULD_NOT_RUN
 from sessions_app.models import Repository
@@ -86,13 +85,12 @@ def user_of(name: str, team: Group) -> Any:
 def repository_at(team: Group, given: Path | None, file: Path) -> Repository | None:
     """The team's repository at ``--cwd``, opened to it if need be; without one that of the file, if the team has it."""
     place = given if given is not None else file.resolve().parent
-    try:
-        path = git(place, "rev-parse", "--show-toplevel")
-    except (GitFailed, OSError) as error:
+    path = next((one for one in (place, *place.parents) if (one / ".git").exists()), None)
+    if path is None:
         if given is not None:
-            raise refuse(f"{given} lies in no git repository") from error
+            raise refuse(f"{given} lies in no git repository")
         return None
-    found = Repository.objects.filter(team=team, path=path).first()
+    found = Repository.objects.filter(team=team, path=str(path)).first()
     if found is not None or given is None:
         return found
     try:
