@@ -110,7 +110,7 @@ def test_without_a_script_the_key_has_a_page_of_its_own(visit: Any, world: World
 def test_a_database_that_is_busy_is_said_and_the_text_stays(
     visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def busy(*args: Any) -> None:
+    def busy(*args: Any, **kwargs: Any) -> None:
         raise OperationalError("database is locked")
 
     session = world.running_session()
