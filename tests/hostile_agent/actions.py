@@ -1,0 +1,196 @@
+"""Every action of the control plane on a session, whatever was done to it; a refusal is an answer too."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from django.utils import timezone
+
+from executors_app import kept_work, left_refs, workspace_store
+from executors_app.containers.names import name_of
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec
+from executors_app.errors import ExecutorError
+from sessions_app.models import Leftover
+from sessions_app.services.maintenance.files import journals
+from sessions_app.services.maintenance.refs import recovery_refs
+from sessions_app.services.maintenance.work import Work
+from tests.docker.place import DockerPlace
+from tests.executors.places import client_of, known, look, row_of, spec_for
+from tests.hostile_agent.world import World
+
+_WITHIN = 60.0
+
+
+@dataclass
+class Victim:
+    """A session whose agent is hostile."""
+
+    world: World
+    place: DockerPlace
+    spec: LaunchSpec
+    launched: Launched
+    refusals: list[str] = field(default_factory=list)
+    """What was refused, and why."""
+
+    @classmethod
+    async def begin(cls, world: World) -> Victim:
+        """Launched, with a commit and a snapshot that have arrived."""
+        spec = spec_for(world.place)
+        found = cls(world, world.place, spec, await world.place.runtime.launch(spec))
+        await found.client.write_file("work", b"work\n")
+        await found.client.commit({"message": "Work", "author_name": "A", "author_email": "a@example.org"})
+        await found.client.snapshot()
+        await found.place.runtime.push_work(found.row)
+        return found
+
+    @property
+    def client(self) -> Any:
+        """Of its agentctl."""
+        return client_of(self.spec, self.launched)
+
+    @property
+    def row(self) -> ExecutionFacts:
+        """As the database has it."""
+        return row_of(self.place, self.spec, self.launched)
+
+    @property
+    def directory(self) -> Path:
+        """The workspace."""
+        return self.place.directory_of(self.spec.session_id)
+
+    async def attempt(self, action: Awaitable[Any]) -> bool:
+        """Carry it out; what it answers, or the reason of its refusal, is what people would see."""
+        try:
+            async with asyncio.timeout(_WITHIN):
+                self.world.say(await action)
+        except ExecutorError as error:
+            self.refusals.append(f"{type(error).__name__}: {error.message}")
+            self.world.say(f"{error.message} {error.details}")
+            return False
+        return True
+
+    async def look_alive(self) -> None:
+        """All that is asked of a live agentctl."""
+        client = self.client
+        await self.attempt(client.status())
+        await self.attempt(client.snapshot())
+        for what in ("status", "diff", "log"):
+            await self.attempt(client.git(what))
+        await self.attempt(client.list_files())
+        for name in ("token", "secret", "secret_key", "link", "work", "environ", "theirs", "journal/epoch"):
+            await self.attempt(client.read_file(name))
+        for name in ("planted", "token", "ready.json"):
+            await self.attempt(client.write_file(name, b"planted\n", "*"))
+            await self.attempt(client.write_file(name, b"planted\n"))
+        await self.attempt(client.commit({"message": "Commit", "author_name": "A", "author_email": "a@example.org"}))
+        await self.attempt(client.restore_snapshot())
+        await self.attempt(client.make_workspace())
+        await self.attempt(self.place.runtime.push_work(self.row))
+
+    async def look_dead(self) -> None:
+        """All that is done where no agentctl answers."""
+        with suppress(Exception):  # it may have ended by itself
+            self.place.kill(self.spec)
+        row = self.row
+        await self.attempt(look(self.place, row))
+        await self.attempt(asyncio.to_thread(self.place.runtime.left_journal, row, 0, ""))
+        await self.attempt(asyncio.to_thread(self.place.runtime.resume_token, row))
+        await self.attempt(self.place.runtime.push_work(row))
+        await asyncio.to_thread(self.read_kept)
+
+    def read_kept(self) -> None:
+        """What pages show of a session that does not run."""
+        try:
+            kept = kept_work.find(self.place.repository, self.spec.session_id, self.launched.worktree_branch)
+        except ExecutorError as error:
+            self.world.say(error.message)
+            return
+        self.world.say([kept_work.status(kept), kept_work.diff(kept), kept_work.log(kept, 50, 0)])
+        listed = kept_work.list_directory(kept, "")
+        for entry in listed["entries"]:
+            with suppress(ExecutorError):
+                self.world.say(kept_work.read_content(kept, entry["name"]))
+
+    async def start_again(self) -> bool:
+        """The next start, as the row knows the session."""
+        before = self.launched
+        spec = known(self.spec, before)
+
+        async def launch() -> str:
+            self.launched = await self.place.runtime.launch(spec)
+            return self.launched.worktree_path
+
+        started = await self.attempt(launch())
+        if started:
+            self.inspect_mounts()
+        return started
+
+    def inspect_mounts(self) -> None:
+        """Nothing is mounted but what a first start mounts."""
+        if self.place.runtime.name != "local_docker":
+            return
+        data = self.world.data
+        allowed = {self.directory, data / "agentctl" / self.spec.execution_id, self.world.home_of(self.spec)}
+        store = workspace_store.store_of(self.place.repository)
+        for mount in self.place.inspect(self.spec)["Mounts"]:
+            source = Path(mount["Source"])
+            assert source.resolve() == source
+            assert source in ({store} if not mount["RW"] else allowed), f"{source} is mounted"
+
+    def run(self, script: str, *arguments: str) -> tuple[int, str]:
+        """As the agent, in the container."""
+        assert self.world.other
+        values = {
+            "W": self.launched.worktree_path,
+            "R": "/workspace/repository.git",
+            "RECORD": f"/workspace/repository.git/worktrees/{self.spec.session_id}",
+            "OWN": self.spec.session_id,
+            "BRANCH": self.launched.worktree_branch,
+            "HOST": str(self.world.host),
+            "DATA": str(self.world.data),
+            "TEAM": str(self.place.repository),
+            "OTHER": self.world.other_session,
+            "THEIRS": self.world.other[1].worktree_branch,
+            "STATE": "/var/lib/agentctl/state",
+            "SECRET_COMMIT": self.world.secret_commit,
+        }
+        words = " ".join(f"{name}='{value}'" for name, value in values.items())
+        return self.place.run(self.spec, "sh", "-c", f"{words}; cd $W 2>/dev/null; {script}", "sh", *arguments)
+
+    def lose_tree(self) -> None:
+        """The work tree is deleted, and nothing else."""
+        shutil.rmtree(self.directory / "worktrees", ignore_errors=True)
+
+    async def remove_orphans(self) -> None:
+        """As if no row knew the session's container."""
+        assert self.world.other
+        configs = [dict(self.spec.config)]
+        for orphan in await self.place.runtime.orphans({self.world.other[0].execution_id}, configs):
+            self.world.say(orphan)
+            assert orphan.execution_id == self.spec.execution_id
+            await self.attempt(self.place.runtime.remove_orphan(orphan, configs))
+        with self.place.client() as client:
+            left = {name for one in client.containers(all=True) for name in one["Names"]}
+        assert f"/{name_of(self.world.other[0].execution_id)}" in left
+
+    def delete(self) -> None:
+        """The session is deleted, and maintenance comes by a month later; needs a database."""
+        left_refs.adds_nothing(self.place.repository, self.spec.session_id, self.launched.worktree_branch)
+        Leftover.objects.create(
+            session_id=self.spec.session_id,
+            executions=[self.spec.execution_id],
+            repository_path=str(self.place.repository),
+            deleted_at=timezone.now() - timedelta(days=400),
+        )
+        for chore in (recovery_refs, journals):
+            work = Work(chore.__name__)
+            chore(work)
+            self.world.say(work.said)
+            assert not work.failed, work.said

@@ -1,0 +1,127 @@
+"""What a hostile agent does in its container: shell scripts, run as the agent, by name.
+
+``$W`` is the work tree, ``$R`` its repository, ``$RECORD`` the work tree's record, ``$HOST`` a directory of the host
+with a repository and a secret, ``$STATE`` agentctl's own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.repositories import attacks
+from tests.repositories.attacks import Trap
+
+LAY_TRAP = """mkdir -p /home/agent/trap/outside && cat > /home/agent/trap/script <<'END'
+#!/bin/sh
+{ echo "$0 $*"; grep -E '^(Uid|Gid|Groups):' /proc/self/status; cat /var/lib/agentctl/state/token; } \
+>> /home/agent/trap/canary 2>&1
+cat
+END
+chmod 755 /home/agent/trap/script"""
+
+CONFIGURE = 'printf "%s" "$1" >> $R/config; printf "%s" "$1" > $RECORD/config.worktree; '
+CONFIGURE += 'printf "%s" "$1" > /home/agent/.gitconfig; git -C $R config extensions.worktreeConfig true; true'
+
+MILD: dict[str, str] = {
+    "hooks": """for name in pre-commit post-commit post-checkout reference-transaction post-index-change pre-auto-gc \
+fsmonitor-watchman prepare-commit-msg commit-msg post-rewrite pre-receive update post-update push-to-checkout; do
+mkdir -p $R/hooks $RECORD/hooks; cp $1 $R/hooks/$name; cp $1 $RECORD/hooks/$name; done""",
+    "attributes with drivers": "mkdir -p $R/info; echo '* filter=x diff=x merge=x ident' > $R/info/attributes; "
+    "echo '* filter=x diff=x export-subst' > $W/.gitattributes; "
+    "for key in filter.x.clean filter.x.smudge filter.x.process diff.x.textconv diff.x.command merge.x.driver; do "
+    "git -C $R config $key $1; done",
+    "alternates to host directories": "printf '%s\\n' $HOST/.git/objects $TEAM/.git/objects $DATA / $STATE "
+    ">> $R/objects/info/alternates; echo ext::$1 > $R/objects/info/http-alternates",
+    "grafts": "mkdir -p $R/info; git -C $R rev-parse HEAD > $R/info/grafts",
+    "replaced commits": "git replace HEAD $(git commit-tree HEAD^{tree} -m Evil)",
+    "a false commit graph": "echo CGPH > $R/objects/info/commit-graph; echo MIDX > $R/objects/pack/multi-pack-index",
+    "refs of other sessions": "git update-ref refs/kandev/recovery/$OTHER HEAD; git update-ref refs/heads/$THEIRS HEAD;"
+    " git update-ref refs/kandev/kept/$OTHER/0123456789ab HEAD; git update-ref refs/heads/main HEAD",
+    "two thousand refs": "at=$(git rev-parse HEAD); for i in $(seq 2000); do "
+    "printf 'create refs/kandev/kept/%s/%012x %s\\n' $OWN $i $at; done | git update-ref --stdin",
+    "links to the host in the tree": "ln -s $DATA/secret_key $W/secret_key; ln -s $HOST/secret $W/secret; "
+    "ln -s $STATE/token $W/token; ln -s $HOST $W/link; ln -s /proc/1/environ $W/environ; ln -s / $W/root",
+    "a pipe and a socket in the tree": 'mkfifo $W/pipe; python3 -c "import socket; '
+    "socket.socket(socket.AF_UNIX).bind('$W/socket')\"",
+    "hostile names in a tree": "blob=$(echo evil | git hash-object -w --stdin); "
+    "inner=$(printf '100755 blob %s\\tpost-checkout\\n' $blob | git mktree); "
+    "hooks=$(printf '040000 tree %s\\thooks\\n' $inner | git mktree); "
+    "tree=$(printf '040000 tree %s\\t.git\\n040000 tree %s\\t..\\n' $hooks $hooks | git mktree --missing); "
+    "git update-ref refs/kandev/kept/$OWN/aaaaaaaaaaaa $(git commit-tree $tree -p HEAD -m Names)",
+    "a submodule with commands": "printf '[submodule \"x\"]\\n\\tpath = x\\n\\turl = ext::%s\\n\\tupdate = !%s\\n' "
+    "$1 $1 > $W/.gitmodules",
+    "stale locks": "touch $R/HEAD.lock $R/packed-refs.lock $RECORD/index.lock",
+}
+"""After these git can still be used, so they are done together."""
+
+BROKEN: dict[str, str] = {
+    "the repository is a link to the team's": "rm -rf $R; ln -s $TEAM/.git $R",
+    "the repository is a link to the host": "rm -rf $R; ln -s $HOST/.git $R",
+    "the repository is a pipe": "rm -rf $R; mkfifo $R",
+    "the tree is a link to agentctl's state": "rm -rf $W; ln -s $STATE $W",
+    "the tree is a link to a process": "rm -rf $W; ln -s /proc/1 $W",
+    "the trees are a link to the state's folder": "rm -rf /workspace/worktrees; ln -s /var/lib/agentctl $W/.. ; "
+    "ln -s /var/lib/agentctl /workspace/worktrees",
+    "the tree is a link to the host": "rm -rf $W; ln -s $HOST $W",
+    "the pointer leads to the state": "echo gitdir: $STATE > $W/.git",
+    "the pointer leads to the host": "echo gitdir: $HOST/.git > $W/.git",
+    "the pointer is a link": "ln -sf $HOST/.git $W/.git",
+    "the pointer is a pipe": "rm $W/.git; mkfifo $W/.git",
+    "the index is agentctl's token": "ln -sf $STATE/token $RECORD/index",
+    "the index is garbage": "head -c 100000 /dev/urandom > $RECORD/index",
+    "the index has no end": "ln -sf /dev/zero $RECORD/index",
+    "HEAD is a link": "ln -sf $STATE/token $R/HEAD; ln -sf $STATE/token $RECORD/HEAD",
+    "packed refs are a link": "ln -sf $HOST/secret $R/packed-refs",
+    "refs are a link": "rm -rf $R/refs; ln -s $TEAM/.git/refs $R/refs",
+    "snapshots are a link": "rm -rf $R/refs/kandev; ln -s $TEAM/.git/refs/heads $R/refs/kandev",
+    "a symbolic snapshot": "git symbolic-ref refs/kandev/recovery/$OWN refs/heads/main",
+    "objects are a link": "rm -rf $R/objects; ln -s $HOST/.git/objects $R/objects",
+    "another common directory": "echo $TEAM/.git > $RECORD/commondir; echo $HOST/.git > $R/commondir",
+    "a record that leads elsewhere": "echo $HOST/.git > $RECORD/gitdir; printf initializing > $RECORD/locked",
+    "something to take over": "mkdir -p /workspace/converted/record /workspace/converted/tree; "
+    "ln -s $STATE/token /workspace/converted/record/index; ln -s $HOST /workspace/converted/tree/link",
+    "nothing is left": "rm -rf /workspace/repository.git /workspace/worktrees",
+    "a shallow file": "git rev-parse HEAD > $R/shallow",
+    "the copy of the index is a link": "for place in /tmp/agentctl-*; do rm -rf $place; ln -s $STATE $place; done",
+}
+"""After each of these little works any more, so they are done one after the other."""
+
+
+@cache
+def settings_text(root: Path, form: str) -> str:
+    """Every setting that git knows with a value of one form, but for those with which git would do nothing at all."""
+    trap = Trap(root)
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
+        pieces = attacks.configuration(trap, form).split("\n[")
+        pieces = [pieces[0], *(f"[{piece}" for piece in pieces[1:])]
+        return "".join(f"{piece.rstrip()}\n" for piece in _accepted(folder, pieces))
+
+
+def _accepted(folder: Path, pieces: list[str]) -> list[str]:
+    """Those with which git still answers, found by halving."""
+    if not pieces or _works(folder, pieces):
+        return pieces
+    if len(pieces) == 1:
+        return []
+    half = len(pieces) // 2
+    return [*_accepted(folder, pieces[:half]), *_accepted(folder, pieces[half:])]
+
+
+def _works(folder: Path, pieces: list[str]) -> bool:
+    (folder / "settings").write_text("\n".join(pieces))
+    config = folder / ".git/config"
+    original = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
+    config.write_text(original + "\n".join(pieces) + "\n")
+    words = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+    try:
+        return not any(
+            subprocess.run([*words, *call], capture_output=True, check=False, timeout=10).returncode
+            for call in (["status"], ["for-each-ref"], ["hash-object", "--stdin"], ["config", "--list"])
+        )
+    finally:
+        config.write_text(original)

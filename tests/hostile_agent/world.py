@@ -1,0 +1,157 @@
+"""What surrounds a hostile session, and the proof that nothing of it was read, changed or run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from executors_app import workspace_store
+from executors_app.agentctl.two_users import AGENTCTL
+from executors_app.domain import Launched, LaunchSpec
+from tests.docker.place import DockerPlace
+from tests.executors.places import client_of, row_of, seen, spec_for
+from tests.executors.repositories import commit, run_git
+from tests.repositories.attacks import Trap
+
+SECRET = "canary-of-the-host-0f6d2c"
+OTHERS = "canary-of-another-session-91ab77"
+STATE = "/var/lib/agentctl/state"
+INSIDE = Trap(Path("/home/agent/trap"))
+"""The same trap in the sandbox: there it may run, but only as the agent."""
+
+
+class World:
+    """A host with secrets, the repository of a team, and a session beside the hostile one."""
+
+    def __init__(self, place: DockerPlace, root: Path, data: Path):
+        self.place, self.root, self.data = place, root, data
+        self.trap = Trap(root / "trap").lay()
+        self.trap.script.write_text(
+            f"#!/bin/sh\n{{ echo \"$0 $*\"; tr '\\0' ' ' < /proc/$PPID/cmdline; }} >> '{self.trap.canary}'\ncat\n"
+        )
+        self.host = self.trap.outside
+        run_git(self.host, "init", "--quiet")
+        self.secret_commit = commit(self.host, "secret", f"{SECRET}\n")
+        self.other: tuple[LaunchSpec, Launched] | None = None
+        self.answers: list[str] = []
+        """All that the control plane could show to people."""
+        self._before: dict[str, str] = {}
+
+    async def begin(self) -> None:
+        """Let another session have work, and write down what must stay."""
+        self.data.mkdir(exist_ok=True)
+        (self.data / "secret_key").write_text(f"{SECRET}\n")
+        spec = spec_for(self.place)
+        launched = await self.place.runtime.launch(spec)
+        (seen(self.place, launched) / "theirs").write_text(f"{OTHERS}\n")
+        await client_of(spec, launched).snapshot()
+        await self.place.runtime.push_work(row_of(self.place, spec, launched))
+        self.place.kill(spec)
+        self.other = (spec, launched)
+        self._before = self.protected()
+
+    @property
+    def other_session(self) -> str:
+        """The id of the session beside."""
+        assert self.other
+        return self.other[0].session_id
+
+    def protected(self) -> dict[str, str]:
+        """Checksums of everything but what is the hostile session's own."""
+        assert self.other
+        theirs = workspace_store.archive_of(self.other_session).path
+        folders = [self.host, theirs, self.place.directory_of(self.other_session), self.data / "secret_key"]
+        if self.place.runtime.name == "local_docker":
+            folders += [self.data / "agentctl" / self.other[0].execution_id]
+            folders += [self.data / "agent_homes" / self.other_session]
+        found = {str(path): _checksum(path) for folder in folders for path in _below(folder)}
+        common = self.place.repository / ".git"
+        for path in _below(self.place.repository):
+            parts = path.relative_to(self.place.repository).parts
+            if parts[:2] not in {(".git", "refs"), (".git", "objects")} and parts[:2] != (".git", "packed-refs"):
+                found[str(path)] = _checksum(path)
+        return found | {f"ref {line}": "" for line in run_git(common, "show-ref").splitlines()}
+
+    def inspect(self, spec: LaunchSpec, launched: Launched) -> None:
+        """Fail where anything beside the session changed, ran, or became known to it."""
+        assert not self.trap.canary.exists(), f"a command ran on the host: {self.trap.canary.read_text()}"
+        own = {launched.worktree_branch, f"refs/kandev/recovery/{spec.session_id}"}
+        after = self.protected()
+        gone = sorted(set(self._before) - set(after))
+        changed = sorted(name for name, sum_ in self._before.items() if name in after and after[name] != sum_)
+        new = [name for name in after if name not in self._before and not self._is_own(name, spec, own)]
+        assert (gone, changed, new) == ([], [], [])
+        self._inspect_what_the_agent_has(spec)
+        for answer in self.answers:
+            assert SECRET not in answer, answer[:2000]
+            assert OTHERS not in answer, answer[:2000]
+        self._inspect_archive(spec)
+
+    def _is_own(self, name: str, spec: LaunchSpec, own: set[str]) -> bool:
+        kept = f"refs/kandev/kept/{spec.session_id}/"
+        return name.startswith("ref ") and (any(name.endswith(one) for one in own) or kept in name)
+
+    def _inspect_what_the_agent_has(self, spec: LaunchSpec) -> None:
+        token = self.token(spec)
+        for path in _below(self.place.directory_of(spec.session_id)):
+            self._inspect_text(path, token)
+        for path in _below(self.home_of(spec)):
+            self._inspect_text(path, token)
+            if path.name == "canary":
+                ran = path.read_text()
+                assert str(AGENTCTL) not in ran, f"a command ran with agentctl's rights: {ran}"
+
+    def _inspect_text(self, path: Path, token: str) -> None:
+        if stat.S_ISREG(path.lstat().st_mode):
+            text = path.read_bytes()
+            for secret in (SECRET, OTHERS, token):
+                assert not secret or secret.encode() not in text, path
+
+    def _inspect_archive(self, spec: LaunchSpec) -> None:
+        archive = workspace_store.archive_of(spec.session_id)
+        if archive.exists():
+            listed = archive.git.run("cat-file", "--batch-all-objects", "--batch", "--buffer", limit=1 << 30)
+            assert SECRET.encode() not in listed
+            assert OTHERS.encode() not in listed
+            assert all(spec.session_id in ref or ref.startswith("refs/heads/kandev/") for ref in archive.tips())
+
+    def token(self, spec: LaunchSpec) -> str:
+        """What agentctl takes as bearer now; agents must not learn it."""
+        if self.place.runtime.name == "local_docker":
+            path = self.data / "agentctl" / spec.execution_id / "token"
+            return path.read_text() if path.exists() else ""
+        return ""
+
+    def home_of(self, spec: LaunchSpec) -> Path:
+        """The agent's home, as this machine sees it."""
+        if self.place.runtime.name == "local_docker":
+            return self.data / "agent_homes" / spec.session_id
+        volume: Any = getattr(self.place.engine, "volume")  # noqa: B009 - the far engine's
+        found: Path = volume(f"kandev-home-{spec.session_id}")
+        return found
+
+    def say(self, answer: Any) -> None:
+        """Note what somebody was told."""
+        self.answers.append(str(answer))
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """The path and all below it; links are not followed."""
+    yield path
+    if stat.S_ISDIR(path.lstat().st_mode):
+        for folder, folders, files in os.walk(path):
+            for name in [*folders, *files]:
+                yield Path(folder) / name
+
+
+def _checksum(path: Path) -> str:
+    about = path.lstat()
+    if stat.S_ISLNK(about.st_mode):
+        return f"-> {path.readlink()}"
+    if stat.S_ISREG(about.st_mode):
+        return f"{about.st_mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return f"{about.st_mode:o}"
