@@ -12,10 +12,11 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from executors_app import workspace_store
 from executors_app.agentctl.places.workspace_root import CONVERTED
 from executors_app.containers import mounts, names
 from executors_app.containers.engine import Engine
-from executors_app.domain import LaunchSpec
+from executors_app.domain import ExecutionFacts, LaunchSpec
 from executors_app.errors import LaunchFailed
 from executors_app.plain_files import copy_plain, is_plain_directory
 from executors_app.repositories.team import TeamRepository
@@ -49,24 +50,43 @@ def convert(engine: Engine, spec: LaunchSpec, into: Path) -> bool:
     shutil.rmtree(draft, ignore_errors=True)
     left = draft / CONVERTED
     copy_plain(worktree, left / "tree", leave_out=(".git",))
-    record = _record_of(spec)
-    if is_plain_directory(record):
+    record = _record(Path(spec.repository_path), spec.worktree_owner)
+    if is_plain_directory(record.parent) and is_plain_directory(record):
         copy_plain(record, left / "record", leave_out=_OF_THE_REPOSITORY)
+    # From here on the old place may be removed, once a snapshot that was taken in the new one has arrived.
+    _mark(worktree).write_text(_newest(spec.worktree_owner))
     draft.rename(into)
     log.info("session %s: its workspace was copied to %s", spec.session_id, into)
     return True
 
 
-def remove(worktree: Path, repository: Path, owner_id: str) -> None:
-    """Remove the old place of a converted workspace, and its record in the team's repository. Raises OSError."""
-    record = _record(repository, owner_id)
-    for path in (worktree, record):
-        if is_plain_directory(path):
+def remove_converted(one: ExecutionFacts) -> bool:
+    """Remove the old place of a workspace whose new one has sent a snapshot; False where there is nothing to remove.
+
+    Its record goes first: as long as that is there, the branch counts as checked out and is not published.
+    Blocks. Raises RepositoryUnusable, OSError.
+    """
+    worktree, owner = Path(one.worktree_path), one.worktree_id or one.session_id
+    try:
+        known = _mark(worktree).read_text()
+    except FileNotFoundError:
+        return False
+    if _newest(owner) in ("", known):
+        return False
+    for path in (_record(Path(one.repository_path), owner), worktree):
+        if is_plain_directory(path.parent) and is_plain_directory(path):
             shutil.rmtree(path)
+    _mark(worktree).unlink()
+    return True
 
 
-def _record_of(spec: LaunchSpec) -> Path:
-    return _record(Path(spec.repository_path), spec.worktree_owner)
+def _mark(worktree: Path) -> Path:
+    """Beside a converted work tree: the newest snapshot of that time."""
+    return worktree.with_name(f".{worktree.name}.converted")
+
+
+def _newest(owner_id: str) -> str:
+    return workspace_store.newest_snapshot(owner_id) or ""
 
 
 def _record(repository: Path, owner_id: str) -> Path:

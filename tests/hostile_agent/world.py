@@ -54,6 +54,10 @@ class World:
         self.other = (spec, launched)
         self._before = self.protected()
 
+    def begin_again(self) -> None:
+        """What was changed until now was the test's own doing."""
+        self._before = self.protected()
+
     @property
     def other_session(self) -> str:
         """The id of the session beside."""

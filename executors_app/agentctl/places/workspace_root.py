@@ -161,9 +161,25 @@ def _take_over(left: Path, repository: Path, worktree: Worktree) -> None:
     if not (record / "index").exists():
         git(worktree.path, "read-tree", "HEAD")
     _move_all(left / "tree", worktree.path)
+    with contextlib.suppress(GitFailed):
+        _stage_again(worktree.path)
     with contextlib.suppress(GitFailed):  # an index that cannot be read is the agent's to repair
         git(worktree.path, "update-index", "-q", "--refresh", timeout=_TIMEOUT)
     shutil.rmtree(left)
+
+
+def _stage_again(path: Path) -> None:
+    """Stage files whose staged contents are in no repository of ours; they were staged after the last snapshot."""
+    entries = [line.split("\t", 1) for line in git(path, "ls-files", "--stage", "-z").split("\0")[:-1]]
+    staged = {name: about.split(" ")[1] for about, name in entries if not about.startswith("160000")}
+    wanted = "".join(f"{blob}\n" for blob in staged.values())
+    told = git(path, "cat-file", "--batch-check", stdin=wanted.encode()).splitlines()
+    missing = {line.removesuffix(" missing") for line in told if line.endswith(" missing")}
+    names = b"".join(os.fsencode(name) + b"\0" for name, blob in staged.items() if blob in missing)
+    if names:
+        # Forgotten first: git would take a file for unchanged that has the time which the index tells.
+        git(path, "update-index", "--force-remove", "-z", "--stdin", stdin=names)
+        git(path, "update-index", "--add", "--remove", "-z", "--stdin", stdin=names, timeout=_TIMEOUT)
 
 
 def _move_all(source: Path, into: Path) -> None:

@@ -176,8 +176,10 @@ def _restore(repository: Path, record: Path, path: Path, held: int) -> None:
 def _present(path: Path) -> bool:
     """A complete worktree stands there; reads two small files and asks no git."""
     try:
+        if not (path / ".git").is_file():  # reading a pipe would wait for ever
+            return False
         pointer = (path / ".git").read_text()
-    except OSError:
+    except (OSError, ValueError):
         return False
     record = Path(pointer.removeprefix("gitdir:").strip())
     return (record / "HEAD").is_file() and not _half_made(record)
@@ -185,16 +187,16 @@ def _present(path: Path) -> bool:
 
 def _half_made(record: Path) -> bool:
     try:
-        return (record / "locked").read_text().strip() == _HALF_MADE
-    except OSError:
+        return (record / "locked").is_file() and (record / "locked").read_text().strip() == _HALF_MADE
+    except (OSError, ValueError):
         return False
 
 
 def _names_commit(record: Path, commit_of: Callable[[str], str | None]) -> bool:
     """The record's HEAD still names a commit that the repository has."""
     try:
-        head = (record / "HEAD").read_text().strip()
-    except OSError:
+        head = (record / "HEAD").read_text().strip() if (record / "HEAD").is_file() else ""
+    except (OSError, ValueError):
         return False
     return commit_of(head.removeprefix("ref:").strip()) is not None
 
@@ -209,8 +211,10 @@ def _record(common: Path, path: Path) -> Path | None:
         return None
     for name in names:
         try:
+            if not (records / name / "gitdir").is_file():
+                continue
             pointer = (records / name / "gitdir").read_text().strip()
-        except OSError:
+        except (OSError, ValueError):
             continue
         if Path(pointer) in (wanted, path / ".git"):
             return records / name
