@@ -15,7 +15,7 @@ from executors_app.agentctl.places.bulk_status import StatusTarget, observe_stat
 from executors_app.agentctl.places.launch_token import bearer_of
 from executors_app.agentctl.places.listeners import Listener
 from executors_app.agentctl.places.local_processes import recorded
-from executors_app.agentctl.places.workspace_root import LARGEST_BUNDLE
+from executors_app.agentctl.places.workspace_root import LARGEST_BUNDLE, refs_of
 from executors_app.agentctl.protocol import GENERATION_HEADER, Code, Job
 from executors_app.domain import LOCAL, ExecutionFacts
 from executors_app.errors import AgentctlRefused, JobsUnsupported, LaunchFailed, WorkspaceGone
@@ -172,7 +172,7 @@ class AgentctlClient:
         """
         body = {"known": list(known)}
         answer = await self._wire.download("/work", body, into, limit=LARGEST_BUNDLE, timeout=_MAKE_WITHIN)
-        return {str(ref): str(commit) for ref, commit in dict(answer["refs"]).items()}
+        return refs_of(answer)
 
     async def start_job(self, job_id: str, request: Mapping[str, Any]) -> Job:
         """Have a script run in the workspace, once: the same id again answers how far it has come.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import sys
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from pathlib import Path, PurePosixPath
@@ -90,11 +92,31 @@ def _copy_file(here: int, there: int, name: str) -> None:
         mode = stat.S_IMODE(about.st_mode) & 0o777
         target = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=there)
         opened.callback(os.close, target)
-        while os.sendfile(target, source, None, _CHUNK):
-            pass
+        _copy_data(source, target, about.st_size)
         os.fchmod(target, mode)
         # git takes a file for unchanged by its time.
         os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def _copy_data(source: int, target: int, size: int) -> None:
+    """Copy what a file has, not its holes: one that claims to have terabytes costs what it really takes."""
+    here = 0
+    while (here := _next_data(source, here)) < size:
+        end = min(os.lseek(source, here, os.SEEK_HOLE), size)
+        os.lseek(target, here, os.SEEK_SET)
+        while here < end and (sent := os.sendfile(target, source, here, min(_CHUNK, end - here))):
+            here += sent
+        here = end
+    os.ftruncate(target, size)
+
+
+def _next_data(file: int, here: int) -> int:
+    try:
+        return os.lseek(file, here, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # nothing but a hole is left
+            raise
+        return sys.maxsize
 
 
 def _read(file: int, limit: int) -> bytes:

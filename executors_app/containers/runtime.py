@@ -211,9 +211,10 @@ async def _read_work(site: Site, one: ExecutionFacts, known: Sequence[str], into
         helper = Helper(one.id, one.session_id, site.config, site.user, site.workspace_mounts(one))
         with alone(places_of(one.id)), helper.made(engine, "work", arguments) as name:
             answer = helper.run(engine, name)
-            if answer["packed"]:
+            refs = workspace_root.refs_of(answer)
+            if answer.get("packed"):
                 archives.fetch_file(engine, name, inside, into)
-        return {str(ref): str(commit) for ref, commit in answer["refs"].items()}
+        return refs
 
     return await asked(site.address, read)
 

@@ -137,9 +137,10 @@ async def push_work(api: Organisation, inside: Inside, one: ExecutionFacts) -> b
         marks = [word for commit in known for word in ("--known", commit)]
         options = ("--branch", inside.worktree.branch, "--into", sent)
         answer = await _in_workspace(api, inside, "bundle", *options, *marks)
-        if answer["packed"]:
+        refs = workspace_root.refs_of(answer)
+        if answer.get("packed"):
             into.write(await api.read(inside.name, sent))
-        return {str(ref): str(commit) for ref, commit in answer["refs"].items()}
+        return refs
 
     return await workspace_store.take_work(one, read)
 
@@ -154,9 +155,11 @@ async def _in_workspace(api: Organisation, inside: Inside, what: str, *more: str
         answer = orjson.loads(ran.output.splitlines()[-1])
     except (orjson.JSONDecodeError, IndexError) as error:
         raise LaunchFailed(f"The sprite could not make the workspace: {ran.errors}") from error
+    if not isinstance(answer, dict):
+        raise LaunchFailed("The sprite could not make the workspace: its answer is none.")
     if "error" in answer:
         raise workspace_root.error_of(answer)
-    return dict(answer)
+    return answer
 
 
 async def token_in(api: Organisation, inside: Inside) -> str:

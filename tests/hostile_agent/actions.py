@@ -14,6 +14,7 @@ from typing import Any
 from django.utils import timezone
 
 from executors_app import kept_work, left_refs, workspace_store
+from executors_app.agentctl.places.launch_token import bearer_of
 from executors_app.containers.names import name_of
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec
 from executors_app.errors import ExecutorError
@@ -23,7 +24,7 @@ from sessions_app.services.maintenance.refs import recovery_refs
 from sessions_app.services.maintenance.work import Work
 from tests.docker.place import DockerPlace
 from tests.executors.places import client_of, known, look, row_of, spec_for
-from tests.hostile_agent.world import World
+from tests.hostile_agent.world import PLANTED, World
 
 _WITHIN = 60.0
 
@@ -79,6 +80,7 @@ class Victim:
     async def look_alive(self) -> None:
         """All that is asked of a live agentctl."""
         client = self.client
+        self.world.secrets.add(bearer_of(self.spec.auth_token, self.launched.state))
         await self.attempt(client.status())
         await self.attempt(client.snapshot())
         for what in ("status", "diff", "log"):
@@ -87,8 +89,8 @@ class Victim:
         for name in ("token", "secret", "secret_key", "link", "work", "environ", "theirs", "journal/epoch"):
             await self.attempt(client.read_file(name))
         for name in ("planted", "token", "ready.json"):
-            await self.attempt(client.write_file(name, b"planted\n", "*"))
-            await self.attempt(client.write_file(name, b"planted\n"))
+            await self.attempt(client.write_file(name, PLANTED, "*"))
+            await self.attempt(client.write_file(name, PLANTED))
         await self.attempt(client.commit({"message": "Commit", "author_name": "A", "author_email": "a@example.org"}))
         await self.attempt(client.restore_snapshot())
         await self.attempt(client.make_workspace())

@@ -19,6 +19,8 @@ from tests.repositories.attacks import Trap
 
 SECRET = "canary-of-the-host-0f6d2c"
 OTHERS = "canary-of-another-session-91ab77"
+PLANTED = b"planted\n"
+"""What the control plane writes into files of the workspace."""
 STATE = "/var/lib/agentctl/state"
 INSIDE = Trap(Path("/home/agent/trap"))
 """The same trap in the sandbox: there it may run, but only as the agent."""
@@ -37,6 +39,8 @@ class World:
         run_git(self.host, "init", "--quiet")
         self.secret_commit = commit(self.host, "secret", f"{SECRET}\n")
         self.other: tuple[LaunchSpec, Launched] | None = None
+        self.secrets = {SECRET, OTHERS}
+        """And the tokens of agentctl."""
         self.answers: list[str] = []
         """All that the control plane could show to people."""
         self._before: dict[str, str] = {}
@@ -91,8 +95,11 @@ class World:
         assert (gone, changed, new) == ([], [], [])
         self._inspect_what_the_agent_has(spec)
         for answer in self.answers:
-            assert SECRET not in answer, answer[:2000]
-            assert OTHERS not in answer, answer[:2000]
+            assert not [secret for secret in self.secrets if secret in answer], answer[:2000]
+        if self.place.runtime.name == "local_docker":
+            state = self.data / "agentctl" / spec.execution_id
+            written = [path for path in _below(state) if path.is_file() and path.read_bytes() == PLANTED]
+            assert not written, f"the agent had {written} written"
         self._inspect_archive(spec)
 
     def _is_own(self, name: str, spec: LaunchSpec, own: set[str]) -> bool:
@@ -100,20 +107,18 @@ class World:
         return name.startswith("ref ") and (any(name.endswith(one) for one in own) or kept in name)
 
     def _inspect_what_the_agent_has(self, spec: LaunchSpec) -> None:
-        token = self.token(spec)
         for path in _below(self.place.directory_of(spec.session_id)):
-            self._inspect_text(path, token)
+            self._inspect_text(path)
         for path in _below(self.home_of(spec)):
-            self._inspect_text(path, token)
+            self._inspect_text(path)
             if path.name == "canary":
                 ran = path.read_text()
                 assert str(AGENTCTL) not in ran, f"a command ran with agentctl's rights: {ran}"
 
-    def _inspect_text(self, path: Path, token: str) -> None:
+    def _inspect_text(self, path: Path) -> None:
         if stat.S_ISREG(path.lstat().st_mode):
             text = path.read_bytes()
-            for secret in (SECRET, OTHERS, token):
-                assert not secret or secret.encode() not in text, path
+            assert not [secret for secret in self.secrets if secret.encode() in text], path
 
     def _inspect_archive(self, spec: LaunchSpec) -> None:
         archive = workspace_store.archive_of(spec.session_id)
@@ -122,13 +127,6 @@ class World:
             assert SECRET.encode() not in listed
             assert OTHERS.encode() not in listed
             assert all(spec.session_id in ref or ref.startswith("refs/heads/kandev/") for ref in archive.tips())
-
-    def token(self, spec: LaunchSpec) -> str:
-        """What agentctl takes as bearer now; agents must not learn it."""
-        if self.place.runtime.name == "local_docker":
-            path = self.data / "agentctl" / spec.execution_id / "token"
-            return path.read_text() if path.exists() else ""
-        return ""
 
     def home_of(self, spec: LaunchSpec) -> Path:
         """The agent's home, as this machine sees it."""
@@ -145,6 +143,8 @@ class World:
 
 def _below(path: Path) -> Iterator[Path]:
     """The path and all below it; links are not followed."""
+    if not os.path.lexists(path):
+        return
     yield path
     if stat.S_ISDIR(path.lstat().st_mode):
         for folder, folders, files in os.walk(path):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -27,7 +28,7 @@ from executors_app.agentctl.places import worktrees
 from executors_app.agentctl.places.git import GitFailed, commit_of, git, write_git
 from executors_app.agentctl.places.seed import Seed, read_seed
 from executors_app.agentctl.places.worktrees import Worktree
-from executors_app.errors import ExecutorError, LaunchFailed, RepositoryUnusable, WorkspaceGone
+from executors_app.errors import BundleRefused, ExecutorError, LaunchFailed, RepositoryUnusable, WorkspaceGone
 
 ROOT: Final = Path("/workspace")
 BORROWED: Final = "/repository"
@@ -265,12 +266,24 @@ def answer_of(work: Callable[[], Mapping[str, Any] | None]) -> dict[str, Any]:
         return {"error": "launch_failed", "message": str(error)}
 
 
+def refs_of(answer: Mapping[str, Any]) -> dict[str, str]:
+    """The refs in an answer of ``pack``, commit by name; BundleRefused, as all of it may be the agent's own word."""
+    refs = answer.get("refs")
+    if isinstance(refs, dict) and all(isinstance(name, str) and _is_commit(at) for name, at in refs.items()):
+        return refs
+    raise BundleRefused("The workspace did not say what it sends.")
+
+
+def _is_commit(word: object) -> bool:
+    return isinstance(word, str) and re.fullmatch(r"[0-9a-f]{40}(?:[0-9a-f]{24})?", word) is not None
+
+
 def error_of(answer: Mapping[str, Any]) -> ExecutorError:
     """The error that such an answer stands for."""
     message = str(answer.get("message", ""))
-    if answer["error"] == WorkspaceGone.code:
+    if answer.get("error") == WorkspaceGone.code:
         return WorkspaceGone(message)
-    if answer["error"] == RepositoryUnusable.code:
+    if answer.get("error") == RepositoryUnusable.code:
         return GitFailed(message) if answer.get("permanent") is False else RepositoryUnusable(message)
     return LaunchFailed(message)
 

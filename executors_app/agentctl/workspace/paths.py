@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from executors_app.agentctl import two_users
 from executors_app.agentctl.protocol import Code
 from executors_app.agentctl.refusals import Refused, invalid
 
@@ -35,11 +36,22 @@ def refuse_gits_own(path: Path | str, shown: str) -> None:
         raise invalid("this belongs to git itself", path=shown)
 
 
+def real_root_of(root: Path) -> Path:
+    """The real path of the workspace; Refused, OSError.
+
+    An agent of another user than ours may not turn it into a link: behind it would lie what we may read and it not.
+    """
+    real = root.resolve(strict=True)
+    if real != root and two_users.of_children():
+        raise invalid("the directory of the workspace is a link to another place", path=str(root))
+    return real
+
+
 def confined(root: Path, path: str) -> tuple[Path, Path]:
     """The real paths of the workspace and of what ``path`` names, links followed; Refused, OSError."""
     check(path)
     try:
-        real_root = root.resolve(strict=True)
+        real_root = real_root_of(root)
         real = (real_root / path).resolve(strict=True)
     except (RuntimeError, ValueError) as error:
         raise invalid("this cannot be a path", path=path) from error

@@ -62,7 +62,7 @@ def _place(root: Path, path: str) -> Iterator[tuple[int, str]]:
     paths.check(path)
     paths.refuse_gits_own(path, path)
     try:
-        real_root = root.resolve(strict=True)
+        real_root = paths.real_root_of(root)
         real = _followed(real_root, path)
         paths.refuse_gits_own(real.relative_to(real_root), path)
         folder = os.open(real.parent, _DIRECTORY)
