@@ -1,0 +1,54 @@
+"""The five attacks that once left a sandbox, each on the start after the agent has run."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.executors.repositories import run_git
+from tests.hostile_agent.actions import Victim
+from tests.hostile_agent.tampering import LAY_TRAP
+from tests.hostile_agent.world import World
+from tests.repositories import attacks
+
+pytestmark = pytest.mark.django_db
+DEMONSTRATED = {
+    "alternates mount any directory": "echo $HOST/.git/objects > $R/objects/info/alternates",
+    "a pointer mounts another repository": "cp -r $R /home/agent/copy; echo gitdir: $HOST/.git > $W/.git; "
+    "ln -s $HOST/.git $R/objects/ff",
+    "a record's filter runs at the rebuild": "echo $HOST/.git > $RECORD/commondir; "
+    'printf "%s" "$2" > $RECORD/config; printf "%s" "$2" > $RECORD/config.worktree; '
+    "echo '* filter=x' > $W/.gitattributes",
+    "git obeys the repository's settings": 'printf "%s" "$2" >> $R/config; '
+    "git -C $R config gpg.program $1; git -C $R config log.showSignature true; "
+    "git -C $R config url.ext::$1.insteadOf file; git -C $R config filter.x.smudge $1",
+    "refs of another session are planted": "git update-ref refs/kandev/recovery/$OTHER HEAD; "
+    "git update-ref refs/heads/main HEAD; git update-ref refs/heads/$THEIRS HEAD; "
+    "git update-ref refs/kandev/kept/$OTHER/aaaaaaaaaaaa HEAD",
+}
+
+
+@pytest.mark.parametrize("runtime_name", ["local_docker", "remote_docker"])
+@pytest.mark.parametrize("name", DEMONSTRATED)
+def test_demonstrated_attack_no_longer_leaves_the_sandbox(world: World, name: str) -> None:
+    main = run_git(world.place.repository, "rev-parse", "main")
+
+    async def play() -> Victim:
+        victim = await Victim.begin(world)
+        victim.run(LAY_TRAP)
+        victim.run(DEMONSTRATED[name], str(world.trap.script), attacks.configuration(world.trap, "command"))
+        await victim.look_dead()
+        if await victim.start_again():
+            assert victim.run(f"git -C $R cat-file -t {world.secret_commit}")[0] != 0
+            assert victim.run("ls $HOST $DATA $TEAM")[0] != 0
+            await victim.look_alive()
+        victim.lose_tree()
+        await victim.look_dead()
+        await victim.start_again()
+        await victim.look_dead()
+        return victim
+
+    victim = asyncio.run(play())
+    world.inspect(victim.spec, victim.launched)
+    assert run_git(world.place.repository, "rev-parse", "main") == main
