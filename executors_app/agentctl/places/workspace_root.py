@@ -156,6 +156,9 @@ def _take_over(left: Path, repository: Path, worktree: Worktree) -> None:
         worktree.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         git(repository, "worktree", "add", "--force", "--force", "--no-checkout", str(worktree.path), worktree.branch)
     record = Path((worktree.path / ".git").read_text().removeprefix("gitdir:").strip())
+    for path in list((left / "record").rglob("*")):
+        if path.is_symlink():  # git makes none there, and would write where it leads
+            path.unlink()
     _move_all(left / "record", record)
     if commit_of(worktree.path, "HEAD") is None:
         (record / "HEAD").write_text(f"ref: refs/heads/{worktree.branch}\n")
@@ -186,10 +189,15 @@ def _stage_again(path: Path) -> None:
 def _move_all(source: Path, into: Path) -> None:
     for entry in list(source.iterdir()) if source.is_dir() else ():
         target = into / entry.name
-        if all(one.is_dir() and not one.is_symlink() for one in (entry, target)):
+        folders = [one for one in (entry, target) if not one.is_symlink() and one.is_dir()]
+        if len(folders) == 2:
             _move_all(entry, target)
-        else:
-            entry.replace(target)
+            continue
+        if target in folders:
+            shutil.rmtree(target)
+        elif entry in folders:
+            target.unlink(missing_ok=True)
+        entry.replace(target)
 
 
 def _set_aside(path: Path) -> None:
