@@ -89,10 +89,9 @@ class World:
         assert not self.trap.canary.exists(), f"a command ran on the host: {self.trap.canary.read_text()}"
         own = {launched.worktree_branch, f"refs/kandev/recovery/{spec.session_id}"}
         after = self.protected()
-        gone = sorted(set(self._before) - set(after))
-        changed = sorted(name for name, sum_ in self._before.items() if name in after and after[name] != sum_)
-        new = [name for name in after if name not in self._before and not self._is_own(name, spec, own)]
-        assert (gone, changed, new) == ([], [], [])
+        names = sorted(name for name in {*self._before, *after} if not self._is_own(name, spec, own))
+        touched = [name for name in names if self._before.get(name) != after.get(name)]
+        assert not touched, f"something beside the session was touched: {touched}"
         self._inspect_what_the_agent_has(spec)
         for answer in self.answers:
             assert not [secret for secret in self.secrets if secret in answer], answer[:2000]
@@ -103,6 +102,8 @@ class World:
         self._inspect_archive(spec)
 
     def _is_own(self, name: str, spec: LaunchSpec, own: set[str]) -> bool:
+        if f"/.git/worktrees/{spec.session_id}" in name:  # of an earlier release
+            return True
         kept = f"refs/kandev/kept/{spec.session_id}/"
         return name.startswith("ref ") and (any(name.endswith(one) for one in own) or kept in name)
 
