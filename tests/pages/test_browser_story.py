@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.utils import timezone
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from sessions_app.models import SweepRequest, Task, TaskSession
 from tests.pages.browsers import NO_SOCKET
@@ -125,6 +125,13 @@ def test_what_is_looked_for_is_shown_at_once_and_is_in_the_address(visit: Any, w
     expect(page.locator(".task")).to_contain_text("Asks for permission")
 
 
+def place_on_screen(found: Locator) -> float:
+    """Pixels from the upper edge of the window."""
+    box = found.bounding_box()
+    assert box is not None
+    return box["y"]
+
+
 def test_choices_focus_and_place_outlive_what_changes_on_the_board(visit: Any, world: World) -> None:
     session = a_full_world(world)
     ada = visit()
@@ -134,12 +141,12 @@ def test_choices_focus_and_place_outlive_what_changes_on_the_board(visit: Any, w
     page.get_by_role("checkbox", name="Select Demo on Mend the tests").check()
     page.set_viewport_size({"width": 390, "height": 500})
     box.focus()
-    before = page.evaluate("scrollY")
+    before = place_on_screen(box)
     Task.objects.filter(id=session.task_id).update(title="Mend all the tests")
     expect(page.get_by_text("Mend all the tests").first).to_be_visible()
     expect(box).to_be_checked()
     expect(box).to_be_focused()
-    assert abs(page.evaluate("scrollY") - before) < 5
+    assert abs(place_on_screen(box) - before) < 5
     expect(page.get_by_text("2 selected")).to_be_visible()
     page.set_viewport_size({"width": 1280, "height": 720})
     page.get_by_role("button", name="Stop selected").click()

@@ -1,5 +1,7 @@
 // Replaces parts of the page, each only when it has changed; open details, ticks and the focus stay where they were.
 
+import { showLocalTimes } from "./times.js";
+
 export function partsOf(names) {
   const shown = new Map();
   return (parts) => {
@@ -16,6 +18,7 @@ function replaceInside(place, html) {
   template.innerHTML = html;
   keepOpen(place, template.content);
   keepTicked(place, template.content);
+  showLocalTimes(template.content); // before it is laid out: a longer time could take a line more, and move the page
   const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
   place.replaceChildren(template.content);
   if (focused) [...place.querySelectorAll("a, button, summary, input")].find((one) => nameOf(one) === focused)?.focus({ preventScroll: true });
