@@ -198,7 +198,7 @@ def test_the_state_of_a_task_follows_from_its_sessions() -> None:
         (one, "give_up", "REVIEW"),
         (two, "give_up", "FAILED"),
         (two, "start", "IN_PROGRESS"),
-        (two, "complete", "TODO"),
+        (two, "complete", "REVIEW"),
     )
     for session, move, state in steps:
         with writing(session.id) as draft:
