@@ -36,7 +36,7 @@ def make_six(root: Path, git: RunGit | None = None) -> None:
     for name in ("one", "two", "three"):
         (root / name).write_text("before\n")
         git("add", name)
-        git("-c", "user.name=Test", "-c", "user.email=test@example.org", "commit", "--quiet", "-m", f"Change {name}")
+        git("-c", "user.name=Test", "-c", "user.email=test@example.org", "commit", "--quiet", "-m", f"Write {name}")
         (root / name).write_text("after\n")
     (root / "untracked").write_text("new\n")
     (root / "with space\nand line").write_text("new too\n")
