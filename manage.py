@@ -12,6 +12,7 @@ from django.core.management import execute_from_command_line
 
 def main() -> int:
     """Run one command; a bad environment is one line on stderr and exit status 2."""
+    os.umask(0o077)  # a command may make the database, or another file of the data directory
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kandev.settings")
     try:
         execute_from_command_line(sys.argv)

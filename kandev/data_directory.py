@@ -29,13 +29,11 @@ def open_data_directory(directory: Path) -> Path:
 
 
 def close_database(path: Path) -> None:
-    """Make an SQLite file for its owner alone (0600), or make one of those that is.
+    """Close an SQLite file to others (0600), and what lies beside it.
 
-    SQLite gives what it puts beside a database the mode of the database. What cannot be done here is
-    said by whoever connects.
+    A new one is made with that mode, for ``manage.py`` sets the umask. It is not made here: a command that refuses a
+    missing database must leave nothing behind. What cannot be done here is said by whoever connects.
     """
-    with suppress(OSError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
         file = path.with_name(name)
         with suppress(OSError):

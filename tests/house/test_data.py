@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from django.db import connection
 
 from kandev.data_directory import load_secret_key, open_data_directory
 from kandev.databases import database_settings
+from tests.services import ROOT
+from tests.supervisor.commands import environment
 
 
 def mode_of(path: Path) -> int:
@@ -30,17 +31,14 @@ def test_the_data_directory_and_the_key_are_private(tmp_path: Path) -> None:
 
 
 def test_the_embedded_database_is_private_from_its_first_moment(tmp_path: Path) -> None:
-    umask = os.umask(0)
-    try:
-        name = database_settings("", tmp_path, 15)["NAME"]
-        assert mode_of(name) == 0o600
-        with closing(sqlite3.connect(name)) as database:
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("CREATE TABLE one (two)")
-            assert {mode_of(path) for path in tmp_path.iterdir()} == {0o600}
-            assert len(list(tmp_path.iterdir())) == 3
-    finally:
-        os.umask(umask)
+    data = tmp_path / "data"
+    env = environment(data)
+    del env["KANDEV_DATABASE_URL"]
+    argv = [sys.executable, "manage.py", "migrate", "-v0", "contenttypes"]
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, umask=0)
+    assert done.returncode == 0, done.stderr
+    assert (data / "kandev.sqlite3").exists()
+    assert {mode_of(path) for path in data.iterdir()} == {0o600}
 
 
 def test_an_open_database_is_closed_at_the_next_start(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tests.supervisor.places import DEAD, UNKNOWN, AsTold
 from tests.supervisor.rows import execution_of, fresh, make_session, make_task, make_user
 
 BROKE = Failure("launch_failed", "It ended at once.", executor_failed=True)
-ANSWER = {"outcome": "new", "resume_token": "conversation", "capabilities": {}}
+ANSWER = {"outcome": "created", "resume_token": "conversation", "capabilities": {}}
 
 
 class World:
