@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from executors_app.repositories import archive as archives
 from executors_app.repositories import bundles
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.git import GitFailed
-from tests.executors.repositories import commit, make_repository, run_git
+from tests.executors.repositories import commit, run_git
 from tests.repositories.workspaces import (
     BRANCH,
     HEAD,
@@ -231,6 +233,43 @@ def test_sizes_are_limited(what: str, place: Place, sandbox: Path, monkeypatch: 
     assert files(place.archive.path) == before
 
 
+def _entry(kind: int, size: int, data: bytes, before: bytes = b"") -> bytes:
+    """One object as a pack has it."""
+    first, size = size & 15, size >> 4
+    head = bytearray([kind << 4 | first])
+    while size:
+        head[-1] |= 0x80
+        head.append(size & 0x7F)
+        size >>= 7
+    return bytes(head) + before + zlib.compress(data)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def test_a_small_pack_that_unfolds_to_a_gigabyte_is_refused(
+    place: Place, sandbox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, times = bytes(1 << 16), 1 << 14
+    name = hashlib.sha1(b"blob %d\0" % len(base) + base, usedforsecurity=False).digest()
+    delta = _varint(len(base)) + _varint(len(base) * times) + b"\x80" * times  # each: copy the first 64 KiB
+    pack = b"PACK" + (2).to_bytes(4, "big") + (2).to_bytes(4, "big")
+    pack += _entry(3, len(base), base) + _entry(7, len(delta), delta, name)
+    pack += hashlib.sha1(pack, usedforsecurity=False).digest()
+    first = place.archive.tips()[HEAD]
+    (tmp_path / "sent").write_bytes(f"# v2 git bundle\n{first} {HEAD}\n\n".encode() + pack)
+    monkeypatch.setattr(archives, "_MEMORY", 512 << 20)
+    before = files(place.archive.path)
+    with pytest.raises(BundleRefused, match="memory"):
+        place.archive.take_in(tmp_path / "sent", BRANCH)
+    assert files(place.archive.path) == before
+
+
 def test_many_turns_leave_few_packs_and_lose_nothing(
     place: Place, sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,4 +392,3 @@ def test_bundles_that_are_written_can_be_parsed(place: Place, sandbox: Path, tmp
     with (tmp_path / "sent").open("rb") as file:
         told = bundles.parse(file)
     assert (told.refs, told.prerequisites, told.objects) == ({HEAD: made}, frozenset({made}), 0)
-    assert make_repository(tmp_path / "unused").is_dir()
