@@ -95,6 +95,31 @@ def test_a_branch_goes_back_by_a_bundle_without_a_pack(place: Place, sandbox: Pa
     assert place.archive.tips()[f"refs/kandev/kept/{SESSION}/{lost[:12]}"] == lost
 
 
+def test_a_branch_follows_to_what_has_arrived_and_nowhere_else(place: Place, sandbox: Path) -> None:
+    lost = turn(place, sandbox, "lost")
+    first = run_git(sandbox, "rev-parse", "HEAD~1")
+    place.archive.follow(BRANCH, {HEAD: first, RECOVERY: "0" * 40, "refs/heads/main": lost})
+    assert place.archive.tips() == {HEAD: first, f"refs/kandev/kept/{SESSION}/{lost[:12]}": lost}
+
+
+def test_a_branch_does_not_follow_to_a_commit_that_lacks_objects(place: Place, sandbox: Path) -> None:
+    tree = "0123456789" * 4
+    text = f"tree {tree}\nauthor x <x> 1 +0000\ncommitter x <x> 1 +0000\n\nx\n"
+    (place.root / "commit").write_text(text)
+    words = ("hash-object", "--literally", "-t", "commit", "-w", str(place.root / "commit"))
+    broken, before = run_git(place.archive.path, *words), place.archive.tips()
+    with pytest.raises(BundleRefused, match="missing"):
+        place.archive.follow(BRANCH, {HEAD: broken})
+    assert place.archive.tips() == before
+
+
+def test_a_bundle_that_names_nothing_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "sent").write_text("# v2 git bundle\n\n")
+    archive = Archive.of(tmp_path / "data", SESSION)
+    assert archive.take_in(tmp_path / "sent", BRANCH) == {}
+    archive.follow(BRANCH, {})
+
+
 STRANGE = [
     "refs/heads/main",
     "refs/heads/kandev/abcdef123456",
