@@ -11,19 +11,20 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from executors_app.containers.site import HOME
 from tests.repositories import attacks
 from tests.repositories.attacks import Trap
 
-LAY_TRAP = """mkdir -p /home/agent/trap/outside && cat > /home/agent/trap/script <<'END'
+LAY_TRAP = """mkdir -p AGENT/trap/outside && cat > AGENT/trap/script <<'END'
 #!/bin/sh
 { echo "$0 $*"; grep -E '^(Uid|Gid|Groups):' /proc/self/status; cat /var/lib/agentctl/state/token; } \
->> /home/agent/trap/canary 2>&1
+>> AGENT/trap/canary 2>&1
 cat
 END
-chmod 755 /home/agent/trap/script"""
+chmod 755 AGENT/trap/script""".replace("AGENT", HOME)
 
 CONFIGURE = 'printf "%s" "$1" >> $R/config; printf "%s" "$1" > $RECORD/config.worktree; '
-CONFIGURE += 'printf "%s" "$1" > /home/agent/.gitconfig; git -C $R config extensions.worktreeConfig true; true'
+CONFIGURE += 'printf "%s" "$1" > $HOME/.gitconfig; git -C $R config extensions.worktreeConfig true; true'
 
 MILD: dict[str, str] = {
     "hooks": """for name in pre-commit post-commit post-checkout reference-transaction post-index-change pre-auto-gc \

@@ -15,7 +15,7 @@ from tests.repositories import attacks
 pytestmark = pytest.mark.django_db
 DEMONSTRATED = {
     "alternates mount any directory": "echo $HOST/.git/objects > $R/objects/info/alternates",
-    "a pointer mounts another repository": "cp -r $R /home/agent/copy; echo gitdir: $HOST/.git > $W/.git; "
+    "a pointer mounts another repository": "cp -r $R $HOME/copy; echo gitdir: $HOST/.git > $W/.git; "
     "ln -s $HOST/.git $R/objects/ff",
     "a record's filter runs at the rebuild": "echo $HOST/.git > $RECORD/commondir; "
     'printf "%s" "$2" > $RECORD/config; printf "%s" "$2" > $RECORD/config.worktree; '

@@ -11,6 +11,7 @@ from typing import Any
 
 from executors_app import workspace_store
 from executors_app.agentctl.two_users import AGENTCTL
+from executors_app.containers.site import HOME
 from executors_app.domain import Launched, LaunchSpec
 from tests.docker.place import DockerPlace
 from tests.executors.places import client_of, row_of, seen, spec_for
@@ -22,7 +23,7 @@ OTHERS = "canary-of-another-session-91ab77"
 PLANTED = b"planted\n"
 """What the control plane writes into files of the workspace."""
 STATE = "/var/lib/agentctl/state"
-INSIDE = Trap(Path("/home/agent/trap"))
+INSIDE = Trap(Path(HOME) / "trap")
 """The same trap in the sandbox: there it may run, but only as the agent."""
 
 
