@@ -295,7 +295,7 @@ async def test_a_guard_that_died_while_it_waited_costs_no_start(
 async def test_a_start_that_fails_says_where_and_leaves_the_next_one_a_guard(
     ready: Callable[[], ProcessIdentity], tmp_path: Path
 ) -> None:
-    with pytest.raises(SpawnFailed, match=r"no-such-program in .*: No such file") as told:
+    with pytest.raises(SpawnFailed, match=r"the program .*no-such-program was not found") as told:
         await AgentProcess.spawn([str(tmp_path / "no-such-program")], {}, str(tmp_path), {}, lambda *_, **__: None)
 
     assert told.value.permanent
