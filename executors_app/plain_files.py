@@ -1,4 +1,4 @@
-"""Reads what an agent may have written as plain files, without following any link that it may have put there."""
+"""Files that an agent or a member may have written, read as data: bounded, regular files only, nothing waited for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -22,6 +22,29 @@ def is_plain_directory(path: Path) -> bool:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
         return False
+
+
+def read_file(path: Path, limit: int, *, follow: bool = True) -> bytes | None:
+    """The first ``limit`` bytes of a regular file; None where there is none that can be read."""
+    try:
+        # Opening a pipe that nobody writes to would wait for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
+    except (OSError, ValueError):
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(limit) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+
+
+def entries(folder: Path, limit: int) -> Iterator[os.DirEntry[str]]:
+    """What is in a folder, ``limit`` entries at most; nothing for what is none."""
+    try:
+        with os.scandir(folder) as found:
+            for number, entry in enumerate(found):
+                if number == limit:
+                    return
+                yield entry
+    except OSError:
+        return
 
 
 def read_plain(root: Path, relative: str, *, limit: int = _CHUNK) -> bytes | None:

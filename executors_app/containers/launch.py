@@ -6,12 +6,7 @@ now (another image, other limits) or has lost its network: what counts is on mou
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +14,6 @@ import orjson
 from django.conf import settings
 
 from executors_app.agentctl import child_environment
-from executors_app.agentctl.places.state_directory import StateDirectory
 from executors_app.agentctl.protocol import MARKER
 from executors_app.containers import names as docker_names
 from executors_app.containers.config import DockerConfig
@@ -31,7 +25,6 @@ from executors_app.local_disk import places_of
 
 PORT: Final = 8700
 """Where agentctl listens in its container; published at a port that changes with every start."""
-_LOCK_WITHIN: Final = 60.0
 _SCRATCH: Final = "rw,exec,nosuid,nodev,mode=1777,size=1g"
 _LOG_LIMIT: Final = {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}}
 
@@ -65,7 +58,7 @@ def bring_up(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "") -> Up
     """
     places = places_of(spec.execution_id)
     places.make()
-    with alone(places):
+    with places.one_start():
         container = engine.find(docker_names.name_of(spec.execution_id))
         if container is not None and not docker_names.is_owned(container.labels, spec.execution_id, spec.session_id):
             raise LaunchFailed(f"The container {container.name} is not this session's; it is left alone.")
@@ -187,22 +180,3 @@ def _again(engine: Engine, name: str) -> Container:
     if found is None:
         raise LaunchFailed(f"The container {name} was removed while it was starting.")
     return found
-
-
-@contextmanager
-def alone(places: StateDirectory) -> Iterator[None]:
-    """One who brings this container up at a time, on this machine."""
-    lock = os.open(places.path / "launch.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        deadline = time.monotonic() + _LOCK_WITHIN
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise LaunchFailed("Another start of this container does not end.") from None
-            time.sleep(0.05)
-        yield
-    finally:
-        os.close(lock)

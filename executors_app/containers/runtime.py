@@ -28,7 +28,7 @@ from executors_app.containers.address import EngineAddress
 from executors_app.containers.deaths import deaths
 from executors_app.containers.engine import Engine, connected
 from executors_app.containers.helper import Helper
-from executors_app.containers.launch import Up, alone, image_of, url_of
+from executors_app.containers.launch import Up, image_of, url_of
 from executors_app.containers.look import ENDED, Look, look
 from executors_app.containers.site import Site
 from executors_app.containers.verdict import judge, unknown
@@ -209,7 +209,7 @@ async def _read_work(site: Site, one: ExecutionFacts, known: Sequence[str], into
 
     def read(engine: Engine) -> dict[str, str]:
         helper = Helper(one.id, one.session_id, site.config, site.user, site.workspace_mounts(one))
-        with alone(places_of(one.id)), helper.made(engine, "work", arguments) as name:
+        with places_of(one.id).one_start(), helper.made(engine, "work", arguments) as name:
             answer = helper.run(engine, name)
             refs = workspace_root.refs_of(answer)
             if answer.get("packed"):

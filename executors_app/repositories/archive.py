@@ -121,15 +121,18 @@ class Archive:
                 return {**before, **{ref: at for ref, (_, at) in changes.items()}}
 
     def follow(self, branch: str, refs: Mapping[str, str]) -> None:
-        """Let the refs of this workspace name what it says, as far as that has arrived; GitFailed.
+        """Let the refs of this workspace name what it says, as far as that has arrived.
 
-        For refs that went back to a commit that was sent before: no bundle holds those.
+        For refs that went back to a commit that was sent before: no bundle holds those. Raises BundleRefused where
+        something that a commit reaches is missing, GitFailed.
         """
         names = Names(self.workspace_id, branch)
         with self._alone("") as held:
             here = bare.types(self.git, refs.values())
             wanted = {ref: at for ref, at in refs.items() if names.owns(ref) and here.get(at) == "commit"}
-            bare.move(self.git, self._changes(self.git, names, self.tips(), wanted), (held,))
+            before = self.tips()
+            self._check_whole(self.git, wanted, before, held)
+            bare.move(self.git, self._changes(self.git, names, before, wanted), (held,))
 
     def time_of(self, ref: str) -> str:
         """When the commit of a ref was made, ISO 8601; empty where there is none. GitFailed."""
@@ -261,12 +264,16 @@ class Archive:
         kinds = bare.types(git, told.refs.values())
         if any(kinds.get(commit) != "commit" for commit in told.refs.values()):
             raise BundleRefused("The bundle names something else than commits that it has.")
+        self._check_whole(git, told.refs, before, held)
+
+    def _check_whole(self, git: Git, refs: Mapping[str, str], before: Mapping[str, str], held: int) -> None:
+        """See that everything which the commits reach is here; BundleRefused."""
         known = {*before.values(), *(self.store.refs().values() if self.store else ())}
-        wanted = bare.revisions(told.refs.values(), sorted(known))
+        wanted = bare.revisions(refs.values(), sorted(known))
         try:
             git.run("rev-list", "--objects", "--quiet", "--stdin", stdin=wanted, timeout=_CHECK_SECONDS, hold=(held,))
         except GitFailed as error:
-            raise BundleRefused(f"The bundle lacks objects: {error.message}") from error
+            raise BundleRefused(f"Objects are missing: {error.message}") from error
 
     def _accept(self, draft: Path, held: int) -> None:
         """Move the checked pack in; its index last, by which it is found."""

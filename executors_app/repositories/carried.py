@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from executors_app.repositories import plain_files
+from executors_app import plain_files
 
 _EXCLUDE_LIMIT: Final = 64 << 10
 _HOOK: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
@@ -40,7 +40,7 @@ class Carried:
 
 def read(common: Path, config: Mapping[str, str]) -> Carried:
     """All of it; ``config`` has the repository's own configuration, the last value of each key."""
-    exclude = plain_files.read(common / "info" / "exclude", _EXCLUDE_LIMIT) or b""
+    exclude = plain_files.read_file(common / "info" / "exclude", _EXCLUDE_LIMIT) or b""
     return Carried(
         identity={name: text for name in ("name", "email") if (text := _plain(config.get(f"user.{name}", "")))},
         remotes=dict(list(_remotes(config))[:_REMOTES]),
@@ -88,7 +88,7 @@ def _hooks(folder: Path) -> Iterator[tuple[str, bytes]]:
             continue
         if not entry.stat(follow_symlinks=False).st_mode & stat.S_IXUSR:
             continue
-        text = plain_files.read(Path(entry.path), _HOOK_LIMIT + 1, follow=False)
+        text = plain_files.read_file(Path(entry.path), _HOOK_LIMIT + 1, follow=False)
         if text is not None and len(text) <= min(_HOOK_LIMIT, left):
             left -= len(text)
             yield entry.name, text

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from executors_app.repositories import plain_files
+from executors_app import plain_files
 from executors_app.repositories.bare import OBJECT_ID
 from executors_app.repositories.layout import POINTER_LIMIT
 
@@ -33,5 +33,5 @@ def _named(path: Path) -> str:
     if path.is_symlink():  # as git wrote HEAD long ago
         said = os.fsdecode(path.readlink())
     else:
-        said = os.fsdecode(plain_files.read(path, POINTER_LIMIT) or b"").strip().removeprefix("ref:").strip()
+        said = os.fsdecode(plain_files.read_file(path, POINTER_LIMIT) or b"").strip().removeprefix("ref:").strip()
     return said if _BRANCH.fullmatch(said) or OBJECT_ID.fullmatch(said) else ""

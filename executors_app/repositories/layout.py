@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from executors_app import plain_files
 from executors_app.errors import RepositoryUnusable
-from executors_app.repositories import plain_files
 
 POINTER_LIMIT: Final = 8192
 _REFS_LIMIT: Final = 200_000
@@ -63,7 +63,7 @@ def check(common: Path) -> None:
         )
     if (common / "shallow").exists():
         raise RepositoryUnusable(f"{common} is a shallow clone. Run git fetch --unshallow in it, then try again.")
-    borrowed = plain_files.read(common / "objects" / "info" / "alternates", POINTER_LIMIT) or b""
+    borrowed = plain_files.read_file(common / "objects" / "info" / "alternates", POINTER_LIMIT) or b""
     if any(line.strip() and not line.startswith(b"#") for line in borrowed.splitlines()):
         # Where the file leads is anybody's word who could once write the objects, and the whole of that place
         # would become readable to agents.
@@ -108,7 +108,7 @@ def _pointed(path: Path, pointer: Path) -> Path:
 
 
 def _target(base: Path, pointer: Path, prefix: str) -> Path:
-    said = os.fsdecode(plain_files.read(pointer, POINTER_LIMIT) or b"").removesuffix("\n")
+    said = os.fsdecode(plain_files.read_file(pointer, POINTER_LIMIT) or b"").removesuffix("\n")
     place = said.removeprefix(prefix).removeprefix(" ")
     if not said.startswith(prefix) or not place or "\0" in place or len(said) >= POINTER_LIMIT - 1:
         raise RepositoryUnusable(f"{base} is not a usable git repository: {pointer} does not say where it is.")

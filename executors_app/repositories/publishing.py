@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from executors_app.repositories import bare, checked_out, layout, packs, plain_files
+from executors_app import plain_files
+from executors_app.repositories import bare, checked_out, layout, packs
 from executors_app.repositories.git import GitFailed
 from executors_app.repositories.names import Names
 
@@ -58,7 +59,7 @@ def _reason_against(common: Path, ref: str) -> str:
     """Why a ref must not be moved; empty where it may. Looks at files only."""
     if ref.startswith("refs/heads/") and ref in checked_out.branches(common):
         return "This branch is checked out in the repository or one of its worktrees."
-    if (plain_files.read(common / ref, layout.POINTER_LIMIT, follow=False) or b"").startswith(b"ref:"):
+    if (plain_files.read_file(common / ref, layout.POINTER_LIMIT, follow=False) or b"").startswith(b"ref:"):
         return "This is a symbolic ref in the repository."
     lock = common / f"{ref}.lock"
     with contextlib.suppress(OSError):

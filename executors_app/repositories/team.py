@@ -17,8 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from executors_app import plain_files
 from executors_app.errors import RepositoryUnusable
-from executors_app.repositories import bare, carried, checked_out, layout, plain_files, publishing
+from executors_app.repositories import bare, carried, checked_out, layout, publishing
 from executors_app.repositories.carried import Carried
 from executors_app.repositories.git import Git, GitFailed
 from executors_app.repositories.publishing import Published
@@ -114,7 +115,7 @@ def _is_text(name: str) -> bool:
 
 def _read_config(common: Path) -> dict[str, str]:
     """The repository's own configuration, the last value of each key; nothing that it includes. RepositoryUnusable."""
-    text = plain_files.read(common / "config", _CONFIG_LIMIT)
+    text = plain_files.read_file(common / "config", _CONFIG_LIMIT)
     if text is None:
         return {}
     if len(text) == _CONFIG_LIMIT:

@@ -120,6 +120,12 @@ class Victim:
             with suppress(ExecutorError):
                 self.world.say(kept_work.read_content(kept, entry["name"]))
 
+    def told(self) -> str:
+        """What was refused, and the last words of agentctl."""
+        with self.place.client() as client:
+            log = client.logs(name_of(self.spec.execution_id), tail=20).decode(errors="replace")
+        return "\n".join([*self.refusals, log])
+
     async def start_again(self) -> bool:
         """The next start, as the row knows the session."""
         before = self.launched
@@ -162,8 +168,13 @@ class Victim:
             "THEIRS": self.world.other[1].worktree_branch,
             "STATE": "/var/lib/agentctl/state",
             "SECRET_COMMIT": self.world.secret_commit,
+            **{
+                f"GIT_{who}_{what}": "agent@example.org"
+                for who in ("AUTHOR", "COMMITTER")
+                for what in ("NAME", "EMAIL")
+            },
         }
-        words = " ".join(f"{name}='{value}'" for name, value in values.items())
+        words = "export " + " ".join(f"{name}='{value}'" for name, value in values.items())
         return self.place.run(self.spec, "sh", "-c", f"{words}; cd $W 2>/dev/null; {script}", "sh", *arguments)
 
     def lose_tree(self) -> None:

@@ -36,17 +36,18 @@ mkdir -p $R/hooks $RECORD/hooks; cp $1 $R/hooks/$name; cp $1 $RECORD/hooks/$name
     "git -C $R config $key $1; done",
     "alternates to host directories": "printf '%s\\n' $HOST/.git/objects $TEAM/.git/objects $DATA / $STATE "
     ">> $R/objects/info/alternates; echo ext::$1 > $R/objects/info/http-alternates",
-    "grafts": "mkdir -p $R/info; git -C $R rev-parse HEAD > $R/info/grafts",
-    "replaced commits": "git replace HEAD $(git commit-tree HEAD^{tree} -m Evil)",
+    "replaced commits": "git replace -f HEAD $(git commit-tree HEAD^{tree} -m Evil)",
+    "grafts": "mkdir -p $R/info; git rev-parse HEAD > $R/info/grafts",
     "a false commit graph": "echo CGPH > $R/objects/info/commit-graph; echo MIDX > $R/objects/pack/multi-pack-index",
     "refs of other sessions": "git update-ref refs/kandev/recovery/$OTHER HEAD; git update-ref refs/heads/$THEIRS HEAD;"
     " git update-ref refs/kandev/kept/$OTHER/0123456789ab HEAD; git update-ref refs/heads/main HEAD",
-    "two thousand refs": "at=$(git rev-parse HEAD); for i in $(seq 2000); do "
-    "printf 'create refs/kandev/kept/%s/%012x %s\\n' $OWN $i $at; done | git update-ref --stdin",
-    "links to the host in the tree": "ln -s $DATA/secret_key $W/secret_key; ln -s $HOST/secret $W/secret; "
-    "ln -s $STATE/token $W/token; ln -s $HOST $W/link; ln -s /proc/1/environ $W/environ; ln -s / $W/root",
-    "a pipe and a socket in the tree": 'mkfifo $W/pipe; python3 -c "import socket; '
-    "socket.socket(socket.AF_UNIX).bind('$W/socket')\"",
+    "two thousand refs": "at=$(git rev-parse HEAD); i=0; while [ $((i+=1)) -le 2000 ]; do "
+    "printf 'update refs/kandev/kept/%s/%012x %s\\n' $OWN $i $at; done | git update-ref --stdin",
+    "links to the host in the tree": "ln -sfn $DATA/secret_key $W/secret_key; ln -sfn $HOST/secret "
+    "$W/secret; ln -sfn $STATE/token $W/token; ln -sfn $HOST $W/link; ln -sfn /proc/1/environ $W/environ; "
+    "ln -sfn / $W/root",
+    "a pipe and a socket in the tree": "cd $W; rm -f pipe socket; python3 -c '"
+    'import os, socket; os.mkfifo("pipe"); socket.socket(socket.AF_UNIX).bind("socket")\'',
     "hostile names in a tree": "blob=$(echo evil | git hash-object -w --stdin); "
     "inner=$(printf '100755 blob %s\\tpost-checkout\\n' $blob | git mktree); "
     "hooks=$(printf '040000 tree %s\\thooks\\n' $inner | git mktree); "
@@ -61,7 +62,7 @@ mkdir -p $R/hooks $RECORD/hooks; cp $1 $R/hooks/$name; cp $1 $RECORD/hooks/$name
 BROKEN: dict[str, str] = {
     "the repository is a link to the team's": "rm -rf $R; ln -s $TEAM/.git $R",
     "the repository is a link to the host": "rm -rf $R; ln -s $HOST/.git $R",
-    "the repository is a pipe": "rm -rf $R; mkfifo $R",
+    "the repository is a pipe": "rm -rf $R; python3 -c 'import os; os.mkfifo(\"/workspace/repository.git\")'",
     "the tree is a link to agentctl's state": "rm -rf $W; ln -s $STATE $W",
     "the tree is a link to a process": "rm -rf $W; ln -s /proc/1 $W",
     "the trees are a link to the state's folder": "rm -rf /workspace/worktrees; ln -s /var/lib/agentctl $W/.. ; "
@@ -70,7 +71,7 @@ BROKEN: dict[str, str] = {
     "the pointer leads to the state": "echo gitdir: $STATE > $W/.git",
     "the pointer leads to the host": "echo gitdir: $HOST/.git > $W/.git",
     "the pointer is a link": "ln -sf $HOST/.git $W/.git",
-    "the pointer is a pipe": "rm $W/.git; mkfifo $W/.git",
+    "the pointer is a pipe": "cd $W; rm .git; python3 -c 'import os; os.mkfifo(\".git\")'",
     "the index is agentctl's token": "ln -sf $STATE/token $RECORD/index",
     "the index is garbage": "head -c 100000 /dev/urandom > $RECORD/index",
     "the index has no end": "ln -sf /dev/zero $RECORD/index",

@@ -8,7 +8,7 @@ import pytest
 
 from executors_app.repositories.team import TeamRepository
 from tests.executors.repositories import make_repository
-from tests.repositories.workspaces import Place
+from tests.repositories.workspaces import Place, grow
 
 
 @pytest.fixture
@@ -24,3 +24,9 @@ def team(repository: Path) -> TeamRepository:
 @pytest.fixture
 def place(tmp_path: Path, repository: Path) -> Place:
     return Place(tmp_path / "data", repository)
+
+
+@pytest.fixture
+def sandbox(place: Place, tmp_path: Path) -> Path:
+    place.begin()
+    return grow(place, tmp_path / "sandbox")

@@ -90,3 +90,8 @@ def turn(place: Place, sandbox: Path, name: str, text: str = "work\n") -> str:
     made = commit(sandbox, name, text)
     place.archive.take_in(bundle(sandbox, f"{made}~1..{HEAD}"), BRANCH)
     return made
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """Every file below a directory, by its relative path."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}

@@ -56,7 +56,7 @@ def test_what_was_not_committed_is_told_from_what_was(kept: Kept) -> None:
     assert "+staged" in whole["staged"]
     assert "-before\n+after\n" in one["unstaged"]
     assert "untracked" not in one["unstaged"]
-    assert [entry["subject"] for entry in kept_work.log(kept, 2, 1)["commits"]] == ["Change two", "Change one"]
+    assert [entry["subject"] for entry in kept_work.log(kept, 2, 1)["commits"]] == ["Write two", "Write one"]
     assert kept_work.log(kept, 2, 1)["more"]
 
 

@@ -8,8 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -95,36 +94,13 @@ def _find_or_start(
     The token is in its file before the process is started: whoever comes after our death finds both, or neither.
     Of two that start at once the second must not write its token over the one that the first one's process has.
     """
-    with _alone(places):
+    with places.one_start():
         alive = local_processes.look_at(spec.execution_id).agentctl
         if alive:
             return alive[0], True
         places.write_token(token)
         places.ready_file.unlink(missing_ok=True)
         return _start(places, spec, workspace, extra), False
-
-
-@contextmanager
-def _alone(places: StateDirectory) -> Iterator[None]:
-    """One who starts this execution's agentctl at a time; LaunchFailed."""
-    lock = os.open(places.path / "launch.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        deadline = time.monotonic() + READY_WITHIN
-        while not _locked(lock):
-            if time.monotonic() > deadline:
-                raise LaunchFailed("Another start of this session's agentctl does not end.")
-            time.sleep(_POLL)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _start(

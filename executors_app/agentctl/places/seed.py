@@ -7,6 +7,7 @@ is made with the agent's rights, because from then on the repository is the agen
 from __future__ import annotations
 
 import base64
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,8 +78,12 @@ def read_seed(file: IO[bytes]) -> Seed:
 
 
 def write_seed(seed: Seed, into: Path) -> None:
-    """Write a seed without a pack; raises OSError."""
-    draft = into.with_name(f"{into.name}.draft")
-    draft.write_bytes(seed.to_line())
-    draft.chmod(0o600)
-    draft.replace(into)
+    """Write a seed without a pack, whole or not at all, whoever else writes one; raises OSError."""
+    with tempfile.NamedTemporaryFile(dir=into.parent, prefix=f".{into.name}.", delete=False) as draft:
+        try:
+            draft.write(seed.to_line())
+            draft.flush()
+            Path(draft.name).replace(into)
+        except OSError:
+            Path(draft.name).unlink(missing_ok=True)
+            raise

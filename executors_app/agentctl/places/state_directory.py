@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+from executors_app.errors import LaunchFailed
+
+_LOCK_WITHIN: Final = 60.0
+_POLL: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,20 @@ class StateDirectory:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
 
+    @contextmanager
+    def one_start(self) -> Iterator[None]:
+        """Let one start of this execution go on at a time; LaunchFailed if another one does not end in a minute."""
+        lock = os.open(self.path / "launch.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            deadline = time.monotonic() + _LOCK_WITHIN
+            while not _is_locked(lock):
+                if time.monotonic() > deadline:
+                    raise LaunchFailed("Another start of this session's agentctl does not end.")
+                time.sleep(_POLL)
+            yield
+        finally:
+            os.close(lock)
+
     def token(self) -> str:
         """The token of the last launch; empty where there was none. Raises OSError."""
         try:
@@ -69,6 +93,14 @@ class StateDirectory:
             file.flush()
             os.fsync(file.fileno())
         draft.rename(self.token_file)
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def state_directory(data_directory: Path, execution_id: str) -> StateDirectory:
