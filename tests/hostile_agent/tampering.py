@@ -27,15 +27,10 @@ CONFIGURE = 'printf "%s" "$1" >> $R/config; printf "%s" "$1" > $RECORD/config.wo
 CONFIGURE += 'printf "%s" "$1" > $HOME/.gitconfig; git -C $R config extensions.worktreeConfig true; true'
 
 MILD: dict[str, str] = {
-    "hooks": """for name in pre-commit post-commit post-checkout reference-transaction post-index-change pre-auto-gc \
-fsmonitor-watchman prepare-commit-msg commit-msg post-rewrite pre-receive update post-update push-to-checkout; do
-mkdir -p $R/hooks $RECORD/hooks; cp $1 $R/hooks/$name; cp $1 $RECORD/hooks/$name; done""",
     "attributes with drivers": "mkdir -p $R/info; echo '* filter=x diff=x merge=x ident' > $R/info/attributes; "
     "echo '* filter=x diff=x export-subst' > $W/.gitattributes; "
     "for key in filter.x.clean filter.x.smudge filter.x.process diff.x.textconv diff.x.command merge.x.driver; do "
     "git -C $R config $key $1; done",
-    "alternates to host directories": "printf '%s\\n' $HOST/.git/objects $TEAM/.git/objects $DATA / $STATE "
-    ">> $R/objects/info/alternates; echo ext::$1 > $R/objects/info/http-alternates",
     "replaced commits": "git replace -f HEAD $(git commit-tree HEAD^{tree} -m Evil)",
     "grafts": "mkdir -p $R/info; git rev-parse HEAD > $R/info/grafts",
     "a false commit graph": "echo CGPH > $R/objects/info/commit-graph; echo MIDX > $R/objects/pack/multi-pack-index",
@@ -55,6 +50,12 @@ mkdir -p $R/hooks $RECORD/hooks; cp $1 $R/hooks/$name; cp $1 $RECORD/hooks/$name
     "git update-ref refs/kandev/kept/$OWN/aaaaaaaaaaaa $(git commit-tree $tree -p HEAD -m Names)",
     "a submodule with commands": "printf '[submodule \"x\"]\\n\\tpath = x\\n\\turl = ext::%s\\n\\tupdate = !%s\\n' "
     "$1 $1 > $W/.gitmodules",
+    "alternates to host directories": "printf '%s\\n' $HOST/.git/objects $TEAM/.git/objects $DATA / $STATE "
+    ">> $R/objects/info/alternates; echo ext::$1 > $R/objects/info/http-alternates",
+    "hooks": """for name in pre-commit post-commit post-checkout reference-transaction post-index-change pre-auto-gc \
+fsmonitor-watchman prepare-commit-msg commit-msg post-rewrite pre-receive update post-update push-to-checkout; do
+for folder in $R/hooks $RECORD/hooks; do mkdir -p $folder; \
+printf '#!/bin/sh\ntest ! -x %s || %s\n' $1 $1 > $folder/$name; chmod 755 $folder/$name; done; done""",
     "stale locks": "touch $R/HEAD.lock $R/packed-refs.lock $RECORD/index.lock",
 }
 """After these git can still be used, so they are done together."""
