@@ -6,7 +6,7 @@ and whoever comes after a crash finishes it.
 
 from __future__ import annotations
 
-import shutil
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +17,7 @@ from executors_app.agentctl.places import local_processes
 from executors_app.agentctl.places.local_launch import is_free
 from executors_app.local_disk import disk, places_of
 
+_FOLDERS: Final = ("agent_homes", "archives", "workspaces")
 GOING: Final = ".going-"
 """How the name of a directory begins that is being removed."""
 
@@ -75,23 +76,56 @@ def has_home(session_id: str) -> bool:
     return (disk().root / "agent_homes" / session_id).is_dir()
 
 
+def has_workspace(session_id: str) -> bool:
+    """Whether the workspace that a session had in containers of this machine is here."""
+    return _is_directory(workspace_of(session_id))
+
+
+def remove_workspace(session_id: str) -> bool:
+    """Remove the workspace of a deleted session; True if there was one. Raises OSError."""
+    return _remove(workspace_of(session_id))
+
+
+def workspace_of(session_id: str) -> Path:
+    """Where it is."""
+    return disk().root / "workspaces" / session_id
+
+
 def finish() -> int:
     """Empty what an earlier run has renamed and not emptied; how many. Raises OSError."""
     root = disk().root
-    folders = (places_of(str(uuid.UUID(int=0))).path.parent, root / "agent_homes", root / "archives")
+    folders = (places_of(str(uuid.UUID(int=0))).path.parent, *(root / name for name in _FOLDERS))
     found = [path for folder in folders if folder.is_dir() for path in folder.glob(f"{GOING}*")]
     for path in found:
-        shutil.rmtree(path)
+        _empty(path)
     return len(found)
 
 
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
 def _remove(path: Path) -> bool:
-    if path.is_symlink() or not path.is_dir():
+    if not _is_directory(path):
         return False
     going = path.with_name(f"{GOING}{path.name}")
     path.rename(going)
-    shutil.rmtree(going)
+    _empty(going)
     return True
+
+
+def _empty(going: Path) -> None:
+    """Remove it, however deep it is nested and whatever an agent has closed against writing; follows no link."""
+    if _rm(going):
+        subprocess.run(["chmod", "-R", "u+rwX", "--", str(going)], capture_output=True, check=False)
+        if said := _rm(going):
+            raise OSError(f"{going} cannot be removed: {said}")
+
+
+def _rm(path: Path) -> str:
+    """Let rm remove it, because Python's own way ends at a thousand levels; what is in the way, if anything."""
+    done = subprocess.run(["rm", "-rf", "--", str(path)], capture_output=True, text=True, errors="replace", check=False)
+    return done.stderr[:500] if done.returncode else ""
 
 
 def _is_id(name: str) -> bool:

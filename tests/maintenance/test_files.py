@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import shutil
 import subprocess
 import sys
 import uuid
@@ -162,16 +161,16 @@ def test_one_that_was_deleted_and_imported_again_keeps_everything() -> None:
 
 
 def test_a_removal_that_was_cut_short_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    path, plain = with_journal(closed_session()), shutil.rmtree
+    path = with_journal(closed_session())
 
-    def killed(there: Path) -> None:
-        (there / "lock").unlink()
+    def killed(argv: list[str], **_: object) -> None:
+        (Path(argv[-1]) / "lock").unlink()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shutil, "rmtree", killed)
-    with pytest.raises(KeyboardInterrupt):
-        do("journals")
-    monkeypatch.setattr(shutil, "rmtree", plain)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            do("journals")
     assert not path.exists() and any(path.parent.iterdir())
     do("journals")
     assert not any(path.parent.iterdir())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from django.utils import timezone
 
 from executors_app import left_refs
+from executors_app.agentctl.protocol import MARKER
 from executors_app.agentctl.workspace.git import Git
 from executors_app.agentctl.workspace.snapshots import Limits, take
 from executors_app.repositories.archive import Archive
@@ -20,6 +23,7 @@ from sessions_app.models import Leftover, Repository, TaskSession
 from sessions_app.services.tasks import delete_session
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.maintenance.chores import LONG_AGO, closed_session, do
+from tests.supervisor.rows import execution_of
 
 pytestmark = pytest.mark.django_db
 
@@ -155,6 +159,48 @@ def test_the_archive_of_a_deleted_session_goes_with_its_refs(
     assert do("recovery_refs").removed == 2
     assert not archive.exists()
     assert refs(repository) == []
+
+
+def leave_workspace(session: TaskSession, root: Path) -> Path:
+    """As an agent may leave it: a directory closed against writing, one that is nested deeply, a link to elsewhere."""
+    workspace = root / "workspaces" / str(session.id)
+    (workspace / "closed").mkdir(parents=True)
+    (workspace / "closed" / "file").write_text("x")
+    (workspace / "closed").chmod(0o500)
+    here = os.open(workspace, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=here)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = deeper
+    os.close(here)
+    (workspace / "link").symlink_to(root.parent)
+    return workspace
+
+
+def test_the_workspace_of_a_deleted_session_goes_however_it_was_left(
+    repository: Path, session: TaskSession, tmp_path: Path
+) -> None:
+    workspace = leave_workspace(session, tmp_path / "data")
+    delete_session(session)
+    assert do("recovery_refs").removed == 0
+    Leftover.objects.update(deleted_at=LONG_AGO)
+    assert do("recovery_refs").removed == 1
+    assert not workspace.exists()
+    assert not list(workspace.parent.iterdir())
+    assert repository.is_dir()
+
+
+def test_a_workspace_in_which_something_lives_stays(repository: Path, session: TaskSession, tmp_path: Path) -> None:
+    workspace = leave_workspace(session, tmp_path / "data")
+    execution = str(execution_of(session).id)
+    delete_session(session)
+    Leftover.objects.update(deleted_at=LONG_AGO)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={MARKER: execution}) as living:
+        assert (do("recovery_refs").removed, do("recovery_refs").kept) == (0, 1)
+        assert workspace.exists()
+        living.stdin.close()
+    assert do("recovery_refs").removed == 1
 
 
 def test_a_needless_snapshot_goes_from_the_archive_too(repository: Path, session: TaskSession, tmp_path: Path) -> None:

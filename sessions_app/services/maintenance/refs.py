@@ -1,4 +1,4 @@
-"""Recovery refs: of deleted sessions all, with their archive; of closed ones those that the branch makes needless."""
+"""Recovery refs: of deleted sessions all, with archive and workspace; of closed ones what the branch has too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from executors_app import left_refs
+from executors_app import left_files, left_refs
 from executors_app.errors import RepositoryUnusable
 from sessions_app.models import Leftover, Repository, TaskSession
 from sessions_app.services.maintenance import leftovers
@@ -23,8 +23,9 @@ def recovery_refs(work: Work) -> None:
     cutoff = before_now(settings.KANDEV_RECOVERY_RETENTION)
     if cutoff is None:
         return
+    living = left_files.living()
     for row in leftovers.of_deleted():
-        if not work.is_over and not row.refs_gone and row.deleted_at < cutoff:
+        if not work.is_over and not row.refs_gone and row.deleted_at < cutoff and _has_ended(work, row, living):
             _of_deleted(work, row, cutoff)
     for repository, session in _closed(work, cutoff):
         if work.is_over:
@@ -32,11 +33,23 @@ def recovery_refs(work: Work) -> None:
         _of_closed(work, repository, session)
 
 
+def _has_ended(work: Work, row: Leftover, living: frozenset[str]) -> bool:
+    """Whether nothing of a deleted session lives on this machine; what does is at work in its workspace."""
+    alive = [one for one in row.executions if not left_files.is_idle(one, living)]
+    if alive:
+        work.kept += 1
+        work.note(f"execution {alive[0]} of a deleted session lives", execution_id=alive[0])
+    return not alive
+
+
 def _of_deleted(work: Work, row: Leftover, cutoff: datetime) -> None:
     session_id, repository = str(row.session_id), Path(row.repository_path)
     if left_refs.has_archive(session_id):
         what = f"the archive of deleted session {session_id}"
         work.act(what, partial(left_refs.remove_archive, session_id), session_id=session_id)
+    if left_files.has_workspace(session_id):
+        what = f"the workspace of deleted session {session_id}"
+        work.act(what, partial(left_files.remove_workspace, session_id), session_id=session_id)
     if row.repository_path and not repository.is_dir():
         work.kept += 1
         work.note(f"the repository of deleted session {session_id} is not here", session_id=session_id)
@@ -50,7 +63,8 @@ def _of_deleted(work: Work, row: Leftover, cutoff: datetime) -> None:
     for ref in refs:
         work.act(ref[0], partial(left_refs.drop, repository, session_id, [ref]), session_id=session_id)
     nowhere_else = is_only_host() or row.deleted_at < cutoff - ELSEWHERE
-    if not work.dry_run and work.failed == before and nowhere_else and not left_refs.has_archive(session_id):
+    left = left_refs.has_archive(session_id) or left_files.has_workspace(session_id)
+    if not work.dry_run and work.failed == before and nowhere_else and not left:
         leftovers.settle(row, refs_gone=True)
 
 
