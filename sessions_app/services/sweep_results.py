@@ -18,7 +18,8 @@ OVERTAKEN: Final = "overtaken"
 REATTACHED: Final = "reattached"
 SKIPPED: Final = "skipped"
 UNDER_WAY: Final = "under_way"
-STARTS: Final = ("resume", "start_workspace")
+OPENS_WORKSPACE: Final = "start_workspace"
+STARTS: Final = ("resume", OPENS_WORKSPACE)
 """Decisions whose receipt comes after the sweep."""
 _FACTS: Final = ("receipt_kind", "agent_action", "rule", "reason", "error_message", "session_state")
 
@@ -40,7 +41,8 @@ def result_of(row: Mapping[str, Any]) -> str:
     if row.get("receipt_kind"):
         return str(row["receipt_kind"])
     failed = row.get("session_state") == SessionState.ERROR or bool(row.get("error_message"))
-    if failed and row.get("rule") != DAMAGED_ROW:
+    # A session whose agent cannot come back is in error, and its workspace is opened: the receipt says how that went.
+    if failed and row.get("rule") != DAMAGED_ROW and row.get("agent_action") != OPENS_WORKSPACE:
         return FAILED
     if row.get("reason") == OVERTAKEN:
         return SKIPPED

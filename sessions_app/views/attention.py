@@ -14,6 +14,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
 
+from sessions_app.domain.attention import LOOK_KINDS
 from sessions_app.models import AttentionItem
 from sessions_app.services import attention as inbox
 from sessions_app.views.wording import ATTENTION_KINDS
@@ -43,7 +44,8 @@ def attention_context(request: HttpRequest) -> dict[str, Any]:
         "mine": mine,
         "query": "?mine=1" if mine else "",
         "news": _grouped(news),
-        "news_count": len(news),
+        "needs_count": len([item for item in news if item.kind not in LOOK_KINDS]),
+        "looks_count": len([item for item in news if item.kind in LOOK_KINDS]),
         "seen": _grouped(seen),
         "seen_count": len(seen),
         "is_cut": len(items) > SHOWN,

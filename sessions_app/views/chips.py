@@ -58,9 +58,10 @@ def session_chips(row: SessionRow) -> dict[str, Any]:
 def _chips(row: SessionRow) -> list[Word]:
     if row.looks_after:
         return [RECONNECTING]
-    session, chips = row.session, [state_word(row.session.state, row.session.error_code)]
-    said = _SAID_BY_STATE.get(session.state, _REST)
+    session, said = row.session, _SAID_BY_STATE.get(row.session.state, _REST)
+    # An agent that asks does not work: the mark says what it does, as the session's own page does.
     asks = row.derived == DerivedStatus.WAITING and getattr(session, "asks", False)
+    chips = [] if asks else [state_word(session.state, session.error_code)]
     if row.derived not in said and not asks:
         chips.append(DERIVED[DerivedStatus(row.derived)])
     if session.work_state == WorkState.DONE and session.state != SessionState.COMPLETED:

@@ -1,0 +1,188 @@
+"""What the pages say of the same sessions, read off the pages themselves, and where two of them disagree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from playwright.sync_api import Locator, Page
+
+from tests.drills.deployment import Session
+from tests.pages.people import path_of, pill
+
+PAGES = ("/", "/attention/", "/executors/", "/sweeps/", "/agents/", "/workflows/", "/restart/", "/help/", "/settings/")
+
+
+TO_LOOK_AT = {"Memory lost", "Memory unproven", "Needs a look"}
+"""Items that are done with once they were seen."""
+
+
+@dataclass
+class Told:
+    """What one session's own page says of it."""
+
+    state: str
+    executor: str
+    agent: str
+    continuity: str
+    wants: list[str] = field(default_factory=list)
+    """What the page Attention has of it."""
+    needs: bool = False
+    """Whether something under Attention wants to be done for it."""
+
+
+@dataclass
+class Walk:
+    """One walk through all pages; what contradicts is in ``found``."""
+
+    page: Page
+    sessions: Sequence[Session]
+    found: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names |= {
+            session.id: session.deployment.api("GET", f"tasks/{session.task_id}/")["title"] for session in self.sessions
+        }
+
+    def go(self, path: str) -> Page:
+        """Open a page that must be there."""
+        answer = self.page.goto(path)
+        if answer is None or answer.status != 200:
+            self.found.append(f"{path} answered {answer.status if answer else 'nothing'}")
+        return self.page
+
+    def compare(self, what: str, *said: object) -> None:
+        """Note what should be the same and is not."""
+        if len(set(said)) > 1:
+            self.found.append(f"{what}: {' / '.join(map(str, said))}")
+
+    def compare_of(self, session: Session, what: str, *said: object) -> None:
+        """The same, of one session."""
+        self.compare(f"{self.names[session.id]}: {what}", *said)
+
+    def add(self, session: Session, what: str) -> None:
+        """Note what is wrong with one session."""
+        self.found.append(f"{self.names[session.id]}: {what}")
+
+    def everything(self) -> str:
+        """Every page, each compared with those that say the same; the contradictions, a line each."""
+        for path in PAGES:
+            self.go(path)
+        told = {session.id: self._of_session(session) for session in self.sessions}
+        self._attention(told)
+        self._board(told)
+        self._executors(told)
+        self._sweeps()
+        return "\n".join(self.found)
+
+    def _of_session(self, session: Session) -> Told:
+        page = self.go(path_of(session))
+        told = Told(*(_text(pill(page, name)) for name in ("Session", "Executor", "Agent", "Continuity")))
+        shown, logged = page.locator(".message.user").count(), len([one for one in session.events() if _is_prompt(one)])
+        self.compare_of(session, "prompts on its page, in its log", shown, logged)
+        offers_resume = page.get_by_role("button", name="Resume").count() > 0
+        if offers_resume and told.agent in {"Working", "Alive", "Idle"}:
+            self.add(session, f"Resume is offered beside an agent that is {told.agent}")
+        page = self.go(f"{path_of(session)}timeline/")
+        if told.continuity and told.continuity not in page.locator(".timeline").inner_text():
+            self.add(session, f"the timeline does not tell {told.continuity!r}")
+        if "dismissed" in page.locator(".timeline").inner_text().lower():
+            self.add(session, "nobody dismissed anything, but the timeline says so")
+        page = self.go(f"/tasks/{session.task_id}/")
+        self.compare(
+            f"{self.names[session.id]}: state on its page, on its task's", told.state, _first_chip(page, session)
+        )
+        return told
+
+    def _attention(self, told: dict[str, Told]) -> None:
+        page = self.go("/attention/")
+        badge = _number(page.locator("#attention-count"))
+        new = page.locator(".need:not(details.seen .need)")
+        told_of = sum(int(re.findall(r"\d+", text)[0]) for text in page.locator(".told strong").all_inner_texts())
+        self.compare("Attention: badge, sentence, rows", badge, told_of, new.count())
+        for session_id, one in told.items():
+            rows = page.locator(".need", has=page.locator(f"a.title[href*='{session_id}']"))
+            one.wants = [(row.locator(".head .pill").text_content() or "") for row in rows.all()]
+            one.needs = not TO_LOOK_AT.issuperset(one.wants)
+
+    def _board(self, told: dict[str, Told]) -> None:
+        page = self.go("/")
+        for column in page.locator(".column").all():
+            count, cards = _number(column.locator(".count")), column.locator("li.task").count()
+            self.compare(f"board, {column.locator('h2').inner_text()}: count, cards", count, cards)
+        for session in self.sessions:
+            one = told[session.id]
+            self.compare(
+                f"{self.names[session.id]}: state on its page, on the board", one.state, _first_chip(page, session)
+            )
+        since = page.locator(".since")
+        if since.count():
+            links = since.locator(".needy a").count()
+            self.compare("since the restart: who needs you, links", _number(since.locator(".needy strong")), links)
+        page = self.go("/?needs=1")
+        for session in self.sessions:
+            row = page.locator("li.needy", has=page.locator(f"a[href*='{session.id}']"))
+            shown, chips = row.count() > 0, [one.inner_text() for one in row.locator(".pill").all()]
+            one = told[session.id]
+            what = f"needs somebody on the board {chips}, under Attention {one.wants}"
+            self.compare_of(session, what, shown, one.needs)
+
+    def _executors(self, told: dict[str, Told]) -> None:
+        page = self.go("/executors/")
+        for session in self.sessions:
+            row = page.locator(".rows > li", has=page.locator(f"a[href$='/sessions/{session.id}/']"))
+            if row.count():
+                said = _text(row.locator(".pill").first)
+                self.compare(
+                    f"{self.names[session.id]}: executor on its page, among all", told[session.id].executor, said
+                )
+        live = page.locator(".rows.places .meta", has_text="live").first
+        rows = page.locator("section[aria-labelledby=running-title] .rows > li")
+        up = [one for one in rows.all() if _text(one.locator(".pill").first) in {"Ready", "Starting", "Reconnecting"}]
+        self.compare("executors: live in the place, rows that are up", _number(live), len(up))
+
+    def _sweeps(self) -> None:
+        page = self.go("/sweeps/")
+        links = page.locator("ol.sweeps > li > p > a:first-child").all()
+        sweeps = [one.get_attribute("href") or "" for one in links]
+        for sweep in sweeps[:3]:
+            page = self.go(sweep)
+            pills = [
+                (one.get_attribute("href") or "", one.inner_text()) for one in page.locator(".card .counts a").all()
+            ]
+            for href, text in pills:
+                if sweep in href:
+                    rows = self.go(href).locator("tbody tr").count()
+                    self.compare(f"{sweep}: {text}, rows under it", int(text.split()[0]), rows)
+        page = self.go(sweeps[0]) if sweeps else page
+        for session in self.sessions:
+            row = page.locator("tbody tr", has=page.locator(f"a[href$='/sessions/{session.id}/']"))
+            if row.count() and (receipt := row.locator("td:nth-child(4) .pill")).count():
+                there, kinds = _text(receipt), [one["kind"].replace("_", " ") for one in session.receipts()]
+                if there not in kinds:
+                    self.found.append(
+                        f"{self.names[session.id]}: the last sweep tells {there}, its receipts are {kinds}"
+                    )
+
+
+def _is_prompt(event: Mapping[str, Any]) -> bool:
+    return bool(event["name"] == "session.message.added" and event["payload"]["role"] == "user")
+
+
+def _text(place: Locator) -> str:
+    """The pill in a place, or all that it says."""
+    inner = place.locator(".pill")
+    return (inner.first if inner.count() else place).inner_text().strip()
+
+
+def _first_chip(page: Page, session: Session) -> str:
+    row = page.locator("li", has=page.locator(f"> a[href$='/sessions/{session.id}/']")).last
+    return row.locator(".pill").first.inner_text().strip()
+
+
+def _number(place: Locator) -> int:
+    found = re.search(r"\d+", place.first.inner_text()) if place.count() else None
+    return int(found[0]) if found else 0
