@@ -124,7 +124,7 @@ def _resume(session: TaskSession, user: Any, payload: Payload) -> Answer:
 
 
 def _prompt(session: TaskSession, user: Any, payload: Payload) -> Any:
-    asked = _checked(PromptRequest, payload)
+    asked = _checked(PromptRequest, {name: value for name, value in payload.items() if name != "session_id"})
     row, _ = intents.prompt(session.id, asked["message_id"], asked["text"], user)
     return PromptAnswer(row).data
 

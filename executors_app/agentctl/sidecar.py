@@ -169,7 +169,7 @@ class Sidecar:
         can_resume = None if started is None else bool(load or resume)
         return {
             "supports_session_resume": can_resume,
-            "supports_workspace_only": True,
+            "supports_workspace_only": bool(self.workspace.report()["exists"]),
             "requires_new_session": None if can_resume is None else not can_resume,
             "history": told.get("history"),
             "protocol": told.get("protocol"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Hashable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from executors_app.domain import Death, ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
+from executors_app.domain import Death, ExecutionFacts, Launched, LaunchSpec, Observation, Orphan, WorkspaceState
 
 
 class Runtime(Protocol):
@@ -110,6 +110,15 @@ class SharesWorktrees(Protocol):
     """What a runtime is beside, where a session can work in another session's worktree (``LaunchSpec.worktree_id``)."""
 
     shares_worktrees: bool
+
+
+@runtime_checkable
+class ShowsWorkspace(Protocol):
+    """What a runtime can do beside, where a look at this machine's disk shows whether a worktree can still be had."""
+
+    def workspace_of(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
+        """Whether it can be had, and the precise reason if it cannot; quick, changes nothing, raises OSError."""
+        ...
 
 
 @runtime_checkable

@@ -16,8 +16,8 @@ from executors_app.agentctl.places import launch_token, local_processes
 from executors_app.agentctl.places.listeners import Listener
 from executors_app.agentctl.places.machine import Machine
 from executors_app.client import AgentctlClient
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
-from executors_app.local_disk import KeptOnThisDisk, disk
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, WorkspaceState
+from executors_app.local_disk import KeptOnThisDisk, disk, workspace_of
 
 
 class LocalStandalone(KeptOnThisDisk):
@@ -54,6 +54,10 @@ class LocalStandalone(KeptOnThisDisk):
     ) -> dict[str, Observation]:
         """Ask all at once; only about those that gave no good answer the machine is asked too."""
         return await _here().observe(executions, timeout=timeout, concurrency=concurrency)
+
+    def workspace_of(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
+        """From its worktree, and where that is missing from the repository."""
+        return workspace_of(execution)
 
     async def end(self, execution: ExecutionFacts) -> bool:
         """TERM, then KILL agentctl, then whatever it has left; only processes proven to be its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib.auth.models import Group
@@ -59,6 +60,26 @@ class TeamField(serializers.Field[Group, Any, int, Any]):
     def to_representation(self, value: Group) -> int:
         """Its id."""
         return value.pk
+
+
+class KnownFieldsOnly(serializers.Serializer[Any]):
+    """Refuses a body with a field that it does not take, so that no request does less than it says."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """The checked values; ValidationError names each unknown field beside what else is wrong."""
+        problems: dict[str, Any] = {}
+        if isinstance(data, Mapping):
+            taken = [name for name, one in self.fields.items() if not one.read_only]
+            said = f"This field is not known here. Known fields: {', '.join(taken)}."
+            problems = {str(name)[:100]: [said] for name in list(data)[:100] if name not in taken}
+        try:
+            values = super().to_internal_value(data)
+        except serializers.ValidationError as error:
+            told: Any = error.detail
+            raise serializers.ValidationError({**told, **problems}) from error
+        if problems:
+            raise serializers.ValidationError(problems)
+        return values
 
 
 class RowSerializer(serializers.ModelSerializer[Any]):

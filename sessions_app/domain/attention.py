@@ -31,6 +31,8 @@ class AttentionKind(StrEnum):
     """A run of a workflow has failed, a node of it waits for somebody, or its scheduled runs are paused."""
     STALLED = "stalled"
     """The agent has been silent in its turn for long."""
+    CANCEL_IGNORED = "cancel_ignored"
+    """The agent was asked to cancel its turn, and goes on."""
     RECEIPT = "receipt"
     """A start has lost the conversation."""
     UNPROVEN = "unproven"
@@ -162,6 +164,17 @@ def stalled(run_id: str, since: str) -> Notice:
         "The agent has been silent for long",
         f"Nothing was heard of its turn since {since}.",
         "Open the session: wait for it, or cancel the turn.",
+    )
+
+
+def cancel_ignored(run_id: str, since: str) -> Notice:
+    """A turn that outlives its cancel."""
+    return Notice(
+        AttentionKind.CANCEL_IGNORED,
+        f"cancel_ignored:{run_id}",
+        "The agent ignores a cancel",
+        f"It was asked to cancel its turn at {since}, and has not ended it.",
+        "Open the session: wait for the turn’s end, or stop the agent. Its conversation and its files are kept.",
     )
 
 

@@ -17,6 +17,7 @@ from sessions_app.domain.transient import Retry
 Action = Literal[
     "",
     "cancel",
+    "stop",
     "resume",
     "fresh_start",
     "try_again",
@@ -79,6 +80,8 @@ class BannerFacts:
     retry: Retry | None = None
     stalled_since: datetime | None = None
     """The open turn has been silent since then."""
+    cancel_ignored_since: datetime | None = None
+    """The open turn was to be cancelled then, and its agent goes on."""
     capability_note: str = ""
     """Which claims of its agent were seen not to be kept, in words."""
 
@@ -156,6 +159,12 @@ def _stalled(facts: BannerFacts) -> Banner:
     text = f"Nothing has been heard of the agent since {facts.stalled_since:%H:%M:%S} UTC."
     why = "It may still be at work; nothing was ended. The notice goes with its next word."
     return Banner("info", text, "cancel", why, facts.stalled_since)
+
+
+def _cancel_ignored(facts: BannerFacts) -> Banner:
+    text = f"The agent was asked to cancel its turn at {facts.cancel_ignored_since:%H:%M:%S} UTC, and goes on with it."
+    why = "Wait for its end, or stop the agent: its conversation and its files are kept."
+    return Banner("warning", text, "stop", why, facts.cancel_ignored_since)
 
 
 def _queued(facts: BannerFacts) -> Banner:
@@ -333,6 +342,7 @@ _BANNERS: tuple[_Case, ...] = (
         lambda f: f.retry is not None and not _resting(f),
         lambda f: Banner("warning", f.retry.said, "cancel", f.retry.message) if f.retry else _queued(f),
     ),
+    (lambda f: f.cancel_ignored_since is not None, _cancel_ignored),
     (lambda f: f.stalled_since is not None, _stalled),
     (
         lambda f: f.session_state == SessionState.STARTING,

@@ -37,7 +37,7 @@ from sessions_app.models.prompt import Prompt
 from sessions_app.models.receipt import ContinuityReceipt
 from sessions_app.models.resume_token import ResumeToken
 from sessions_app.models.run import PermissionRequest, Run
-from sessions_app.models.session import POLICIES, TaskSession
+from sessions_app.models.session import CANCEL_IGNORED, POLICIES, TaskSession
 from sessions_app.models.sweep import RecoverySweep, Supervisor, SweepOutcome
 from sessions_app.models.sweep_request import SweepRequest
 from sessions_app.models.task import Repository, Task
@@ -46,6 +46,7 @@ from sessions_app.models.team_role import TeamRole
 from sessions_app.models.workflow import NodeRun, Workflow, WorkflowRun
 
 __all__ = [
+    "CANCEL_IGNORED",
     "IDLE",
     "OVERTAKING",
     "PART_LIMIT",

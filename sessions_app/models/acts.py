@@ -37,6 +37,7 @@ ACTS: Final = frozenset(
         "session.run.interrupted",
         "session.run.retrying",
         "session.run.stalled",
+        "session.run.cancel_ignored",
         "session.token.expired",
         "session.prompt.queued",
         "session.prompt.held",

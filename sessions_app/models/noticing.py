@@ -15,6 +15,7 @@ from sessions_app.domain.memory_check import PREFIX
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, PromptState, RunState, SessionState, WorkState
 from sessions_app.models.attention import raise_item, resolve
 from sessions_app.models.event import NewEvent
+from sessions_app.models.session import CANCEL_IGNORED
 
 if TYPE_CHECKING:
     from sessions_app.models.draft import Draft
@@ -58,6 +59,19 @@ def _overdue(draft: Draft, event: NewEvent) -> None:
 
 def _stalled(draft: Draft, event: NewEvent) -> None:
     raise_item(draft, attention.stalled(str(event.payload["run_id"]), str(event.payload["since"])))
+
+
+def _cancel_ignored(draft: Draft, event: NewEvent) -> None:
+    raise_item(draft, attention.cancel_ignored(str(event.payload["run_id"]), str(event.payload["since"])))
+
+
+def _turn_ended(draft: Draft, event: NewEvent) -> None:
+    """Whether its agent has heeded a cancel is no question any more."""
+    told: Mapping[str, Any] = draft.session.metadata.get(CANCEL_IGNORED) or {}
+    if told.get("run_id") == event.payload["run_id"]:
+        kept = {name: value for name, value in draft.session.metadata.items() if name != CANCEL_IGNORED}
+        draft.set(metadata=kept)
+        resolve(draft, "turn_ended", kinds=(AttentionKind.CANCEL_IGNORED,))
 
 
 def _heard(draft: Draft, event: NewEvent) -> None:
@@ -151,6 +165,11 @@ _REACTIONS: Final[Mapping[str, Callable[[Any, NewEvent], None]]] = {
     "session.prompt.held": _held,
     "session.prompt.overdue": _overdue,
     "session.run.stalled": _stalled,
+    "session.run.cancel_ignored": _cancel_ignored,
+    "session.run.completed": _turn_ended,
+    "session.run.failed": _turn_ended,
+    "session.run.cancelled": _turn_ended,
+    "session.run.interrupted": _turn_ended,
     "session.run.heard_again": _heard,
     "session.receipt": _received,
     "session.work_state_changed": _worked,

@@ -13,6 +13,8 @@ from sessions_app.models.scoping import TeamModel
 from sessions_app.models.task import Task
 
 POLICIES = ("auto", "working", "on_open", "manual")
+CANCEL_IGNORED = "cancel_ignored"
+"""In ``metadata``: ``{run_id, since}`` of a turn that its agent goes on with although it was asked to cancel it."""
 
 
 def new_epoch() -> str:

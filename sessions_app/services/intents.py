@@ -31,6 +31,7 @@ from sessions_app.services.errors import (
     PromptInDoubt,
     TerminalState,
 )
+from sessions_app.services.lost_worktrees import refuse_lost_worktree
 from sessions_app.services.retries import take_back
 
 MODES = tuple(mode.value for mode in Mode)
@@ -94,6 +95,7 @@ def resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
     """Ask for a session to run again; raises the error of the assessment's refusal."""
     if mode not in MODES:
         raise Invalid(f"mode is one of {', '.join(MODES)}.", field="mode")
+    refuse_lost_worktree(session_id)
     with writing(session_id, beside=("agent_profile", "task")) as draft:
         assessment = _opinion(draft)
         if mode == Mode.AUTO and assessment.row == RUNNING_ROW:

@@ -6,6 +6,7 @@ No side effect, and a constant number of queries.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -13,11 +14,13 @@ from django.db.models import Count, Q, QuerySet
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
+from executors_app.plugins import agent_type
 from executors_app.prepared import EARLY, LATE, MARK, Prepared
-from sessions_app.domain.resumability import Assessment, Strategy
+from sessions_app.domain.resumability import Assessment, Reason, Strategy
 from sessions_app.domain.soundness import DAMAGED_ROW, said
 from sessions_app.domain.states import PromptState, RunState
 from sessions_app.models import (
+    CANCEL_IGNORED,
     IDLE,
     QUEUED_FOR_CAPACITY,
     ContinuityReceipt,
@@ -80,13 +83,14 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "executor_id": str(session.executor_id),
         "runtime": session.executor.runtime,
         **_execution_part(execution),
+        "supports_workspace_only": _serves_workspace(session, execution, assessment),
         "is_agent_running": is_running(session, execution),
         "is_resumable": assessment.is_resumable,
         "needs_resume": assessment.needs_resume,
         "resume_reason": assessment.resume_reason,
         "resume_strategy": assessment.strategy,
         "supports_session_resume": assessment.supports_session_resume,
-        "requires_new_session": not assessment.supports_session_resume,
+        "requires_new_session": not assessment.is_resumable,
         "desired_state": session.desired_state,
         "work_state": session.work_state,
         "needs_attention": bool(counts["pending"] or counts["held"] or counts["overdue"]) or any(open_ones.values()),
@@ -102,6 +106,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "restart_attempts": session.start_attempts,
         "next_restart_at": session.next_restart_at.isoformat() if session.next_restart_at else None,
         "stalled_since": session.stalled_since.isoformat() if session.stalled_since else None,
+        "cancel_ignored_since": _cancel_ignored_since(session, run),
         "retry": retry_json(session) if counts["retries"] else None,
         "history": _history(session, assessment),
         "latest_receipt": receipt_json(_NEWEST_RECEIPT.first(session.id)),
@@ -114,6 +119,12 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "start_wait": start_wait(session, start),
     }
     return {**status, "stillness": stillness_json(session, status, open_ones)}
+
+
+def _cancel_ignored_since(session: TaskSession, run: Run | None) -> str | None:
+    """Since when the agent goes on with a turn that it was asked to cancel."""
+    told: Mapping[str, Any] = session.metadata.get(CANCEL_IGNORED) or {}
+    return str(told["since"]) if run is not None and told.get("run_id") == str(run.id) else None
 
 
 def _history(session: TaskSession, assessment: Assessment) -> dict[str, int] | None:
@@ -142,12 +153,19 @@ def _execution_part(execution: ExecutorRunning | None) -> dict[str, Any]:
     return {
         "executor_status": execution.status if execution else ExecutorStatus.STOPPED,
         "agent_execution_id": str(execution.id) if execution else None,
-        "supports_workspace_only": bool(execution and execution.supports_workspace_only),
         "last_seen_at": seen.isoformat() if seen else None,
         "capability_note": execution.capability_note if execution else "",
         "asleep": is_asleep(execution),
         "snapshot_transfer": transfer_json(execution),
     }
+
+
+def _serves_workspace(session: TaskSession, execution: ExecutorRunning | None, assessment: Assessment) -> bool:
+    """What its agentctl said of it last, where its agent type allows it; a worktree that is gone serves nobody."""
+    if assessment.cause.resume_reason in (Reason.WORKTREE_MISSING, Reason.DAMAGED_ROW):
+        return False
+    by_type = agent_type(session.agent_profile.agent_type).supports_workspace_only
+    return by_type and execution is not None and execution.supports_workspace_only
 
 
 def is_asleep(execution: ExecutorRunning | None) -> bool:

@@ -46,6 +46,7 @@ TOLD: Final = (
     "session.run.interrupted",
     "session.run.retrying",
     "session.run.stalled",
+    "session.run.cancel_ignored",
     "session.run.heard_again",
     "session.permission.expired",
     "session.prompt.held",

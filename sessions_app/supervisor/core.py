@@ -87,7 +87,9 @@ class Core:
             if facts is None:
                 return None
             report = await AgentctlClient.of(facts, self.http).status(timeout=ATTACH_TIMEOUT)
-        taken = await self._taking_over(Wanted(session_id, int(report["generation"])))
+        serves = report.get("capabilities", {}).get("supports_workspace_only")
+        wanted = Wanted(session_id, int(report["generation"]), serves if isinstance(serves, bool) else None)
+        taken = await self._taking_over(wanted)
         if taken is None:
             return None
         crash_points.reached("supervisor.leased", session_id)

@@ -29,6 +29,7 @@ from sessions_app.supervisor.sweep import reporting, requested
 from sessions_app.supervisor.sweep.one_pass import Decided, Scope, Sweep, sweep
 from sessions_app.supervisor.tally import KEPT, TALLY
 from sessions_app.supervisor.turns import overdue
+from sessions_app.supervisor.turns.ignored_cancels import notice_ignored_cancels
 from sessions_app.supervisor.turns.retries import due_retries
 from sessions_app.supervisor.turns.stalls import notice_stalls
 from sessions_app.supervisor.workflows.driver import Driver
@@ -218,10 +219,11 @@ class Supervisor:
         await self.core.database(TALLY.flush, self.core.boot_id)
 
     async def _notice_stalls(self) -> None:
-        """Look for turns in which nothing is heard of the agent; late by a tenth of the time at most."""
+        """Look for turns in which nothing is heard of the agent, or that outlive their cancel."""
         await asyncio.sleep(min(max(settings.KANDEV_STALL_NOTICE / 10, 0.2), STALLS_EVERY))
         held = {session_id: one.lease for session_id, one in self.core.attachments.items() if not one.ended}
         await self.core.database(notice_stalls, held)
+        await self.core.database(notice_ignored_cancels, held)
 
     async def _put_to_sleep(self) -> None:
         """End the agents that have been idle for long."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -23,7 +24,7 @@ _ELSEWHERE = {
 """What of an execution's facts stands in other rows."""
 _FACTS = [each.name for each in fields(ExecutionFacts)]
 _COLUMNS = [_ELSEWHERE.get(name, name) for name in _FACTS]
-_CURSOR = ("journal_epoch", "journal_seq", "session__error_code")
+_CURSOR = ("journal_epoch", "journal_seq", "session__error_code", "supports_workspace_only")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Wanted:
     session_id: uuid.UUID
     reported: int
     """The generation that its agentctl has seen."""
+    workspace_only: bool | None = None
+    """Whether its agentctl can serve the workspace without an agent; None: it has not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +60,14 @@ def take_over(me: str, wanted: Sequence[Wanted]) -> list[Taken | None]:
     with transaction.atomic():
         held = leases.acquire_all({key: reported[session_id] for key, session_id in _present(reported)}, me)
         rows = ExecutorRunning.objects.filter(id__in=held).values_list("id", "session_id", *_CURSOR, *_COLUMNS)
-        taken = {
-            session_id: Taken(_facts(values), held[key], epoch, seq, error_code)
-            for key, session_id, epoch, seq, error_code, *values in rows
-        }
+        probed = {one.session_id: one.workspace_only for one in wanted}
+        taken, differs = {}, defaultdict(list)
+        for key, session_id, epoch, seq, error_code, known, *values in rows:
+            taken[session_id] = Taken(_facts(values), held[key], epoch, seq, error_code)
+            if (told := probed[session_id]) not in (None, known):
+                differs[told].append(key)
+        for told, ids in differs.items():
+            ExecutorRunning.objects.filter(id__in=ids).update(supports_workspace_only=told)
     return [taken.get(one.session_id) for one in wanted]
 
 

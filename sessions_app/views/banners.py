@@ -43,6 +43,7 @@ NEW_SESSION = Button("Create new session", place="new-session")
 REVIEW = Button("Review the prompts", place="unsettled")
 ANSWER = Button("Answer", place="permissions")
 CANCEL = Button("Cancel turn", act="cancel")
+STOP = Button("Stop agent", act="stop")
 REOPEN = Button("Reopen task", task_change="reopen")
 UNARCHIVE = Button("Unarchive task", task_change="unarchive")
 
@@ -54,6 +55,7 @@ _BUTTONS: Final[Mapping[str, tuple[Button, ...]]] = {
     "review_prompts": (REVIEW,),
     "answer": (ANSWER,),
     "cancel": (CANCEL,),
+    "stop": (STOP,),
     "reopen": (REOPEN,),
     "unarchive": (UNARCHIVE,),
 }
@@ -86,6 +88,7 @@ def banner_of(
             next_restart_at=session.next_restart_at,
             retry=_retry(status["retry"]),
             stalled_since=session.stalled_since,
+            cancel_ignored_since=_moment(status["cancel_ignored_since"]),
             capability_note=status["capability_note"],
         )
     )
@@ -102,8 +105,11 @@ def _line(told: Mapping[str, Any] | None) -> dict[str, Any]:
 def _retry(told: Mapping[str, Any] | None) -> Retry | None:
     if told is None:
         return None
-    at = datetime.fromisoformat(told["at"]) if told["at"] else None
-    return Retry(told["error_code"], told["error_message"], told["attempt"], told["of"], at)
+    return Retry(told["error_code"], told["error_message"], told["attempt"], told["of"], _moment(told["at"]))
+
+
+def _moment(told: str | None) -> datetime | None:
+    return datetime.fromisoformat(told) if told else None
 
 
 def _state_shown(session: TaskSession, status: Mapping[str, Any]) -> SessionState:

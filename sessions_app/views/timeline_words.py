@@ -108,6 +108,7 @@ _WORDS: Final[Mapping[str, Word | Callable[[Payload], Word]]] = {
     "session.run.interrupted": _interrupted,
     "session.run.retrying": _retrying,
     "session.run.stalled": Word("For long nothing was heard of the agent; nothing was ended for that", "ask"),
+    "session.run.cancel_ignored": Word("The agent was asked to cancel its turn, and goes on with it", "ask"),
     "session.run.heard_again": Word("The agent was heard again", "busy"),
     "session.permission.expired": Word("A question of the agent is void: its process is gone", "off"),
     "session.prompt.held": Word(

@@ -112,6 +112,7 @@ ATTENTION_KINDS: Final[Mapping[str, Word]] = {
     AttentionKind.OVERDUE: Word("Waits for an agent", "ask"),
     AttentionKind.WORKFLOW: Word("Workflow", "ask"),
     AttentionKind.STALLED: Word("Silent", "ask"),
+    AttentionKind.CANCEL_IGNORED: Word("Ignores a cancel", "ask"),
     AttentionKind.RECEIPT: Word("Memory lost", "ask"),
     AttentionKind.UNPROVEN: Word("Memory unproven", "calm"),
     AttentionKind.IDLE: Word("Needs a look", "calm"),

@@ -36,6 +36,11 @@ async def test_before_a_start_nothing_is_known_of_the_agent(running: Running) ->
     assert status["capabilities"]["supports_workspace_only"] is True
 
 
+async def test_a_workspace_that_is_gone_supports_nothing_without_an_agent(running: Running) -> None:
+    running.workspace.rmdir()
+    assert (await running.get("/capabilities"))["supports_workspace_only"] is False
+
+
 async def test_after_a_start_the_status_tells_all_of_it(started: Running) -> None:
     status = await started.get("/status")
 

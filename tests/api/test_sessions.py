@@ -60,6 +60,23 @@ def test_the_status_has_the_shape_that_the_schema_says(world: World, api: APICli
     assert status["pending_permissions"] == 1
 
 
+@pytest.mark.parametrize(
+    ("profile", "is_resumable"),
+    [
+        ({"supports_session_resume": False}, False),
+        ({"supports_session_resume": False, "history_context_injection": True}, True),
+        ({}, False),
+    ],
+)
+def test_whatever_cannot_be_resumed_requires_a_new_session(
+    world: World, api: APIClient, profile: dict[str, bool], is_resumable: bool
+) -> None:
+    prompted(world)
+    AgentProfile.objects.filter(id=world.profile.id).update(**profile)
+    status = api.get(world.url("status/")).json()
+    assert (status["is_resumable"], status["requires_new_session"]) == (is_resumable, not is_resumable)
+
+
 def test_reading_the_status_changes_nothing(world: World, api: APIClient) -> None:
     before = TaskSession.objects.values().get()
     api.get(world.url("status/"))

@@ -85,6 +85,14 @@ async def test_a_bad_prompt_is_refused_by_field(socket: Socket, payload: dict[st
     assert told["error"]["details"].keys() <= {"message_id", "text"}
 
 
+async def test_a_prompt_may_name_its_session_and_no_unknown_field(world: World, socket: Socket) -> None:
+    asked = {"message_id": "m-1", "text": "Paint it green", "session_id": str(world.session.id)}
+    assert (await socket.ask("task.session.prompt", {**asked, "attachments": []}))["error"]["details"].keys() == {
+        "attachments"
+    }
+    assert (await socket.ask("task.session.prompt", asked))["ok"]
+
+
 async def test_resume_writes_the_order_and_answers_with_the_status(world: World, socket: Socket) -> None:
     await in_database(lambda: Intent.objects.all().delete())
     told = await socket.ask("task.session.resume", {"mode": "auto"})

@@ -45,6 +45,13 @@ def test_what_is_taken_is_told_as_the_rows_have_it() -> None:
     assert (one.facts.generation, one.epoch, one.seq, one.error_code) == (5, "e", 7, "unreachable")
 
 
+def test_what_agentctl_says_of_its_workspace_is_kept() -> None:
+    sessions = [session_with(supports_workspace_only=known) for known in (True, True, False, True)]
+    told = (True, False, True, None)
+    take_over("me", [Wanted(one.id, 0, workspace_only=said) for one, said in zip(sessions, told, strict=True)])
+    assert [execution_of(one).supports_workspace_only for one in sessions] == [True, False, True, True]
+
+
 def test_each_is_taken_above_its_own_generation() -> None:
     sessions = [session_with(generation=generation, owner=owner) for generation in (4, 9) for owner in ("", "gone")]
     assert [one and one.lease.generation for one in taken(*sessions, reported=6)] == [7, 7, 10, 10]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rest_framework import serializers
 
-from sessions_app.api.fields import RowSerializer, Text
+from sessions_app.api.fields import KnownFieldsOnly, RowSerializer, Text
 from sessions_app.api.words import PROMPT_STATES, one_of
 from sessions_app.domain.states import PromptState
 from sessions_app.domain.tokens import WaitKind
@@ -97,8 +97,8 @@ class PromptSerializer(RowSerializer):
         read_only_fields = fields
 
 
-class PromptRequest(serializers.Serializer[Any]):
-    """A prompt; ``message_id`` is the caller's own name for it, so that it can be given again."""
+class PromptRequest(KnownFieldsOnly):
+    """A prompt, of text alone; ``message_id`` is the caller's own name for it, so that it can be given again."""
 
     message_id = Text(max_length=128, trim_whitespace=False)
     text = Text(trim_whitespace=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from sessions_app.api.fields import RowSerializer, TeamField, Text
+from sessions_app.api.fields import KnownFieldsOnly, RowSerializer, TeamField, Text
 from sessions_app.api.words import one_of
 from sessions_app.models import Delivery, NotificationSettings, Webhook
 from sessions_app.models.notification import DIGESTS, KINDS
@@ -18,7 +18,7 @@ class Kinds(serializers.ListField):
     child = one_of(KINDS)
 
 
-class SettingsSerializer(RowSerializer):
+class SettingsSerializer(KnownFieldsOnly, RowSerializer):
     """What the user is told by e-mail, and how often at most (minutes)."""
 
     kinds = Kinds(required=False)
@@ -61,7 +61,7 @@ class NewWebhook(serializers.Serializer[Any]):
     team = TeamField(required=False)
 
 
-class WebhookChange(serializers.Serializer[Any]):
+class WebhookChange(KnownFieldsOnly):
     """What can be changed; what is left out stays."""
 
     url = Text(max_length=500, required=False)

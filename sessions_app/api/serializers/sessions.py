@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.api import words
-from sessions_app.api.fields import IdempotencyKey, RowSerializer, Text
+from sessions_app.api.fields import IdempotencyKey, KnownFieldsOnly, RowSerializer, Text
 from sessions_app.api.serializers.conversation import ReceiptSerializer
 from sessions_app.api.words import one_of
 from sessions_app.domain.admission import WaitReason
@@ -90,7 +90,7 @@ class NewSession(serializers.Serializer[Any]):
         return value if value.strip() else ""
 
 
-class PolicyChange(serializers.Serializer[Any]):
+class PolicyChange(KnownFieldsOnly):
     """What a session or a team says of restarts; empty and null: nothing, so that the next one counts."""
 
     policy = one_of(POLICIES, required=False, allow_blank=True)
@@ -207,7 +207,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     resume_strategy = one_of(Strategy, allow_null=True)
     supports_session_resume = serializers.BooleanField()
     supports_workspace_only = serializers.BooleanField()
-    requires_new_session = serializers.BooleanField()
+    requires_new_session = serializers.BooleanField(
+        help_text="The reverse of `is_resumable`: whoever wants to go on needs a new session, or a decision of a user."
+    )
     capability_note = serializers.CharField(
         allow_blank=True, help_text="Which claims of its agent were seen not to be kept, in words; empty: none."
     )
@@ -230,6 +232,10 @@ class StatusSerializer(serializers.Serializer[Any]):
     restart_attempts = serializers.IntegerField()
     next_restart_at = serializers.DateTimeField(allow_null=True)
     stalled_since = serializers.DateTimeField(allow_null=True)
+    cancel_ignored_since = serializers.DateTimeField(
+        allow_null=True,
+        help_text="Since when the agent goes on with a turn that it was asked to cancel; null: it does not.",
+    )
     retry = RetrySerializer(allow_null=True)
     history = HistorySerializer(allow_null=True)
     latest_receipt = ReceiptSerializer(allow_null=True)

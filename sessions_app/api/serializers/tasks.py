@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rest_framework import serializers
 
-from sessions_app.api.fields import IdempotencyKey, RowSerializer, TeamField, Text
+from sessions_app.api.fields import IdempotencyKey, KnownFieldsOnly, RowSerializer, TeamField, Text
 from sessions_app.api.words import WORK_STATES, one_of
 from sessions_app.models import Repository, Task
 from sessions_app.services.rights import require_write, writable_teams
@@ -88,7 +88,7 @@ def repository_of(team: Any, repository_id: Any) -> Repository | None:
     return found
 
 
-class TaskChange(serializers.Serializer[Any]):
+class TaskChange(KnownFieldsOnly):
     """What can be changed of a task; where it works only while it has no session."""
 
     title = Text(required=False, max_length=300)

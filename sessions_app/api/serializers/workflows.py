@@ -7,7 +7,7 @@ from typing import Any, Final
 from rest_framework import serializers
 
 from executors_app.models import AgentProfile, Executor
-from sessions_app.api.fields import IdempotencyKey, RowSerializer, TeamField, Text
+from sessions_app.api.fields import IdempotencyKey, KnownFieldsOnly, RowSerializer, TeamField, Text
 from sessions_app.api.serializers.tasks import DESCRIPTION_LIMIT, repository_of
 from sessions_app.api.words import one_of
 from sessions_app.models import Workflow, WorkflowRun
@@ -128,7 +128,7 @@ class _Workplace(serializers.Serializer[Any]):
         return attrs
 
 
-class WorkflowChange(_Workplace):
+class WorkflowChange(KnownFieldsOnly, _Workplace):
     """What can be changed; with ``revision``, the one that was read, a change by somebody else since is a conflict."""
 
     name = Text(required=False, max_length=200)

@@ -1,0 +1,51 @@
+"""A request that says more than is done with it is refused: by name, and before anything of it is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from sessions_app.models import NotificationSettings, Prompt, Task
+from tests.api.world import World
+
+
+def refused(answer: Any) -> list[str]:
+    """The fields that a refusal names."""
+    body = answer.json()
+    assert (answer.status_code, body["code"]) == (400, "validation_error")
+    return sorted(body["details"])
+
+
+def test_a_prompt_with_attachments_is_refused(world: World, api: APIClient) -> None:
+    asked = {"message_id": "1", "text": "Look at this", "attachments": [{"name": "a.png"}]}
+    answer = api.post(world.url("prompt/"), asked, format="json")
+    assert refused(answer) == ["attachments"]
+    assert answer.json()["details"]["attachments"] == ["This field is not known here. Known fields: message_id, text."]
+    assert not Prompt.objects.exists()
+
+
+def test_what_else_is_wrong_is_told_beside_it(world: World, api: APIClient) -> None:
+    assert refused(api.post(world.url("prompt/"), {"text": 1, "model": "x"}, format="json")) == [
+        "message_id",
+        "model",
+        "text",
+    ]
+
+
+def test_a_change_with_an_unknown_field_changes_nothing(world: World, api: APIClient) -> None:
+    url = f"/api/v1/tasks/{world.task.id}/"
+    assert refused(api.patch(url, {"title": "Another", "state": "DONE"}, format="json")) == ["state"]
+    assert Task.objects.get(id=world.task.id).title == world.task.title
+
+
+@pytest.mark.parametrize("asked", [{"agent_profile": "x"}, {"policy": "auto", "desired_state": "stopped"}])
+def test_a_session_is_changed_in_its_policy_alone(world: World, api: APIClient, asked: dict[str, str]) -> None:
+    assert set(refused(api.patch(world.url(), asked, format="json"))) == set(asked) - {"policy"}
+
+
+def test_settings_with_an_unknown_field_are_refused(world: World, api: APIClient) -> None:
+    answer = api.patch("/api/v1/notifications/", {"email": True, "sms": True}, format="json")
+    assert refused(answer) == ["sms"]
+    assert not NotificationSettings.objects.filter(email=True).exists()

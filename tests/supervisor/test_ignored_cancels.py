@@ -1,0 +1,94 @@
+"""An agent that goes on with a turn which it was asked to cancel is reported, and nothing is ended for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from sessions_app.domain.attention import AttentionKind
+from sessions_app.models import AttentionItem, Intent, Prompt, TaskSession
+from sessions_app.services import intents
+from sessions_app.services.assessment import assess_session
+from sessions_app.services.status import session_status
+from sessions_app.supervisor.turns.ignored_cancels import notice_ignored_cancels
+from sessions_app.views.banners import banner_of, buttons_of
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import MINE, execution_of, fresh, last_payload, names, running_session, runs
+
+pytestmark = pytest.mark.django_db
+IGNORED = "session.run.cancel_ignored"
+
+
+def cancelled(journal: Journal, seconds_ago: float, outcome: str = "done") -> TaskSession:
+    """In a turn whose cancel reached its agentctl so long ago."""
+    session = running_session(state="RUNNING", work_state="working")
+    Prompt.objects.create(session=session, message_id="p1", text="build", state="sending")
+    hear(session, journal.turn_begins("p1"))
+    intents.cancel(session.id, None)
+    done_at = timezone.now() - timedelta(seconds=seconds_ago)
+    Intent.objects.filter(session=session, kind="cancel").update(done_at=done_at, outcome=outcome)
+    return fresh(session)
+
+
+def noticed(session: TaskSession) -> int:
+    return notice_ignored_cancels({session.id: MINE})
+
+
+def open_items(session: TaskSession) -> list[AttentionItem]:
+    return list(AttentionItem.objects.filter(session=session, kind=AttentionKind.CANCEL_IGNORED, resolved_at=None))
+
+
+def test_a_turn_that_outlives_its_cancel_is_reported_once() -> None:
+    session = cancelled(Journal(), seconds_ago=31)
+    assert [noticed(session), noticed(session)] == [1, 0]
+    said = last_payload(session, IGNORED)
+    assert said["message_id"] == "p1"
+    assert session_status(fresh(session))["cancel_ignored_since"] == said["since"]
+    assert [item.key for item in open_items(session)] == [f"cancel_ignored:{said['run_id']}"]
+    assert runs(session) == [("p1", "running")], "nothing is ended for it"
+
+
+def test_its_page_offers_to_stop_the_agent() -> None:
+    session = cancelled(Journal(), seconds_ago=31)
+    noticed(session)
+    session = fresh(session)
+    assessment = assess_session(session)
+    status = {**session_status(session), "recovering": False}
+    said = banner_of(session, status, execution_of(session), assessment)
+    assert said is not None
+    assert said.text.startswith("The agent was asked to cancel its turn at ")
+    assert [button.act for button in buttons_of(said, assessment)] == ["stop"]
+
+
+@pytest.mark.parametrize(("seconds_ago", "outcome"), [(5, "done"), (31, "too_late"), (31, "not_running")])
+def test_a_cancel_that_is_young_or_never_arrived_is_not_ignored(seconds_ago: float, outcome: str) -> None:
+    session = cancelled(Journal(), seconds_ago, outcome)
+    assert noticed(session) == 0
+    assert IGNORED not in names(session)
+
+
+def test_the_end_of_the_turn_settles_it() -> None:
+    journal = Journal()
+    session = cancelled(journal, seconds_ago=31)
+    noticed(session)
+    hear(session, [journal.line("turn.completed", message_id="p1", stop_reason="end_turn", output=True)])
+    assert session_status(fresh(session))["cancel_ignored_since"] is None
+    assert not open_items(session)
+    assert "cancel_ignored" not in fresh(session).metadata
+
+
+def test_the_cancel_of_an_earlier_turn_says_nothing_of_the_next() -> None:
+    journal = Journal()
+    session = cancelled(journal, seconds_ago=31)
+    hear(session, [journal.line("turn.cancelled", message_id="p1", stop_reason="cancelled")])
+    Prompt.objects.create(session=session, message_id="p2", text="test", state="sending")
+    hear(session, journal.turn_begins("p2"))
+    assert noticed(session) == 0
+
+
+def test_a_session_that_another_supervisor_holds_is_left_alone() -> None:
+    session = cancelled(Journal(), seconds_ago=31)
+    assert notice_ignored_cancels({}) == 0
+    assert IGNORED not in names(session)

@@ -1,0 +1,93 @@
+"""Whoever resumes a session whose worktree and branch are gone is told so by the request itself."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+
+from executors_app.agentctl import identity
+from sessions_app.models import Intent, Repository, Run, TaskSession
+from sessions_app.services import intents
+from sessions_app.services.errors import TerminalState, WorktreeMissing
+from sessions_app.services.status import session_status
+from tests.executors.repositories import make_repository, run_git
+from tests.supervisor.rows import MINE, change, execution_of, fresh, make_task, running_session
+
+pytestmark = pytest.mark.django_db
+BRANCH = "kandev/lost"
+
+
+@pytest.fixture
+def session(tmp_path: Path, settings: Any) -> TaskSession:
+    """Its agent is gone; its worktree is there."""
+    settings.KANDEV_DATA_DIR = str(tmp_path / "data")
+    repository = make_repository(tmp_path / "repository")
+    run_git(repository, "worktree", "add", "--quiet", "-b", BRANCH, str(tmp_path / "worktree"))
+    team, _ = Group.objects.get_or_create(name="team")
+    row = Repository.objects.create(team=team, name="lost", path=str(repository))
+    made = running_session(launch_id="", task=make_task(repository=row))
+    where = {"worktree_path": str(tmp_path / "worktree"), "worktree_branch": BRANCH}
+    change(execution_of(made), status="stopped", host_id=identity.host_id(), owner="", **where)
+    Run.objects.create(session=made, message_id="1", state="completed", started_at=made.created_at)
+    return change(made, **where)
+
+
+def remove_worktree(session: TaskSession) -> None:
+    shutil.rmtree(session.worktree_path)
+    run_git(Path(session.task.repository.path), "worktree", "prune")  # type: ignore[union-attr]
+
+
+def remove_all(session: TaskSession) -> None:
+    remove_worktree(session)
+    run_git(Path(session.task.repository.path), "branch", "--delete", "--force", BRANCH)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("mode", ["auto", "resume", "fresh_start", "workspace_only"])
+def test_a_resume_without_worktree_and_branch_fails_at_once(session: TaskSession, mode: str) -> None:
+    remove_all(session)
+    with pytest.raises(WorktreeMissing, match=f"{session.worktree_path} and its branch {BRANCH} were deleted"):
+        intents.resume(session.id, None, mode)
+    assert not Intent.objects.filter(session=session, kind="start", done_at=None).exists()
+
+
+def test_the_session_then_says_so_everywhere(session: TaskSession) -> None:
+    remove_all(session)
+    with pytest.raises(WorktreeMissing):
+        intents.resume(session.id, None)
+    status = session_status(fresh(session))
+    assert (status["state"], status["error_code"]) == ("ERROR", "worktree_missing")
+    assert (status["is_resumable"], status["requires_new_session"]) == (False, True)
+    assert status["supports_workspace_only"] is False
+    assert (status["executor_status"], status["resume_reason"]) == ("error", "worktree_missing")
+
+
+def test_a_worktree_that_its_branch_can_rebuild_is_no_loss(session: TaskSession) -> None:
+    remove_worktree(session)
+    intents.resume(session.id, None)
+    assert Intent.objects.filter(session=session, kind="start", done_at=None).exists()
+
+
+def test_a_machine_that_cannot_see_the_worktree_says_nothing(session: TaskSession) -> None:
+    remove_all(session)
+    change(execution_of(session), host_id="another-machine")
+    intents.resume(session.id, None)
+    assert fresh(session).error_code == ""
+
+
+def test_a_session_that_runs_is_left_alone(session: TaskSession) -> None:
+    remove_all(session)
+    change(execution_of(session), status="ready", owner=MINE.owner)
+    change(session, launch_id="launch")
+    intents.resume(session.id, None)
+    assert fresh(session).error_code == ""
+
+
+def test_a_session_that_has_ended_says_that_it_has(session: TaskSession) -> None:
+    remove_all(session)
+    change(session, state="COMPLETED")
+    with pytest.raises(TerminalState):
+        intents.resume(session.id, None)
