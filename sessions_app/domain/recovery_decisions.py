@@ -189,14 +189,18 @@ def open_workspace(case: Case) -> Fields:
 
 def not_resumable(case: Case) -> Fields:
     """Give the workspace, and say that the agent cannot come back."""
+    gone = {} if case.alive else {"executor_move": "launch", "agent_action": "start_workspace"}
+    return not_resumable_later(case) | gone
+
+
+def not_resumable_later(case: Case) -> Fields:
+    """Say that the agent cannot come back, and start nothing."""
     reason = case.assessment.cause.resume_reason
     own = {Reason.CONTEXT_MISMATCH, Reason.WORKTREE_MISSING}
-    gone = {} if case.alive else {"executor_move": "launch", "agent_action": "start_workspace"}
     return _agent_gone(case) | {
         "session_move": _session_fail(case, anew=case.unreachable),
         "session_error_code": str(reason) if reason in own else str(Reason.NOT_RESUMABLE),
         "error_message": _ERRORS.get(reason) or _workspace_error(case, reason) or CANNOT_RESUME,
-        **gone,
     }
 
 

@@ -129,6 +129,9 @@ EXAMPLES = (
     _example("alive_no_report", reported(None)),
     _example("alive_workspace_session", reported(AgentState.NONE), **_WORKSPACE),
     _example("alive_same_agent", IDLE),
+    _example(
+        "alive_workspace_only", reported(AgentState.NONE), assessment=LOST, workspace_only=True, has_open_run=False
+    ),
     _example("alive_agent_gone_not_resumable", EXITED, assessment=LOST),
     _example("dead_unwanted", DEAD, desired_state=DesiredState.STOPPED),
     _example("owner_left", DEAD, owner_in_team=False),
@@ -140,6 +143,7 @@ EXAMPLES = (
     _example("dead_resume_now", DEAD),
     _example("dead_workspace_session", DEAD, **_WORKSPACE),
     _example("dead_not_resumable", DEAD, assessment=LOST),
+    _example("dead_not_resumable_later", DEAD, assessment=LOST, policy=Policy.MANUAL),
     _example(
         "dead_workspace_gone",
         Observation(Observed.DEAD, workspace=WorkspaceState.GONE, workspace_reason="The branch was deleted."),

@@ -205,14 +205,22 @@ class Case:
         return WorkspaceState.GONE in (self.facts.workspace, self.observation.workspace)
 
     @cached_property
-    def policy_says_now(self) -> bool:
-        """The policy gives this session its agent back without being asked for."""
+    def policy_starts(self) -> bool:
+        """The policy starts something of this session without being asked for; what, is another question."""
         facts = self.facts
         if not facts.has_agent:
-            return True
-        if facts.workspace_only and not facts.has_queued_prompts:
-            return False
+            return facts.policy != Policy.MANUAL
         return wants_now(facts.policy, facts.work_state, facts.has_queued_prompts, facts.boot)
+
+    @cached_property
+    def is_workspace_only(self) -> bool:
+        """Its user wants the workspace without an agent, and has not prompted since."""
+        return self.facts.workspace_only and not self.facts.has_queued_prompts
+
+    @cached_property
+    def policy_says_now(self) -> bool:
+        """The policy gives this session its agent back without being asked for."""
+        return self.policy_starts and not self.is_workspace_only
 
     @cached_property
     def given_up(self) -> bool:
@@ -227,10 +235,15 @@ class Case:
         return can and place and self.policy_says_now and not self.given_up
 
     @cached_property
-    def workspace_wanted(self) -> bool:
-        """Its agent cannot come back, its workspace can."""
+    def agent_lost(self) -> bool:
+        """It is gone, its agent cannot come back, its workspace can."""
         lost = not self.assessment.is_resumable and not self.given_up
         return lost and not self.alive and not self.workspace_gone
+
+    @cached_property
+    def workspace_wanted(self) -> bool:
+        """Its agent cannot come back, its workspace can, and the policy says now."""
+        return self.agent_lost and self.policy_starts
 
     @cached_property
     def start_wanted(self) -> bool:

@@ -170,6 +170,7 @@ PROMPT = Machine(
         "doubt": ({P.QUEUED, P.SENDING, P.ACCEPTED, P.DELIVERED}, P.HELD),
         "interrupt": ({P.ACCEPTED, P.DELIVERED, P.HELD}, P.INTERRUPTED),
         "dismiss": ({P.HELD, P.INTERRUPTED}, P.DISMISSED),
+        "reopen": ({P.DISMISSED}, P.INTERRUPTED),
         "withdraw": ({P.QUEUED}, P.WITHDRAWN),
     },
 )

@@ -25,7 +25,8 @@ def refuse_lost_worktree(session_id: uuid.UUID) -> None:
     cannot be looked at from here: its start will tell.
     """
     session = TaskSession.objects.select_related("task__repository", "agent_profile", "executor").get(id=session_id)
-    lost = _reason_lost(session)
+    ended = session.state in TERMINAL_STATES or session.task.is_over
+    lost = "" if ended or is_running(session, execution_of(session)) else reason_lost(session)
     if not lost:
         return
     with writing(session_id) as draft:
@@ -36,12 +37,10 @@ def refuse_lost_worktree(session_id: uuid.UUID) -> None:
     raise WorktreeMissing(f"{lost} Create a new session.")
 
 
-def _reason_lost(session: TaskSession) -> str:
-    """Why its worktree cannot be had; empty where it can, or nobody can tell."""
+def reason_lost(session: TaskSession) -> str:
+    """Why the session's worktree cannot be had any more; empty where it can, or nobody can tell from here."""
     execution = execution_of(session)
     if execution is None or not execution.worktree_path or flaws_of(session, execution):
-        return ""
-    if is_running(session, execution) or session.state in TERMINAL_STATES or session.task.is_over:
         return ""
     repository = session.task.repository
     facts = execution.facts(repository.path if repository else "", session.task.base_branch)

@@ -11,15 +11,15 @@ from django.db import transaction
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
-from executors_app.plugins import agent_type, runtime
-from executors_app.runtimes import SharesWorktrees
+from executors_app.plugins import agent_type
 from sessions_app.domain.states import DesiredState, TaskState
 from sessions_app.models import Prompt, Repository, Task, TaskSession, refresh_task, writing
 from sessions_app.services import counted, intents
-from sessions_app.services.errors import Conflict, Invalid, NoAgent, TerminalState, WorktreeNotShared
+from sessions_app.services.errors import Conflict, Invalid, NoAgent, TerminalState
 from sessions_app.services.maintenance import leftovers
 from sessions_app.services.once import Mark, make_once
 from sessions_app.services.portable import record as portable_record
+from sessions_app.services.worktrees import owner_of, refuse_take_over, take_over
 
 _USERS_STATES: Final = frozenset({TaskState.DONE, TaskState.CANCELLED})
 """What only users set, and only ``reopen`` leaves."""
@@ -83,6 +83,8 @@ class AskedOfSession(TypedDict, total=False):
     prompt: str
     policy: str
     desired_state: str
+    worktree_of: TaskSession
+    """The session whose worktree the new one takes over."""
 
 
 def create_session_once(
@@ -90,6 +92,7 @@ def create_session_once(
 ) -> tuple[TaskSession, bool]:
     """``create_session``, and what it made before with this idempotency ``key`` on the task; (session, is it new)."""
     said = {"desired_state": DesiredState.RUNNING, **asked, "agent_profile": profile.id, "executor": executor.id}
+    said |= {name: value.id for name, value in asked.items() if isinstance(value, TaskSession)}
 
     def make(mark: Mark) -> TaskSession:
         return create_session(user, task, profile, executor, **asked, mark=mark)
@@ -108,12 +111,15 @@ def create_session(
     desired_state: str = DesiredState.RUNNING,
     has_agent: bool = True,
     shares_worktree_of: TaskSession | None = None,
+    worktree_of: TaskSession | None = None,
     mark: Mapping[str, str] | None = None,
 ) -> TaskSession:
     """A new session on a task with its first prompt in the ledger, to be launched in the background.
 
-    Without an agent it is a workspace alone; the profile then says nothing. Raises TerminalState, Invalid, NoAgent,
-    WorktreeNotShared.
+    Without an agent it is a workspace alone; the profile then says nothing. In the worktree of another session it
+    works beside that one (``shares_worktree_of``), or in its place (``worktree_of``): then whoever worked there is
+    stopped. Raises TerminalState, Invalid, NoAgent, WorktreeNotShared, and with ``worktree_of`` Conflict while an
+    agent works there, WorktreeMissing.
     """
     if prompt and not has_agent:
         raise NoAgent
@@ -121,7 +127,12 @@ def create_session(
         raise TerminalState.of_task(task.end)
     if task.repository_id is None:
         raise Invalid("The task names no repository, so a session has nowhere to work.", field="repository")
+    taken_over = owner_of(worktree_of, task, executor)
+    if taken_over is not None:
+        refuse_take_over(taken_over)
     with transaction.atomic():
+        if taken_over is not None:
+            take_over(taken_over, user)
         session = TaskSession.objects.create(
             task=task,
             agent_profile=profile,
@@ -131,7 +142,7 @@ def create_session(
             stopped_by_user=desired_state == DesiredState.STOPPED,
             policy=policy,
             has_agent=has_agent,
-            shares_worktree_of=_sharable(shares_worktree_of, task, executor),
+            shares_worktree_of=taken_over or owner_of(shares_worktree_of, task, executor),
             **(mark or {}),
         )
         execution = _execution(session)
@@ -142,18 +153,6 @@ def create_session(
         if desired_state == DesiredState.RUNNING:
             intents.order_start(session, user, "auto")
     return session
-
-
-def _sharable(owner: TaskSession | None, task: Task, executor: Executor) -> TaskSession | None:
-    """The session that the worktree belongs to, if sessions of ``task`` on ``executor`` can work in it."""
-    if owner is None:
-        return None
-    owner = owner.shares_worktree_of or owner
-    if not isinstance(runtime(executor.runtime), SharesWorktrees):
-        raise WorktreeNotShared(f"Sessions on {executor.runtime} cannot share a worktree.", runtime=executor.runtime)
-    if (owner.task_id, owner.executor_id) != (task.id, executor.id):
-        raise WorktreeNotShared("A worktree is shared by sessions of one task on one executor.")
-    return owner
 
 
 def _execution(session: TaskSession) -> ExecutorRunning:

@@ -11,7 +11,7 @@ from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.admission import WaitReason
 from sessions_app.domain.banners import Banner, BannerFacts, banner
-from sessions_app.domain.resumability import Assessment, Mode, assess_mode
+from sessions_app.domain.resumability import Assessment, Mode, Reason, assess_mode
 from sessions_app.domain.states import ENDED_STATES, PromptState, SessionState
 from sessions_app.domain.transient import Retry
 from sessions_app.models import TaskSession
@@ -36,10 +36,12 @@ TRY_AGAIN = Button("Try again", Mode.AUTO)
 START_FRESH = Button("Start fresh", Mode.FRESH_START)
 ACCEPT = Button("Go on with the loaded conversation", Mode.ACCEPT_MISMATCH)
 OLD_CONVERSATION = Button("Try the old conversation again", Mode.RESUME)
+START_FRESH_HERE = Button("Start fresh in this workspace", Mode.FRESH_START)
 RETRY = Button("Retry", Mode.AUTO)
 RETRY_WORKSPACE = Button("Retry", Mode.WORKSPACE_ONLY)
 WORKSPACE = Button("Open the workspace without the agent", Mode.WORKSPACE_ONLY)
 NEW_SESSION = Button("Create new session", place="new-session")
+TAKE_OVER = Button("New session in this worktree", place="take-over")
 REVIEW = Button("Review the prompts", place="unsettled")
 ANSWER = Button("Answer", place="permissions")
 CANCEL = Button("Cancel turn", act="cancel")
@@ -50,8 +52,8 @@ UNARCHIVE = Button("Unarchive task", task_change="unarchive")
 _BUTTONS: Final[Mapping[str, tuple[Button, ...]]] = {
     "resume": (RESUME,),
     "try_again": (TRY_AGAIN, START_FRESH, NEW_SESSION),
-    "fresh_start": (START_FRESH, NEW_SESSION),
-    "new_session": (NEW_SESSION,),
+    "fresh_start": (START_FRESH_HERE, TAKE_OVER, NEW_SESSION),
+    "new_session": (START_FRESH_HERE, TAKE_OVER, NEW_SESSION),
     "review_prompts": (REVIEW,),
     "answer": (ANSWER,),
     "cancel": (CANCEL,),
@@ -126,11 +128,16 @@ def _executor_status(execution: ExecutorRunning | None) -> ExecutorStatus | None
     return ExecutorStatus(execution.status) if execution is not None and known else None
 
 
-def buttons_of(said: Banner, assessment: Assessment) -> list[Button]:
-    """What the banner offers, without starts that would be refused."""
+def buttons_of(said: Banner, assessment: Assessment, *, takes_over: bool = False) -> list[Button]:
+    """What the banner offers, without starts that would be refused.
+
+    ``takes_over``: whether a new session could go on in the worktree.
+    """
     offered = _choices(assessment) if said.action == "choose_conversation" else _BUTTONS.get(said.action, ())
     if said.action == "review_prompts" and assessment.needs_resume:
         offered = (*offered, RESUME)  # the prompts can be settled later, and the agent may be wanted now
+    takes_over = takes_over and assessment.cause.resume_reason is not Reason.WORKTREE_MISSING
+    offered = tuple(button for button in offered if takes_over or button is not TAKE_OVER)
     return [button for button in offered if not button.mode or assess_mode(assessment, button.mode).allowed]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 
 from executors_app.models import AgentProfile, Executor
-from sessions_app.models import Repository, Task
+from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.services.catalogue import profiles_for, visible_profiles
 from sessions_app.services.intents import TEXT_LIMIT
 from sessions_app.services.rights import writable_teams
@@ -73,12 +73,31 @@ class NewTask(_StartForm):
         return values
 
 
+class _WorktreeField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no generic at run time
+    """A session, told by its branch and place."""
+
+    def label_from_instance(self, obj: TaskSession) -> str:
+        """What people know its worktree by."""
+        return f"{obj.worktree_branch or obj.worktree_path} on {obj.executor.name}"
+
+
 class NewSession(_StartForm):
     """Another session on a task."""
 
     prompt = _prompt_field(label="First prompt", help_text="Without one the agent starts and waits.")
-    field_order = ("prompt", "agent_profile", "executor")
+    worktree_of = _WorktreeField(
+        queryset=None,
+        label="Worktree",
+        empty_label="A new one",
+        required=False,
+        help_text="An earlier session’s still holds what was not committed there. Whoever worked in it is stopped.",
+    )
+    field_order = ("prompt", "agent_profile", "executor", "worktree_of")
 
     def __init__(self, user: Any, task: Task, *args: Any, **kwargs: Any):
         super().__init__(user, *args, **kwargs)
         self.choose("agent_profile", profiles_for(task))
+        owners = task.sessions.filter(shares_worktree_of=None, has_agent=True).exclude(worktree_path="")
+        self.choose("worktree_of", owners.select_related("executor"))
+        if not owners.exists():
+            del self.fields["worktree_of"]

@@ -17,6 +17,7 @@ from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.errors import BY_CODE, Conflict, NoAgent, TerminalState
 from sessions_app.services.intents import GIVEN_UP, RUNNING_ROW
 from sessions_app.services.status import session_status
+from sessions_app.services.worktrees import can_be_taken_over
 from sessions_app.views.asking import permissions_shown, without_keys
 from sessions_app.views.banners import WORKSPACE, banner_of, buttons_of, retry_of
 from sessions_app.views.sentences import sentence
@@ -70,7 +71,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "banner": said,
         "sentence": sentence(status),
         "usage": usage.said(session.usage),
-        "buttons": buttons_of(said, assessment) if said else [],
+        "buttons": buttons_of(said, assessment, takes_over=can_be_taken_over(session)) if said else [],
         "permissions": permissions_shown(session),
         **waits_shown(session, status["wait"]),
         "may_wait": waits.may_begin(session),

@@ -40,13 +40,18 @@ CHANGES: Final[Mapping[str, Callable[[Task, Any], Task]]] = {
 def task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
     """Show the task; a POST makes a session on it."""
     row = find_task(request, task_id)
-    form = NewSession(request.user, row, request.POST or None, initial=_first_prompt(row))
+    form = NewSession(request.user, row, request.POST or None, initial=_first_prompt(row) | _taken_over(request, row))
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
         text = values["prompt"].replace("\r\n", "\n")
         try:
             made = tasks.create_session(
-                request.user, row, values["agent_profile"], values["executor"], prompt=text if text.strip() else ""
+                request.user,
+                row,
+                values["agent_profile"],
+                values["executor"],
+                prompt=text if text.strip() else "",
+                worktree_of=values.get("worktree_of"),
             )
         except SessionsError as error:
             messages.error(request, error.message)
@@ -64,6 +69,17 @@ def task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
 def _first_prompt(row: Task) -> dict[str, str]:
     """A task that nobody has begun offers its description as the first prompt."""
     return {} if row.sessions.exists() else {"prompt": row.description}
+
+
+def _taken_over(request: HttpRequest, row: Task) -> dict[str, Any]:
+    """The session whose worktree the address names, and its executor: it can be had on no other."""
+    try:
+        wanted = row.sessions.filter(id=uuid.UUID(request.GET.get("worktree_of", ""))).first()
+    except ValueError:
+        return {}
+    if wanted is None:
+        return {}
+    return {"worktree_of": wanted.worktree_owner_id, "executor": wanted.executor_id}
 
 
 def sessions_context(row: Task, user: Any) -> dict[str, Any]:

@@ -46,6 +46,9 @@ OVERDUE = IN_FLIGHT | {"started_at": LONG_AGO}
 LOST_LATER = {"assessment": LOST, "policy": Policy.ON_OPEN}
 LOST_AND_FAILING = {"assessment": LOST, "attempts": 1, "next_restart_at": SOON}
 NO_TOKEN, MISMATCH = {"assessment": assessed(has_token=False)}, {"assessment": assessed(context_mismatch=True)}
+BY_HAND = {"policy": Policy.MANUAL}
+LOST_BY_HAND = {"assessment": LOST, **BY_HAND}
+ALONE = {"workspace_only": True, "assessment": LOST}
 WOKEN = {"workspace_only": True, "has_queued_prompts": True}
 FAILED = {"session_state": S.FAILED, "assessment": GIVEN_UP, "has_open_run": False}
 
@@ -92,6 +95,9 @@ TABLE: list[tuple[Observation, dict[str, Any], str, str | None, str | None, str,
     (WORKING, FAILED, "alive_same_agent", None, None, "reattach", False),
     (EXITED, {"assessment": LOST}, "alive_agent_gone_not_resumable", None, "fail not_resumable", "none", True),
     (NO_AGENT, LOST_LATER, "alive_agent_gone_not_resumable", None, "fail not_resumable", "none", True),
+    (NO_AGENT, ALONE, "alive_workspace_only", None, "interrupt", "none", True),
+    (NO_AGENT, ALONE | GONE, "alive_agent_gone_not_resumable", None, "fail worktree_missing", "none", True),
+    (NO_AGENT, ALONE | WOKEN, "alive_agent_gone_not_resumable", None, "fail not_resumable", "none", True),
     (EXITED, NO_TOKEN, "alive_agent_gone_not_resumable", None, "fail not_resumable", "none", True),
     (EXITED, MISMATCH, "alive_agent_gone_not_resumable", None, "fail context_mismatch", "none", True),
     (EXITED, GONE, "alive_agent_gone_not_resumable", None, "fail worktree_missing", "none", True),
@@ -110,6 +116,12 @@ TABLE: list[tuple[Observation, dict[str, Any], str, str | None, str | None, str,
     (DEAD, {"workspace": WorkspaceState.REBUILDABLE}, "dead_resume_now", "launch", "start", "resume", True),
     (DEAD, {"attempts": 1, "next_restart_at": LONG_AGO}, "dead_resume_now", "launch", "start", "resume", True),
     (DEAD, {"assessment": LOST}, "dead_not_resumable", "launch", "fail not_resumable", "start_workspace", True),
+    (DEAD, LOST_BY_HAND, "dead_not_resumable_later", "stop", "fail not_resumable", "none", True),
+    (DEAD, LOST_LATER, "dead_not_resumable_later", "stop", "fail not_resumable", "none", True),
+    (DEAD, LOST_LATER | {"boot": False}, "dead_not_resumable_later", "stop", "fail not_resumable", "none", True),
+    (DEAD, MISMATCH | BY_HAND, "dead_not_resumable_later", "stop", "fail context_mismatch", "none", True),
+    (DEAD, ALONE, "dead_workspace_session", "launch", "interrupt", "start_workspace", True),
+    (DEAD, ALONE | BY_HAND, "dead_resume_later", "stop", "interrupt", "none", True),
     (DEAD, LOST_AND_FAILING, "backing_off", "stop", "interrupt", "none", True),
     (DEAD, {"assessment": LOST, "attempts": 5}, "gave_up", "stop", "give_up gave_up", "none", True),
     (DEAD, STOPPED, "dead_unwanted", "stop", "interrupt", "none", True),

@@ -29,6 +29,7 @@ def composer_is_open(html: str) -> bool:
 # --- the banner and the composer ---
 
 
+HERE, ANEW = "Start fresh in this workspace", "Create new session"
 NOTE = "Demo agent 1.2 claims session/load, but did not keep it on 3 Nov 2026: it knows no such request."
 
 
@@ -83,14 +84,9 @@ def archived(session: TaskSession) -> None:
     ("given", "says", "offers", "may_prompt"),
     [
         (with_token, "The agent is not running. Resume the session.", ["Resume session"], True),
-        (
-            never_resumable,
-            "This agent doesn’t support resuming. Start a new session.",
-            ["Create new session"],
-            False,
-        ),
-        (never_resumable_with_workspace, "Create new session to continue messaging.", ["Create new session"], False),
-        (plain, "conversation id was never learned", ["Start fresh", "Create new session"], False),
+        (never_resumable, "This agent doesn’t support resuming. Start a new session.", [HERE, ANEW], False),
+        (never_resumable_with_workspace, "Create new session to continue messaging.", [HERE, ANEW], False),
+        (plain, "conversation id was never learned", [HERE, ANEW], False),
         (
             changed(state="ERROR", error_message="It ended with status 1."),
             "It ended with status 1.",

@@ -101,8 +101,8 @@ def test_who_resumes_it_gets_the_workspace_and_an_open_one_is_not_opened_again()
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("policy", ["auto", "working", "on_open", "manual"])
-def test_a_dead_one_is_opened_again_whatever_the_policy(policy: str, place: AsTold) -> None:
+@pytest.mark.parametrize("policy", ["auto", "working", "on_open"])
+def test_a_dead_one_is_opened_again_unless_by_hand(policy: str, place: AsTold) -> None:
     session = resting(policy=policy)
     place.see(session, DEAD)
     (found,) = swept(Scope("boot")).decided
@@ -119,6 +119,15 @@ def test_one_that_is_not_wanted_or_was_started_too_often_stays_closed(
     session = change(resting(), **values)
     place.see(session, DEAD)
     assert [one.decision.rule for one in swept(Scope("boot")).decided] == [rule]
+    assert open_orders(session) == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("trigger", ["boot", "reconcile"])
+def test_under_manual_a_dead_one_is_left_to_its_user(trigger: Any, place: AsTold) -> None:
+    session = resting(policy="manual")
+    place.see(session, DEAD)
+    swept(Scope(trigger))
     assert open_orders(session) == []
 
 

@@ -75,6 +75,15 @@ class OfTheTask(serializers.PrimaryKeyRelatedField[AgentProfile]):
         return profiles_for(self.context["task"]) if "task" in self.context else AgentProfile.objects.none()
 
 
+class SessionOfTheTask(serializers.PrimaryKeyRelatedField[TaskSession]):
+    """A session of the task in the context."""
+
+    def get_queryset(self) -> Any:
+        """Those of the task."""
+        rows = TaskSession.objects.select_related("shares_worktree_of")
+        return rows.filter(task=self.context["task"]) if "task" in self.context else rows.none()
+
+
 class NewSession(serializers.Serializer[Any]):
     """What a new session is made of; it is launched in the background."""
 
@@ -83,6 +92,13 @@ class NewSession(serializers.Serializer[Any]):
     prompt = Text(required=False, allow_blank=True, trim_whitespace=False, max_length=TEXT_LIMIT)
     policy = one_of(POLICIES, required=False)
     desired_state = one_of(words.DESIRED_STATES, required=False)
+    worktree_of = SessionOfTheTask(
+        queryset=TaskSession.objects.all(),
+        pk_field=serializers.UUIDField(),
+        required=False,
+        help_text="A session of the task whose worktree the new one takes over, uncommitted work included. Whoever "
+        "worked there is stopped.",
+    )
     idempotency_key = IdempotencyKey()
 
     def validate_prompt(self, value: str) -> str:

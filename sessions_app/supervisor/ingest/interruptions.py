@@ -22,6 +22,7 @@ from sessions_app.domain.states import (
 )
 from sessions_app.models import Draft, IntentKind, PermissionRequest, Prompt, Run, waits
 from sessions_app.services import unfinished
+from sessions_app.services.assessment import assess_session
 from sessions_app.services.policies import policy_of
 from sessions_app.supervisor.ingest.conversation import Conversation
 from sessions_app.supervisor.start import receipts
@@ -148,11 +149,17 @@ def _go_on(draft: Draft, run: Run, interrupted: Prompt | None, tools: list[str])
     if not continuation.was_cut(facts) or interrupted is None:
         return
     unfinished.note(draft, run, tools)
-    if continuation.should_continue(facts) and not backoff.gave_up(
-        session.start_attempts, settings.KANDEV_MAX_RESTARTS
-    ):  # an agent that is not restarted gets no prompt to go on with
+    if continuation.should_continue(facts) and _comes_back(draft):
         told = continuation.Interruption(session.task.title, unfinished.request_of(interrupted), tools)
         _put_continue_prompt(draft, run, interrupted, continuation.continue_prompt(told))
+
+
+def _comes_back(draft: Draft) -> bool:
+    """Whether an agent is started again for this session unasked: else a prompt to continue would wait for nobody."""
+    if backoff.gave_up(draft.session.start_attempts, settings.KANDEV_MAX_RESTARTS):
+        return False
+    execution = draft.execution  # the session carries it from now on
+    return execution is not None and assess_session(draft.session).if_dead.needs_resume
 
 
 def _was_cancelled(draft: Draft, run: Run) -> bool:
@@ -164,6 +171,18 @@ def hold_unsent(draft: Draft) -> None:
     """No agent comes back to a session by itself: what was on its way is in doubt, and for its user to settle."""
     for row in draft.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
         draft.move_prompt(row, "hold")
+
+
+def withdraw_continuation(draft: Draft) -> None:
+    """The agent cannot come back: what should have told it to go on is taken back, and its user settles the prompt.
+
+    A prompt that a user has asked to continue stays, as every prompt of a user's does.
+    """
+    waiting = draft.session.prompts.filter(kind="continue", state=PromptState.QUEUED, by=None)
+    for row in waiting.order_by("id"):
+        draft.move_prompt(row, "withdraw")
+        for cut in draft.session.prompts.filter(continued_by=row, state=PromptState.DISMISSED):
+            draft.move_prompt(cut, "reopen", continued_by=None)
 
 
 def _put_continue_prompt(draft: Draft, run: Run, interrupted: Prompt, text: str) -> None:

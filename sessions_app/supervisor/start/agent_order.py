@@ -25,7 +25,13 @@ from sessions_app.models import Draft, Intent, Lease, Prompt, TaskSession, deriv
 from sessions_app.models.bulk import update_rows
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.history import history_of
-from sessions_app.supervisor.ingest.interruptions import AGENTCTL_GONE, WITH_ITS_AGENTCTL, hold_unsent, interrupt
+from sessions_app.supervisor.ingest.interruptions import (
+    AGENTCTL_GONE,
+    WITH_ITS_AGENTCTL,
+    hold_unsent,
+    interrupt,
+    withdraw_continuation,
+)
 from sessions_app.supervisor.rows import BESIDE
 from sessions_app.supervisor.start import aftermath, memory_checks, receipts, token_keeping
 from sessions_app.supervisor.start.capabilities import PROBE_FIELDS, take_in
@@ -120,11 +126,13 @@ def _workspace_only(draft: Draft, plan: Plan, refusal: str) -> None:
     asked_for = plan.mode == Mode.WORKSPACE_ONLY or not draft.session.has_agent
     keeps_away = {**draft.session.metadata, "workspace_only": asked_for}
     draft.set(launch_id="", metadata=keeps_away)
-    given_up = draft.session.state == SessionState.FAILED
-    if plan.mode == Mode.WORKSPACE_ONLY and (given_up or draft.session.error_code in REFUSALS):
+    session = draft.session
+    decided = session.state == SessionState.FAILED or session.context_mismatch or session.error_code in REFUSALS
+    if plan.mode == Mode.WORKSPACE_ONLY and decided:
         return  # what was said of its agent stays true
     if refusal:
         hold_unsent(draft)
+        withdraw_continuation(draft)
         draft.move("fail", error_code=refusal, error_message=REFUSALS.get(refusal, "This session cannot be resumed."))
     else:
         draft.move("ready", reason="workspace_only")

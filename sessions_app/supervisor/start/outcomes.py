@@ -22,7 +22,7 @@ from sessions_app.domain.states import SESSION, DesiredState, PromptState
 from sessions_app.models import IDLE, Draft, Intent, Lease, TaskSession, waits, writing
 from sessions_app.models.bulk import update_rows
 from sessions_app.services.agent_programs import explained
-from sessions_app.supervisor.ingest.interruptions import agent_left, hold_unsent, interrupt
+from sessions_app.supervisor.ingest.interruptions import agent_left, hold_unsent, interrupt, withdraw_continuation
 from sessions_app.supervisor.start import receipts, token_keeping
 from sessions_app.supervisor.start.capabilities import PROBE_FIELDS, take_in
 
@@ -150,6 +150,7 @@ def lose_conversation(draft: Draft, code: str, message: str) -> None:
         receipts.refuted(draft, code, message)
         draft.set(context_mismatch=True, next_restart_at=None)
         hold_unsent(draft)
+        withdraw_continuation(draft)
         draft.move("fail", error_code=code, error_message=message)
     elif code == Code.TOKEN_REJECTED and SESSION.allows(draft.session.state, "ready"):
         receipts.refuted(draft, code, message)
@@ -188,6 +189,7 @@ def _back_off(draft: Draft, failure: Failure) -> None:
     draft.set(next_restart_at=None if failure.needs_user else draft.at + wait)
     if failure.needs_user:
         hold_unsent(draft)
+        withdraw_continuation(draft)
     if SESSION.allows(draft.session.state, "fail"):  # one that was given up, and whose workspace was asked for, stays
         draft.move("fail", error_code=failure.code, error_message=message)
 

@@ -18,7 +18,7 @@ from sessions_app.domain import attention
 from sessions_app.domain.acting import Known, known
 from sessions_app.domain.attention import AGENT_DIED
 from sessions_app.domain.recovery import UNREACHABLE, WORKTREE_MISSING, Decision, starts
-from sessions_app.domain.resumability import Mode
+from sessions_app.domain.resumability import Mode, Reason
 from sessions_app.domain.states import ENDED_STATES, EXECUTOR, SESSION, DesiredState
 from sessions_app.models import (
     IDLE,
@@ -43,6 +43,7 @@ from sessions_app.supervisor.ingest.interruptions import (
     forgive_if_steady,
     hold_unsent,
     interrupt,
+    withdraw_continuation,
 )
 from sessions_app.supervisor.start import log_tail
 from sessions_app.supervisor.start.planning import address_of
@@ -56,6 +57,8 @@ JOURNAL_WITHIN = 2.0
 """Seconds for the stream to bring what its agentctl has reported to have written."""
 
 
+CANNOT_COME_BACK = frozenset({Reason.NOT_RESUMABLE, Reason.CONTEXT_MISMATCH, Reason.WORKTREE_MISSING})
+"""Error codes of a session whose agent is not started again unless a user decides."""
 LEFT_ALONE = frozenset({"foreign_lease", "start_under_way", "asleep"})
 """Rules under which an execution that lives is not attached to, and its journal not drained."""
 
@@ -305,6 +308,8 @@ def _move_session(draft: Draft, decision: Decision) -> None:
         code, message = AGENT_DIED, cause
     if move == "give_up" or (move == "fail" and decision.session_error_code != UNREACHABLE):
         hold_unsent(draft)
+    if move == "fail" and code in CANNOT_COME_BACK:
+        withdraw_continuation(draft)
     draft.move(
         move,
         error_code=code,

@@ -1,0 +1,130 @@
+"""A session whose agent cannot come back: said, its workspace opened on demand, and nothing queued for nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executors_app.domain import Observation, Observed
+from executors_app.models import AgentProfile
+from sessions_app.models import Prompt, TaskSession, writing
+from sessions_app.services import intents
+from sessions_app.services.status import session_status
+from sessions_app.supervisor.ingest.interruptions import withdraw_continuation
+from sessions_app.supervisor.start import agent_order, planning
+from sessions_app.supervisor.sweep.one_pass import Scope
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.places import DEAD, AsTold, swept
+from tests.supervisor.rows import (
+    MINE,
+    change,
+    execution_of,
+    fresh,
+    open_orders,
+    prompt_states,
+    running_session,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OPEN = Observation(
+    Observed.ALIVE,
+    report={
+        "agent": {"state": "none", "active_turn": None, "launch_id": ""},
+        "journal": {"last_seq": 0},
+        "pending_permissions": [],
+    },
+)
+FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
+POLICIES = ("auto", "working", "on_open", "manual")
+
+
+def lost(policy: str = "auto", **fields: Any) -> TaskSession:
+    """It has had a turn, and its agent has nothing to take the conversation up with."""
+    session, journal = running_session(runtime="as_told", policy=policy, **fields), Journal()
+    Prompt.objects.create(session=session, message_id="p0", text="begin", state="sending")
+    hear(session, [*journal.turn_begins("p0"), *journal.says("Done."), journal.completes("p0")])
+    AgentProfile.objects.filter(id=session.agent_profile_id).update(supports_session_resume=False)
+    change(execution_of(session), resume_token="", **FREE)
+    return fresh(session)
+
+
+@pytest.mark.parametrize("policy", ["on_open", "manual"])
+def test_at_boot_nothing_is_started_that_the_policy_leaves_alone(place: AsTold, policy: str) -> None:
+    session = lost(policy)
+    place.sees[str(session.id)] = DEAD
+    swept(Scope("boot"))
+    assert open_orders(session) == []
+    status = session_status(fresh(session))
+    assert (status["state"], status["error_code"]) == ("ERROR", "not_resumable")
+    assert (status["executor_status"], status["requires_new_session"]) == ("stopped", True)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_its_workspace_is_opened_on_demand_under_every_policy(place: AsTold, policy: str) -> None:
+    session = lost(policy)
+    place.sees[str(session.id)] = DEAD
+    swept(Scope("boot"))
+    intents.resume(session.id, None, "workspace_only")
+    assert [(kind, told["mode"]) for kind, told in open_orders(session)] == [("start", "workspace_only")]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_workspace_that_its_user_opened_is_no_error_at_the_next_pass(place: AsTold, policy: str) -> None:
+    session = lost(policy, launch_id="")
+    change(session, launch_id="", state="WAITING_FOR_INPUT", metadata={"workspace_only": True})
+    place.sees[str(session.id)] = OPEN
+    for _ in range(2):
+        swept(Scope("reconcile"))
+    assert (fresh(session).state, fresh(session).error_code) == ("WAITING_FOR_INPUT", "")
+    assert open_orders(session) == []
+
+
+def test_a_workspace_beside_a_mismatch_leaves_the_decision_to_its_user() -> None:
+    session = running_session(launch_id="", state="ERROR", error_code="context_mismatch", context_mismatch=True)
+    intents.resume(session.id, None, "workspace_only")
+    order = session.intents.get(done_at=None).id
+    plan = planning.claim(session.id, order, MINE.owner, lives=None)
+    assert plan is not None
+    assert agent_order.prepare(plan, plan.lease, found=None) is None
+    assert (fresh(session).state, fresh(session).error_code) == ("ERROR", "context_mismatch")
+
+
+def in_a_turn(session: TaskSession) -> Journal:
+    journal = Journal("epoch-2")
+    change(session, state="RUNNING", work_state="working")
+    Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
+    hear(session, journal.turn_begins("p1"))
+    return journal
+
+
+def test_an_agent_that_cannot_come_back_is_asked_to_continue_nothing() -> None:
+    session = running_session()
+    journal = in_a_turn(session)
+    AgentProfile.objects.filter(id=session.agent_profile_id).update(supports_session_resume=False)
+    hear(session, [journal.exits("p1")])
+    assert prompt_states(session) == {"p1": "interrupted"}
+
+
+def test_a_continue_prompt_is_taken_back_once_nobody_can_take_it() -> None:
+    session = running_session()
+    journal = in_a_turn(session)
+    hear(session, [journal.exits("p1")])
+    (name,) = set(prompt_states(session)) - {"p1"}
+    assert prompt_states(session) == {"p1": "dismissed", name: "queued"}
+    with writing(session.id) as draft:
+        withdraw_continuation(draft)
+    assert prompt_states(session) == {"p1": "interrupted", name: "withdrawn"}
+    assert Prompt.objects.get(message_id="p1").continued_by is None
+
+
+def test_a_sweep_that_finds_no_way_back_takes_it_back(place: AsTold) -> None:
+    session = running_session(runtime="as_told")
+    journal = in_a_turn(session)
+    hear(session, [journal.exits("p1")])
+    AgentProfile.objects.filter(id=session.agent_profile_id).update(supports_session_resume=False)
+    change(execution_of(session), **FREE)
+    place.sees[str(session.id)] = DEAD
+    swept(Scope("boot"))
+    assert prompt_states(session)["p1"] == "interrupted"
+    assert not Prompt.objects.filter(session=session, state="queued").exists()

@@ -1,0 +1,113 @@
+"""A new session goes on in the worktree of one whose agent cannot come back, with what was not committed there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from sessions_app.models import TaskSession, WorkflowRun
+from sessions_app.services import tasks
+from sessions_app.services.errors import Conflict, WorktreeMissing, WorktreeNotShared
+from sessions_app.supervisor.rows import execution_facts, spec_of
+from tests.supervisor.rows import (
+    change,
+    execution_of,
+    fresh,
+    make_task,
+    make_user,
+    open_orders,
+    running_session,
+)
+
+pytestmark = pytest.mark.django_db
+WHERE: dict[str, Any] = {"worktree_path": "/srv/worktrees/old", "worktree_branch": "kandev/old"}
+
+
+@pytest.fixture
+def old(monkeypatch: pytest.MonkeyPatch) -> TaskSession:
+    """Its agent is gone for good; its worktree is there."""
+    monkeypatch.setattr("sessions_app.services.worktrees.reason_lost", lambda session: "")
+    session = running_session(launch_id="", state="ERROR", error_code="not_resumable", **WHERE)
+    change(execution_of(session), resume_token="", **WHERE)
+    return fresh(session)
+
+
+def successor(old: TaskSession, **more: Any) -> TaskSession:
+    return tasks.create_session(
+        make_user(), old.task, old.agent_profile, old.executor, **{"worktree_of": old, "prompt": "Go on", **more}
+    )
+
+
+def test_the_new_session_works_where_the_old_one_did(old: TaskSession) -> None:
+    new = successor(old)
+    assert new.worktree_owner_id == old.id
+    spec = spec_of(execution_of(new), new)
+    assert (spec.worktree_owner, spec.worktree_path, spec.worktree_branch) == (str(old.id), *WHERE.values())
+    facts = execution_facts(new.id)
+    assert facts is not None
+    assert [kind for kind, _ in open_orders(new)] == ["start"]
+
+
+def test_whoever_worked_there_is_stopped_and_does_not_come_back(old: TaskSession) -> None:
+    successor(old)
+    assert fresh(old).desired_state == "stopped"
+    assert [kind for kind, _ in open_orders(fresh(old))] == ["stop"]
+
+
+def test_a_successor_of_the_successor_has_the_same_owner(old: TaskSession) -> None:
+    second = successor(old)
+    third = successor(old, worktree_of=second)
+    assert third.worktree_owner_id == old.id
+    assert fresh(second).desired_state == "stopped"
+
+
+def test_a_closed_session_leaves_its_worktree_to_a_new_one(old: TaskSession) -> None:
+    change(old, state="COMPLETED")
+    assert successor(fresh(old)).worktree_owner_id == old.id
+
+
+def test_a_worktree_in_which_an_agent_works_is_not_taken_over(old: TaskSession) -> None:
+    change(old, launch_id="launch", state="RUNNING", error_code="")
+    with pytest.raises(Conflict, match="Stop its session first"):
+        successor(fresh(old))
+    assert fresh(old).desired_state == "running"
+
+
+def test_a_worktree_of_a_running_workflow_is_not_taken_over(old: TaskSession) -> None:
+    run = {"team": old.task.team, "task": old.task, "executor": old.executor, "workspace": old}
+    WorkflowRun.objects.create(started_at=timezone.now(), **run)
+    with pytest.raises(Conflict, match="workflow"):
+        successor(old)
+
+
+def test_a_worktree_that_is_gone_is_refused_at_once(old: TaskSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessions_app.services.worktrees.reason_lost", lambda session: "It was deleted.")
+    with pytest.raises(WorktreeMissing, match="It was deleted"):
+        successor(old)
+    assert TaskSession.objects.count() == 1
+
+
+def test_a_worktree_of_another_task_is_refused(old: TaskSession) -> None:
+    with pytest.raises(WorktreeNotShared):
+        tasks.create_session(make_user(), make_task(), old.agent_profile, old.executor, worktree_of=old)
+
+
+def test_the_api_makes_it_once(old: TaskSession) -> None:
+    api = APIClient()
+    api.force_authenticate(make_user())
+    asked = {
+        "agent_profile": str(old.agent_profile_id),
+        "executor": str(old.executor_id),
+        "worktree_of": str(old.id),
+        "idempotency_key": "once",
+    }
+    url = f"/api/v1/tasks/{old.task_id}/sessions/"
+    answers = [api.post(url, asked, format="json") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 200]
+    made = TaskSession.objects.get(id=answers[0].json()["id"])
+    assert made.worktree_owner_id == old.id
+    other = {**asked, "worktree_of": None, "idempotency_key": "other"}
+    assert api.post(url, {**other, "worktree_of": str(make_task().id)}, format="json").status_code == 400
