@@ -21,6 +21,12 @@ class ExecutorError(Exception):
         """The sentence for people."""
         return str(self)
 
+    @property
+    def message_for_staff(self) -> str:
+        """The sentence, and what only operators may read of it: addresses, and a program's own words."""
+        told = str(self.details.get("for_staff", ""))
+        return f"{self.message} {told}".strip() if told not in self.message else self.message
+
 
 class AgentctlUnreachable(ExecutorError):
     """The session's agentctl does not answer."""

@@ -213,7 +213,8 @@ async def _read_parted(response: aiohttp.ClientResponse, into: IO[bytes], limit:
 def _unreachable(error: Exception) -> ExecutorError:
     """The error of a call without an answer, with the reason a sweep would give (``observe_statuses``)."""
     if isinstance(error, (aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch)):
-        return AgentctlForeign("The certificate that was shown is not the one that is trusted.", reason="certificate")
+        said = "The certificate that was shown is not the one that is trusted."
+        return AgentctlForeign(said, reason="certificate", for_staff=_about_certificate(error))
     cause = getattr(error, "os_error", None) or error
     if isinstance(cause, TimeoutError):
         return AgentctlUnreachable("agentctl did not answer in time.", reason="timeout")
@@ -224,6 +225,13 @@ def _unreachable(error: Exception) -> ExecutorError:
     if isinstance(cause, (aiohttp.ServerDisconnectedError, ConnectionError)):
         return AgentctlUnreachable("agentctl closed the connection without an answer.", reason="closed")
     return AgentctlUnreachable(f"agentctl cannot be reached: {type(cause).__name__}", reason="unreachable")
+
+
+def _about_certificate(error: aiohttp.ClientError) -> str:
+    """What operators need to know to pin the right certificate, or to see that somebody is in between."""
+    if isinstance(error, aiohttp.ServerFingerprintMismatch):
+        return f"It shows sha256:{error.got.hex()}, and sha256:{error.expected.hex()} alone is trusted."
+    return f"{getattr(error, 'certificate_error', None) or getattr(error, 'os_error', None) or error}."
 
 
 def _refused_upgrade(path: str, status: int) -> Exception:

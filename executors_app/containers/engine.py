@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +20,8 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from requests.exceptions import RequestException
 
-from executors_app.containers.address import EngineAddress
-from executors_app.containers.dial import DialAdapter
+from executors_app.containers.address import USUAL, EngineAddress
+from executors_app.containers.dial import DialAdapter, DialError
 from executors_app.containers.shown import Container, inspected, listed
 from executors_app.errors import LaunchFailed, RuntimeUnavailable
 
@@ -153,15 +154,21 @@ class Engine:
 
 @contextmanager
 def connected(address: EngineAddress, timeout: float = _PATIENCE) -> Iterator[Engine]:
-    """An engine; RuntimeUnavailable. ``timeout`` is for each call, in seconds."""
+    """An engine; RuntimeUnavailable, which tells staff its address. ``timeout`` is for each call, in seconds."""
     address.check_files()
-    if address.is_ours:
-        _check_socket(address.parts.path, timeout)
-    client = _asked(lambda: _client(address, max(timeout, 0.05)))
     try:
-        yield Engine(client)
-    finally:
-        client.close()
+        if address.is_ours:
+            _check_socket(address.parts.path, timeout)
+        client = _asked(lambda: _client(address, max(timeout, 0.05)))
+        try:
+            yield Engine(client)
+        finally:
+            client.close()
+    except RuntimeUnavailable as error:
+        if error.details.get("reason") == "engine":
+            where = f"Its address is {address.url or USUAL}."
+            error.details["for_staff"] = f"{error.details.get('for_staff', '')} {where}".strip()
+        raise
 
 
 def _client(address: EngineAddress, timeout: float) -> Any:
@@ -215,7 +222,9 @@ def _asked(call: Callable[[], T]) -> T:
             raise EngineRefused(error) from error
         raise RuntimeUnavailable(f"The Docker engine is in trouble: {error}", reason="engine") from error
     except (DockerException, RequestException, OSError) as error:
-        raise RuntimeUnavailable(f"The Docker engine cannot be reached: {_short(error)}", reason="engine") from error
+        told, for_staff = _explained(_innermost(error))
+        said = f"The Docker engine cannot be reached: {told}"
+        raise RuntimeUnavailable(said, reason="engine", for_staff=for_staff) from error
 
 
 def _unless_absent(call: Callable[[], Any]) -> None:
@@ -226,8 +235,19 @@ def _unless_absent(call: Callable[[], Any]) -> None:
             raise
 
 
-def _short(error: Exception) -> str:
-    """The innermost reason: the client wraps it many times."""
-    while error.__context__ is not None and isinstance(error.__context__, Exception):
+def _innermost(error: BaseException) -> BaseException:
+    """The reason: the client wraps it many times."""
+    while not isinstance(error, DialError) and isinstance(error.__context__, Exception):
         error = error.__context__
-    return str(error) or type(error).__name__
+    return error
+
+
+def _explained(error: BaseException) -> tuple[str, str]:
+    """Why an engine cannot be reached, for everybody; then for staff: addresses and names are nobody else's affair."""
+    if isinstance(error, DialError):
+        return "the connection over ssh was closed.", f"ssh said: {str(error).rstrip('.')}."
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "its certificate is not trusted.", f"{error.verify_message.rstrip('.')}."
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror, ""
+    return (str(error) if isinstance(error, (TimeoutError, ConnectionError)) else type(error).__name__), str(error)

@@ -51,6 +51,7 @@ MADE_WITHIN: Final = 600.0
 """Seconds in which agentctl makes the workspace, before it listens."""
 _POLL: Final = 0.05
 _ASK_WITHIN: Final = 5.0
+_LIST_WITHIN: Final = 10.0
 
 
 class DockerRuntime(ABC):
@@ -179,7 +180,10 @@ class DockerRuntime(ABC):
 
         Raises RuntimeUnavailable.
         """
-        looks = [asked(address, lambda engine: ending.orphans(engine, known)) for address in self.addresses(configs)]
+        looks = [
+            asked(address, lambda engine: ending.orphans(engine, known), _LIST_WITHIN)
+            for address in self.addresses(configs)
+        ]
         return [one for some in await asyncio.gather(*looks) for one in some]
 
     async def remove_orphan(self, orphan: Orphan, configs: Iterable[Mapping[str, Any]]) -> bool:
@@ -233,7 +237,8 @@ async def _observe(
         async with asyncio.timeout(timeout):
             known = await asked(site.address, lambda engine: look(engine, executions), timeout)
     except (TimeoutError, ExecutorError) as error:
-        log.warning("no look at containers: %s", error or "the Docker engine does not answer in time")
+        told = error.message_for_staff if isinstance(error, ExecutorError) else ""
+        log.warning("no look at containers: %s", told or "the Docker engine does not answer in time")
         return {one.id: unknown("runtime_unavailable") for one in executions}
     targets = [
         StatusTarget(one.id, url, launch_token.bearer_of(one.auth_token, one.state))

@@ -60,8 +60,11 @@ class Remote:
         self._patience = Patience()
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """``HostConfig`` says what there is to set."""
-        read_config(config)
+        """``HostConfig`` says what there is to set; ValueError for a fingerprint that would never be compared."""
+        read = read_config(config)
+        if read.fingerprint and urlsplit(read.url).scheme != "https":
+            # Not in read_config: sessions that run with such settings stay reachable.
+            raise ValueError("fingerprint wants an https url: over http no certificate is shown, so none is checked.")
 
     async def check_place(self, config: Mapping[str, Any]) -> None:
         """The host answers, and takes our token."""
@@ -220,6 +223,8 @@ class Remote:
                 return await client.create({**order, "token": token}, secret)
             except (AgentctlUnreachable, RuntimeUnavailable) as error:
                 again = error.details.get("reason") in _COMES_BACK and time.monotonic() < deadline
+                if not again and isinstance(error, RuntimeUnavailable):
+                    raise
                 if not again:
                     raise _host_trouble(config, error) from error
             except AgentctlForeign as error:
@@ -251,9 +256,10 @@ def _config(config: Mapping[str, Any]) -> HostConfig:
 
 
 def _host_trouble(config: HostConfig, error: ExecutorError, **details: Any) -> RuntimeUnavailable:
-    """What members may read of a host that cannot be used: its address is for the log, which operators read."""
-    log.warning("the host %s cannot be used: %s", config.url, error.message)
-    return RuntimeUnavailable(f"The remote host: {error.message}", **details)
+    """What members may read of a host that cannot be used: its address is for operators, here and in the log."""
+    log.warning("the host %s cannot be used: %s", config.url, error.message_for_staff)
+    about = f"{error.details.get('for_staff', '')} Its address is {config.url}.".strip()
+    return RuntimeUnavailable(f"The remote host: {error.message}", **{**details, "for_staff": about})
 
 
 def _client(config: HostConfig) -> HostClient:

@@ -86,6 +86,7 @@ urlpatterns = [
     path("agent-profiles/", catalogue.AgentProfiles.as_view()),
     path("executors/", catalogue.Executors.as_view()),
     path("executors/running/", catalogue.Running.as_view()),
+    path("executors/<uuid:executor_id>/", catalogue.ExecutorView.as_view()),
     path("executors/<uuid:executor_id>/probe/", catalogue.Probe.as_view()),
     path("sweeps/", catalogue.Sweeps.as_view()),
     path("sweeps/requests/<uuid:request_id>/", catalogue.SweepRequested.as_view()),

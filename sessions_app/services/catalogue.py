@@ -11,20 +11,21 @@ from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Case, CharField, Exists, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
 from executors_app.agents import AgentType
 from executors_app.domain import ExecutorStatus, Observed
-from executors_app.errors import RepositoryUnusable, RuntimeUnavailable
+from executors_app.errors import ExecutorError, RepositoryUnusable, RuntimeUnavailable
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import runtime
 from executors_app.repositories.team import TeamRepository
 from sessions_app.domain.states import WorkState
-from sessions_app.models import Repository, Task, TaskSession
+from sessions_app.models import Repository, Task, TaskSession, Workflow, WorkflowRun
 from sessions_app.models.scoping import teams_of
 from sessions_app.services.attempts import AttemptLimit
-from sessions_app.services.errors import Invalid
+from sessions_app.services.errors import ExecutorInUse, Invalid
 from sessions_app.services.policies import held_policy
 
 LIVE: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY, ExecutorStatus.ERROR)
@@ -125,10 +126,31 @@ def checked_out(path: Path) -> str:
     return head.removeprefix("refs/heads/") if head.startswith("refs/heads/") else ""
 
 
+def delete_executor(executor: Executor) -> None:
+    """Delete an executor that nothing uses; the caller has checked that staff asks.
+
+    Raises ExecutorInUse, whose details count what uses it: sessions (ended ones too, for they can be looked at and
+    resumed), executions, workflows and runs of workflows.
+    """
+    with transaction.atomic():
+        # Nothing is cascaded: a session that is created meanwhile makes the database refuse.
+        uses = {
+            "sessions": TaskSession.objects.filter(executor=executor).count(),
+            "executions": ExecutorRunning.objects.filter(executor=executor).count(),
+            "workflows": Workflow.objects.filter(executor=executor).count(),
+            "workflow_runs": WorkflowRun.objects.filter(executor=executor).count(),
+        }
+        if any(uses.values()):
+            told = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in uses.items() if number)
+            raise ExecutorInUse(f"{executor.name} is used by {told}. Delete those first.", **uses)
+        executor.delete()
+
+
 def probe(executor: Executor, user: Any) -> dict[str, Any]:
     """Look at a place now: its settings, and how many of its executions are alive, dead or unknown.
 
-    The caller has checked that ``user`` is staff. Raises RuntimeUnavailable, UnknownPlugin, Throttled.
+    The caller has checked that ``user`` is staff: an error says what operators may read, addresses included.
+    Raises RuntimeUnavailable, UnknownPlugin, Throttled.
     """
     _probes.require(str(user.pk))
     place = runtime(executor.runtime)
@@ -136,7 +158,10 @@ def probe(executor: Executor, user: Any) -> dict[str, Any]:
         place.check_config(executor.config)
     except ValueError as error:
         raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
-    async_to_sync(place.check_place)(executor.config)
+    try:
+        async_to_sync(place.check_place)(executor.config)
+    except ExecutorError as error:
+        raise RuntimeUnavailable(error.message_for_staff) from error
     rows = ExecutorRunning.objects.filter(executor=executor, status__in=LIVE)
     facts = [
         row.facts(row.session.task.repository.path if row.session.task.repository else "", row.session.task.base_branch)

@@ -139,6 +139,12 @@ class IdempotencyKeyReused(SessionsError):
     code = "idempotency_key_reused"
 
 
+class ExecutorInUse(SessionsError):
+    """Sessions or workflows use this executor."""
+
+    code = "executor_in_use"
+
+
 class TokenInvalid(SessionsError):
     """This key is not one, or not of what is asked for."""
 

@@ -20,7 +20,7 @@ from executors_app.domain import ExecutorStatus
 from executors_app.errors import ExecutorError
 from executors_app.models import Executor, ExecutorRunning
 from executors_app.plugins import UnknownPlugin
-from sessions_app.models import Orphaned, Supervisor
+from sessions_app.models import Chore, Orphaned, Supervisor
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.catalogue import LIVE, SECRETS, probe, visible_executions
 from sessions_app.services.errors import Throttled
@@ -80,7 +80,14 @@ def executors_context(user: Any) -> dict[str, Any]:
         "supervisors": holders.told(),
         "is_staff": user.is_staff,
         "orphans": list(Orphaned.objects.all()[:SHOWN]) if user.is_staff else [],
+        "not_asked": _not_asked() if user.is_staff else [],
     }
+
+
+def _not_asked() -> list[str]:
+    """Which executors the last look for orphans could not ask, and why."""
+    failed = Chore.objects.filter(name="orphans", failed_at__isnull=False).first()
+    return list(failed.said) if failed else []
 
 
 class _Holders:

@@ -7,6 +7,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile, Executor
+from sessions_app.models import TaskSession
 from tests.api.world import SECRET, World, client_of
 
 PROFILES, EXECUTORS = "/api/v1/agent-profiles/", "/api/v1/executors/"
@@ -117,7 +118,7 @@ def test_probes_are_for_staff_and_limited(world: World, api: APIClient, staff: A
     assert [staff.post(probe).status_code for _ in range(21)] == [200] * 20 + [429]
 
 
-def test_an_unusable_remote_host_is_not_named(
+def test_the_address_of_an_unusable_host_is_for_staff(
     world: World, staff: APIClient, settings: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.KANDEV_DATA_DIR = tmp_path
@@ -128,9 +129,35 @@ def test_an_unusable_remote_host_is_not_named(
     answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
     assert (answer.status_code, answer.json()["message"]) == (
         503,
-        "The remote host: Nothing listens where agentctl was.",
+        f"The remote host: Nothing listens where agentctl was. Its address is {url}.",
     )
     assert url in caplog.text, "operators read it in the log"
+    [row] = client_of(world.member).get(EXECUTORS).json()["results"]
+    assert url not in str(row)
+
+
+def test_a_probe_refuses_a_fingerprint_that_nothing_checks(world: World, staff: APIClient) -> None:
+    config = {"url": "http://127.0.0.1:1", "token_file": "build", "fingerprint": "ab" * 32}
+    Executor.objects.update(runtime="remote", config=config)
+    answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
+    assert (answer.status_code, "over http no certificate is shown" in answer.json()["message"]) == (503, True)
+    made = staff.post(EXECUTORS, {"name": "there", "runtime": "remote", "config": config}, format="json")
+    assert (made.status_code, list(made.json()["details"])) == (400, ["config"])
+
+
+def test_an_executor_that_nothing_uses_can_be_deleted(world: World, api: APIClient, staff: APIClient) -> None:
+    idle = Executor.objects.create(name="idle", runtime="local_standalone")
+    assert api.get(f"{EXECUTORS}{idle.id}/").json()["name"] == "idle"
+    assert api.delete(f"{EXECUTORS}{idle.id}/").status_code == 403
+    assert staff.delete(f"{EXECUTORS}{idle.id}/").status_code == 204
+    assert staff.delete(f"{EXECUTORS}{idle.id}/").status_code == 404
+
+
+def test_an_executor_that_sessions_use_is_kept(world: World, staff: APIClient) -> None:
+    answer = staff.delete(f"{EXECUTORS}{world.executor.id}/")
+    assert (answer.status_code, answer.json()["code"]) == (409, "executor_in_use")
+    assert answer.json()["details"]["sessions"] == TaskSession.objects.filter(executor=world.executor).count() > 0
+    assert Executor.objects.filter(id=world.executor.id).exists()
 
 
 def test_a_sweep_is_shown_with_the_sessions_of_the_users_teams(world: World, api: APIClient) -> None:

@@ -29,7 +29,7 @@ CALLS.remove(WITH_A_KEY)
 OF_A_TEAM = [call for call in CALLS if re.search("<uuid:(task|item|webhook|workflow|run)_id>|<int:team_id>", call[0])]
 OF_ALL = [call for call in CALLS if call not in OF_A_TEAM]
 STAFF_WRITES = {(f"{things}/", "post") for things in ("repositories", "agent-profiles", "executors", "sweeps")}
-STAFF_WRITES.add(("executors/<uuid:executor_id>/probe/", "post"))
+STAFF_WRITES |= {("executors/<uuid:executor_id>/probe/", "post"), ("executors/<uuid:executor_id>/", "delete")}
 OPERATORS_WRITE = {("tasks/<uuid:task_id>/sessions/<uuid:session_id>/files/content/", "put")}
 """Where agents are not isolated, as here."""
 MANAGERS_WRITE = {("teams/<int:team_id>/policy/", "patch")}

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Collection, Mapping
 from io import StringIO
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.core.management import call_command
-from django.test import Client
 from django.utils.module_loading import import_string
 from django_q.models import Schedule
 
-from executors_app.domain import Orphan
-from executors_app.errors import RuntimeUnavailable
-from executors_app.models import Executor
-from executors_app.runtimes.local_docker import RUNTIME
-from kandev.metrics.reading import read
-from sessions_app.models import Chore, LoginLink, Orphaned
+from sessions_app.models import Chore, LoginLink
 from sessions_app.services.maintenance.running import CHORES
 from sessions_app.tasks import schedules
-from tests.maintenance.chores import LONG_AGO, do
+from tests.maintenance.chores import LONG_AGO
 from tests.supervisor.commands import environment, manage
-from tests.supervisor.rows import execution_of, make_user, running_session
+from tests.supervisor.rows import make_user
 
 pytestmark = pytest.mark.django_db
 
@@ -89,53 +81,3 @@ def test_the_worker_finds_its_task_by_the_schedule() -> None:
     import_string(Schedule.objects.get(name="maintenance").func)()
     assert not LoginLink.objects.exists()
     assert set(Chore.objects.filter(failed_at=None).values_list("name", flat=True)) == set(CHORES)
-
-
-def orphans_are(monkeypatch: pytest.MonkeyPatch, *found: Orphan) -> None:
-    async def answer(known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
-        return [one for one in found if one.execution_id not in known]
-
-    monkeypatch.setattr(RUNTIME, "orphans", answer)
-
-
-def test_orphans_are_kept_for_the_pages_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    Executor.objects.create(name="Containers", runtime="local_docker")
-    known = str(execution_of(running_session()).id)
-    lost = Orphan("kandev-lost", "11111111-1111-4111-8111-111111111111", "running")
-    orphans_are(monkeypatch, lost, Orphan("kandev-known", known, "running"), Orphan("odd", "no id", "exited"))
-    done = do("orphans")
-    assert (done.removed, done.kept) == (0, 2)
-    assert list(Orphaned.objects.values_list("runtime", "name")) == [
-        ("local_docker", "kandev-lost"),
-        ("local_docker", "odd"),
-    ]
-    first = Orphaned.objects.get(name="kandev-lost").first_seen_at
-    assert ({"runtime": "local_docker"}, 2) in read()["kandev_orphans"]
-    orphans_are(monkeypatch, lost)
-    do("orphans")
-    assert Orphaned.objects.get().first_seen_at == first
-    orphans_are(monkeypatch)
-    do("orphans")
-    assert not Orphaned.objects.exists()
-
-
-def test_a_place_that_does_not_answer_keeps_its_last_report_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    Executor.objects.create(name="Containers", runtime="local_docker")
-    Orphaned.objects.create(runtime="local_docker", name="kandev-lost")
-
-    async def silence(known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
-        raise RuntimeUnavailable("The engine does not answer.")
-
-    monkeypatch.setattr(RUNTIME, "orphans", silence)
-    done = do("orphans")
-    assert (done.failed, done.said) == (True, ["local_docker could not be asked: The engine does not answer."])
-    assert Orphaned.objects.exists()
-
-
-def test_the_page_of_executors_shows_them_to_staff_alone() -> None:
-    Orphaned.objects.create(runtime="local_docker", name="kandev-lost", status="running")
-    for is_staff in (True, False):
-        client = Client()
-        client.force_login(User.objects.create(username=f"somebody {is_staff}", is_staff=is_staff))
-        told = client.get("/executors/").content.decode()
-        assert ("kandev-lost" in told) == is_staff

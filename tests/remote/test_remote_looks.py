@@ -107,6 +107,15 @@ async def test_whoever_is_not_the_trusted_host_proves_nothing(
     assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE
 
 
+async def test_a_probe_names_the_certificate_it_was_shown(place: RemotePlace) -> None:
+    shown = str(place.config["fingerprint"]).removeprefix("sha256:").replace(":", "").lower()
+    with pytest.raises(RuntimeUnavailable) as refused:
+        await place.runtime.check_place(place.config | {"fingerprint": OTHER_PIN})
+    assert f"It shows sha256:{shown}, and {OTHER_PIN} alone is trusted." in refused.value.message_for_staff
+    assert str(place.config["url"]) in refused.value.message_for_staff
+    assert "sha256" not in refused.value.message
+
+
 async def test_a_wrong_token_proves_nothing_and_is_told_in_one_sentence(
     place: RemotePlace, spec: LaunchSpec, launched: Launched, tmp_path: Path
 ) -> None:

@@ -148,6 +148,7 @@ API: Final[Mapping[str, Methods]] = {
     "api/v1/agent-profiles/": {"get": known(), "post": staff_writes(201, name="x", agent_type="demo")},
     "api/v1/executors/": {"get": known(), "post": staff_writes(201, name="x", runtime="local_standalone")},
     "api/v1/executors/running/": {"get": known()},
+    "api/v1/executors/<uuid:executor_id>/": {"get": known(), "delete": staff_writes(409)},
     "api/v1/executors/<uuid:executor_id>/probe/": {"post": Row((401, 403, 403, 403, 200))},
     "api/v1/sweeps/": {"get": known(), "post": staff_writes(202)},
     "api/v1/sweeps/<uuid:sweep_id>/": {"get": known()},

@@ -70,6 +70,23 @@ class Executors(ApiView):
         return self.show(ExecutorSerializer, Executor.objects.create(**self.body(NewExecutor)), 201)
 
 
+class ExecutorView(ApiView):
+    """One place where agents run."""
+
+    permission_classes = [StaffWrites]
+
+    @described({200: ExecutorSerializer}, 404)
+    def get(self, request: Request, executor_id: uuid.UUID) -> Response:
+        """Show an executor."""
+        return self.show(ExecutorSerializer, get_object_or_404(Executor, id=executor_id))
+
+    @described({204: None}, 404, 409, request=None)
+    def delete(self, request: Request, executor_id: uuid.UUID) -> Response:
+        """Delete an executor that nothing uses, else ``executor_in_use``; for staff only."""
+        catalogue.delete_executor(get_object_or_404(Executor, id=executor_id))
+        return Response(status=204)
+
+
 class Probe(ApiView):
     """A look at an executor."""
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from executors_app.domain import Orphan
 from executors_app.errors import ExecutorError
 from executors_app.runtimes import FindsOrphans
 from sessions_app.services.maintenance import orphans
+from sessions_app.services.maintenance.orphans import Report
 
 COULD_NOT_RUN = 2
 
@@ -21,7 +21,10 @@ COULD_NOT_RUN = 2
 class Command(BaseCommand):
     """List orphans; ``--remove`` ends and removes those that are named, after another look."""
 
-    help = "Lists containers of this Kandev that no session has or a kill left behind; --remove NAME removes one."
+    help = (
+        "Lists what carries the marks of this Kandev and belongs to no session. "
+        "An executor that cannot be asked is named, and the others are listed. --remove NAME removes one."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """``--json`` and ``--remove``."""
@@ -29,42 +32,49 @@ class Command(BaseCommand):
         parser.add_argument("--remove", action="append", default=[], metavar="NAME", help="may be given again")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Exit 0; 1 where something that was named is no orphan or could not be removed; 2 could not look."""
+        """Exit 0; 1 where something that was named is no orphan or could not be removed; 2 could not ask everybody."""
         places = orphans.places()
-        found: dict[str, list[Orphan]] = {}
-        silent: list[str] = []
-        for name, place in places.items():
-            try:
-                found[name] = orphans.look(name, place)
-            except ExecutorError as error:
-                if orphans.configs_of(name):  # else it is not used here
-                    self.stderr.write(f"{name}: {error.message}")
-                    silent.append(name)
-        self._show(found, as_json=options["json"])
+        reports = {name: orphans.look(name, place) for name, place in places.items()}
+        silent = [
+            {"runtime": name, "executor": executor, "message": message}
+            for name, report in reports.items()
+            for executor, message in report.silent.items()
+        ]
+        for one in silent:
+            self.stderr.write(f"{one['executor']} ({one['runtime']}) could not be asked: {one['message']}")
+        self._show(reports, silent, as_json=options["json"])
+        not_asked = ", ".join(one["executor"] for one in silent)
+        self._remove(options["remove"], reports, places, not_asked)
         if silent and not options["remove"]:
-            raise CommandError(f"{', '.join(silent)} could not be asked", returncode=COULD_NOT_RUN)
-        self._remove(options["remove"], found, places)
+            raise CommandError(f"not everybody could be asked: {not_asked}", returncode=COULD_NOT_RUN)
 
-    def _show(self, found: Mapping[str, list[Orphan]], *, as_json: bool) -> None:
-        rows = [{"runtime": name, **asdict(one)} for name, orphans in found.items() for one in orphans]
+    def _show(self, reports: Mapping[str, Report], silent: list[dict[str, str]], *, as_json: bool) -> None:
+        rows = [
+            {"runtime": name, "executor": report.sources[one.id].name, **asdict(one)}
+            for name, report in reports.items()
+            for one in report.found
+        ]
         if as_json:
-            self.stdout.write(json.dumps({"orphans": rows}, indent=2))
+            self.stdout.write(json.dumps({"orphans": rows, "not_asked": silent}, indent=2))
             return
         for row in rows:
             self.stdout.write(f"{row['runtime']}  {row['id']}  {row['status']}")
         self.stdout.write(f"{len(rows)} orphans")
 
-    def _remove(self, names: list[str], found: Mapping[str, list[Orphan]], places: Mapping[str, FindsOrphans]) -> None:
-        there = {one.id: (name, one) for name, listed in found.items() for one in listed}
+    def _remove(
+        self, names: list[str], reports: Mapping[str, Report], places: Mapping[str, FindsOrphans], not_asked: str
+    ) -> None:
+        there = {one.id: (name, one) for name, report in reports.items() for one in report.found}
         for wanted in names:
             if wanted not in there:
-                raise CommandError(f"{wanted} is no orphan of this Kandev; nothing was done about it")
+                hint = f" Nobody knows what is on {not_asked}, which could not be asked." if not_asked else ""
+                raise CommandError(f"{wanted} is no orphan of this Kandev; nothing was done about it.{hint}")
             name, one = there[wanted]
-            place = places[name]
             try:
-                removed = asyncio.run(place.remove_orphan(one, orphans.configs_of(name)))
+                # Only where it was found: an executor that is away must not stop the removal elsewhere.
+                removed = asyncio.run(places[name].remove_orphan(one, reports[name].sources[wanted].configs))
             except ExecutorError as error:
-                raise CommandError(f"{wanted}: {error.message}") from error
+                raise CommandError(f"{wanted}: {error.message_for_staff}") from error
             if not removed:
                 raise CommandError(f"{wanted} is not what it was listed as any more; nothing was done about it")
             self.stderr.write(f"{wanted} was removed")

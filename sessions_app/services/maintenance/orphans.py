@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
@@ -11,15 +13,37 @@ from django.db import transaction
 from django.utils import timezone
 
 from executors_app.domain import Orphan
-from executors_app.errors import ExecutorError, RuntimeUnavailable
+from executors_app.errors import ExecutorError
 from executors_app.models import Executor, ExecutorRunning
 from executors_app.plugins import runtimes
 from executors_app.runtimes import FindsOrphans
 from sessions_app.models import Orphaned
 from sessions_app.services.maintenance.work import Work
 
+log = logging.getLogger(__name__)
 PATIENCE: Final = 15.0
-"""Seconds for all machines of one runtime."""
+"""Seconds for one executor; those of a runtime are asked side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where orphans are looked for: an executor, or a runtime that has none."""
+
+    name: str
+    """The executor's; empty: no executor has this runtime (any more)."""
+    configs: Sequence[Mapping[str, Any]]
+    """What the runtime is told; empty for a runtime without executors."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What one look at a runtime has found, and whom it could not ask."""
+
+    found: list[Orphan] = field(default_factory=list)
+    sources: dict[str, Source] = field(default_factory=dict)
+    """By an orphan's id, where it was found."""
+    silent: dict[str, str] = field(default_factory=dict)
+    """By an executor's name, why it could not be asked; for staff."""
 
 
 def places() -> dict[str, FindsOrphans]:
@@ -27,21 +51,48 @@ def places() -> dict[str, FindsOrphans]:
     return {name: place for name, place in runtimes().items() if isinstance(place, FindsOrphans)}
 
 
-def configs_of(runtime: str) -> list[Mapping[str, Any]]:
-    """The settings of a runtime's executors; empty: it is not used here."""
-    return list(Executor.objects.filter(runtime=runtime).values_list("config", flat=True))
+def sources_of(runtime: str) -> list[Source]:
+    """One for each executor of a runtime; empty: it is not used here."""
+    rows = Executor.objects.filter(runtime=runtime).values_list("name", "config")
+    return [Source(name, [config]) for name, config in rows]
 
 
-def look(runtime: str, place: FindsOrphans) -> list[Orphan]:
-    """What is there now and belongs to no row; raises ExecutorError."""
-    known = {str(pk) for pk in ExecutorRunning.objects.values_list("pk", flat=True)}
+def look(runtime: str, place: FindsOrphans) -> Report:
+    """What is there now and belongs to no row. An executor that cannot be asked hides nothing of the others.
+
+    A runtime without executors is asked too, and its silence is no news.
+    """
+    known = frozenset(str(pk) for pk in ExecutorRunning.objects.values_list("pk", flat=True))
+    sources = sources_of(runtime) or [Source("", [])]
+    report = Report()
+    for source, answer in zip(sources, asyncio.run(_ask_all(place, known, sources)), strict=True):
+        if isinstance(answer, str):
+            report.silent |= {source.name: answer} if source.name else {}
+            continue
+        # Two executors may share an engine or a host. One that was launched during the look has its row by now.
+        new = [one for one in answer if one.id not in report.sources and (one.is_helper or not _is_known(one))]
+        report.found += new
+        report.sources |= {one.id: source for one in new}
+    return report
+
+
+async def _ask_all(
+    place: FindsOrphans, known: frozenset[str], sources: Sequence[Source]
+) -> Sequence[list[Orphan] | str]:
+    return await asyncio.gather(*(_ask(place, known, source) for source in sources))
+
+
+async def _ask(place: FindsOrphans, known: frozenset[str], source: Source) -> list[Orphan] | str:
+    """The orphans of one source, or why it could not be asked."""
     try:
-        found = asyncio.run(asyncio.wait_for(place.orphans(known, configs_of(runtime)), PATIENCE))
-    except TimeoutError as error:
-        raise RuntimeUnavailable(f"It did not answer within {PATIENCE:g} seconds.") from error
-    # One that was launched during the look has its row by now.
-    ids = [one.execution_id for one in found if not one.is_helper and _is_known(one)]
-    return [one for one in found if one.is_helper or one.execution_id not in ids]
+        return await asyncio.wait_for(place.orphans(known, source.configs), PATIENCE)
+    except TimeoutError:
+        return f"It did not answer within {PATIENCE:g} seconds."
+    except ExecutorError as error:
+        return error.message_for_staff
+    except Exception as error:
+        log.warning("no look for orphans at %s", source.name, exc_info=error)
+        return f"Its answer makes no sense ({type(error).__name__})."
 
 
 def _is_known(one: Orphan) -> bool:
@@ -54,24 +105,23 @@ def _is_known(one: Orphan) -> bool:
 def orphans(work: Work) -> None:
     """Look at every runtime that is used here, and keep what was found for the pages."""
     for name, place in places().items():
-        if not configs_of(name):
+        if not sources_of(name):
             if not work.dry_run:
                 Orphaned.objects.filter(runtime=name).delete()
             continue
-        try:
-            found = look(name, place)
-        except ExecutorError as error:
-            work.fail(f"{name} could not be asked: {error.message}")
-            continue
-        work.kept += len(found)
+        report = look(name, place)
+        for executor, problem in report.silent.items():
+            work.fail(f"{executor} ({name}) could not be asked: {problem}")
+        work.kept += len(report.found)
         if not work.dry_run:
-            _keep(name, found)
+            _keep(name, report)
 
 
-def _keep(runtime: str, found: list[Orphan]) -> None:
+def _keep(runtime: str, report: Report) -> None:
     now = timezone.now()
     with transaction.atomic():
-        for one in found:
+        for one in report.found:
             values = {"execution_id": one.execution_id[:64], "status": one.status[:64], "last_seen_at": now}
             Orphaned.objects.update_or_create(runtime=runtime, name=one.id[:200], defaults=values)
-        Orphaned.objects.filter(runtime=runtime).exclude(name__in=[one.id[:200] for one in found]).delete()
+        if not report.silent:  # else what was not seen may still be where nobody could be asked
+            Orphaned.objects.filter(runtime=runtime).exclude(name__in=[one.id[:200] for one in report.found]).delete()

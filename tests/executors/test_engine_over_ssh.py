@@ -1,0 +1,77 @@
+"""An engine behind ssh that cannot be reached: operators read why in ssh's own words, members read no address."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.errors import RuntimeUnavailable
+from executors_app.runtimes.remote_docker import RUNTIME
+from tests.docker.certificates import CLIENT, Authority
+
+CONFIG = {"docker_host": "ssh://kandev@build2.example:2222", "publish": "10.0.0.5"}
+REFUSALS = {
+    "an unknown host": (
+        "No ED25519 host key is known for build2.example\r\nHost key verification failed.\r",
+        "ssh said: No ED25519 host key is known for build2.example Host key verification failed.",
+    ),
+    "a changed key": ("@@@@@@@\n@ WARNING @\n\033[31mIt has changed.", "ssh said: WARNING [31mIt has changed."),
+    "no docker over there": ("sh: docker: not found", "ssh said: sh: docker: not found."),
+}
+
+
+def pretend_ssh(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Let a script be the program ``ssh``."""
+    program = directory / "ssh"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(("said", "told"), REFUSALS.values(), ids=REFUSALS)
+async def test_operators_read_ssh_s_own_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, told: str
+) -> None:
+    (tmp_path / "said").write_text(said)
+    pretend_ssh(tmp_path, monkeypatch, f"cat {tmp_path}/said >&2; exit 255")
+    with pytest.raises(RuntimeUnavailable) as refused:
+        await RUNTIME.check_place(CONFIG)
+    assert refused.value.message_for_staff == (
+        "The Docker engine cannot be reached: the connection over ssh was closed. "
+        f"{told} Its address is {CONFIG['docker_host']}."
+    )
+    assert "build2" not in refused.value.message
+
+
+async def test_ssh_that_floods_its_errors_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_ssh(tmp_path, monkeypatch, "head -c 50000 /dev/zero | tr '\\0' x >&2")
+    with pytest.raises(RuntimeUnavailable) as refused:
+        await RUNTIME.check_place(CONFIG)
+    assert len(refused.value.message_for_staff) < 5000
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh is installed")
+async def test_the_real_ssh_tells_that_nobody_listens() -> None:
+    with pytest.raises(RuntimeUnavailable, match="closed") as refused:
+        await RUNTIME.check_place({**CONFIG, "docker_host": "ssh://127.0.0.3:1"})
+    assert "Connection refused" in refused.value.message_for_staff
+
+
+async def test_an_engine_over_tls_that_is_away_names_its_address_to_staff_alone(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    pair = authority.issue("client", CLIENT)
+    config: dict[str, Any] = {
+        "docker_host": "tcp://127.0.0.3:1",
+        "publish": "10.0.0.5",
+        "tls_ca": str(authority.certificate),
+        "tls_cert": str(pair.certificate),
+        "tls_key": str(pair.key),
+    }
+    with pytest.raises(RuntimeUnavailable) as refused:
+        await RUNTIME.check_place(config)
+    assert refused.value.message == "The Docker engine cannot be reached: Connection refused"
+    assert "tcp://127.0.0.3:1" in refused.value.message_for_staff

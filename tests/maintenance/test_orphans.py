@@ -1,0 +1,170 @@
+"""The report of orphans: what belongs to no session, and which executors could not be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Mapping
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from executors_app.domain import Orphan
+from executors_app.errors import RuntimeUnavailable
+from executors_app.models import Executor
+from executors_app.runtimes.local_docker import RUNTIME
+from executors_app.runtimes.remote_docker import RUNTIME as FAR
+from kandev.metrics.reading import read
+from sessions_app.models import Orphaned
+from sessions_app.services.maintenance import orphans
+from tests.maintenance.chores import do
+from tests.supervisor.rows import execution_of, running_session
+
+pytestmark = pytest.mark.django_db
+LOST = "11111111-1111-4111-8111-111111111111"
+
+
+def orphans_are(monkeypatch: pytest.MonkeyPatch, *found: Orphan) -> None:
+    async def answer(known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
+        return [one for one in found if one.execution_id not in known]
+
+    monkeypatch.setattr(RUNTIME, "orphans", answer)
+
+
+def test_orphans_are_kept_for_the_pages_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    Executor.objects.create(name="Containers", runtime="local_docker")
+    known = str(execution_of(running_session()).id)
+    lost = Orphan("kandev-lost", "11111111-1111-4111-8111-111111111111", "running")
+    orphans_are(monkeypatch, lost, Orphan("kandev-known", known, "running"), Orphan("odd", "no id", "exited"))
+    done = do("orphans")
+    assert (done.removed, done.kept) == (0, 2)
+    assert list(Orphaned.objects.values_list("runtime", "name")) == [
+        ("local_docker", "kandev-lost"),
+        ("local_docker", "odd"),
+    ]
+    first = Orphaned.objects.get(name="kandev-lost").first_seen_at
+    assert ({"runtime": "local_docker"}, 2) in read()["kandev_orphans"]
+    orphans_are(monkeypatch, lost)
+    do("orphans")
+    assert Orphaned.objects.get().first_seen_at == first
+    orphans_are(monkeypatch)
+    do("orphans")
+    assert not Orphaned.objects.exists()
+
+
+def test_a_place_that_does_not_answer_keeps_its_last_report_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    Executor.objects.create(name="Containers", runtime="local_docker")
+    Orphaned.objects.create(runtime="local_docker", name="kandev-lost")
+
+    async def silence(known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
+        raise RuntimeUnavailable("The engine does not answer.")
+
+    monkeypatch.setattr(RUNTIME, "orphans", silence)
+    done = do("orphans")
+    assert (done.failed, done.said) == (
+        True,
+        ["Containers (local_docker) could not be asked: The engine does not answer."],
+    )
+    assert Orphaned.objects.exists()
+
+
+def test_the_page_of_executors_shows_them_to_staff_alone() -> None:
+    Orphaned.objects.create(runtime="local_docker", name="kandev-lost", status="running")
+    for is_staff in (True, False):
+        client = Client()
+        client.force_login(User.objects.create(username=f"somebody {is_staff}", is_staff=is_staff))
+        told = client.get("/executors/").content.decode()
+        assert ("kandev-lost" in told) == is_staff
+
+
+class Engines:
+    """Engines by their address: what is lost on each, or how it fails."""
+
+    def __init__(self, **engines: Orphan | Exception):
+        self.engines, self.removed = engines, list[tuple[str, list[str]]]()
+
+    async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
+        found = [self.engines[config["at"]] for config in configs]
+        for one in found:
+            if isinstance(one, Exception):
+                raise one
+        return [one for one in found if isinstance(one, Orphan)]
+
+    async def remove_orphan(self, orphan: Orphan, configs: Collection[Mapping[str, Any]]) -> bool:
+        assert await self.orphans(set(), configs), "it is asked only where it was found"
+        self.removed.append((orphan.id, [config["at"] for config in configs]))
+        return True
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
+    """One that answers, one that is away, and one whose answers are nonsense; an executor for each."""
+    away = RuntimeUnavailable("The engine does not answer.", for_staff="ssh: no route to build2")
+    made = Engines(near=Orphan("kandev-lost", LOST, "running"), away=away, odd=KeyError("instances"))
+    for name in made.engines:
+        Executor.objects.create(name=name.title(), runtime="remote_docker", config={"at": name})
+    monkeypatch.setattr(FAR, "orphans", made.orphans)
+    monkeypatch.setattr(FAR, "remove_orphan", made.remove_orphan)
+    monkeypatch.setattr(RUNTIME, "orphans", Engines().orphans)
+    return made
+
+
+def ask(*flags: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of ``manage.py orphans``."""
+    out, said = StringIO(), StringIO()
+    try:
+        call_command("orphans", *flags, stdout=out, stderr=said)
+    except CommandError as error:
+        return error.returncode, out.getvalue(), f"{said.getvalue()}{error}"
+    return 0, out.getvalue(), said.getvalue()
+
+
+def test_an_executor_that_cannot_be_asked_hides_no_others_orphans(engines: Engines) -> None:
+    status, told, said = ask("--json")
+    document = json.loads(told)
+    assert status == 2
+    assert [(one["executor"], one["id"]) for one in document["orphans"]] == [("Near", "kandev-lost")]
+    assert [one["executor"] for one in document["not_asked"]] == ["Away", "Odd"]
+    assert "Away (remote_docker) could not be asked: The engine does not answer. ssh: no route to build2" in said
+
+
+def test_an_orphan_is_removed_while_another_executor_is_away(engines: Engines) -> None:
+    assert ask("--remove", "kandev-lost")[0] == 0
+    assert engines.removed == [("kandev-lost", ["near"])]
+    status, _, said = ask("--remove", "kandev-other")
+    assert (status, "Nobody knows what is on Away, Odd" in said) == (1, True)
+
+
+def test_the_chore_names_the_silent_and_keeps_their_last_report(engines: Engines) -> None:
+    Orphaned.objects.create(runtime="remote_docker", name="kandev-on-away")
+    done = do("orphans")
+    assert (done.failed, done.kept, len(done.said)) == (True, 1, 2)
+    assert set(Orphaned.objects.values_list("name", flat=True)) == {"kandev-lost", "kandev-on-away"}
+    staff = Client()
+    staff.force_login(User.objects.create(username="staff", is_staff=True))
+    assert "Away (remote_docker) could not be asked" in staff.get("/executors/").content.decode()
+
+
+def test_executors_that_share_an_engine_list_an_orphan_once(engines: Engines) -> None:
+    Executor.objects.create(name="Near again", runtime="remote_docker", config={"at": "near"})
+    assert [one.id for one in orphans.look("remote_docker", FAR).found] == ["kandev-lost"]
+
+
+def test_an_executor_that_hangs_is_left_after_a_while(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "PATIENCE", 0.05)
+
+    async def hang(known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
+        if {"at": "away"} in configs:
+            await asyncio.Event().wait()
+        return await engines.orphans(known, configs)
+
+    monkeypatch.setattr(FAR, "orphans", hang)
+    report = orphans.look("remote_docker", FAR)
+    assert ([one.id for one in report.found], "did not answer within" in report.silent["Away"]) == (
+        ["kandev-lost"],
+        True,
+    )
