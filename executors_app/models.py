@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from executors_app import plugins
-from executors_app.domain import ExecutionFacts, ExecutorStatus
+from executors_app.domain import LOCAL, ExecutionFacts, ExecutorStatus
 from executors_app.encryption import EncryptedJSONField, EncryptedTextField
 from executors_app.json_fields import ListField, ObjectField
 
@@ -98,9 +98,12 @@ class AgentProfile(models.Model):
     def __str__(self) -> str:
         return self.name
 
-    def argv(self) -> list[str]:
-        """The command line of this profile's agent: its own command or the type's, then its arguments."""
-        return [*(self.command or plugins.agent_type(self.agent_type).argv), *self.args]
+    def argv(self, runtime: str = LOCAL) -> list[str]:
+        """The command line of this profile's agent: its own command or the type's, then its arguments.
+
+        ``runtime`` is that of the place: the built-in agent is called by another name on other machines.
+        """
+        return [*(self.command or plugins.agent_type(self.agent_type).argv_on(runtime)), *self.args]
 
     def clean(self) -> None:
         """Refuse unknown agent types, arguments that are no list of strings, and relative directories."""

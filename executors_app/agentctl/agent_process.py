@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from executors_app import crash_points
-from executors_app.agentctl import child_environment, identity, out_of_memory
+from executors_app.agentctl import built_in_agent, child_environment, identity, out_of_memory
 from executors_app.agentctl.child_environment import AGENT_MARKER
 from executors_app.agentctl.guard import Guard, SpawnFailed
 from executors_app.agentctl.log_valve import LogValve
@@ -48,7 +48,7 @@ class AgentProcess:
         ``record`` is ``Host.record``; it gets the agent's stderr as ``log`` lines, a few a second.
         """
         marks = {**marker, AGENT_MARKER: uuid.uuid4().hex}
-        guard = await Guard.spawn(argv, child_environment.build(env, marks), cwd)
+        guard = await Guard.spawn(built_in_agent.resolve(argv), child_environment.build(env, marks), cwd)
         crash_points.reached("agentctl.agent_spawned")
         return cls(guard, record)
 

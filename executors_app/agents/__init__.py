@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from executors_app.domain import LOCAL
+
 
 @dataclass(frozen=True, slots=True)
 class SeedClaim:
@@ -29,6 +31,8 @@ class AgentType:
     driver: str = "acp"
     argv: Sequence[str] = ()
     """Empty: the profile names the command (staff only)."""
+    argv_elsewhere: Sequence[str] = ()
+    """On every runtime but ``local_standalone``, where a path of this machine means nothing; empty: ``argv``."""
     env: Mapping[str, str] = field(default_factory=dict)
     supports_session_resume: bool = True
     """May restore its own conversation; the probe of the running agent can only narrow it."""
@@ -64,3 +68,7 @@ class AgentType:
     def names_conversation(self) -> bool:
         """Whether each turn names the conversation that it belongs to: command lines do, a turn of ACP does not."""
         return self.driver.endswith("_cli")
+
+    def argv_on(self, runtime: str) -> Sequence[str]:
+        """The command as the place where it runs knows it; ``runtime`` is the place's."""
+        return self.argv_elsewhere if self.argv_elsewhere and runtime != LOCAL else self.argv

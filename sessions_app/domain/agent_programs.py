@@ -29,6 +29,11 @@ def explain(code: str, said: str, *, kind: AgentType, program: str, profile: str
 
 
 def _missing(kind: AgentType, program: str, profile: str, executor: str) -> str:
+    if program in kind.argv_elsewhere:
+        return (
+            f"{kind.title} was not found on the executor “{executor}”. It comes with Kandev: update Kandev there, "
+            "or build the image of that executor again, then try again."
+        )
     if not kind.install or program not in kind.needs:
         return (
             f"The program `{program}` of the agent profile “{profile}” was not found on the executor “{executor}”. "

@@ -16,6 +16,6 @@ def explained(session: TaskSession, code: str, said: str) -> str:
         kind = agent_type(profile.agent_type)
     except UnknownPlugin:
         return said
-    program = next(iter(profile.argv()), "")
-    executor = session.executor.name
-    return explain(code, said, kind=kind, program=program, profile=profile.name, executor=executor)
+    place = session.executor
+    program = next(iter(profile.argv(place.runtime)), "")
+    return explain(code, said, kind=kind, program=program, profile=profile.name, executor=place.name)

@@ -53,6 +53,13 @@ class RuntimeContract:
         launched = await place.runtime.launch(spec)
         assert await place.runtime.launch(spec) == replace(launched, found=True)
 
+    async def test_the_built_in_agent_starts_by_its_name(self, place: Place) -> None:
+        spec = spec_for(place)
+        launched = await place.runtime.launch(spec)
+        env = dict(word.split("=", 1) for word in place.demo_agent if word.startswith("KANDEV_DEMO_AGENT_HOME="))
+        answer = await start_agent(place, spec, launched, "first", argv=["kandev-demo-agent"], env=env)
+        assert answer["outcome"] == "created"
+
     async def test_many_launches_at_once_start_one(self, place: Place) -> None:
         spec = spec_for(place)
         launches = await asyncio.gather(*(place.runtime.launch(spec) for _ in range(3)))

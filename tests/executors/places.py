@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -161,12 +161,13 @@ async def start_agent(
     launch_id: str,
     token: str | None = None,
     argv: Sequence[str] = (),
+    env: Mapping[str, str] = {},
 ) -> dict[str, Any]:
     """The demo agent, or another, fresh or with its conversation."""
     body: dict[str, Any] = {
         "launch_id": launch_id,
         "argv": list(argv or place.demo_agent),
-        "env": {},
+        "env": dict(env),
         "cwd": launched.workspace_path,
         "driver": "acp",
         "strategy": "native" if token else "fresh",

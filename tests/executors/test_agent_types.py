@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,15 @@ def test_a_profile_names_another_command_and_adds_arguments() -> None:
     assert profile.argv() == ["codex-acp", "-c", "model=x"]
     profile.command = ["/opt/codex-acp"]
     assert profile.argv() == ["/opt/codex-acp", "-c", "model=x"]
+
+
+@pytest.mark.parametrize("runtime", ["local_docker", "remote_docker", "remote", "sprites"])
+def test_the_demo_agent_is_called_as_its_place_knows_it(runtime: str) -> None:
+    profile = AgentProfile(agent_type="demo", args=["-v"])
+    assert profile.argv(runtime) == ["kandev-demo-agent", "-v"]
+    assert profile.argv("local_standalone")[0] == sys.executable
+    profile.command = ["/opt/mine"]
+    assert profile.argv(runtime) == ["/opt/mine", "-v"]
 
 
 @pytest.mark.real_agent

@@ -63,6 +63,16 @@ def at_rest(**fields: Any) -> TaskSession:
     return change(session, **fields)
 
 
+def test_the_demo_agent_is_ordered_as_its_place_knows_it() -> None:
+    session = at_rest()
+    change(session.agent_profile, agent_type="demo", command=[])
+    change(execution_of(session), runtime="remote")
+    plan = claimed(session)
+    order = agent_order.prepare(plan, plan.lease, found="")
+    assert order is not None
+    assert order.body["argv"] == ["kandev-demo-agent"]
+
+
 def test_a_claim_counts_the_start_once() -> None:
     session = at_rest()
     plan = claimed(session)

@@ -154,7 +154,7 @@ def _order(session: TaskSession, execution: ExecutorRunning, plan: Plan, strateg
     retried = plan.mode == Mode.RESUME and not execution.resume_token
     token = execution.rejected_resume_token if retried else execution.resume_token
     body = {
-        "argv": profile.argv(),
+        "argv": profile.argv(execution.runtime),
         "env": {**kind.env, **profile.env},
         "cwd": execution.workspace_path,
         "driver": kind.driver,
