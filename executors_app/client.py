@@ -70,6 +70,10 @@ class AgentctlClient:
         check_execution(answer, self._execution_id)
         return answer
 
+    async def health(self, timeout: float) -> None:
+        """Return if it answers at all within ``timeout`` seconds."""
+        await self._wire.get("/health", timeout=timeout)
+
     async def capabilities(self) -> dict[str, Any]:
         """What the agent can do, as far as known."""
         return await self._wire.get("/capabilities")

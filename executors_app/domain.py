@@ -154,3 +154,5 @@ class Death:
     """What it was, for example a container's id; the session may run in another one by now."""
     ended: bool = True
     """False: something in it died, out of memory."""
+    silent: bool = False
+    """Nobody answers there any more, so a stream from there may seem to live for ever; names no session."""

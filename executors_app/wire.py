@@ -24,6 +24,8 @@ from executors_app.tunnel import Connector, host_header
 
 TIMEOUT: Final = 30.0
 _HEARTBEAT: Final = 20.0
+_GOODBYE: Final = aiohttp.ClientWSTimeout(ws_close=0.5)
+"""One that is frozen says none: whoever ends its stream must not wait for it."""
 _FINGERPRINT_BYTES: Final = 32
 
 
@@ -97,6 +99,7 @@ class Wire:
                         headers=self._headers,
                         ssl=self._trust,
                         heartbeat=_HEARTBEAT,
+                        timeout=_GOODBYE,
                         max_msg_size=0,
                         compress=0,
                     )

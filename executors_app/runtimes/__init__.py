@@ -100,7 +100,8 @@ class TellsDeaths(Protocol):
     def deaths(self, source: Hashable) -> AsyncIterator[Death]:
         """For ever; one that names no session: something may have been missed, all of this source should be looked at.
 
-        Raises nothing: a source that is silent costs a try now and again.
+        ``Death.silent``: nobody answers there, and the streams from there are not to be believed. Raises
+        nothing: a source that is silent costs a try now and again.
         """
         ...
 

@@ -10,13 +10,14 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Coroutine, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+import aiohttp
 from django.conf import settings
 
 from executors_app import workspace_store
@@ -24,7 +25,7 @@ from executors_app.agentctl.places import launch_token
 from executors_app.agentctl.places.launch_token import LAUNCH
 from executors_app.client import AgentctlClient
 from executors_app.containers.names import DEPLOYMENT, ours
-from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
+from executors_app.domain import Death, ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
 from executors_app.errors import (
     AgentctlForeign,
     AgentctlRefused,
@@ -35,8 +36,9 @@ from executors_app.errors import (
 from executors_app.hosts.client import HostClient
 from executors_app.hosts.config import HostConfig, read_config
 from executors_app.hosts.verdict import judged, unknown, why
+from executors_app.hosts.watch import silences
 from executors_app.patience import Patience, pause
-from executors_app.wire import trust_of
+from executors_app.wire import open_http, trust_of
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -58,6 +60,8 @@ class Remote:
 
     def __init__(self) -> None:
         self._patience = Patience()
+        self._silent: dict[str, str] = {}
+        """By URL, why a host that is being watched gives no answer now."""
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """``HostConfig`` says what there is to set; ValueError for a fingerprint that would never be compared."""
@@ -132,7 +136,9 @@ class Remote:
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
         """The host ends them, on proof; nothing while an agentctl lives."""
         try:
-            return await _client(_config(execution.config)).end_leftovers(execution.id, execution.session_id)
+            config = _config(execution.config)
+            await self._ask_host(config, _client(config))  # ending may take its time; one that hangs must not
+            return await _client(config).end_leftovers(execution.id, execution.session_id)
         except ExecutorError as error:
             log.warning("session %s: its host could not look for leftovers: %s", execution.session_id, error.message)
             return 0
@@ -160,6 +166,32 @@ class Remote:
             return await workspace_store.take_work(execution, partial(client.work, execution.id))
         except AgentctlUnreachable as error:
             raise RuntimeUnavailable(error.message) from error
+
+    def source_of_deaths(self, execution: ExecutionFacts) -> Hashable:
+        """The host, and how it is spoken to; RuntimeUnavailable."""
+        config = _config(execution.config)
+        return config.url, config.token_file, config.fingerprint
+
+    async def deaths(self, source: Hashable) -> AsyncGenerator[Death, None]:
+        """Tell when a host falls silent, and when it is back: one that is frozen keeps its streams open."""
+        config = HostConfig(*source)  # type: ignore[misc]  # our own word
+        async with open_http() as http:
+            try:
+                async for death in silences(lambda timeout: self._watch(config, http, timeout)):
+                    yield death
+            finally:
+                self._silent.pop(config.url, None)
+
+    async def _watch(self, config: HostConfig, http: aiohttp.ClientSession, timeout: float) -> None:
+        try:
+            await _client(config, http).host(timeout)
+        except AgentctlUnreachable as error:
+            self._silent[config.url] = str(error.details.get("reason", error.code))
+            raise
+        was_silent = self._silent.pop(config.url, None)
+        self._patience.answered(config.url)
+        if was_silent:
+            log.info("the host %s answers again", config.url)
 
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
         """Instances of this deployment whose execution id is not among ``known``; raises RuntimeUnavailable."""
@@ -194,7 +226,7 @@ class Remote:
         except RuntimeUnavailable as error:
             log.warning("no look at a remote host: %s", error.message)
             return {one.id: unknown("runtime_unavailable") for one in executions}
-        if reason := self._patience.reason_to_wait(config.url):
+        if reason := self._silent.get(config.url) or self._patience.reason_to_wait(config.url):
             return {one.id: unknown(reason) for one in executions}
         try:
             answer = await client.instances(timeout, timeout * _SHARE)
@@ -262,9 +294,9 @@ def _host_trouble(config: HostConfig, error: ExecutorError, **details: Any) -> R
     return RuntimeUnavailable(f"The remote host: {error.message}", **{**details, "for_staff": about})
 
 
-def _client(config: HostConfig) -> HostClient:
+def _client(config: HostConfig, http: aiohttp.ClientSession | None = None) -> HostClient:
     token = config.token(Path(settings.KANDEV_DATA_DIR) / "hosts")
-    return HostClient(config, token, ours()[DEPLOYMENT])
+    return HostClient(config, token, ours()[DEPLOYMENT], http)
 
 
 def _name_of(listed: Mapping[str, Any], config: HostConfig) -> str:

@@ -176,6 +176,15 @@ _REASONS: Final[tuple[_Case, ...]] = (
             "Ask staff to start one (manage.py supervise, or serve).",
         ),
     ),
+    # Before every start: a prompt orders one, and nobody can start anything there until it answers.
+    (
+        lambda f: f.error_code == UNREACHABLE,
+        _fixed(
+            Still.UNREACHABLE,
+            "The agent’s machine does not answer. The agent may still be at work.",
+            "It is looked for again and again; see to the machine.",
+        ),
+    ),
     (
         lambda f: f.start_reason == WaitReason.CAPACITY,
         _in_line(Still.CAPACITY, "Too many agents run where it is to run. It starts when there is room."),
@@ -198,14 +207,6 @@ _REASONS: Final[tuple[_Case, ...]] = (
         lambda f: Stillness(Still.ERROR, f.error_message or "The agent cannot be started.", RETRIES, f.until),
     ),
     (lambda f: f.until is not None and not f.agent_running, _backing_off),
-    (
-        lambda f: f.error_code == UNREACHABLE,
-        _fixed(
-            Still.UNREACHABLE,
-            "The agent’s machine does not answer. The agent may still be at work.",
-            "It is looked for again and again; see to the machine.",
-        ),
-    ),
     (lambda f: f.session_state == SessionState.ERROR, _error),
     (
         lambda f: f.held_prompts > 0 and f.work_state != WorkState.WORKING,

@@ -1,15 +1,18 @@
 """A session's workspace, from its agentctl: files and git; no command of the lease, so unfenced (rule 11).
 
-All raise AgentctlUnreachable, AgentctlForeign, and AgentctlRefused with agentctl's own word.
+All raise AgentctlUnreachable, AgentctlForeign, and AgentctlRefused with agentctl's own word. An answer may take its
+time, but a place that has fallen silent is not waited for longer than ``KANDEV_SWEEP_TIMEOUT``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from asgiref.sync import async_to_sync
+from django.conf import settings
 
 from executors_app import kept_work
 from executors_app.client import AgentctlClient
@@ -18,15 +21,18 @@ from executors_app.errors import AgentctlUnreachable, NotKept
 from sessions_app.models import TaskSession
 from sessions_app.services.assessment import execution_of
 
+_SHARE: Final = 0.45
+"""Of ``KANDEV_SWEEP_TIMEOUT``: until one that has not answered is asked whether it is there, and for that answer."""
+
 
 def list_files(session: TaskSession, path: str) -> dict[str, Any]:
     """A directory: ``{path, entries: [{name, type, size}], truncated}``."""
-    return async_to_sync(client_of(session).list_files)(path)
+    return _ask(session, lambda client: client.list_files(path))
 
 
 def read_file(session: TaskSession, path: str) -> dict[str, Any]:
     """A file: ``{path, size, encoding: "utf-8" | "base64", binary, content, truncated, hash}``."""
-    return async_to_sync(client_of(session).read_file)(path)
+    return _ask(session, lambda client: client.read_file(path))
 
 
 def write_file(session: TaskSession, path: str, content: bytes, expected: str | None) -> dict[str, Any]:
@@ -34,22 +40,23 @@ def write_file(session: TaskSession, path: str, content: bytes, expected: str | 
 
     ``*`` stands for whatever is there, None for nothing.
     """
-    return async_to_sync(client_of(session).write_file)(path, content, expected)
+    return _ask(session, lambda client: client.write_file(path, content, expected))
 
 
 def git_status(session: TaskSession) -> dict[str, Any]:
     """``{branch, head, clean, staged, unstaged, untracked, conflicted, truncated}``."""
-    return async_to_sync(client_of(session).git)("status")
+    return _ask(session, lambda client: client.git("status"))
 
 
 def git_diff(session: TaskSession, path: str = "") -> dict[str, Any]:
     """``{path, staged, unstaged, truncated}``: of one file, or of all."""
-    return async_to_sync(client_of(session).git)("diff", {"path": path})
+    return _ask(session, lambda client: client.git("diff", {"path": path}))
 
 
 def git_log(session: TaskSession, limit: int, skip: int, ref: str) -> dict[str, Any]:
     """``{commits: [{id, parents, author, email, at, subject, body}], more, truncated}``."""
-    return async_to_sync(client_of(session).git)("log", {"limit": str(limit), "skip": str(skip), "ref": ref})
+    params = {"limit": str(limit), "skip": str(skip), "ref": ref}
+    return _ask(session, lambda client: client.git("log", params))
 
 
 class KeptWorkspace:
@@ -91,7 +98,7 @@ def git_commit(session: TaskSession, user: Any, message: str, paths: Sequence[st
     name = _plain(user.get_full_name()) or _plain(user.get_username())
     email = _plain(user.email) or f"{_plain(user.get_username())}@localhost"
     order = {"message": message, "paths": list(paths), "author_name": name, "author_email": email}
-    return async_to_sync(client_of(session).commit)(order)
+    return _ask(session, lambda client: client.commit(order))
 
 
 def _plain(text: str) -> str:
@@ -106,3 +113,22 @@ def client_of(session: TaskSession) -> AgentctlClient:
         raise AgentctlUnreachable("The session's workspace is not open: nothing runs there now.")
     repository = session.task.repository
     return AgentctlClient.of(execution.facts(repository.path if repository else "", session.task.base_branch))
+
+
+def _ask(session: TaskSession, call: Callable[[AgentctlClient], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    return async_to_sync(_while_it_answers)(client_of(session), call)
+
+
+async def _while_it_answers(
+    client: AgentctlClient, call: Callable[[AgentctlClient], Awaitable[dict[str, Any]]]
+) -> dict[str, Any]:
+    """The answer to ``call``, however long it takes as long as agentctl says that it is there."""
+    limit = settings.KANDEV_SWEEP_TIMEOUT * _SHARE
+    asked = asyncio.ensure_future(call(client))
+    try:
+        while not (await asyncio.wait({asked}, timeout=limit))[0]:
+            await client.health(limit)
+        return await asked
+    finally:
+        asked.cancel()
+        await asyncio.wait({asked})

@@ -36,6 +36,8 @@ class DeathWatch:
         self._needed: dict[Source, float] = {}
         """When each was needed last."""
         self._listeners: dict[Source, asyncio.Task[None]] = {}
+        self._silenced: dict[Source, set[uuid.UUID]] = {}
+        """Sessions whose streams were ended because nobody answers there; looked for when somebody does."""
 
     async def keep(self) -> None:
         """Listen to those that attached sessions have, for a moment; a job to be repeated."""
@@ -44,6 +46,7 @@ class DeathWatch:
         self._needed |= dict.fromkeys(needed, now)
         for source in [source for source, at in self._needed.items() if now - at > self._listen_on]:
             del self._needed[source]
+            self._silenced.pop(source, None)
             self._listeners.pop(source).cancel()
         for source in self._needed:
             if source not in self._listeners or self._listeners[source].done():
@@ -62,10 +65,22 @@ class DeathWatch:
         async for death in place.deaths(source[1]):
             if death.session_id:
                 await self._died(death)
-                continue
-            for session_id in list(self._core.attachments):
-                if self._source_of(session_id) == source:
+            elif death.silent:
+                await self._fell_silent(source)
+            else:
+                for session_id in self._attached_to(source) | self._silenced.pop(source, set()):
                     self._look_for(session_id)
+
+    async def _fell_silent(self, source: Source) -> None:
+        """End the streams from there, which else seem to live until a connection times out."""
+        ended = self._attached_to(source)
+        self._silenced.setdefault(source, set()).update(ended)
+        log.warning("nobody answers at the source of %d streams (%s)", len(ended), source[0])
+        streams = [stream for session_id in ended if (stream := self._core.attached(session_id)) is not None]
+        await asyncio.gather(*(stream.stop() for stream in streams))  # their ends are looked after like any other
+
+    def _attached_to(self, source: Source) -> set[uuid.UUID]:
+        return {session_id for session_id in list(self._core.attachments) if self._source_of(session_id) == source}
 
     async def _died(self, death: Death) -> None:
         try:

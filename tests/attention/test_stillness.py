@@ -36,6 +36,7 @@ TABLE: list[tuple[dict[str, Any], Still | None, str, str]] = [
     ({**DOWN, "owner_left": True}, Still.OWNER_LEFT, "left the team", "member"),
     ({**DOWN, "until": AT, "error_message": "boom", "session_state": "ERROR"}, Still.BACKING_OFF, "boom", "Try again"),
     ({**DOWN, "error_code": "unreachable", "session_state": "ERROR"}, Still.UNREACHABLE, "not answer", "machine"),
+    ({**DOWN, "error_code": "unreachable", "starting": True}, Still.UNREACHABLE, "not answer", "machine"),
     ({**DOWN, "session_state": "ERROR", "error_message": "boom"}, Still.ERROR, "boom", "banner"),
     ({"held_prompts": 1}, Still.IN_DOUBT, "not known", "Send it again"),
     ({**DOWN, "asleep": True}, Still.ASLEEP, "sleeps", "wakes"),

@@ -129,3 +129,14 @@ async def test_where_something_may_have_been_missed_all_of_that_engine_are_looke
         telling.told.put_nowait(Death(""))
         await eventually_async(lambda: set(watched.looks) == set(watched.attached), describe="all are looked for")
         assert not any(one.stopped for one in watched.attached.values())
+
+
+async def test_a_silent_source_ends_its_streams_and_is_looked_at_once_it_answers(telling: TellingRuntime) -> None:
+    async with Watched("one", "one") as watched:
+        streams, sessions = list(watched.attached.values()), set(watched.attached)
+        telling.told.put_nowait(Death("", silent=True))
+        await eventually_async(lambda: all(one.stopped for one in streams), describe="its streams are ended")
+        assert watched.looks == [], "the end of each stream is looked after by itself"
+        watched.attached.clear()
+        telling.told.put_nowait(Death(""))
+        await eventually_async(lambda: set(watched.looks) == sessions, describe="they are looked for")

@@ -14,10 +14,11 @@ from django.utils import timezone
 
 from executors_app.agentctl.protocol import Code
 from executors_app.capability_memory import told_of
-from executors_app.errors import ExecutorError
+from executors_app.errors import AgentctlUnreachable, ExecutorError, RuntimeUnavailable
 from executors_app.plugins import agent_type
 from sessions_app.domain import backoff
 from sessions_app.domain.agent_programs import NEEDS_PERSON, NEXT_TRY
+from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.states import SESSION, DesiredState, PromptState
 from sessions_app.models import IDLE, Draft, Intent, Lease, TaskSession, waits, writing
 from sessions_app.models.bulk import update_rows
@@ -30,6 +31,7 @@ ASK_AGAIN = timedelta(seconds=90)
 """Between two *gone* of an agent whose type is known to err about it (rules, section 8)."""
 SAID_GONE = "said_gone_at"
 """Key of ``TaskSession.metadata``: when such an agent said it first."""
+_NO_ANSWER = frozenset({AgentctlUnreachable.code, RuntimeUnavailable.code})
 PERMANENT_WAIT = timedelta(hours=1)
 """Before the loop tries again what cannot succeed as things stand; a user's *try again* does not wait."""
 
@@ -84,8 +86,9 @@ def write_failure(session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | No
             return  # our own time limit came a moment after its end
         strategy = Intent.objects.values_list("payload", flat=True).get(id=intent_id).get("strategy", "")
         failure = replace(failure, message=explained(draft.session, failure.code, failure.message))
+        code = _as_known(draft, failure)
         if failure.executor_failed:
-            draft.move_executor("fail", error_code=failure.code, error_message=failure.message)
+            draft.move_executor("fail", error_code=code, error_message=failure.message)
         note = _take_in(draft, failure)
         draft.receipt(
             "failed",
@@ -104,12 +107,18 @@ def write_failure(session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | No
         if failure.code == Code.RESUME_UNSUPPORTED:
             _set_token_aside(draft, failure)
         elif failure.token_valid:
-            _back_off(draft, failure)
+            _back_off(draft, replace(failure, code=code))
         elif _is_believed(draft):
             _set_token_aside(draft, failure)
         else:
             draft.set(next_restart_at=draft.at + ASK_AGAIN)
             draft.move("fail", error_code=failure.code, error_message=f"{failure.message} Asking once more.")
+
+
+def _as_known(draft: Draft, failure: Failure) -> str:
+    """The code that session and execution get: a place that was silent before the start is as silent after it."""
+    silent = draft.session.error_code == UNREACHABLE and failure.code in _NO_ANSWER
+    return UNREACHABLE if silent else failure.code
 
 
 def _take_in(draft: Draft, failure: Failure) -> str:

@@ -14,6 +14,7 @@ from executors_app.agentctl import identity
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
 from executors_app.models import Executor, ExecutorRunning
 from executors_app.prepared import Prepared
+from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.soundness import DAMAGED_ROW
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState
@@ -84,10 +85,21 @@ def claim_within(
     intent.claimed_generation = lease.generation
     update(intent, ["claimed_generation"])
     if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or draft.session.state == SessionState.CREATED:
-        draft.move("start")
+        _begin(draft)
     if lives is None:
         draft.move_executor("launch", host_id=identity.host_id())  # a half-done launch is found here alone
     return _plan(draft.session, _locked(draft), intent, lease)
+
+
+def _begin(draft: Draft) -> None:
+    """The session starts; one whose place did not answer stays *unreachable* until it does: so far it is only asked."""
+    session = draft.session
+    unknown = session.error_code == UNREACHABLE
+    draft.move(
+        "start",
+        error_code=UNREACHABLE if unknown else "",
+        error_message=session.error_message if unknown else "",
+    )
 
 
 def _take(draft: Draft, intent_id: uuid.UUID, me: str) -> Lease | None:

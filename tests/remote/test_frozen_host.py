@@ -1,0 +1,84 @@
+"""A host that is frozen closes no connection: it is noticed all the same, and nobody waits for it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from executors_app.domain import Death, Launched, LaunchSpec, Observed
+from tests.drills.deployment import ApiError, Session
+from tests.drills.test_restart_drills import finish_turn
+from tests.executors.places import look, row_of
+from tests.remote.deployment import RemoteDeployment
+from tests.remote.place import RemotePlace
+from tests.waiting import eventually
+
+LOADED = 5.0
+"""Seconds more than promised that a busy machine may take."""
+
+
+async def test_a_host_that_falls_silent_is_told_of_within_the_timeout(
+    place: RemotePlace, spec: LaunchSpec, launched: Launched, settings: Any
+) -> None:
+    settings.KANDEV_SWEEP_TIMEOUT = 2.0
+    facts = row_of(place, spec, launched)
+    told = place.runtime.deaths(place.runtime.source_of_deaths(facts))
+    place.machine.freeze()
+    begun = time.monotonic()
+    assert await anext(told) == Death("", silent=True)
+    assert time.monotonic() - begun < 2.0 + LOADED
+
+    begun = time.monotonic()
+    seen = await look(place, facts, timeout=30.0)
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout")
+    assert time.monotonic() - begun < LOADED, "nobody asks again while it is known to be silent"
+
+    place.machine.thaw()
+    assert await anext(told) == Death("")
+    assert (await look(place, facts)).observed is Observed.ALIVE
+    await told.aclose()
+
+
+def test_a_frozen_host_makes_its_sessions_unreachable_and_nobody_wait(deployment: RemoteDeployment) -> None:
+    deployment.serve()
+    session = deployment.start_session("remember walrus")
+    session.wait_for("WAITING_FOR_INPUT")
+    finish_turn(session)
+    limit = float(deployment.env["KANDEV_SWEEP_TIMEOUT"])
+
+    deployment.machine.freeze()
+    begun = time.monotonic()
+    eventually(lambda: session.status()["error_code"] == "unreachable", timeout=30, describe="it is unreachable")
+    assert time.monotonic() - begun < limit + LOADED
+    begun = time.monotonic()
+    with pytest.raises(ApiError) as refused:
+        deployment.api("GET", f"{session.path}/files/")
+    assert (refused.value.status, "agentctl_unreachable" in str(refused.value.body)) == (503, True)
+    assert time.monotonic() - begun < limit + LOADED
+
+    session.prompt("what was the word?")
+    told = {_reason(session)}
+
+    def tried() -> bool:
+        told.add(_reason(session))
+        return _failed_starts(session) > 0
+
+    eventually(tried, timeout=60, describe="a start is tried")
+    assert told == {"unreachable"}
+
+    deployment.machine.thaw()
+    eventually(lambda: session.agent_text().count("walrus") >= 2, timeout=90, describe="the prompt is answered")
+    assert session.status()["error_code"] == ""
+    assert [row["state"] for row in session.prompts()] == ["done", "done"]
+
+
+def _reason(session: Session) -> str:
+    """Why nothing happens in the session, as its page says it."""
+    status = session.status()
+    return str((status["stillness"] or {}).get("reason", status["state"]))
+
+
+def _failed_starts(session: Session) -> int:
+    return sum(row["kind"] == "failed" for row in session.receipts())

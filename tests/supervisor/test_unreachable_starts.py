@@ -1,0 +1,42 @@
+"""A start at a place that does not answer: the session stays *unreachable*, whatever is asked of it meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessions_app.services.status import session_status
+from sessions_app.supervisor.start.outcomes import Failure, write_failure
+from tests.supervisor.rows import change, execution_of, fresh
+from tests.supervisor.test_starts import at_rest, claimed
+
+pytestmark = pytest.mark.django_db
+
+UNREACHABLE = {"error_code": "unreachable", "error_message": "It does not answer."}
+
+
+@pytest.mark.parametrize(
+    ("failed", "shown"),
+    [
+        ("runtime_unavailable", "unreachable"),
+        ("agentctl_unreachable", "unreachable"),
+        ("launch_failed", "launch_failed"),
+        ("worktree_missing", "worktree_missing"),
+    ],
+)
+def test_a_failed_start_of_an_unreachable_session_tells_what_is_known(failed: str, shown: str) -> None:
+    session = at_rest(state="ERROR", **UNREACHABLE)
+    change(execution_of(session), status="error", **UNREACHABLE)
+    plan = claimed(session)
+    told = session_status(fresh(session))
+    assert (told["state"], told["error_code"]) == ("STARTING", "unreachable")
+
+    failure = Failure(failed, "The remote host: agentctl did not answer in time.", executor_failed=True)
+    write_failure(session.id, plan.intent_id, plan.lease, failure)
+    assert (fresh(session).error_code, execution_of(session).error_code) == (shown, shown)
+    assert session.receipts.latest("created_at").reason == failed
+
+
+def test_a_start_after_another_error_says_that_it_starts() -> None:
+    session = at_rest(state="ERROR", error_code="launch_failed", error_message="boom")
+    claimed(session)
+    assert (fresh(session).state, fresh(session).error_code) == ("STARTING", "")

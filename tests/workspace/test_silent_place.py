@@ -1,0 +1,62 @@
+"""Files and git of a workspace: a slow answer is waited for, a place that has fallen silent is not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from executors_app import testing
+from executors_app.client import AgentctlClient
+from executors_app.errors import AgentctlUnreachable
+from sessions_app.services.workspace import _while_it_answers
+
+JSON = "Content-Type: application/json"
+
+
+@asynccontextmanager
+async def answering(answers: Callable[[bytes], Any]) -> AsyncIterator[AgentctlClient]:
+    """A client of whoever answers, by its path, with the awaited bytes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
+        try:
+            writer.write(testing.http_answer(200, await answers(path), JSON))
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield AgentctlClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token", "execution")
+
+
+async def test_a_slow_answer_is_waited_for_while_its_agentctl_answers(settings: Any) -> None:
+    settings.KANDEV_SWEEP_TIMEOUT = 2.0
+    asked, enough = [0], asyncio.Event()
+
+    async def slow(path: bytes) -> bytes:
+        if path == b"/health":
+            asked[0] += 1
+            if asked[0] == 2:
+                enough.set()
+            return b'{"status": "ok"}'
+        await enough.wait()
+        return b'{"commits": []}'
+
+    async with answering(slow) as client:
+        assert await _while_it_answers(client, lambda one: one.git("log")) == {"commits": []}
+    assert asked[0] >= 2
+
+
+async def test_a_silent_place_is_not_waited_for(settings: Any) -> None:
+    settings.KANDEV_SWEEP_TIMEOUT = 0.5
+    begun = time.monotonic()
+    async with testing.hanging() as url:
+        with pytest.raises(AgentctlUnreachable) as refused:
+            await _while_it_answers(AgentctlClient(url, "token", "execution"), lambda one: one.list_files(""))
+        assert time.monotonic() - begun < 10
+    assert refused.value.details["reason"] == "timeout"
