@@ -21,6 +21,7 @@ UNDER_WAY: Final = "under_way"
 OPENS_WORKSPACE: Final = "start_workspace"
 STARTS: Final = ("resume", OPENS_WORKSPACE)
 """Decisions whose receipt comes after the sweep."""
+_BY_STRATEGY: Final = {"native": "resumed", "history": "injected", "fresh": "fresh"}
 _FACTS: Final = ("receipt_kind", "agent_action", "rule", "reason", "error_message", "session_state")
 
 
@@ -49,6 +50,16 @@ def result_of(row: Mapping[str, Any]) -> str:
     if row.get("agent_action") == "reattach":
         return REATTACHED
     return UNDER_WAY if row.get("agent_action") in STARTS else SKIPPED
+
+
+def planned_result(row: Mapping[str, Any]) -> str:
+    """What a row of a dry run would come to. A native start counts as ``resumed``: it may turn out as ``loaded``."""
+    action = row.get("agent_action")
+    if action == "resume":
+        return _BY_STRATEGY[row["strategy"]]
+    if action == "start_workspace":
+        return "workspace_only"
+    return result_of({**row, "session_state": ""})
 
 
 def results_of(user: Any, sweeps: Iterable[RecoverySweep]) -> dict[uuid.UUID, list[Result]]:

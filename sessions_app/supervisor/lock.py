@@ -20,6 +20,10 @@ def is_shared() -> bool:
     return connection.vendor == "postgresql"
 
 
+class LockUnusable(Exception):
+    """The lock file cannot be opened: it is another user's, or its disk is read-only."""
+
+
 class SupervisorLock:
     """The right to supervise this database; PostgreSQL needs none, its leases are enough."""
 
@@ -29,10 +33,13 @@ class SupervisorLock:
         self._descriptor: int | None = None
 
     def take(self) -> bool:
-        """Take it without waiting; True when it is ours."""
+        """Take it without waiting; True when it is ours. Raises LockUnusable."""
         if is_shared():
             return True
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LockUnusable(f"{self.path} cannot be used: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -122,7 +122,7 @@ def requested(request: HttpRequest, request_id: uuid.UUID) -> HttpResponse:
 def requested_context(user: Any, row: SweepRequest) -> dict[str, Any]:
     """Its progress; once it is done, its counts and the rows of the user's teams."""
     report, rows = row.report or {}, service.report_for(user, row)
-    counts = Counter(result_of(one) for one in rows)
+    counts = Counter(one.get("result") or result_of(one) for one in rows)
     return {
         "asked": row,
         "done": row.done_at is not None,

@@ -7,18 +7,27 @@ import json
 import sys
 import uuid
 from argparse import SUPPRESS, ArgumentTypeError
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils.dateparse import parse_datetime
 
 from executors_app.plugins import runtimes
 from sessions_app.management.database_check import COULD_NOT_RUN, check_database
 from sessions_app.models import TaskSession
+from sessions_app.supervisor.lock import LockUnusable
 from sessions_app.supervisor.sweep import command_pass, display
 from sessions_app.supervisor.sweep.one_pass import Scope
 
 WAIT_DEFAULT = 300.0
+BROKEN: Final = 1
+"""Exit status with ``--strict``: this deploy broke a session."""
+UNFINISHED: Final = 3
+"""Nothing is broken, but at the end of ``--wait`` starts or the supervisor's first sweep had not ended."""
+BROKEN_BEFORE: Final = 4
+"""With ``--strict=all``: what is broken was broken before."""
 
 
 def _positive(text: str) -> float:
@@ -44,6 +53,16 @@ def _session_id(text: str) -> uuid.UUID:
         raise ArgumentTypeError(f"{text!r} is no session id") from None
 
 
+def _moment(text: str) -> datetime:
+    try:
+        value = parse_datetime(text)
+    except ValueError:
+        value = None
+    if value is None or value.tzinfo is None:
+        raise ArgumentTypeError(f"{text!r} is no time with a time zone, as 2026-01-31T12:00:00Z")
+    return value
+
+
 class Command(BaseCommand):
     """Look at every execution that claims to run, and bring back what should."""
 
@@ -61,10 +80,18 @@ class Command(BaseCommand):
         parser.add_argument("--concurrency", type=_count, default=0, metavar="N")
         parser.add_argument("--timeout", type=_positive, default=0.0, metavar="S", help="seconds for each answer")
         parser.add_argument("--wait", nargs="?", type=_positive, const=WAIT_DEFAULT, default=0.0, metavar="S")
-        parser.add_argument("--strict", action="store_true", help="exit 1 if some session ended in ERROR")
+        parser.add_argument(
+            "--strict",
+            nargs="?",
+            choices=("deploy", "all"),
+            const="deploy",
+            default="",
+            help="exit 1 if this deploy broke a session, 3 if starts had not ended; =all: 4 if one was broken before",
+        )
+        parser.add_argument("--since", type=_moment, metavar="TIME", help="when the deploy began, with a time zone")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Sweep once; exit 0, 1 with ``--strict``, 2 when it could not run."""
+        """Sweep once; exit 0; 1, 3 or 4 with ``--strict``; 2 when it could not run."""
         check_database()
         self._check_sessions(options["session"])
         scope = Scope(
@@ -77,13 +104,28 @@ class Command(BaseCommand):
         )
         view = display.View(json=options["json"], explain=options["explain"])
         with view.progress() as progress:
-            result, document = asyncio.run(command_pass.run(scope, options["wait"], progress))
+            ask = command_pass.Ask(scope, options["wait"], options["since"])
+            try:
+                result, document = asyncio.run(command_pass.run(ask, progress))
+            except LockUnusable as error:
+                raise CommandError(str(error), returncode=COULD_NOT_RUN) from error
         if options["json"]:
             self.stdout.write(json.dumps(document, indent=2))
         else:
             view.show(document, result)
-        if options["strict"] and any(row["session_state"] == "ERROR" for row in document["sessions"]):
-            sys.exit(1)
+        if options["strict"]:
+            self._judge(document, options["wait"], everything=options["strict"] == "all")
+
+    def _judge(self, document: Mapping[str, Any], wait: float, *, everything: bool) -> None:
+        """Exit with the status of the worst that there is; say all of it on stderr."""
+        for line in display.complaints(document, wait, everything=everything):
+            self.stderr.write(line)
+        if document["broken"]:
+            sys.exit(BROKEN)
+        if wait and (document["unfinished"] or not document["swept"]):
+            sys.exit(UNFINISHED)
+        if everything and document["broken_before"]:
+            sys.exit(BROKEN_BEFORE)
 
     def _check_sessions(self, ids: Collection[uuid.UUID]) -> None:
         """Refuse a session that is not there: looking at nothing would look like success."""

@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from sessions_app.management.private_files import close_soon, make_private
-from sessions_app.supervisor.lock import SupervisorLock
+from sessions_app.supervisor.lock import LockUnusable, SupervisorLock
 from sessions_app.supervisor.loop import Supervisor
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,8 @@ class Command(BaseCommand):
             asyncio.run(_supervise(first_sweep=not options["no_sweep"]))
         except DatabaseError as error:
             raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error
+        except LockUnusable as error:
+            raise CommandError(str(error), returncode=2) from error
 
 
 async def _supervise(*, first_sweep: bool) -> None:

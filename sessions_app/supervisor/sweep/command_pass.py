@@ -6,44 +6,92 @@ import asyncio
 import time
 import uuid
 from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
+from django.utils import timezone
 
 from sessions_app.models import Intent, TaskSession
 from sessions_app.supervisor.lock import SupervisorLock
 from sessions_app.supervisor.loop import Supervisor
 from sessions_app.supervisor.sweep import reporting
+from sessions_app.supervisor.sweep.deploy_check import broken_since, live_supervisors
 from sessions_app.supervisor.sweep.one_pass import Progress, Scope, Sweep
 
 LOOK_EVERY = 0.1
 """Seconds between two looks at starts that somebody else carries out."""
 
 
-async def run(scope: Scope, wait: float, progress: Progress) -> tuple[Sweep, dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the command was asked for."""
+
+    scope: Scope
+    wait: float = 0.0
+    """Seconds to wait for the end of starts; 0: they are left as orders."""
+    since: datetime | None = None
+    """When the deploy began; None: with the live supervisor, else with this command."""
+
+
+async def run(ask: Ask, progress: Progress) -> tuple[Sweep, dict[str, Any]]:
     """Sweep once; with ``wait`` return when the starts have ended, whoever did them, or after that many seconds."""
-    deadline = time.monotonic() + wait
+    deadline, began = time.monotonic() + ask.wait, timezone.now()
     with SupervisorLock("sweep") as lock:
         alone = await _take(lock)
         supervisor = Supervisor()
-        if alone and not scope.dry_run:
-            await supervisor.open()
+        core = supervisor.core
         try:
-            result = await _pass(supervisor, scope, alone=alone, progress=progress)
-            if wait and not scope.dry_run:
+            others = await core.database(live_supervisors)  # before our own row is one of them
+            began = ask.since or (others[0].started_at if others else began)
+            if alone and not ask.scope.dry_run:
+                await supervisor.open()
+            waits = bool(ask.wait) and not ask.scope.dry_run
+            swept = await _first_sweep(supervisor, deadline, alone=alone) if waits else True
+            result = await _pass(supervisor, ask.scope, alone=alone, progress=progress)
+            if waits:
                 await _wait_for_starts(supervisor, result, deadline, alone=alone)
-                await supervisor.core.drain_starts()
-            document = await supervisor.core.database(reporting.report, result, supervisor.core.boot_id)
+                await core.drain_starts()
+            document = await core.database(_report, result, core.boot_id, began)
         finally:
             await supervisor.close()
-    return result, document
+    return result, {**document, "supervised_by": [row.boot_id for row in others], "swept": swept}
+
+
+def _report(result: Sweep, boot_id: str, began: datetime) -> dict[str, Any]:
+    """The document with what it says of a deploy: what is broken, and which starts have not ended."""
+    broken = broken_since(began, result)
+    ids = [item.row.stored.session_id for item in result.decided]
+    return {
+        **reporting.report(result, boot_id),
+        "since": began.isoformat(),
+        "broken": [str(one.session_id) for one in broken if one.by_deploy],
+        "broken_before": [str(one.session_id) for one in broken if not one.by_deploy],
+        "broken_why": {str(one.session_id): f"is in {one.state}: {one.message}" for one in broken},
+        "unfinished": [] if result.scope.dry_run else sorted(map(str, _open_starts(ids))),
+    }
+
+
+async def _first_sweep(supervisor: Supervisor, deadline: float, *, alone: bool) -> bool:
+    """Wait until each live supervisor has swept once: before that it has not decided what becomes of its sessions."""
+    mine = supervisor.core.boot_id
+    while True:
+        others = [row for row in await supervisor.core.database(live_supervisors) if row.boot_id != mine]
+        if all(row.swept_at for row in others) and (alone or others):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(LOOK_EVERY)
 
 
 async def _pass(supervisor: Supervisor, scope: Scope, *, alone: bool, progress: Progress) -> Sweep:
     """The sweep; while a server has this database it decides and acts, and this pass only looks."""
-    if not alone:
-        scope = Scope("command", scope.sessions, scope.runtime, scope.concurrency, scope.timeout, dry_run=True)
-    return await supervisor.sweep(scope, progress=progress)
+    if alone:
+        return await supervisor.sweep(scope, progress=progress)
+    result = await supervisor.sweep(replace(scope, dry_run=True), progress=progress)
+    result.scope = scope  # the report is of what the server does
+    return result
 
 
 async def _take(lock: SupervisorLock) -> bool:
@@ -85,7 +133,8 @@ async def _settle(supervisor: Supervisor, deadline: float) -> None:
         pass
 
 
-def _open_starts(ids: Collection[uuid.UUID]) -> bool:
-    """Whether something of them is to be done, or waits for its turn."""
-    waits = TaskSession.objects.filter(id__in=ids, start_rank__isnull=False)
-    return Intent.objects.filter(session_id__in=ids, done_at=None).exists() or waits.exists()
+def _open_starts(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """Those of them of which something is to be done, or that wait for their turn."""
+    waits = TaskSession.objects.filter(id__in=ids, start_rank__isnull=False).values_list("id", flat=True)
+    orders = Intent.objects.filter(session_id__in=ids, done_at=None).values_list("session_id", flat=True)
+    return {*orders, *waits}

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from sessions_app.domain.recovery import explain
+from sessions_app.services.sweep_results import SKIPPED, UNDER_WAY
 from sessions_app.supervisor.sweep.one_pass import Progress as Report
 from sessions_app.supervisor.sweep.one_pass import Sweep
 
@@ -58,24 +59,63 @@ class View:
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    state = f"{row['session_state']}, {row['rule'].replace('_', ' ')}"
-    reason = row["error_message"] or row["reason"]
+    told = row["by_supervisor"] or row
+    rule = told["rule"].replace("_", " ")
+    if row["owner"] and not row["by_supervisor"]:
+        rule = f"held by supervisor {row['owner'][:8]}"
+    reason = "" if row["owner"] and told is row else told["error_message"] or told["reason"]
     return (
         row["task_title"][:40],
         row["session_id"][:8],
         row["runtime"],
-        row["observed"],
-        state,
+        told["observed"],
+        f"{row['session_state']}, {rule}",
         row["receipt_kind"] or "–",
         str(reason)[:120],
     )
 
 
 def summary(document: Mapping[str, Any]) -> str:
-    """One line: what was examined, what came of it, and who holds what was skipped."""
-    counts = ", ".join(f"{count} {kind}" for kind, count in document["outcomes"].items() if count)
+    """One line: what was examined, what came of it or would come of it, and who holds or carries out the rest."""
+    counts = dict(document["outcomes"])
+    under_way = sum(row["result"] == UNDER_WAY for row in document["sessions"])
+    counts[SKIPPED] -= under_way
+    told = ", ".join(f"{count} {kind}" for kind, count in {**counts, "starting": under_way}.items() if count)
+    dry_run = bool(document["dry_run"])
+    mode = " (dry run: nothing was written)" if dry_run else ""
+    would = "would be " if dry_run and told else ""
+    parts = [
+        f"{document['examined']} examined in {document['duration_ms']} ms: {would}{told or 'nothing to do'}{mode}.",
+        _who_acts(document),
+        _what_waits(document),
+    ]
+    return " ".join(filter(None, parts))
+
+
+def _who_acts(document: Mapping[str, Any]) -> str:
+    running = sorted(one[:8] for one in document["supervised_by"])
+    if running:
+        verb, whose = ("is", "it does") if len(running) == 1 else ("are", "they do")
+        return f"Supervisor {', '.join(running)} {verb} running: {whose} the work, this is its report."
     owners = sorted({row["owner"][:8] for row in document["sessions"] if row["owner"]})
-    held = f" Held by supervisor {', '.join(owners)}." if owners else ""
-    mode = " (dry run: nothing was written)" if document["dry_run"] else ""
-    told = counts or "nothing to do"
-    return f"{document['examined']} examined in {document['duration_ms']} ms: {told}{mode}.{held}"
+    return f"Held by supervisor {', '.join(owners)}." if owners else ""
+
+
+def _what_waits(document: Mapping[str, Any]) -> str:
+    count = len(document["unfinished"])
+    if not count or document["supervised_by"]:
+        return ""
+    starts = f"{count} start waits" if count == 1 else f"{count} starts wait"
+    return f"{starts} for a supervisor: run manage.py serve or supervise, or add --wait."
+
+
+def complaints(document: Mapping[str, Any], wait: float, *, everything: bool) -> list[str]:
+    """What fails ``--strict``, a line each."""
+    kinds = [("broken", "broken by this deploy"), *([("broken_before", "broken before")] if everything else [])]
+    lines = [f"{told}: session {key} {document['broken_why'][key]}" for name, told in kinds for key in document[name]]
+    count = len(document["unfinished"])
+    if wait and count:
+        lines.append(f"{count} start{'s' if count > 1 else ''} had not ended after {wait:g} s")
+    if wait and not document["swept"]:
+        lines.append(f"the supervisor had not finished its first sweep after {wait:g} s")
+    return lines

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django.db import transaction
 
-from executors_app.domain import Observed
+from executors_app.domain import ExecutorStatus, Observed
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.soundness import DAMAGED_ROW
 from sessions_app.domain.verification import ReceiptKind
-from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, TaskSession
+from sessions_app.models import ContinuityReceipt, Intent, IntentKind, RecoverySweep, SweepOutcome, TaskSession
 from sessions_app.models.bulk import insert_rows
-from sessions_app.services.sweep_results import OVERTAKEN, SKIPPED, UNDER_WAY, result_of
+from sessions_app.services.sweep_results import OVERTAKEN, SKIPPED, UNDER_WAY, planned_result, result_of
 from sessions_app.supervisor.sweep.acting import Outcome
 from sessions_app.supervisor.sweep.damage import Damaged
 from sessions_app.supervisor.sweep.one_pass import Decided, Sweep
@@ -25,20 +26,47 @@ _STORED: Final = (
     *("receipt_kind", "reason", "error_message", "duration_ms"),
 )
 """What is kept of a row of the document."""
+_HELD: Final = "foreign_lease"
+"""The rule of what another supervisor holds."""
+_REPORTED: Final = ("rule", "observed", "agent_action", "strategy", "receipt_kind", "reason", "error_message")
+"""What a row tells of another supervisor's sweep."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """What the rows of the document say of the present; by session, except ``statuses``."""
+
+    states: Mapping[uuid.UUID, str]
+    statuses: Mapping[uuid.UUID, str]
+    """By execution."""
+    receipts: Mapping[str, ContinuityReceipt]
+    by_supervisor: Mapping[uuid.UUID, dict[str, Any]] = field(default_factory=dict)
+    """What the supervisor that holds it came to."""
+    ordered: frozenset[uuid.UUID] = frozenset()
+    """Those whose start is ordered and not carried out."""
+
+
+def _now(result: Sweep) -> _Now:
+    ids = [item.row.stored.session_id for item in result.decided]
+    executions = [item.row.stored.id for item in result.decided]
+    ordered = Intent.objects.filter(session_id__in=ids, kind=IntentKind.START, done_at=None)
+    return _Now(
+        states=dict(TaskSession.objects.filter(id__in=ids).values_list("id", "state")),
+        statuses=dict(ExecutorRunning.objects.filter(id__in=executions).values_list("id", "status")),
+        receipts=_receipts(result),
+        by_supervisor=_by_supervisor(result),
+        ordered=frozenset() if result.scope.dry_run else frozenset(ordered.values_list("session_id", flat=True)),
+    )
 
 
 def report(result: Sweep, boot_id: str) -> dict[str, Any]:
     """The sweep with the states as they are now: starts that have ended meanwhile are in it."""
-    ids = [item.row.stored.session_id for item in result.decided]
-    states = dict(TaskSession.objects.filter(id__in=ids).values_list("id", "state"))
-    executions = [item.row.stored.id for item in result.decided]
-    statuses = dict(ExecutorRunning.objects.filter(id__in=executions).values_list("id", "status"))
-    receipts = _receipts(result)
-    sessions = [_row(item, result, states, statuses, receipts) for item in result.decided]
+    now = _now(result)
+    sessions = [_row(item, result, now) for item in result.decided]
     counts = dict.fromkeys((*COUNTED, "skipped"), 0)
     for row in sessions:
-        kind = result_of(row)
-        counts[SKIPPED if kind == UNDER_WAY else kind] += 1  # a start is counted once it has a receipt
+        # A start is counted once it has a receipt.
+        counts[SKIPPED if row["result"] == UNDER_WAY else row["result"]] += 1
     return {
         "sweep_id": str(result.sweep_id),
         "boot_id": boot_id,
@@ -61,35 +89,61 @@ def _receipts(result: Sweep) -> dict[str, ContinuityReceipt]:
     return {str(row.session_id): row for row in rows.order_by("created_at")}
 
 
-def _row(
-    item: Decided,
-    result: Sweep,
-    states: Mapping[Any, str],
-    statuses: Mapping[Any, str],
-    receipts: Mapping[str, ContinuityReceipt],
-) -> dict[str, Any]:
+def _by_supervisor(result: Sweep) -> dict[uuid.UUID, dict[str, Any]]:
+    """The newest outcome of the supervisor that holds a session, with the newest receipt since its sweep began."""
+    held = {item.row.stored.session_id: item.row.stored.owner for item in result.decided if item.decision.rule == _HELD}
+    if not held:
+        return {}
+    told = SweepOutcome.objects.filter(session_id__in=held, sweep__boot_id__in=set(held.values()))
+    columns = ("session_id", "sweep__boot_id", "sweep_id", "sweep__started_at", *_REPORTED)
+    found = {}
+    for session_id, owner, sweep_id, began, *values in told.order_by("sweep__started_at").values_list(*columns):
+        if owner == held[session_id]:
+            row = dict(zip(_REPORTED, values, strict=True))
+            found[session_id] = {"boot_id": owner, "sweep_id": str(sweep_id), "began": began, **row}
+    receipts = ContinuityReceipt.objects.filter(session_id__in=found).order_by("created_at")
+    for session_id, kind, at in receipts.values_list("session_id", "kind", "created_at"):
+        if at >= found[session_id]["began"]:
+            found[session_id]["receipt_kind"] = kind
+    return {session_id: {**row, "began": row["began"].isoformat()} for session_id, row in found.items()}
+
+
+def _row(item: Decided, result: Sweep, now: _Now) -> dict[str, Any]:
     decision, session_id = item.decision, item.facts.session_id
     outcome = result.outcomes.get(session_id, Outcome())
-    receipt = receipts.get(session_id)
-    return {
+    receipt = now.receipts.get(session_id)
+    reported = now.by_supervisor.get(item.row.stored.session_id)
+    # The executor's row says so only once somebody has begun with the start.
+    ordered = item.row.stored.session_id in now.ordered
+    row = {
         "session_id": session_id,
         "task_id": item.facts.task_id,
         "task_title": item.row.stored.session__task__title,
         "runtime": item.facts.runtime,
         "observed": str(decision.observed),
         "rule": decision.rule,
-        "executor_status": statuses.get(item.row.stored.id, ""),
-        "session_state": states.get(item.row.stored.session_id, ""),
+        "executor_status": str(ExecutorStatus.STARTING) if ordered else now.statuses.get(item.row.stored.id, ""),
+        "session_state": now.states.get(item.row.stored.session_id, ""),
         "agent_action": decision.agent_action,
         "strategy": str(decision.strategy or ""),
-        "receipt_kind": receipt.kind if receipt else outcome.receipt_kind,
+        "receipt_kind": reported["receipt_kind"] if reported else receipt.kind if receipt else outcome.receipt_kind,
         "reason": (receipt.reason if receipt and receipt.kind == "failed" else "")
         or decision.reason
         or (OVERTAKEN if outcome.skipped and decision.agent_action == "reattach" else ""),
         "error_message": outcome.error or decision.error_message,
-        "owner": item.row.stored.owner if decision.rule == "foreign_lease" else "",
+        "owner": item.row.stored.owner if decision.rule == _HELD else "",
+        "by_supervisor": reported,
         "duration_ms": outcome.duration_ms,
     }
+    return {**row, "result": _result(row, ordered=ordered, dry_run=result.scope.dry_run)}
+
+
+def _result(row: Mapping[str, Any], *, ordered: bool, dry_run: bool) -> str:
+    if ordered and not row["receipt_kind"]:
+        return UNDER_WAY
+    if row["by_supervisor"]:
+        return result_of({**row["by_supervisor"], "session_state": row["session_state"]})
+    return planned_result(row) if dry_run else result_of(row)
 
 
 def _damaged_row(one: Damaged) -> dict[str, Any]:
@@ -109,7 +163,9 @@ def _damaged_row(one: Damaged) -> dict[str, Any]:
         "reason": DAMAGED_ROW,
         "error_message": one.said,
         "owner": "",
+        "by_supervisor": None,
         "duration_ms": 0,
+        "result": SKIPPED,
     }
 
 

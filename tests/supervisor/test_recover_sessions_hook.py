@@ -1,0 +1,251 @@
+"""``manage.py recover_sessions`` as a deploy hook: what fails it, and what it says beside a supervisor or without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from executors_app.agentctl import identity
+from executors_app.domain import Observation, Observed
+from sessions_app.domain.resumability import Reason
+from sessions_app.models import IntentKind, RecoverySweep, Supervisor, SweepOutcome, TaskSession, writing
+from sessions_app.services import intents
+from sessions_app.supervisor.lock import SupervisorLock
+from tests.supervisor.agentctls import talking
+from tests.supervisor.places import UNKNOWN, AsTold
+from tests.supervisor.rows import change, execution_of, fresh, running_session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
+LIVE = "0123456789abcdef"
+
+
+def lost(place: AsTold, **fields: Any) -> TaskSession:
+    """A session whose supervisor and agent are gone."""
+    return running_session(runtime=place.name, execution=FREE, **fields)
+
+
+def fail(session: TaskSession, move: str = "fail", code: str = str(Reason.NOT_RESUMABLE)) -> None:
+    """Let the session's state change as the supervisor changes it, now."""
+    with writing(session.id) as draft:
+        draft.move(move, error_code=code, error_message="Something broke.")
+
+
+def ended(*flags: str) -> tuple[int, dict[str, Any], str]:
+    """Exit status, document and stderr of the command."""
+    out, err = StringIO(), StringIO()
+    try:
+        call_command("recover_sessions", "--json", *flags, stdout=out, stderr=err)
+    except SystemExit as end:
+        return int(end.code or 0), json.loads(out.getvalue()), err.getvalue()
+    return 0, json.loads(out.getvalue()), err.getvalue()
+
+
+def printed(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    """What people read."""
+    call_command("recover_sessions", *flags)
+    return capsys.readouterr().out
+
+
+@contextmanager
+def supervised(since: datetime | None = None) -> Iterator[Supervisor]:
+    """A supervisor that lives, has swept, and has the embedded database."""
+    now = timezone.now()
+    row = Supervisor.objects.create(
+        boot_id=LIVE,
+        host_id=identity.host_id(),
+        process=identity.of_self().to_json(),
+        started_at=since or now,
+        beat_at=now,
+        swept_at=now,
+    )
+    with SupervisorLock("supervise") as lock:
+        assert lock.take()
+        yield row
+
+
+def held(place: AsTold, **fields: Any) -> TaskSession:
+    """A session whose lease that supervisor has."""
+    later = timezone.now() + timedelta(hours=1)
+    return running_session(runtime=place.name, execution={"owner": LIVE, "lease_expires_at": later}, **fields)
+
+
+# --- --strict ---
+
+
+def test_strict_passes_over_what_was_broken_before(place: AsTold) -> None:
+    known = lost(place)
+    fail(known)
+    place.see(known, UNKNOWN)
+    assert ended("--strict")[0] == 0
+    assert fresh(known).state == "ERROR"
+
+
+def test_strict_all_names_what_was_broken_before_with_a_status_of_its_own(place: AsTold) -> None:
+    known = lost(place)
+    fail(known)
+    place.see(known, UNKNOWN)
+    code, document, err = ended("--strict=all")
+    assert (code, document["broken"], document["broken_before"]) == (4, [], [str(known.id)])
+    assert f"broken before: session {known.id} is in ERROR: " in err
+
+
+def test_strict_fails_for_a_session_that_is_given_up_now(place: AsTold) -> None:
+    session = lost(place, start_attempts=5)
+    code, document, err = ended("--strict")
+    assert (code, fresh(session).state, document["broken"]) == (1, "FAILED", [str(session.id)])
+    assert f"broken by this deploy: session {session.id} is in FAILED: " in err
+
+
+def test_strict_fails_for_what_the_running_supervisor_gave_up(place: AsTold) -> None:
+    session = held(place)
+    with supervised():
+        fail(session, "give_up")
+        assert ended("--strict")[0] == 1
+
+
+def test_strict_passes_over_what_failed_before_the_supervisor_started(place: AsTold) -> None:
+    session = held(place)
+    fail(session, "give_up")
+    with supervised():
+        assert ended("--strict")[0] == 0
+
+
+def test_a_dead_supervisors_start_is_no_beginning_of_this_deploy(place: AsTold) -> None:
+    session = lost(place)
+    gone = {**identity.of_self().to_json(), "pid": 2**22 + 1}
+    now, before = timezone.now(), timezone.now() - timedelta(days=1)
+    values = {"host_id": identity.host_id(), "process": gone, "started_at": before, "beat_at": now}
+    Supervisor.objects.create(boot_id=LIVE, **values)
+    fail(session, "give_up")
+    assert ended("--strict")[0] == 0
+
+
+def test_since_says_when_the_deploy_began(place: AsTold) -> None:
+    session = lost(place)
+    before = timezone.now().isoformat()
+    fail(session, "give_up")
+    assert ended("--strict", "--since", before)[0] == 1
+    assert ended("--strict", "--since", timezone.now().isoformat())[0] == 0
+
+
+def test_a_session_in_error_that_is_then_given_up_is_worse(place: AsTold) -> None:
+    session = lost(place)
+    fail(session, code="launch_failed")
+    before = timezone.now().isoformat()
+    fail(session, "give_up")
+    assert ended("--strict", "--since", before)[0] == 1
+
+
+@pytest.mark.parametrize("gone", [{"desired_state": "stopped"}, {"created_at": timezone.now() + timedelta(days=1)}])
+def test_strict_asks_for_what_should_run_and_was_there_before(place: AsTold, gone: dict[str, Any]) -> None:
+    session = lost(place)
+    before = timezone.now().isoformat()
+    fail(session, "give_up")
+    change(session, **gone)
+    assert ended("--strict", "--since", before)[0] == 0
+
+
+def test_strict_asks_for_the_named_sessions_alone(place: AsTold) -> None:
+    good, bad = lost(place), lost(place)
+    place.see(bad, UNKNOWN)
+    before = timezone.now().isoformat()
+    assert ended("--strict")[0] == 1
+    assert ended("--strict", "--since", before, "--session", str(good.id))[0] == 0
+
+
+def test_a_row_that_became_damaged_fails_the_deploy_once(place: AsTold) -> None:
+    session = lost(place)
+    change(execution_of(session), generation=-1)
+    assert ended("--strict")[0] == 1
+    assert ended("--strict")[0] == 0
+    assert ended("--strict=all")[0] == 4
+
+
+def test_starts_unfinished_at_the_end_of_wait_have_a_status_of_their_own(place: AsTold) -> None:
+    session = held(place)
+    with supervised():
+        intents.order(session, IntentKind.START, None, {"mode": "auto"})
+        code, document, err = ended("--strict", "--wait", "0.3")
+    assert (code, document["unfinished"]) == (3, [str(session.id)])
+    assert "1 start had not ended after 0.3 s" in err
+
+
+def test_wait_fails_where_the_supervisor_has_not_swept_in_time(place: AsTold) -> None:
+    held(place)
+    with supervised() as row:
+        change(row, swept_at=None)
+        code, _, err = ended("--strict", "--wait", "0.3")
+    assert code == 3
+    assert "the supervisor had not finished its first sweep after 0.3 s" in err
+
+
+@pytest.mark.parametrize("told", ["yesterday", "2026-01-01", "2026-01-01T00:00:00"])
+def test_since_wants_a_moment_with_its_time_zone(told: str) -> None:
+    with pytest.raises(CommandError, match="is no time with a time zone"):
+        call_command("recover_sessions", "--since", told)
+
+
+# --- what it prints ---
+
+
+def test_a_dry_run_counts_what_would_happen(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+    living, unreachable = lost(place), lost(place)
+    lost(place)
+    place.see(unreachable, UNKNOWN)
+    with talking(living) as agentctl:
+        place.see(living, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
+        out = printed(capsys, "--dry-run")
+        document = ended("--dry-run")[1]
+    assert "would be 1 reattached, 1 fresh, 1 failed (dry run: nothing was written)." in out
+    assert (document["outcomes"]["reattached"], document["outcomes"]["failed"]) == (1, 1)
+    assert sum(document["outcomes"].values()) == 3
+
+
+def test_orders_without_a_server_wait_for_a_supervisor(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+    session = lost(place)
+    out = printed(capsys)
+    assert "1 start waits for a supervisor: run manage.py serve or supervise, or add --wait." in out
+    document = ended()[1]
+    (row,) = document["sessions"]
+    assert (row["executor_status"], row["result"]) == ("starting", "under_way")
+    assert document["unfinished"] == [str(session.id)]
+
+
+def test_beside_a_supervisor_it_reports_what_that_did(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+    session = held(place)
+    with supervised() as row:
+        sweep = RecoverySweep.objects.create(boot_id=row.boot_id, trigger="boot", started_at=timezone.now())
+        told = {"observed": "alive", "rule": "alive_same_agent", "agent_action": "reattach"}
+        SweepOutcome.objects.create(sweep=sweep, session=session, receipt_kind="reattached", **told)
+        out = printed(capsys)
+        document = ended()[1]
+    assert "foreign lease" not in out
+    assert "WAITING_FOR_INPUT, alive same agent" in out
+    assert "1 reattached. Supervisor 01234567 is running: it does the work, this is its report." in out
+    (line,) = document["sessions"]
+    assert (line["rule"], line["receipt_kind"], line["by_supervisor"]["rule"]) == (
+        "foreign_lease",
+        "reattached",
+        "alive_same_agent",
+    )
+    assert (document["outcomes"]["reattached"], document["dry_run"]) == (1, False)
+
+
+def test_what_a_supervisor_holds_and_never_swept_is_told_by_its_state(
+    place: AsTold, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held(place)
+    with supervised():
+        out = printed(capsys)
+    assert "foreign lease" not in out
+    assert "WAITING_FOR_INPUT, held by supervisor 01234567" in out
