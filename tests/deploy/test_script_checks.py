@@ -1,0 +1,197 @@
+"""What deploy/roll-out, back-up and restore find out before they touch anything, and whose the files are afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kandev.databases import EMBEDDED_NAME
+from tests.deploy.test_scripts import run
+from tests.drills.deployment import Deployment
+from tests.environment import DATABASE_URL
+
+NOBODY = 65534
+MAKE_SESSION = """
+from django.contrib.auth.models import User
+from executors_app.models import AgentProfile, Executor
+from sessions_app.models import Repository
+from sessions_app.services import tasks
+user, repository = User.objects.get(), Repository.objects.get()
+task = tasks.create_task(user, {"title": "Drill", "team": repository.team, "repository": repository})
+profile = AgentProfile.objects.create(name="Demo", agent_type="demo")
+tasks.create_session(user, task, profile, Executor.objects.get())
+"""
+GIVE_UP = """
+from sessions_app.models import TaskSession, writing
+with writing(TaskSession.objects.get().id) as draft:
+    draft.move("give_up", error_message="Broken.")
+"""
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    made = Deployment(tmp_path)
+    made.prepare()
+    yield made
+    made.close()
+
+
+def copied(deployment: Deployment, **environment: str) -> Path:
+    """A copy that was made of a deployment."""
+    done = run(deployment, "back-up", str(deployment.home / "copies"), **environment)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+def files(directory: Path) -> dict[str, tuple[int, int]]:
+    """Every file below a directory, by inode and size."""
+    return {
+        str(path): (path.stat().st_ino, path.stat().st_size) for path in directory.rglob("*") if not path.is_socket()
+    }
+
+
+@pytest.mark.database
+def test_restore_under_a_running_server_is_refused_first(deployment: Deployment) -> None:
+    copy = copied(deployment)
+    deployment.serve()
+    try:
+        session = deployment.start_session("remember walrus")
+        before = deployment.rows("SELECT id FROM task_sessions")
+        inode = (deployment.data / EMBEDDED_NAME).stat().st_ino if DATABASE_URL not in deployment.env else 0
+        refused = run(deployment, "restore", str(copy))
+        assert refused.returncode == 2
+        assert "restore: " in refused.stderr
+        assert "stop" in refused.stderr
+        assert deployment.rows("SELECT id FROM task_sessions") == before
+        assert not inode or (deployment.data / EMBEDDED_NAME).stat().st_ino == inode
+        assert deployment.is_ready()
+        session.wait_for("WAITING_FOR_INPUT")
+    finally:
+        deployment.kill_server(signal.SIGTERM)
+
+
+@pytest.mark.embedded
+def test_restore_is_refused_while_a_process_has_the_file_open(deployment: Deployment) -> None:
+    copy = copied(deployment)
+    with closing(sqlite3.connect(deployment.data / EMBEDDED_NAME)) as web:
+        web.execute("SELECT count(*) FROM tasks").fetchone()
+        before = files(deployment.data)
+        refused = run(deployment, "restore", str(copy))
+        assert (refused.returncode, files(deployment.data)) == (2, before)
+    assert f"process {os.getpid()} has {deployment.data / EMBEDDED_NAME} open: stop Kandev first" in refused.stderr
+
+
+@pytest.mark.embedded
+def test_restore_refuses_a_copy_of_another_kind_of_database(deployment: Deployment) -> None:
+    copy = copied(deployment)
+    (copy / "kandev.sqlite3").rename(copy / "database.dump")
+    before = files(deployment.data)
+    refused = run(deployment, "restore", str(copy))
+    assert (refused.returncode, files(deployment.data)) == (2, before)
+    assert "has no kandev.sqlite3" in refused.stderr
+
+
+@pytest.mark.any_database
+def test_roll_out_without_the_services_environment_is_refused(tmp_path: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "MANAGE": f"{sys.executable} manage.py"}
+    script = str(Path(__file__).parents[2] / "deploy" / "roll-out")
+    done = subprocess.run([script, "web"], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "roll-out: KANDEV_DATA_DIR: must be set, as for the service\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.embedded
+def test_roll_out_makes_no_new_database(deployment: Deployment) -> None:
+    empty = deployment.home / "empty"
+    refused = run(deployment, "roll-out", "web", KANDEV_DATA_DIR=str(empty), RESTART="false")
+    assert refused.returncode == 2
+    assert f"there is no database at {empty}/kandev.sqlite3" in refused.stderr
+    assert not empty.exists()
+
+
+@pytest.mark.any_database
+def test_roll_out_fails_for_what_it_broke_and_no_more_for_it_later(deployment: Deployment) -> None:
+    made = deployment.manage("shell", "-v", "0", "-c", MAKE_SESSION)
+    assert made.returncode == 0, made.stderr
+    breaking = deployment.home / "restart"
+    breaking.write_text(f"#!/bin/sh\nexec {sys.executable} manage.py shell -v 0 -c '{GIVE_UP}'\n")
+    breaking.chmod(0o755)
+    done = run(deployment, "roll-out", "web", RESTART=str(breaking), PATIENCE="5")
+    assert done.returncode == 1, done.stderr
+    assert "is in FAILED: Broken." in done.stderr
+    again = run(deployment, "roll-out", "web", RESTART="true", PATIENCE="5")
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.embedded
+def test_sqlite_urls_are_backed_up_and_restored(deployment: Deployment) -> None:
+    elsewhere = deployment.home / "the database.sqlite3"
+    shutil.move(deployment.data / EMBEDDED_NAME, elsewhere)
+    url = {DATABASE_URL: f"sqlite://{str(elsewhere).replace(' ', '%20')}"}
+    copy = copied(deployment, **url)
+    with closing(sqlite3.connect(elsewhere)) as file, file:
+        file.execute("DELETE FROM repositories")
+    restored = run(deployment, "restore", str(copy), **url)
+    assert restored.returncode == 0, restored.stderr
+    with closing(sqlite3.connect(elsewhere)) as file:
+        assert file.execute("SELECT count(*) FROM repositories").fetchone() == (1,)
+    assert not (deployment.data / EMBEDDED_NAME).exists()
+
+
+@pytest.mark.any_database
+def test_two_copies_of_one_second_are_both_made(deployment: Deployment) -> None:
+    tools = deployment.home / "tools"
+    tools.mkdir()
+    (tools / "date").write_text("#!/bin/sh\necho 20260101T030000Z\n")
+    (tools / "date").chmod(0o755)
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    names = [copied(deployment, PATH=path).name for _ in range(3)]
+    assert names == ["20260101T030000Z", "20260101T030000Z-2", "20260101T030000Z-3"]
+    assert all((deployment.home / "copies" / name / "complete").exists() for name in names)
+
+
+@pytest.fixture
+def of_another_user() -> Iterator[Deployment]:
+    """A deployment whose files are another user's, who can get at them."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files to others")
+    as_nobody = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
+    if subprocess.run([*as_nobody, sys.executable, "-c", "import django"], capture_output=True, check=False).returncode:
+        pytest.skip("no other user can run this Python")
+    home = Path(tempfile.mkdtemp(prefix="kandev-owner-", dir="/tmp"))
+    home.chmod(0o755)
+    made = Deployment(home)
+    made.prepare()
+    for path in (made.data, *made.data.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    yield made
+    made.close()
+    shutil.rmtree(home)
+
+
+def owners(directory: Path) -> set[int]:
+    """Whose the files below a directory are."""
+    return {path.lstat().st_uid for path in (directory, *directory.rglob("*"))}
+
+
+@pytest.mark.embedded
+def test_root_backs_up_and_restores_the_services_own_files(of_another_user: Deployment) -> None:
+    copy = copied(of_another_user)
+    assert (copy / "kandev.sqlite3").stat().st_uid == NOBODY
+    (of_another_user.data / EMBEDDED_NAME).unlink()
+    restored = run(of_another_user, "restore", str(copy))
+    assert restored.returncode == 0, restored.stderr
+    assert owners(of_another_user.data) == {NOBODY}
+    rolled_out = run(of_another_user, "roll-out", "web", RESTART="true", PATIENCE="5")
+    assert rolled_out.returncode == 0, rolled_out.stderr
+    assert owners(of_another_user.data) == {NOBODY}
