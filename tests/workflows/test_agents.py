@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from sessions_app.workflows.again import again_from
 from sessions_app.workflows.engine import advance
+from sessions_app.workflows.going_on import NothingToDo, going_on
 from sessions_app.workflows.loading import load_file
 from sessions_app.workflows.records import State
 from tests.services import ROOT
@@ -91,13 +91,13 @@ def test_a_gate_that_was_passed_can_be_run_again_with_what_leads_to_it() -> None
     says = ["draft", "reviewed", "reviewed, tested"]
     run = example("pattern-b", Agents(lambda told: says[len(told) - 1]), "task")
 
-    left = again_from(run.workflow, run.records, "test#3")
+    left = going_on(run.workflow, run.records, "test#3")
 
     assert run.records.keys() - left.keys() == {"test#3", "gate#3", "done"}
     assert [one.path for one in advance(run.workflow, given("task"), left).begun] == ["test#3"]
-    for path in ("test", "nothing", "test#9", "test/x"):
-        with pytest.raises(KeyError):
-            again_from(run.workflow, run.records, path)
+    for path in ("nothing", "test#9", "test/x"):
+        with pytest.raises(NothingToDo):
+            going_on(run.workflow, run.records, path)
 
 
 def test_a_gate_gives_up_after_its_retries() -> None:

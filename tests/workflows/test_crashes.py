@@ -8,8 +8,8 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from sessions_app.workflows.again import again_from
 from sessions_app.workflows.engine import Outcome, advance, completed
+from sessions_app.workflows.going_on import going_on
 from sessions_app.workflows.graph import Workflow
 from sessions_app.workflows.loading import load
 from sessions_app.workflows.records import Record
@@ -110,7 +110,7 @@ def test_a_run_taken_up_again_from_any_node_comes_to_the_same_end(data: st.DataO
     outcome, records, _ = run_to_its_end(loaded, frozenset())
     path = data.draw(st.sampled_from(sorted(path for path, one in records.items() if one.kind != "iteration")))
 
-    left = again_from(loaded, records, path)
+    left = going_on(loaded, records, path)
     other, all_records, ended = run_to_its_end(loaded, frozenset(), records=left)
 
     assert path not in left
