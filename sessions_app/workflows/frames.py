@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sessions_app.workflows.graph import Node, Ref, Scope, Wire
 from sessions_app.workflows.nodes import fitted
@@ -27,12 +27,14 @@ class Frame:
     before: str = ""
 
 
+TEXT: Final = "text"
+"""The output of a trigger with what somebody said when they started the run."""
 RecordOf = Callable[[str], Record | None]
 """The record of the present attempt of a node of the frame."""
 
 
 def value_of(frame: Frame, ref: Ref, record_of: RecordOf) -> Any:
-    """The value at a place; ``output`` of a node without one is its first."""
+    """The value at a place; ``output`` of a node without one is its first, and of a trigger its text."""
     if ref.kind == "iteration":
         return frame.iteration
     if ref.kind == "prev":
@@ -42,8 +44,13 @@ def value_of(frame: Frame, ref: Ref, record_of: RecordOf) -> Any:
     record = record_of(ref.node)
     outputs = record.outputs if record else {}
     if ref.port == "output" and "output" not in outputs:
-        return next(iter(outputs.values()), None)
+        return outputs.get(TEXT) if _gives_text(frame.scope.nodes[ref.node]) else next(iter(outputs.values()), None)
     return outputs.get(ref.port)
+
+
+def _gives_text(node: Node) -> bool:
+    """Whether an edge without a handle carries the text: of a trigger, unless it declares outputs of its own alone."""
+    return node.type == "trigger" and any(one.name == TEXT for one in node.outputs)
 
 
 def inputs_of(frame: Frame, node: Node, record_of: RecordOf) -> dict[str, Any]:

@@ -62,6 +62,22 @@ def test_outputs_are_named_typed_and_extracted() -> None:
     assert output_of(run, "use") == "42 and 42 and oops"
 
 
+@pytest.mark.parametrize(
+    ("outputs", "carried"),
+    [
+        (None, "hello"),
+        (["timestamp:string", "type:string", "text:string", "params:json"], "hello"),
+        (["topic:string"], "hello of its own"),
+    ],
+)
+def test_an_edge_without_handles_carries_the_text_of_a_trigger(outputs: list[str] | None, carried: str) -> None:
+    start = node("trigger", "trigger", **({"outputs": outputs} if outputs else {}))
+    loaded = load(workflow([start, node("pass", "wire", inputs=["input:any"])], ["trigger > pass"])).checked
+    run = given("hello") | {"topic": "hello of its own"}
+    (wired,) = (one for one in advance(loaded, run, {}).written if one.node == "pass")
+    assert wired.inputs["input"] == carried
+
+
 def test_a_failure_stops_what_follows_and_lets_go_on_where_that_is_wanted() -> None:
     def text(*, tolerant: bool) -> str:
         return workflow(
