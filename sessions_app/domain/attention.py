@@ -23,6 +23,8 @@ class AttentionKind(StrEnum):
     """The agent asks before it acts."""
     HELD = "held"
     """It is not known whether the agent got a prompt."""
+    CUT_SHORT = "cut_short"
+    """The agent was interrupted in its turn, which nothing continues by itself."""
     OWNER_LEFT = "owner_left"
     """Its owner has left the team, so it is not started by itself (rule 35); for staff."""
     OVERDUE = "overdue"
@@ -143,6 +145,22 @@ def held(session_id: str, message_id: str, text: str) -> Notice:
 def held_key(session_id: Any, message_id: str) -> str:
     """The key of a prompt in doubt: its own id is unique in its session only."""
     return f"held:{session_id}:{message_id}"
+
+
+def cut_short(session_id: Any, message_id: str, text: str) -> Notice:
+    """A turn that was interrupted, and is not settled."""
+    return Notice(
+        AttentionKind.CUT_SHORT,
+        cut_short_key(session_id, message_id),
+        "The agent was interrupted in its turn",
+        f"Its work may be half done, and nothing is sent twice by itself. The prompt: {excerpt(text)}",
+        "Open the session: let the agent continue, send the prompt again, or dismiss it.",
+    )
+
+
+def cut_short_key(session_id: Any, message_id: str) -> str:
+    """The key of an interrupted prompt."""
+    return f"cut_short:{session_id}:{message_id}"
 
 
 def overdue(session_id: str, message_id: str, reason: str) -> Notice:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from django.db import transaction
 from django.utils import timezone
@@ -21,7 +21,7 @@ from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.prepared import Prepared
 from sessions_app.domain import acting, states
-from sessions_app.domain.attention import held_key
+from sessions_app.domain.attention import cut_short_key, held_key
 from sessions_app.models import acts, derived, metric_count, noticing, waits
 from sessions_app.models.attention import AttentionItem
 from sessions_app.models.bulk import insert, update, update_rows
@@ -49,6 +49,13 @@ _SESSIONS = Prepared(lambda key: TaskSession.objects.filter(task_id=key).order_b
 
 class LeaseLost(Exception):
     """Another supervisor owns this execution now; nothing was written."""
+
+
+_NOTICE_KEYS: Final[Mapping[str, Callable[[Any, str], str]]] = {
+    states.PromptState.HELD: held_key,
+    states.PromptState.INTERRUPTED: cut_short_key,
+}
+"""What somebody was told of a prompt in such a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +183,8 @@ class Draft:
         if after != before:
             self.say(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
             waits.lose_prompt(self, prompt)
-        if before == states.PromptState.HELD and after != before:
-            self.settled_prompts.append(held_key(self.session.id, prompt.message_id))
+        if after != before and (key := _NOTICE_KEYS.get(before)):
+            self.settled_prompts.append(key(self.session.id, prompt.message_id))
 
     def accept_run(self, message_id: str) -> Run:
         """The turn of a prompt that the agent has: what came of a wait goes on with the wait's own run."""

@@ -105,8 +105,16 @@ def _worked(draft: Draft, event: NewEvent) -> None:
     """At work again: nothing waits for a look any more. At rest: it does, unless more is asked already."""
     if event.payload["to"] == WorkState.WORKING:
         resolve(draft, "working", kinds=AT_REST_KINDS)
+        if any(one.kind == AttentionKind.CUT_SHORT for one in draft.open_attention or ()) and _cut_short(draft) is None:
+            resolve(draft, "working", kinds=(AttentionKind.CUT_SHORT,))
     elif event.payload["from"] == WorkState.WORKING and event.payload["to"] == WorkState.IDLE:
         _needs_a_look(draft)
+
+
+def _cut_short(draft: Draft) -> tuple[str, str] | None:
+    """Id and text of the newest prompt that was interrupted and not settled, if there is one."""
+    rows = draft.session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None, resent_as=None)
+    return rows.order_by("id").values_list("message_id", "text").last()
 
 
 def _needs_a_look(draft: Draft) -> None:
@@ -118,6 +126,9 @@ def _needs_a_look(draft: Draft) -> None:
         or session.desired_state == DesiredState.STOPPED
     ):
         return  # a user ended it, and knows
+    if (cut := _cut_short(draft)) is not None and session.work_state != WorkState.WORKING:
+        raise_item(draft, attention.cut_short(session.id, *cut))
+        return
     if session.state in (SessionState.FAILED, SessionState.ERROR) or session.work_state == WorkState.WORKING:
         return  # told as what it is, or at work again within these very changes
     if session.node_runs.filter(run__ended_at=None).exists():

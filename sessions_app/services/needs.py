@@ -6,7 +6,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from sessions_app.domain.agent_programs import NEEDS_PERSON
 from sessions_app.domain.attention import LOOK_KINDS
-from sessions_app.domain.states import PromptState, SessionState
+from sessions_app.domain.states import DesiredState, PromptState, SessionState
 from sessions_app.models import AttentionItem, PermissionRequest, Prompt
 from sessions_app.services.overdue import is_overdue
 
@@ -22,8 +22,9 @@ def doubts() -> Exists:
 
 
 def cut_short() -> Exists:
-    """The agent was interrupted in a turn that nobody has settled yet."""
+    """The agent was interrupted in a turn that nobody has settled yet, and that nobody stopped."""
     open_ones = Prompt.objects.filter(state=PromptState.INTERRUPTED, continued_by=None, resent_as=None)
+    open_ones = open_ones.exclude(session__desired_state=DesiredState.STOPPED)
     return Exists(open_ones.filter(session=OuterRef("pk")))
 
 

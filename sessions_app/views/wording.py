@@ -108,6 +108,7 @@ ATTENTION_KINDS: Final[Mapping[str, Word]] = {
     AttentionKind.ERROR: Word("Error", "bad"),
     AttentionKind.PERMISSION: Word("Asks for permission", "ask"),
     AttentionKind.HELD: Word("Prompt in doubt", "ask"),
+    AttentionKind.CUT_SHORT: Word("Turn cut short", "ask"),
     AttentionKind.OWNER_LEFT: Word("Owner has left", "ask"),
     AttentionKind.OVERDUE: Word("Waits for an agent", "ask"),
     AttentionKind.WORKFLOW: Word("Workflow", "ask"),

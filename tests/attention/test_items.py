@@ -98,6 +98,22 @@ def test_a_permission_waits_until_it_is_settled(ends: Any, resolution: str) -> N
 
 
 @pytest.mark.parametrize("settle", ["resend", "dismiss"])
+def test_an_interrupted_turn_waits_until_somebody_settles_it(settle: str, settings: Any) -> None:
+    settings.KANDEV_CONTINUE = "off"
+    journal = Journal()
+    session = in_turn(journal)
+    message_id = session.prompts.get().message_id
+    hear(session, [journal.exits(message_id)])
+    assert open_kinds(session) == ["cut_short"]
+    assert AttentionItem.objects.get().key == f"cut_short:{session.id}:{message_id}"
+    if settle == "resend":
+        prompts.resend(session.id, message_id, make_user())
+    else:
+        prompts.dismiss(session.id, message_id)
+    assert open_kinds(session) == []
+
+
+@pytest.mark.parametrize("settle", ["resend", "dismiss"])
 def test_a_held_prompt_waits_until_somebody_settles_it(settle: str) -> None:
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")

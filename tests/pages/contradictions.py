@@ -80,7 +80,10 @@ class Walk:
 
     def _of_session(self, session: Session) -> Told:
         page = self.go(path_of(session))
-        told = Told(*(_text(pill(page, name)) for name in ("Session", "Executor", "Agent", "Continuity")))
+        state, executor, agent, continuity = (
+            _text(pill(page, name)) for name in ("Session", "Executor", "Agent", "Continuity")
+        )
+        told = Told(state, executor, agent, continuity)
         shown, logged = page.locator(".message.user").count(), len([one for one in session.events() if _is_prompt(one)])
         self.compare_of(session, "prompts on its page, in its log", shown, logged)
         offers_resume = page.get_by_role("button", name="Resume").count() > 0

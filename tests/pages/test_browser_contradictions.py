@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,9 +39,13 @@ def begin(place: Place) -> dict[str, Session]:
     made["closed"].wait_for("WAITING_FOR_INPUT")
     place.deployment.api("POST", f"{made['closed'].path}/close/", {"as": "completed"})
     for name in ("lives on", "resumes", "cannot", "by hand"):
-        eventually(lambda name=name: "tick 1" in made[name].agent_text(), timeout=60, describe=f"{name} works")
+        eventually(partial(works, made[name]), timeout=60, describe=f"{name} works")
     eventually(lambda: "permission.requested" in made["asks"].journal(), timeout=60, describe="it asks")
     return made
+
+
+def works(session: Session) -> bool:
+    return "tick 1" in session.agent_text()
 
 
 def rests(sessions: dict[str, Session]) -> bool:
