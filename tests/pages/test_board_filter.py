@@ -97,7 +97,7 @@ def interrupted(world: World) -> TaskSession:
 CHIPS: dict[str, tuple[Callable[[World], TaskSession], list[str], list[str]]] = {
     "at work": (lambda world: world.running_session(), ["Working"], ["Running", "Idle"]),
     "at rest": (lambda world: world.resting_session(), ["Your turn"], ["Idle", "Work done"]),
-    "asking": (asking, ["Working", "Asks for permission"], ["Waiting"]),
+    "asking": (asking, ["Asks for permission"], ["Working", "Waiting"]),
     "in doubt": (doubting, ["Prompt in doubt"], []),
     "cut short": (interrupted, ["Interrupted at work"], []),
     "done": (done, ["Your turn", "Work done"], ["Idle"]),
