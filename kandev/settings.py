@@ -228,6 +228,7 @@ SPECTACULAR_SETTINGS = {
         "SessionState": "sessions_app.api.words.SESSION_STATES",
         "TaskState": "sessions_app.api.words.TASK_STATES",
         "TokenScope": "sessions_app.api.words.TOKEN_SCOPES",
+        "WaitKindEnum": "sessions_app.api.words.WAIT_KINDS",
         "WorkState": "sessions_app.api.words.WORK_STATES",
         "WorkflowNodeState": "sessions_app.models.workflow.NODE_STATES",
         "WorkflowRunState": "sessions_app.models.workflow.RUN_STATES",

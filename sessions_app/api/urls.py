@@ -80,6 +80,8 @@ urlpatterns = [
     path(_PROMPT + "dismiss/", asking.Dismiss.as_view()),
     path(_PROMPT, asking.PromptDetail.as_view()),
     path(_SESSION + "waits/", waits.Waits.as_view()),
+    path(_SESSION + "waits/<name:wait_id>/again/", waits.WaitsAgain.as_view()),
+    path(_SESSION + "waits/<name:wait_id>/continue/", waits.WaitsContinue.as_view()),
     path("runs/resume/", waits.RunsResume.as_view()),
     path("repositories/", tasks.Repositories.as_view()),
     path("agent-types/", catalogue.AgentTypes.as_view()),

@@ -12,6 +12,7 @@ from executors_app.domain import ExecutorStatus
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState, TaskState, WorkState
+from sessions_app.domain.tokens import WaitKind
 from sessions_app.models import ApiToken
 
 
@@ -29,6 +30,7 @@ RUN_STATES = words(RunState)
 SESSION_STATES = words(SessionState)
 TASK_STATES = words(TaskState)
 TOKEN_SCOPES = list(ApiToken.Scope.values)
+WAIT_KINDS = words(WaitKind)
 WORK_STATES = words(WorkState)
 
 

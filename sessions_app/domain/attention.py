@@ -27,6 +27,8 @@ class AttentionKind(StrEnum):
     """The agent was interrupted in its turn, which nothing continues by itself."""
     OWNER_LEFT = "owner_left"
     """Its owner has left the team, so it is not started by itself (rule 35); for staff."""
+    WAIT_INTERRUPTED = "wait_interrupted"
+    """What a session waited for has not come in time, and somebody decides how it goes on."""
     OVERDUE = "overdue"
     """No agent could be had for a prompt in time."""
     WORKFLOW = "workflow"
@@ -171,6 +173,17 @@ def overdue(session_id: str, message_id: str, reason: str) -> Notice:
         "A prompt has waited too long for an agent",
         f"No agent could be had for it yet: {reason.replace('_', ' ')}",
         "Open the session: withdraw the prompt, or see to what keeps the agent from starting.",
+    )
+
+
+def wait_interrupted(run_id: str, reason: str) -> Notice:
+    """A wait for the outside that has ended without an answer."""
+    return Notice(
+        AttentionKind.WAIT_INTERRUPTED,
+        f"wait_interrupted:{run_id}",
+        "A wait has ended without an answer",
+        f"Nobody answered in time. It waited for: {excerpt(reason) or 'something from outside'}",
+        "Open the session: choose “Wait again”, or “Continue” without it. The agent is told with its next prompt.",
     )
 
 

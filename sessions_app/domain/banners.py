@@ -25,6 +25,7 @@ Action = Literal[
     "choose_conversation",
     "review_prompts",
     "answer",
+    "wait",
     "reopen",
     "unarchive",
 ]
@@ -80,6 +81,9 @@ class BannerFacts:
     retry: Retry | None = None
     stalled_since: datetime | None = None
     """The open turn has been silent since then."""
+    interrupted_wait: str | None = None
+    """What was waited for and has not come; None: nothing, or the session has gone on since."""
+    wait_ended_at: datetime | None = None
     cancel_ignored_since: datetime | None = None
     """The open turn was to be cancelled then, and its agent goes on."""
     capability_note: str = ""
@@ -159,6 +163,13 @@ def _stalled(facts: BannerFacts) -> Banner:
     text = f"Nothing has been heard of the agent since {facts.stalled_since:%H:%M:%S} UTC."
     why = "It may still be at work; nothing was ended. The notice goes with its next word."
     return Banner("info", text, "cancel", why, facts.stalled_since)
+
+
+def _wait_interrupted(facts: BannerFacts) -> Banner:
+    what = f"“{facts.interrupted_wait}”" if facts.interrupted_wait else "something from outside"
+    text = f"The wait for {what} ended without an answer at {facts.wait_ended_at:%H:%M:%S} UTC."
+    why = "Wait again with a new key, or let the agent continue without it. It is told with its next prompt."
+    return Banner("warning", text, "wait", why, facts.wait_ended_at)
 
 
 def _cancel_ignored(facts: BannerFacts) -> Banner:
@@ -348,6 +359,7 @@ _BANNERS: tuple[_Case, ...] = (
         lambda f: f.session_state == SessionState.STARTING,
         _fixed("info", "The agent is starting."),
     ),
+    (lambda f: f.interrupted_wait is not None and not f.queued_prompts, _wait_interrupted),
     (lambda f: f.continuing, _fixed("info", "The agent was interrupted and has been asked to continue.")),
     (lambda f: f.interrupted_prompts > 0, _interrupted),
     (_says(Reason.STOPPED_BY_USER), _fixed("info", "This agent was stopped.", "resume")),

@@ -33,6 +33,16 @@ class Interruption:
 
 
 @dataclass(frozen=True, slots=True)
+class InterruptedWait:
+    """A wait for the outside that has ended without an answer."""
+
+    kind: str
+    reason: str
+    deadline: str = ""
+    """ISO 8601; empty: it had none."""
+
+
+@dataclass(frozen=True, slots=True)
 class ContinueFacts:
     """What decides whether an interrupted turn is continued by itself."""
 
@@ -95,6 +105,26 @@ def interruption_note(facts: Interruption) -> str:
         "Verify what is there before you repeat or rely on any of it. The new request follows.]",
     ]
     return "\n\n".join(parts)
+
+
+def wait_note(wait: InterruptedWait) -> str:
+    """What stands before the next prompt, so that the agent knows that what it waited for has not come."""
+    return f"[Note by the system: {_wait_ended(wait)} The new request follows.]"
+
+
+def wait_prompt(wait: InterruptedWait) -> str:
+    """The system's words to an agent that goes on without what it waited for."""
+    return (
+        f"{_wait_ended(wait)}\n\nContinue without it. Do not assume an outcome: look for yourself whether it has "
+        "happened meanwhile, do what does not depend on it, and say what is still missing."
+    )
+
+
+def _wait_ended(wait: InterruptedWait) -> str:
+    what = {"tool_result": "the result of a tool"}.get(wait.kind, "something from outside")
+    name = f"{what}: “{' '.join(wait.reason.split())}”" if wait.reason.strip() else what
+    until = f" until {wait.deadline}" if wait.deadline else ""
+    return f"This session waited{until} for {name}. Nobody answered, so the wait was ended."
 
 
 def _what_is_known(facts: Interruption) -> list[str]:

@@ -37,7 +37,7 @@ from sessions_app.models.prompt import Prompt
 from sessions_app.models.receipt import ContinuityReceipt
 from sessions_app.models.resume_token import ResumeToken
 from sessions_app.models.run import PermissionRequest, Run
-from sessions_app.models.session import CANCEL_IGNORED, POLICIES, TaskSession
+from sessions_app.models.session import CANCEL_IGNORED, INTERRUPTED_WAIT, POLICIES, TaskSession
 from sessions_app.models.sweep import RecoverySweep, Supervisor, SweepOutcome
 from sessions_app.models.sweep_request import SweepRequest
 from sessions_app.models.task import Repository, Task
@@ -48,6 +48,7 @@ from sessions_app.models.workflow import NodeRun, Workflow, WorkflowRun
 __all__ = [
     "CANCEL_IGNORED",
     "IDLE",
+    "INTERRUPTED_WAIT",
     "OVERTAKING",
     "PART_LIMIT",
     "POLICIES",

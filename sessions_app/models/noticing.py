@@ -15,7 +15,7 @@ from sessions_app.domain.memory_check import PREFIX
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, PromptState, RunState, SessionState, WorkState
 from sessions_app.models.attention import raise_item, resolve
 from sessions_app.models.event import NewEvent
-from sessions_app.models.session import CANCEL_IGNORED
+from sessions_app.models.session import CANCEL_IGNORED, INTERRUPTED_WAIT
 
 if TYPE_CHECKING:
     from sessions_app.models.draft import Draft
@@ -74,6 +74,13 @@ def _turn_ended(draft: Draft, event: NewEvent) -> None:
         resolve(draft, "turn_ended", kinds=(AttentionKind.CANCEL_IGNORED,))
 
 
+def _interrupted(draft: Draft, event: NewEvent) -> None:
+    _turn_ended(draft, event)
+    wait: Mapping[str, Any] = draft.session.metadata.get(INTERRUPTED_WAIT) or {}
+    if wait.get("run_id") == event.payload["run_id"]:
+        raise_item(draft, attention.wait_interrupted(wait["run_id"], str(wait.get("reason") or "")))
+
+
 def _heard(draft: Draft, event: NewEvent) -> None:
     resolve(draft, "heard_again", kinds=(AttentionKind.STALLED,))
 
@@ -104,7 +111,7 @@ def _had_a_conversation(draft: Draft) -> bool:
 def _worked(draft: Draft, event: NewEvent) -> None:
     """At work again: nothing waits for a look any more. At rest: it does, unless more is asked already."""
     if event.payload["to"] == WorkState.WORKING:
-        resolve(draft, "working", kinds=AT_REST_KINDS)
+        resolve(draft, "working", kinds=AT_REST_KINDS | {AttentionKind.WAIT_INTERRUPTED})
         if any(one.kind == AttentionKind.CUT_SHORT for one in draft.open_attention or ()) and _cut_short(draft) is None:
             resolve(draft, "working", kinds=(AttentionKind.CUT_SHORT,))
     elif event.payload["from"] == WorkState.WORKING and event.payload["to"] == WorkState.IDLE:
@@ -180,7 +187,7 @@ _REACTIONS: Final[Mapping[str, Callable[[Any, NewEvent], None]]] = {
     "session.run.completed": _turn_ended,
     "session.run.failed": _turn_ended,
     "session.run.cancelled": _turn_ended,
-    "session.run.interrupted": _turn_ended,
+    "session.run.interrupted": _interrupted,
     "session.run.heard_again": _heard,
     "session.receipt": _received,
     "session.work_state_changed": _worked,

@@ -13,6 +13,8 @@ from sessions_app.models.scoping import TeamModel
 from sessions_app.models.task import Task
 
 POLICIES = ("auto", "working", "on_open", "manual")
+INTERRUPTED_WAIT = "interrupted_wait"
+"""In ``metadata``: a wait that ended without an answer, ``{run_id, id, kind, reason, since, deadline, at}``."""
 CANCEL_IGNORED = "cancel_ignored"
 """In ``metadata``: ``{run_id, since}`` of a turn that its agent goes on with although it was asked to cancel it."""
 

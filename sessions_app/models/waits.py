@@ -19,6 +19,7 @@ from sessions_app.models.event import NewEvent
 from sessions_app.models.prompt import Prompt
 from sessions_app.models.resume_token import ResumeToken
 from sessions_app.models.run import Run
+from sessions_app.models.session import INTERRUPTED_WAIT
 
 if TYPE_CHECKING:
     from sessions_app.models.draft import Draft
@@ -105,6 +106,25 @@ def end_external(draft: Draft, reason: str) -> bool:
     if run is None or run.has_process or run.state != RunState.WAITING:
         return False
     draft.move_run("cancel", reason=reason)
+    return True
+
+
+def interrupt_external(draft: Draft, reason: str) -> bool:
+    """What was waited for has not come: the run is interrupted, and people and the agent are told (``noticing``)."""
+    run = draft.open_run
+    if run is None or run.has_process or run.state != RunState.WAITING:
+        return False
+    told = {
+        "run_id": str(run.id),
+        "id": run.wait_id,
+        "kind": str(run.wait_kind),
+        "reason": run.wait_reason,
+        "since": run.started_at.isoformat(),
+        "deadline": run.deadline_at.isoformat() if run.deadline_at else None,
+        "at": draft.at.isoformat(),
+    }
+    draft.set(metadata={**draft.session.metadata, INTERRUPTED_WAIT: told})
+    draft.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}")
     return True
 
 

@@ -136,6 +136,7 @@ def _settle(session_id: uuid.UUID, found: Restored) -> None:
         found.held += hold_doubtful(draft)
         open_orders = draft.session.intents.filter(done_at=None, kind__in=_DROPPED)
         open_orders.update(done_at=timezone.now(), outcome=REASON)
+        waits.interrupt_external(draft, REASON)
         waits.revoke(draft, REASON)
 
 

@@ -42,6 +42,7 @@ from sessions_app.services.soundness import flaws_of
 from sessions_app.services.starts import start_wait
 from sessions_app.services.stillness import stillness_json
 from sessions_app.services.transfers import transfer_json
+from sessions_app.services.unfinished import wait_of
 
 CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 _COUNTED = ("held", "queued", "overdue", "retries", "continuing")
@@ -78,6 +79,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "state": session.state,
         "derived_status": str(derived_status(session, execution, run)),
         "wait": wait_json(run),
+        "interrupted_wait": _interrupted_wait(session, run),
         "agent_profile_id": str(session.agent_profile_id),
         "agent_type": session.agent_profile.agent_type,
         "executor_id": str(session.executor_id),
@@ -119,6 +121,14 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "start_wait": start_wait(session, start),
     }
     return {**status, "stillness": stillness_json(session, status, open_ones)}
+
+
+def _interrupted_wait(session: TaskSession, run: Run | None) -> dict[str, Any] | None:
+    """The wait that ended without an answer, as long as nothing has happened since."""
+    wait = wait_of(session)
+    if wait is None or run is None or wait["run_id"] != str(run.id):
+        return None
+    return {name: wait[name] for name in ("id", "kind", "reason", "deadline", "at")}
 
 
 def _cancel_ignored_since(session: TaskSession, run: Run | None) -> str | None:

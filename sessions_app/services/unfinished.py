@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sessions_app.domain.continuation import Interruption, continue_prompt, interruption_note
+from sessions_app.domain.continuation import (
+    InterruptedWait,
+    Interruption,
+    continue_prompt,
+    interruption_note,
+    wait_note,
+)
 from sessions_app.domain.memory_check import KIND
 from sessions_app.domain.states import PromptState
-from sessions_app.models import Draft, Prompt, Run, TaskSession
+from sessions_app.models import INTERRUPTED_WAIT, Draft, Prompt, Run, TaskSession
 
 INTERRUPTION: Final = "interruption"
 """Key of the metadata: ``{message_id, run_id, tools, since, changed, processes}``; empty: nothing is unfinished."""
@@ -92,14 +98,30 @@ def request_of(row: Prompt) -> str:
 
 
 def told_before(session: TaskSession, row: Prompt) -> str:
-    """What the prompt says before its own text; a continue prompt tells it in its own words."""
-    known = of(session)
-    return interruption_note(interruption_of(session, known)) if known and row.kind not in ("continue", KIND) else ""
+    """What the prompt says before its own text; a continue prompt tells of its turn in its own words."""
+    if row.kind == KIND:
+        return ""
+    known, wait = of(session), wait_of(session)
+    notes = [interruption_note(interruption_of(session, known))] if known and row.kind != "continue" else []
+    notes += [wait_note(words_of(wait))] if wait else []
+    return "\n\n".join(notes)
+
+
+def wait_of(session: TaskSession) -> Mapping[str, Any] | None:
+    """The wait that ended without an answer, of which the agent has not been told; None where there is none."""
+    found = session.metadata.get(INTERRUPTED_WAIT)
+    return found if isinstance(found, dict) and found else None
+
+
+def words_of(wait: Mapping[str, Any]) -> InterruptedWait:
+    """The same in the words of the domain."""
+    return InterruptedWait(*(str(wait.get(name) or "") for name in ("kind", "reason", "deadline")))
 
 
 def carry(draft: Draft, row: Prompt) -> None:
     """The prompt goes out with all that is to be told."""
-    if row.kind != KIND and (of(draft.session) or draft.session.inject_history):
+    session = draft.session
+    if row.kind != KIND and (of(session) or wait_of(session) or session.inject_history):
         draft.set(metadata={**draft.session.metadata, CARRIER: row.message_id})
 
 
@@ -107,7 +129,9 @@ def delivered(draft: Draft, message_id: str) -> bool:
     """A prompt is the agent's: what it carried has been told, and is not told again. Whether it carried anything."""
     if draft.session.metadata.get(CARRIER) != message_id:
         return False
-    draft.set(inject_history=False, metadata={**draft.session.metadata, CARRIER: "", INTERRUPTION: {}})
+    draft.set(
+        inject_history=False, metadata={**draft.session.metadata, CARRIER: "", INTERRUPTION: {}, INTERRUPTED_WAIT: {}}
+    )
     return True
 
 

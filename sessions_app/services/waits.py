@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
 
+from sessions_app.domain.attention import AttentionKind
+from sessions_app.domain.continuation import wait_prompt
 from sessions_app.domain.states import ENDED_STATES, PromptState, RunState
 from sessions_app.domain.status import DerivedStatus
 from sessions_app.domain.tokens import WaitKind
-from sessions_app.models import Draft, Prompt, ResumeToken, Run, TaskSession, writing
+from sessions_app.models import INTERRUPTED_WAIT, Draft, Prompt, ResumeToken, Run, TaskSession, resolve, writing
 from sessions_app.models import waits as writes
 from sessions_app.services import tokens
 from sessions_app.services.errors import Conflict, Invalid, TerminalState, TokenInvalid, TokenRevoked
 from sessions_app.services.intents import check_text, wake
 from sessions_app.services.rights import may_write_session
+from sessions_app.services.unfinished import wait_of, words_of
 
 UNDER_WAY = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
 
@@ -36,8 +40,10 @@ class OpenWait:
     deadline: datetime | None
 
 
-def open_wait(session_id: uuid.UUID, reason: str, deadline: datetime | None, by: Any) -> OpenWait:
-    """Let a session at rest wait for the outside until ``deadline`` (None: for ever).
+def open_wait(
+    session_id: uuid.UUID, reason: str, deadline: datetime | None, by: Any, kind: WaitKind = WaitKind.EXTERNAL
+) -> OpenWait:
+    """Let a session at rest wait until ``deadline`` (None: for ever) for the outside, or for the result of a tool.
 
     Asked again it is the same wait with another key; the earlier one is revoked. Raises Invalid for a
     deadline that has passed, TerminalState, and Conflict where the agent is at work or about to be.
@@ -48,9 +54,10 @@ def open_wait(session_id: uuid.UUID, reason: str, deadline: datetime | None, by:
         _refuse_ended(draft)
         run = draft.open_run
         if run is not None and not run.has_process and run.state == RunState.WAITING:
+            run.wait_kind = kind
             token = _ask_again(draft, run, reason, deadline, by)
         else:
-            token = _begin(draft, reason, deadline, by)
+            token = _begin(draft, kind, reason, deadline, by)
     return OpenWait(token.run_id, token.wait_id, token.secret(), deadline)
 
 
@@ -87,19 +94,68 @@ def _has_prompts(session: TaskSession) -> bool:
     return session.prompts.filter(state__in=UNDER_WAY).exists()
 
 
-def _begin(draft: Draft, reason: str, deadline: datetime | None, by: Any) -> ResumeToken:
+def wait_again(session_id: uuid.UUID, wait_id: str, by: Any, deadline: datetime | None = None) -> OpenWait:
+    """Begin anew a wait that ended without an answer, for as long as before unless a ``deadline`` is given.
+
+    Raises Conflict where it is not the last thing that happened, and what ``open_wait`` raises.
+    """
+    if deadline is not None and deadline <= timezone.now():
+        raise Invalid("The deadline has passed.", field="deadline")
+    with writing(session_id) as draft:
+        _refuse_ended(draft)
+        wait = _interrupted(draft, wait_id)
+        if deadline is None and wait["deadline"]:
+            since, until = (datetime.fromisoformat(wait[name]) for name in ("since", "deadline"))
+            deadline = timezone.now() + max(until - since, timedelta(0))
+        draft.set(metadata={**draft.session.metadata, INTERRUPTED_WAIT: {}})
+        token = _begin(draft, WaitKind(wait["kind"]), wait["reason"], deadline, by)
+    return OpenWait(token.run_id, token.wait_id, token.secret(), deadline)
+
+
+def continue_without(session_id: uuid.UUID, wait_id: str, by: Any) -> Prompt:
+    """Tell the agent to go on without what it waited for; the same again gives the first prompt.
+
+    Raises Conflict where the wait is not the last thing that happened, and whatever refuses a start.
+    """
+    name = f"{message_id(wait_id)}:continue"
+    with writing(session_id) as draft:
+        earlier = draft.session.prompts.filter(message_id=name).first()
+        if earlier is not None:
+            return earlier
+        _refuse_ended(draft)
+        wait = _interrupted(draft, wait_id)
+        wake(draft, by)
+        draft.set(metadata={**draft.session.metadata, INTERRUPTED_WAIT: {}})
+        resolve(draft, "continued", kinds=(AttentionKind.WAIT_INTERRUPTED,))
+        row = Prompt.objects.create(
+            session=draft.session, message_id=name, text=wait_prompt(words_of(wait)), kind="wait", by=by
+        )
+        draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+    return row
+
+
+def _interrupted(draft: Draft, wait_id: str) -> Mapping[str, Any]:
+    """The wait that ended without an answer, if nothing has happened since."""
+    wait, run = wait_of(draft.session), draft.newest_run
+    if wait is None or run is None or (wait["id"], wait["run_id"]) != (wait_id, str(run.id)):
+        raise Conflict("This wait is not one that has ended without an answer, or the session has gone on since.")
+    return wait
+
+
+def _begin(draft: Draft, kind: WaitKind, reason: str, deadline: datetime | None, by: Any) -> ResumeToken:
     if draft.open_run is not None or _has_prompts(draft.session):
         raise Conflict("The agent is at work, or has a prompt to work on. A wait can begin when its turn has ended.")
     wait_id = str(uuid.uuid4())
     draft.start_run(message_id(wait_id), has_process=False)
-    return writes.begin(draft, WaitKind.EXTERNAL, wait_id, deadline=deadline, reason=reason, by=by)
+    resolve(draft, "waits_again", kinds=(AttentionKind.WAIT_INTERRUPTED,))
+    return writes.begin(draft, kind, wait_id, deadline=deadline, reason=reason, by=by)
 
 
 def _ask_again(draft: Draft, run: Run, reason: str, deadline: datetime | None, by: Any) -> ResumeToken:
     writes.revoke(draft, "rotated", run=run)
     run.wait_reason, run.deadline_at = reason, deadline
-    run.save(update_fields=["wait_reason", "deadline_at"])
-    return writes.mint(draft, run, WaitKind.EXTERNAL, run.wait_id, expires_at=deadline, by=by)
+    run.save(update_fields=["wait_kind", "wait_reason", "deadline_at"])
+    return writes.mint(draft, run, WaitKind(run.wait_kind), run.wait_id, expires_at=deadline, by=by)
 
 
 def message_id(wait_id: str) -> str:
@@ -115,7 +171,7 @@ def resume(secret: str, payload: Any, key: str) -> dict[str, str]:
     ``services.tokens`` and whatever refuses a start; then the key can be used later.
     """
     found = tokens.find(secret)
-    if found.wait_kind != WaitKind.EXTERNAL or found.run_id is None:
+    if found.wait_kind == WaitKind.PERMISSION or found.run_id is None:
         raise TokenInvalid
     if (told := tokens.told_before(found, key)) is not None:
         return told

@@ -35,7 +35,7 @@ def _end(token_id: uuid.UUID, session_id: uuid.UUID) -> bool:
             # The agent is told that nobody answered, as an order, which survives whatever happens to us.
             order(draft.session, IntentKind.ANSWER, None, {"permission_id": token.wait_id, "option_id": None})
         elif draft.open_run is not None and draft.open_run.id == token.run_id:
-            draft.move_run("interrupt", reason="wait_timeout", once=f"run.interrupted:{token.run_id}")
+            waits.interrupt_external(draft, "wait_timeout")
     return True
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.admission import WaitReason
+from sessions_app.domain.attention import excerpt
 from sessions_app.domain.banners import Banner, BannerFacts, banner
 from sessions_app.domain.resumability import Assessment, Mode, Reason, assess_mode
 from sessions_app.domain.states import ENDED_STATES, PromptState, SessionState
@@ -27,6 +28,8 @@ class Button:
     mode: str = ""
     place: str = ""
     act: str = ""
+    view: str = ""
+    """The name of a view of the session that it is posted to."""
     task_change: str = ""
     """What to ask of the task, as a last part of its address."""
 
@@ -45,6 +48,8 @@ TAKE_OVER = Button("New session in this worktree", place="take-over")
 REVIEW = Button("Review the prompts", place="unsettled")
 ANSWER = Button("Answer", place="permissions")
 CANCEL = Button("Cancel turn", act="cancel")
+WAIT_AGAIN = Button("Wait again", view="session-wait-again")
+GO_ON = Button("Continue", act="continue-wait")
 STOP = Button("Stop agent", act="stop")
 REOPEN = Button("Reopen task", task_change="reopen")
 UNARCHIVE = Button("Unarchive task", task_change="unarchive")
@@ -56,6 +61,7 @@ _BUTTONS: Final[Mapping[str, tuple[Button, ...]]] = {
     "new_session": (START_FRESH_HERE, TAKE_OVER, NEW_SESSION),
     "review_prompts": (REVIEW,),
     "answer": (ANSWER,),
+    "wait": (WAIT_AGAIN, GO_ON),
     "cancel": (CANCEL,),
     "stop": (STOP,),
     "reopen": (REOPEN,),
@@ -90,6 +96,8 @@ def banner_of(
             next_restart_at=session.next_restart_at,
             retry=_retry(status["retry"]),
             stalled_since=session.stalled_since,
+            interrupted_wait=excerpt(ended["reason"]) if (ended := status["interrupted_wait"]) else None,
+            wait_ended_at=_moment(ended["at"]) if ended else None,
             cancel_ignored_since=_moment(status["cancel_ignored_since"]),
             capability_note=status["capability_note"],
         )

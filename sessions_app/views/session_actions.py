@@ -29,6 +29,7 @@ ACTIONS: Final[Mapping[str, Act]] = {
     "resume": lambda row, request: intents.resume(row.id, request.user, _given(request, "mode") or "auto"),
     "cancel": lambda row, request: intents.cancel(row.id, request.user),
     "end-wait": lambda row, request: waits.end(row.id, _given(request, "wait_id")),
+    "continue-wait": lambda row, request: waits.continue_without(row.id, _given(request, "wait_id"), request.user),
     "stop": lambda row, request: intents.stop(row.id, request.user),
     "close": lambda row, request: intents.close(row.id, request.user, _given(request, "as")),
     "answer": lambda row, request: answer(

@@ -61,6 +61,7 @@ urlpatterns = [
     path(_SESSION + "timeline/live/", live.timeline, name="session-timeline-live"),
     path(_SESSION + "prompt/", session_actions.prompt, name="session-prompt"),
     path(_SESSION + "waits/", waits.open_wait, name="session-wait"),
+    path(_SESSION + "waits/again/", waits.again, name="session-wait-again"),
     path(_SESSION + "waits/rotate/", waits.rotate, name="session-wait-rotate"),
     path(_SESSION + "<str:action>/", session_actions.act, name="session-act"),
     path("workflows/", include("sessions_app.views.workflows.urls")),

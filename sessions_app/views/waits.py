@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from django import forms
@@ -30,6 +31,7 @@ RESUME_PATH: Final = "/api/v1/runs/resume/"
 PAYLOADS: Final[Mapping[str, dict[str, Any]]] = {
     "build": {"result": "passed"},
     "approval": {"approved": True},
+    "tool": {"result": "…"},
     "other": {"note": "Go on."},
 }
 """What the example of a call says, by the kind of what is waited for."""
@@ -49,7 +51,13 @@ class NewWait(forms.Form):
         widget=forms.TextInput(attrs={"placeholder": "The build of main", "autocomplete": "off"}),
     )
     kind = forms.ChoiceField(
-        label="Kind", choices=(("build", "A build or a deployment"), ("approval", "An approval"), ("other", "Other"))
+        label="Kind",
+        choices=(
+            ("build", "A build or a deployment"),
+            ("approval", "An approval"),
+            ("tool", "The result of a tool"),
+            ("other", "Other"),
+        ),
     )
     expires = forms.TypedChoiceField(
         label="Until",
@@ -77,7 +85,9 @@ def open_wait(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -
         return _refused(request, row, "validation_error", f"{form.fields[name].label}: {said[0]}")
     asked = form.cleaned_data
     deadline = timezone.now() + timedelta(seconds=asked["expires"]) if asked["expires"] else None
-    return _shown(request, row, asked["kind"], lambda: waits.open_wait(row.id, asked["reason"], deadline, request.user))
+    kind = WaitKind.TOOL_RESULT if asked["kind"] == "tool" else WaitKind.EXTERNAL
+    begin = partial(waits.open_wait, row.id, asked["reason"], deadline, request.user, kind)
+    return _shown(request, row, asked["kind"], begin)
 
 
 @never_cache
@@ -86,6 +96,14 @@ def rotate(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> H
     """Give the open wait another key, and show that one."""
     row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
     return _shown(request, row, "other", lambda: waits.rotate(row.id, wait_id, request.user))
+
+
+@never_cache
+@require_POST
+def again(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Begin anew the wait that ended without an answer, and show its key."""
+    row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
+    return _shown(request, row, "other", lambda: waits.wait_again(row.id, wait_id, request.user))
 
 
 def _shown(request: HttpRequest, row: TaskSession, kind: str, act: Callable[[], OpenWait]) -> HttpResponse:
@@ -122,9 +140,11 @@ def _call(request: HttpRequest, opened: OpenWait, payload: dict[str, Any]) -> st
 
 def waits_shown(session: TaskSession, wait: dict[str, Any] | None) -> dict[str, Any]:
     """``wait``, the open one or None, and ``past_waits``, the newest that are over; ``wait`` is the status's."""
-    runs = session.runs.filter(wait_kind=WaitKind.EXTERNAL).order_by("-started_at")[: PAST_SHOWN + 1]
+    runs = session.runs.filter(wait_kind__in=(WaitKind.EXTERNAL, WaitKind.TOOL_RESULT)).order_by("-started_at")[
+        : PAST_SHOWN + 1
+    ]
     rows = list(runs.prefetch_related("tokens__by"))
-    is_open = wait is not None and wait["kind"] == WaitKind.EXTERNAL
+    is_open = wait is not None and wait["kind"] != WaitKind.PERMISSION
     current = rows.pop(0) if is_open and rows else None
     return {"wait": _open(current) if current else None, "past_waits": [_past(run) for run in rows[:PAST_SHOWN]]}
 

@@ -110,6 +110,7 @@ ATTENTION_KINDS: Final[Mapping[str, Word]] = {
     AttentionKind.HELD: Word("Prompt in doubt", "ask"),
     AttentionKind.CUT_SHORT: Word("Turn cut short", "ask"),
     AttentionKind.OWNER_LEFT: Word("Owner has left", "ask"),
+    AttentionKind.WAIT_INTERRUPTED: Word("Wait interrupted", "ask"),
     AttentionKind.OVERDUE: Word("Waits for an agent", "ask"),
     AttentionKind.WORKFLOW: Word("Workflow", "ask"),
     AttentionKind.STALLED: Word("Silent", "ask"),

@@ -48,12 +48,22 @@ def test_a_wait_is_opened_and_ended_by_somebody_without_an_account(world: World)
     assert (run["wait_id"], run["wait_reason"]) == (wait["wait_id"], "The build")
 
 
-@pytest.mark.parametrize("kind", ["permission", "tool_result", "nonsense"])
+@pytest.mark.parametrize("kind", ["permission", "nonsense"])
 def test_a_kind_that_only_agents_wait_for_is_refused_with_a_sentence(world: World, kind: str) -> None:
     refused = open_wait(world, kind=kind).json()
-    said = f"A wait of the kind “{kind}” is none that can be asked for. Take “external”."
+    said = f"A wait of the kind “{kind}” is none that can be asked for. Take “external” or “tool_result”."
     assert (refused["code"], refused["details"]) == ("validation_error", {"kind": [said]})
     assert refused["message"] == f"kind: {said}"
+
+
+def test_a_wait_for_the_result_of_a_tool_is_opened_and_ended(world: World) -> None:
+    wait = open_wait(world, kind="tool_result", reason="The scan", deadline="2099-01-01T00:00:00Z").json()
+    status = client_of(world.member).get(world.url("status/")).json()
+    assert (status["derived_status"], status["wait"]["kind"]) == ("waiting", "tool_result")
+    assert (status["wait"]["id"], status["wait"]["deadline"]) == (wait["wait_id"], "2099-01-01T00:00:00+00:00")
+    assert status["wait"]["since_seq"] > 0
+    assert redeem(wait["resume_token"], payload={"found": 0}).json()["run_id"] == wait["run_id"]
+    assert Prompt.objects.get(kind="wait").text == '{\n  "found": 0\n}'
 
 
 def test_the_key_is_shown_in_the_one_answer_and_nowhere_else(world: World) -> None:
@@ -67,7 +77,6 @@ def test_the_key_is_shown_in_the_one_answer_and_nowhere_else(world: World) -> No
     ("body", "field"),
     [
         ({"kind": "permission"}, "kind"),
-        ({"kind": "tool_result"}, "kind"),
         ({"kind": None}, "kind"),
         ({"reason": 1}, "reason"),
         ({"reason": "x" * 2001}, "reason"),

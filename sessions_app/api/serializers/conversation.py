@@ -174,15 +174,21 @@ class PermissionAnswer(serializers.Serializer[Any]):
     resume_token = Text(default="", allow_blank=True, max_length=512, write_only=True)
 
 
-_NOT_TO_ASK_FOR: Final = "A wait of the kind “{input}” is none that can be asked for. Take “external”."
-"""A permission is asked for by an agent; a ``tool_result`` would be by a driver, and none has calls for outside."""
+_NOT_TO_ASK_FOR: Final = "A wait of the kind “{input}” is none that can be asked for. Take “external” or “tool_result”."
+"""A permission is asked for by an agent alone."""
 
 
 class NewWait(serializers.Serializer[Any]):
     """What a session at rest waits for, from outside; without a deadline for ever."""
 
-    kind = one_of([WaitKind.EXTERNAL], error_messages={"invalid_choice": _NOT_TO_ASK_FOR})
+    kind = one_of([WaitKind.EXTERNAL, WaitKind.TOOL_RESULT], error_messages={"invalid_choice": _NOT_TO_ASK_FOR})
     reason = Text(max_length=2000, allow_blank=True, default="")
+    deadline = serializers.DateTimeField(default=None, allow_null=True)
+
+
+class WaitAgain(serializers.Serializer[Any]):
+    """Until when a wait that ended without an answer is begun anew; null: for as long as before."""
+
     deadline = serializers.DateTimeField(default=None, allow_null=True)
 
 

@@ -154,6 +154,16 @@ class WaitSerializer(serializers.Serializer[Any]):
     deadline = serializers.DateTimeField(allow_null=True)
 
 
+class InterruptedWaitSerializer(serializers.Serializer[Any]):
+    """A wait that ended at ``at`` without an answer."""
+
+    id = serializers.CharField()
+    kind = one_of(WaitKind)
+    reason = serializers.CharField(allow_blank=True)
+    deadline = serializers.DateTimeField(allow_null=True)
+    at = serializers.DateTimeField()
+
+
 class RetrySerializer(serializers.Serializer[Any]):
     """A turn that is tried again: after what, when next (null: as soon as it can be), and which try that is."""
 
@@ -210,6 +220,10 @@ class StatusSerializer(serializers.Serializer[Any]):
     state = one_of(words.SESSION_STATES)
     derived_status = one_of(DerivedStatus)
     wait = WaitSerializer(allow_null=True)
+    interrupted_wait = InterruptedWaitSerializer(
+        allow_null=True,
+        help_text="The wait that ended without an answer; null: none, or the session has gone on since.",
+    )
     agent_profile_id = serializers.UUIDField()
     agent_type = serializers.CharField()
     executor_id = serializers.UUIDField()

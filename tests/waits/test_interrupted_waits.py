@@ -1,0 +1,174 @@
+"""A wait that ends without an answer: people are told and choose, and the agent is told with its next prompt."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from sessions_app.domain.tokens import WaitKind
+from sessions_app.models import AttentionItem, Prompt, ResumeToken, Run, Supervisor, TaskSession
+from sessions_app.services import intents, waits
+from sessions_app.services.errors import Conflict, Invalid, TerminalState
+from sessions_app.services.notification_texts import email_of, webhook_of
+from sessions_app.services.status import session_status
+from sessions_app.supervisor.deadlines import end_overdue
+from sessions_app.supervisor.turns.prompts import claim_next
+from tests.api.world import client_of
+from tests.supervisor.journals import Journal, hear
+from tests.supervisor.rows import MINE, change, fresh, make_user, open_orders, prompt_states, running_session
+
+pytestmark = pytest.mark.django_db
+KIND = "wait_interrupted"
+
+
+def interrupted(kind: WaitKind = WaitKind.EXTERNAL, reason: str = "The build of main", **fields: Any) -> TaskSession:
+    """It waited for an hour, and nobody answered."""
+    session = running_session(**fields)
+    waits.open_wait(session.id, reason, timezone.now() + timedelta(hours=1), make_user(), kind)
+    past = timezone.now() - timedelta(seconds=1)
+    ResumeToken.objects.filter(session=session).update(expires_at=past)
+    Run.objects.filter(session=session).update(deadline_at=past, started_at=past - timedelta(hours=1))
+    assert end_overdue() == 1
+    return fresh(session)
+
+
+def wait_of(session: TaskSession) -> Any:
+    return session_status(fresh(session))["interrupted_wait"]
+
+
+def items(session: TaskSession) -> list[AttentionItem]:
+    return list(AttentionItem.objects.filter(session=session, kind=KIND, resolved_at=None))
+
+
+def sent(session: TaskSession) -> str:
+    """What the agent is given with the prompt that is next."""
+    sending = claim_next(session.id, MINE, "epoch-1", frozenset())
+    assert sending is not None
+    return sending.text
+
+
+def test_people_are_told_in_the_inbox_by_mail_and_by_webhook() -> None:
+    session = interrupted()
+    (item,) = items(session)
+    said = "Nobody answered in time. It waited for: The build of main"
+    assert (item.what, item.why) == ("A wait has ended without an answer", said)
+    assert said in email_of([item])["text"]
+    assert webhook_of(item, "1")["item"]["kind"] == KIND
+
+
+def test_the_status_names_what_has_not_come() -> None:
+    session = interrupted()
+    told, run = wait_of(session), session.runs.get()
+    assert (told["kind"], told["reason"], told["id"]) == ("external", "The build of main", run.wait_id)
+    assert session_status(session)["derived_status"] == "interrupted_waiting"
+
+
+def test_the_agent_is_told_once_with_its_next_prompt() -> None:
+    session = interrupted(WaitKind.TOOL_RESULT, "The scan")
+    intents.prompt(session.id, "p1", "What now?", make_user())
+    told = sent(session)
+    assert told.startswith("[Note by the system: This session waited until ")
+    assert "for the result of a tool: “The scan”. Nobody answered, so the wait was ended." in told
+    assert told.endswith("\n\nWhat now?")
+    journal = Journal()
+    hear(session, [*journal.turn_begins("p1"), journal.completes("p1")])
+    intents.prompt(session.id, "p2", "And now?", make_user())
+    assert sent(session) == "And now?"
+
+
+def test_a_prompt_that_did_not_arrive_tells_it_again() -> None:
+    session = interrupted()
+    intents.prompt(session.id, "p1", "What now?", make_user())
+    first = sent(session)
+    change(Prompt.objects.get(), state="queued")
+    assert sent(session) == first
+
+
+def test_waiting_again_takes_as_long_and_has_a_new_key() -> None:
+    session = interrupted()
+    again = waits.wait_again(session.id, wait_of(session)["id"], make_user())
+    assert again.deadline is not None
+    assert 3590 < (again.deadline - timezone.now()).total_seconds() <= 3600
+    status = session_status(fresh(session))
+    assert (status["derived_status"], status["wait"]["reason"]) == ("waiting", "The build of main")
+    assert (status["interrupted_wait"], items(session)) == (None, [])
+    waits.resume(str(again.resume_token), "It has passed.", "1")
+    assert sent(session) == "It has passed.", "nothing was missed"
+
+
+def test_continuing_tells_the_agent_to_go_on_without() -> None:
+    session = interrupted()
+    wait_id = wait_of(session)["id"]
+    first, second = [waits.continue_without(session.id, wait_id, make_user()) for _ in range(2)]
+    assert first == second
+    assert (items(session), prompt_states(session)) == ([], {f"wait:{wait_id}:continue": "queued"})
+    told = sent(session)
+    assert told.startswith("This session waited until ")
+    assert "Continue without it." in told
+    assert told.count("Nobody answered") == 1
+
+
+def test_continuing_wakes_an_agent_that_is_gone() -> None:
+    session = interrupted()
+    change(session, launch_id="")
+    waits.continue_without(session.id, wait_of(session)["id"], make_user())
+    assert [kind for kind, _ in open_orders(session)] == ["start"]
+
+
+@pytest.mark.parametrize("act", [waits.wait_again, waits.continue_without])
+def test_a_session_that_has_gone_on_offers_neither(act: Any) -> None:
+    session = interrupted()
+    wait_id, journal = wait_of(session)["id"], Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="Go on", state="sending")
+    hear(session, [{**line, "ts": timezone.now().timestamp()} for line in journal.turn_begins("p1")])
+    assert (wait_of(session), items(session)) == (None, [])
+    with pytest.raises(Conflict):
+        act(session.id, wait_id, make_user())
+
+
+@pytest.mark.parametrize("act", [waits.wait_again, waits.continue_without])
+def test_neither_is_had_of_a_session_that_is_over(act: Any) -> None:
+    session = interrupted()
+    wait_id = wait_of(session)["id"]
+    change(session, state="COMPLETED")
+    with pytest.raises(TerminalState):
+        act(session.id, wait_id, make_user())
+
+
+def test_a_deadline_that_has_passed_is_refused() -> None:
+    session = interrupted()
+    with pytest.raises(Invalid):
+        waits.wait_again(session.id, wait_of(session)["id"], make_user(), timezone.now() - timedelta(hours=1))
+
+
+def test_the_api_offers_both() -> None:
+    session, other = interrupted(), interrupted()
+    api = client_of(make_user())
+    urls = [f"/api/v1/tasks/{one.task_id}/sessions/{one.id}/waits/{wait_of(one)['id']}/" for one in (session, other)]
+    begun = api.post(f"{urls[0]}again/", {"deadline": "2099-01-01T00:00:00Z"}, format="json")
+    assert (begun.status_code, begun["Cache-Control"]) == (201, "no-store")
+    assert begun.json()["deadline"] == "2099-01-01T00:00:00Z"
+    assert begun.json()["resume_token"].startswith("kwt_")
+    went_on = api.post(f"{urls[1]}continue/")
+    assert (went_on.status_code, went_on.json()["kind"]) == (202, "wait")
+    assert api.post(f"{urls[0]}continue/").status_code == 409
+
+
+def test_the_page_offers_both(client: Client) -> None:
+    session = interrupted()
+    user = make_user()
+    client.force_login(user)
+    path = f"/tasks/{session.task_id}/sessions/{session.id}/"
+    now = timezone.now()
+    Supervisor.objects.create(boot_id="b", host_id="h", started_at=now, beat_at=now, swept_at=now)
+    html = client.get(path).content.decode()
+    assert "The wait for “The build of main” ended without an answer at" in html
+    wait_id = wait_of(session)["id"]
+    for action, word in (("waits/again/", "Wait again"), ("continue-wait/", "Continue")):
+        assert f'formaction="{path}{action}" name="wait_id" value="{wait_id}">{word}<' in html
+    shown = client.post(f"{path}waits/again/", {"wait_id": wait_id})
+    assert (shown.status_code, "kwt_" in shown.text) == (200, True)
