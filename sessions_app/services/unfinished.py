@@ -103,7 +103,7 @@ def told_before(session: TaskSession, row: Prompt) -> str:
         return ""
     known, wait = of(session), wait_of(session)
     notes = [interruption_note(interruption_of(session, known))] if known and row.kind != "continue" else []
-    notes += [wait_note(words_of(wait))] if wait else []
+    notes += [wait_note(words_of(wait))] if wait and not row.message_id.startswith(going_on(wait)) else []
     return "\n\n".join(notes)
 
 
@@ -111,6 +111,11 @@ def wait_of(session: TaskSession) -> Mapping[str, Any] | None:
     """The wait that ended without an answer, of which the agent has not been told; None where there is none."""
     found = session.metadata.get(INTERRUPTED_WAIT)
     return found if isinstance(found, dict) and found else None
+
+
+def going_on(wait: Mapping[str, Any]) -> str:
+    """How the names of the prompts begin that tell the agent, in their own words, to go on without the wait."""
+    return f"wait:{wait['id']}:continue"
 
 
 def words_of(wait: Mapping[str, Any]) -> InterruptedWait:

@@ -25,7 +25,7 @@ from sessions_app.services import tokens
 from sessions_app.services.errors import Conflict, Invalid, TerminalState, TokenInvalid, TokenRevoked
 from sessions_app.services.intents import check_text, wake
 from sessions_app.services.rights import may_write_session
-from sessions_app.services.unfinished import wait_of, words_of
+from sessions_app.services.unfinished import going_on, wait_of, words_of
 
 UNDER_WAY = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
 
@@ -113,23 +113,21 @@ def wait_again(session_id: uuid.UUID, wait_id: str, by: Any, deadline: datetime 
 
 
 def continue_without(session_id: uuid.UUID, wait_id: str, by: Any) -> Prompt:
-    """Tell the agent to go on without what it waited for; the same again gives the first prompt.
+    """Tell the agent to go on without what it waited for; the same again gives that prompt, unless it was withdrawn.
 
     Raises Conflict where the wait is not the last thing that happened, and whatever refuses a start.
     """
-    name = f"{message_id(wait_id)}:continue"
+    name = going_on({"id": wait_id})
     with writing(session_id) as draft:
-        earlier = draft.session.prompts.filter(message_id=name).first()
-        if earlier is not None:
-            return earlier
+        earlier = list(draft.session.prompts.filter(message_id__startswith=name).order_by("id"))
+        if earlier and earlier[-1].state != PromptState.WITHDRAWN:
+            return earlier[-1]
         _refuse_ended(draft)
         wait = _interrupted(draft, wait_id)
         wake(draft, by)
-        draft.set(metadata={**draft.session.metadata, INTERRUPTED_WAIT: {}})
         resolve(draft, "continued", kinds=(AttentionKind.WAIT_INTERRUPTED,))
-        row = Prompt.objects.create(
-            session=draft.session, message_id=name, text=wait_prompt(words_of(wait)), kind="wait", by=by
-        )
+        name, text = f"{name}:{len(earlier)}" if earlier else name, wait_prompt(words_of(wait))
+        row = Prompt.objects.create(session=draft.session, message_id=name, text=text, kind="wait", by=by)
         draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
     return row
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from sessions_app.domain.tokens import WaitKind
 from sessions_app.models import AttentionItem, Prompt, ResumeToken, Run, Supervisor, TaskSession
-from sessions_app.services import intents, waits
+from sessions_app.services import intents, prompts, waits
 from sessions_app.services.errors import Conflict, Invalid, TerminalState
 from sessions_app.services.notification_texts import email_of, webhook_of
 from sessions_app.services.status import session_status
@@ -110,6 +110,21 @@ def test_continuing_tells_the_agent_to_go_on_without() -> None:
     assert told.startswith("This session waited until ")
     assert "Continue without it." in told
     assert told.count("Nobody answered") == 1
+
+
+def test_a_withdrawn_continue_leaves_the_choice_as_it_was() -> None:
+    session = interrupted()
+    wait_id = wait_of(session)["id"]
+    first = waits.continue_without(session.id, wait_id, make_user())
+    prompts.withdraw(session.id, first.message_id)
+    assert wait_of(session)["id"] == wait_id
+    second = waits.continue_without(session.id, wait_id, make_user())
+    assert second.message_id == f"{first.message_id}:1"
+    assert sent(session).count("Nobody answered") == 1
+    journal = Journal()
+    hear(session, [*journal.turn_begins(second.message_id), journal.completes(second.message_id)])
+    intents.prompt(session.id, "p2", "And now?", make_user())
+    assert sent(session) == "And now?", "it was told"
 
 
 def test_continuing_wakes_an_agent_that_is_gone() -> None:
