@@ -14,6 +14,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from sessions_app.models import Intent, TaskSession
+from sessions_app.supervisor import beat
 from sessions_app.supervisor.lock import SupervisorLock
 from sessions_app.supervisor.loop import Supervisor
 from sessions_app.supervisor.sweep import reporting
@@ -45,18 +46,21 @@ async def run(ask: Ask, progress: Progress) -> tuple[Sweep, dict[str, Any]]:
         try:
             others = await core.database(live_supervisors)  # before our own row is one of them
             began = ask.since or (others[0].started_at if others else began)
-            if alone and not ask.scope.dry_run:
-                await supervisor.open()
             waits = bool(ask.wait) and not ask.scope.dry_run
             swept = await _first_sweep(supervisor, deadline, alone=alone) if waits else True
+            if alone and not ask.scope.dry_run:
+                await supervisor.open()
             result = await _pass(supervisor, ask.scope, alone=alone, progress=progress)
+            if alone and not (ask.scope.sessions or ask.scope.runtime or ask.scope.dry_run):
+                await core.database(beat.swept, core.boot_id)  # another command that waits for us need not wait longer
             if waits:
                 await _wait_for_starts(supervisor, result, deadline, alone=alone)
                 await core.drain_starts()
             document = await core.database(_report, result, core.boot_id, began)
         finally:
             await supervisor.close()
-    return result, {**document, "supervised_by": [row.boot_id for row in others], "swept": swept}
+    supervised_by = [row.boot_id for row in others]
+    return result, {**document, "supervised_by": supervised_by, "swept": swept, "waited": ask.wait}
 
 
 def _report(result: Sweep, boot_id: str, began: datetime) -> dict[str, Any]:
@@ -75,9 +79,8 @@ def _report(result: Sweep, boot_id: str, began: datetime) -> dict[str, Any]:
 
 async def _first_sweep(supervisor: Supervisor, deadline: float, *, alone: bool) -> bool:
     """Wait until each live supervisor has swept once: before that it has not decided what becomes of its sessions."""
-    mine = supervisor.core.boot_id
     while True:
-        others = [row for row in await supervisor.core.database(live_supervisors) if row.boot_id != mine]
+        others = await supervisor.core.database(live_supervisors)
         if all(row.swept_at for row in others) and (alone or others):
             return True
         if time.monotonic() >= deadline:

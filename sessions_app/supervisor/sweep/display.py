@@ -106,7 +106,8 @@ def _what_waits(document: Mapping[str, Any]) -> str:
     if not count or document["supervised_by"]:
         return ""
     starts = f"{count} start waits" if count == 1 else f"{count} starts wait"
-    return f"{starts} for a supervisor: run manage.py serve or supervise, or add --wait."
+    here = "" if document["waited"] else ", or add --wait"
+    return f"{starts} for a supervisor: run manage.py serve or supervise{here}."
 
 
 def complaints(document: Mapping[str, Any], wait: float, *, everything: bool) -> list[str]:
