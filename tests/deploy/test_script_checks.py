@@ -187,7 +187,7 @@ def owners(directory: Path) -> set[int]:
 @pytest.mark.embedded
 def test_root_backs_up_and_restores_the_services_own_files(of_another_user: Deployment) -> None:
     copy = copied(of_another_user)
-    assert (copy / "kandev.sqlite3").stat().st_uid == NOBODY
+    assert ((copy / "kandev.sqlite3").stat().st_uid, owners(of_another_user.data)) == (NOBODY, {NOBODY})
     (of_another_user.data / EMBEDDED_NAME).unlink()
     restored = run(of_another_user, "restore", str(copy))
     assert restored.returncode == 0, restored.stderr
