@@ -1,16 +1,24 @@
-"""How log lines look: one JSON object each for ``KANDEV_LOG_FORMAT=json``, and never a login secret."""
+"""How log lines look: one JSON object each for ``KANDEV_LOG_FORMAT=json``, never a login secret, one for an outage."""
 
 from __future__ import annotations
 
 import json
 import logging
+import mmap
 import re
+import struct
+import time
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from django.apps import apps
+from django.db import Error
 
 from sessions_app.domain import acting
 
 _LOGIN_SECRET: Final = re.compile(r"(/login/)[^/\s'\"?]+")
+OUTAGE_OVER: Final = 60.0
+"""Seconds without a failure of the database after which the next one is said again."""
 _ORDINARY: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _NAMED: Final = re.compile(r"\b(session|task|execution|sweep) (?=%s)")
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -71,6 +79,45 @@ class WithoutLoginSecrets(logging.Filter):
         if "/login/" in str(getattr(record, "request", "")):
             record.request = _hide(str(vars(record)["request"]))
         return True
+
+
+class OncePerOutage(logging.Filter):
+    """Lets one line pass that says why the database takes nothing, without its traceback, and no more of that outage.
+
+    Whatever loops without a database would log a traceback each time. The worker's processes are forked anew for each
+    try, so the time of the last one lies in memory that a process shares with those that are forked from it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shared = mmap.mmap(-1, struct.calcsize("d"))
+        self._keep(-OUTAGE_OVER)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Drop what repeats itself."""
+        now = time.monotonic()
+        is_known = now - struct.unpack("d", self._shared[:])[0] < OUTAGE_OVER
+        if record.name == "django-q" and record.levelno == logging.CRITICAL:
+            return not is_known  # that the process which misses the database was started again
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None or not _is_outage(error):
+            return True
+        self._keep(now)
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        record.msg, record.args = f"{record.getMessage()}: {reason}", ()
+        record.exc_info = record.exc_text = None
+        return not is_known
+
+    def _keep(self, at: float) -> None:
+        self._shared[:] = struct.pack("d", at)
+
+
+def _is_outage(error: BaseException) -> bool:
+    if not isinstance(error, Error) or not apps.ready:
+        return False
+    from sessions_app.models.storage import FULL, UNAVAILABLE, trouble_of  # noqa: PLC0415 - models come after logging
+
+    return trouble_of(error) in (FULL, UNAVAILABLE)
 
 
 def _hide(text: str) -> str:

@@ -247,12 +247,13 @@ LOGGING: dict[str, Any] = {
     "filters": {
         "with_what_is_known": {"()": "kandev.log_format.WithWhatIsKnown"},
         "without_login_secrets": {"()": "kandev.log_format.WithoutLoginSecrets"},
+        "once_per_outage": {"()": "kandev.log_format.OncePerOutage"},
     },
     "handlers": {
         "stderr": {
             "class": "logging.StreamHandler",
             "formatter": _env.log_format,
-            "filters": ["with_what_is_known", "without_login_secrets"],
+            "filters": ["once_per_outage", "with_what_is_known", "without_login_secrets"],
         }
     },
     "root": {"handlers": ["stderr"], "level": "INFO"},

@@ -23,6 +23,7 @@ from sessions_app.supervisor.ingest.batches import Ingested
 from sessions_app.supervisor.ingest.gathering import gathered
 from sessions_app.supervisor.ingest.trouble import tell_trouble
 from sessions_app.supervisor.ingest.writer import Writer
+from sessions_app.supervisor.outage import is_outage
 from sessions_app.supervisor.pace import Pace
 from sessions_app.supervisor.threads import DatabaseThread
 
@@ -76,6 +77,8 @@ class Attachment:
     _not_starting: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared while somebody waits for the answer to a start, and writes what came of it."""
     _task: asyncio.Task[None] | None = None
+    _showing: asyncio.Task[None] | None = None
+    """Tries to show a trouble, or its end, that could not be shown."""
 
     def __post_init__(self) -> None:
         self._not_starting.set()
@@ -113,11 +116,14 @@ class Attachment:
         except ExecutorError as error:
             self.error = error
             log.info("session %s: its stream ended: %s", self.session_id, error.message)
-        except Exception:
-            log.exception("session %s: its stream failed", self.session_id)
+        except Exception as error:
+            if not is_outage(error):  # which is said once for all
+                log.exception("session %s: its stream failed", self.session_id)
         finally:
             self.ended = True
             self.connected.set()
+            if self._showing is not None:
+                self._showing.cancel()
             await asyncio.shield(self._tell())
             self.on_end(self)
 
@@ -178,12 +184,32 @@ class Attachment:
             self.trouble = str(notice.get("trouble") or "")
         if not (self.trouble or self.shown_trouble):
             return
-        try:
-            await self.database(tell_trouble, self.session_id, self.lease, self.trouble)
-            self.shown_trouble = self.trouble
-        except (OperationalError, InterfaceError) as error:  # on one disk both are full: the stream must not end for it
-            log.warning("session %s: its %s cannot be shown: %s", self.session_id, self.trouble or "health", error)
+        error = await self._show()
+        if error is not None and (self._showing is None or self._showing.done()):
+            health = self.trouble or "health"
+            log.warning("session %s: its %s cannot be shown, trying again: %s", self.session_id, health, error)
+            self._showing = asyncio.create_task(self._show_until_stored(), name=f"health {self.session_id}")
         self.on_change(self.session_id)
+
+    async def _show(self) -> Exception | None:
+        """Write the trouble into the row; the error where the database takes nothing now."""
+        trouble = self.trouble
+        try:
+            await self.database(tell_trouble, self.session_id, self.lease, trouble)
+        except (OperationalError, InterfaceError) as error:  # on one disk both are full: the stream must not end for it
+            return error
+        self.shown_trouble = trouble
+        return None
+
+    async def _show_until_stored(self) -> None:
+        """Try again after growing pauses: agentctl does not repeat a notice, and a calm agent is no other occasion."""
+        pace = Pace()
+        with suppress(LeaseLost):  # then the next supervisor shows what agentctl reports
+            while not self.ended:
+                await asyncio.sleep(pace.failed())
+                if await self._show() is None:
+                    self.on_change(self.session_id)
+                    return
 
     async def _write(self, lines: Sequence[Mapping[str, Any]]) -> Ingested:
         token = None

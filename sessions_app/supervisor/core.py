@@ -22,6 +22,7 @@ from sessions_app.supervisor.attachment import Attachment
 from sessions_app.supervisor.grace import Grace
 from sessions_app.supervisor.ingest.trouble import TROUBLES
 from sessions_app.supervisor.ingest.writer import Writer
+from sessions_app.supervisor.outage import Outage
 from sessions_app.supervisor.rows import facts_of, present_execution, session_of
 from sessions_app.supervisor.start.admission import Doors
 from sessions_app.supervisor.taking_over import Taken, Wanted, take_over
@@ -41,6 +42,7 @@ class Core:
         self.writer = DatabaseThread("ingest")
         self.ingest = Writer(self.writer)
         self.database = DatabaseThread("orders")
+        self.outage = Outage(self.database)
         self._taking_over: Together[Wanted, Taken | None] = Together(
             self.database, lambda wanted: take_over(self.boot_id, wanted)
         )
@@ -149,6 +151,7 @@ class Core:
 
     async def close(self) -> None:
         """Give everything back: streams, leases, connections."""
+        await self.outage.close()
         await self.give_back()
         if self._http is not None:
             await self._http.close()

@@ -23,6 +23,7 @@ from sessions_app.supervisor.deaths import DeathWatch
 from sessions_app.supervisor.export import Export
 from sessions_app.supervisor.losses import Losses
 from sessions_app.supervisor.orders import Orders
+from sessions_app.supervisor.outage import Outage, is_outage
 from sessions_app.supervisor.pace import Pace
 from sessions_app.supervisor.start import admission
 from sessions_app.supervisor.sweep import reporting, requested
@@ -138,7 +139,7 @@ class Supervisor:
         await self.core.close()
 
     def _spawn(self, job: Callable[[], Awaitable[None]]) -> None:
-        self._tasks.append(asyncio.create_task(_for_ever(job), name=job.__name__))
+        self._tasks.append(asyncio.create_task(_for_ever(job, self.core.outage), name=job.__name__))
 
     async def _renew(self) -> None:
         await asyncio.sleep(settings.KANDEV_LEASE_TTL / 3)
@@ -299,12 +300,20 @@ def _keeps_its_place(item: Decided, result: Sweep) -> bool:
     return item.decision.rule == "waits_for_turn" or bool(outcome and outcome.skipped)
 
 
-async def _for_ever(job: Callable[[], Awaitable[None]]) -> None:
-    """Repeat a job; one that fails is told of and tried again."""
+async def _for_ever(job: Callable[[], Awaitable[None]], outage: Outage) -> None:
+    """Repeat a job. Whatever misses the database waits for it with all others; any other failure is said once."""
     acting.begin(cause=job.__name__.strip("_").replace("_", " "))
+    pace, said = Pace(), ""
     while True:
         try:
             await job()
-        except Exception:
-            log.exception("%s failed; trying again", job.__name__)
-            await asyncio.sleep(1)
+            pace.succeeded()
+        except Exception as error:
+            if is_outage(error):
+                await outage.wait(error)
+                continue
+            told = f"{type(error).__name__}: {error}"
+            if pace.is_calm or told != said:
+                log.exception("%s failed; trying again", job.__name__)
+            said = told
+            await asyncio.sleep(pace.failed())

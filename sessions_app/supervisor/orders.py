@@ -18,6 +18,7 @@ from sessions_app.models import OVERTAKING, Intent, IntentKind, Prompt
 from sessions_app.services.intents import due, due_between, now_and_beyond
 from sessions_app.supervisor import commands, leases
 from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.outage import Outage, is_outage
 from sessions_app.supervisor.pace import Pace
 from sessions_app.supervisor.start import starting
 from sessions_app.supervisor.turns.prompts import send_next
@@ -88,10 +89,13 @@ def next_start(session_id: uuid.UUID) -> uuid.UUID | None:
 
 
 class Lane:
-    """Runs one step after another until there is nothing to do; ``poke`` makes it look again."""
+    """Runs one step after another until there is nothing to do; ``poke`` makes it look again.
 
-    def __init__(self, step: Callable[[], Awaitable[bool]]):
-        self._step = step
+    While the database is away it waits with everybody else for ``outage`` to be over.
+    """
+
+    def __init__(self, step: Callable[[], Awaitable[bool]], outage: Outage | None = None):
+        self._step, self._outage = step, outage
         self._poked = False
         self._pace = Pace()
         self.task: asyncio.Task[None] | None = None
@@ -115,7 +119,11 @@ class Lane:
                 while await self._step():
                     pass
                 self._pace.succeeded()
-            except Exception:  # a lane that has died would leave its session without anybody
+            except Exception as error:  # a lane that has died would leave its session without anybody
+                if self._outage is not None and is_outage(error):
+                    await self._outage.wait(error)
+                    self._poked = True
+                    continue
                 log.exception("a lane of orders failed")
                 asyncio.get_running_loop().call_later(self._pace.failed(), self.poke)
                 return
@@ -137,8 +145,8 @@ class Orders:
         """
         if session_id not in self._lanes:
             self._lanes[session_id] = (
-                Lane(lambda: self._in_order(session_id)),
-                Lane(lambda: self._overtaking(session_id)),
+                Lane(lambda: self._in_order(session_id), self.core.outage),
+                Lane(lambda: self._overtaking(session_id), self.core.outage),
             )
         in_order, overtaking = self._lanes[session_id]
         if start is not None and in_order.is_free:

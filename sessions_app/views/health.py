@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from django.contrib.auth.decorators import login_not_required
 from django.db import Error, connection
-from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 
@@ -40,8 +42,13 @@ def what_is_missing() -> list[str]:
 
 
 def _lacks_migrations() -> bool:
-    executor = MigrationExecutor(connection)
-    return bool(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    return not _migrations_of_the_code() <= MigrationRecorder(connection).applied_migrations().keys()
+
+
+@cache
+def _migrations_of_the_code() -> frozenset[tuple[str, str]]:
+    """App and name of each. A process has the code that it began with, and building their graph takes long."""
+    return frozenset(MigrationLoader(None).graph.nodes)
 
 
 def _lacking_supervision() -> Iterator[str]:

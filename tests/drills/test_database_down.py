@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -64,6 +65,14 @@ def page(web: Deployment, path: str, headers: dict[str, str]) -> tuple[int, str,
         return error.code, error.headers.get("Retry-After", ""), error.read().decode()
 
 
+def turn_away(port: int, times: int) -> None:
+    """Take the server's place, and hang up on so many who look for it."""
+    with socket.create_server(("127.0.0.1", port)) as place:
+        place.settimeout(60)
+        for _ in range(times):
+            place.accept()[0].close()
+
+
 async def close_code(web: Deployment, headers: dict[str, str]) -> int | None:
     """Why a socket is closed."""
     url = f"{web.url}/ws/sessions/00000000-0000-4000-8000-000000000000/"
@@ -96,3 +105,27 @@ async def test_while_it_is_down_everybody_is_told_to_come_back(server: postgresq
     assert web.api("GET", "tasks/")["count"] == 0
     assert [await close_code(web, headers) for headers in (token, origin)] == [4404, 4401]
     assert page(web, "", KNOWN)[0] == 200  # the form to log in
+
+
+def test_a_control_plane_without_it_logs_little_and_goes_on(server: postgresql.Server, tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    deployment.env[DATABASE_URL] = server.new_database()
+    deployment.prepare()
+    try:
+        deployment.serve()
+        session = deployment.start_session("remember walrus")
+        session.wait_for("WAITING_FOR_INPUT")
+        before = len(deployment.log())
+
+        server.stop()
+        turn_away(server.port, 40)
+        server.start()
+
+        said = deployment.log()[before:]
+        assert (said.count("Traceback"), said.count("the database cannot be used, waiting for it")) == (0, 1), said
+        assert len(said.splitlines()) < 20, said
+        eventually(deployment.is_ready, timeout=60, describe="it goes on")
+        session.prompt("what was the word?")
+        eventually(lambda: session.agent_text().count("walrus") == 2, timeout=60, describe="it answers")
+    finally:
+        deployment.close()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,8 @@ from kandev.data_directory import load_secret_key, open_data_directory
 from kandev.databases import database_settings
 from tests.services import ROOT
 from tests.supervisor.commands import environment
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 
 
 def mode_of(path: Path) -> int:
@@ -60,6 +66,59 @@ def test_a_directory_shared_by_all_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     with pytest.raises(ImproperlyConfigured, match="shared with others"):
         open_data_directory(tmp_path)
+
+
+def refused(directory: Path) -> str:
+    """The one line of a command that cannot use its data directory."""
+    argv = [sys.executable, "manage.py", "serve", "--port", "0"]
+    env = environment(directory)
+    for name in ("KANDEV_DATABASE_URL", "KANDEV_SECRET_KEY"):
+        del env[name]
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@as_root
+def test_a_data_directory_of_another_user_is_refused_in_one_line(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    line = refused(tmp_path)
+    assert line.startswith(f"kandev: KANDEV_DATA_DIR={tmp_path} belongs to nobody (uid 65534), and this runs as root")
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def run_by_nobody(data: Path) -> Iterator[None]:
+    """Its directory is theirs, and so is this process for a moment."""
+    os.chown(data, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """A directory that everybody finds."""
+    with tempfile.TemporaryDirectory(prefix="kandev-data-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@as_root
+@pytest.mark.parametrize("mode", [0o500, 0o100])
+def test_a_read_only_data_directory_is_refused(data: Path, mode: int) -> None:
+    data.chmod(mode)
+    with run_by_nobody(data), pytest.raises(ImproperlyConfigured, match=f"{data} cannot be written: it is read-only"):
+        open_data_directory(data)
+
+
+@as_root
+def test_a_secret_key_of_another_user_is_refused(data: Path) -> None:
+    (data / "secret-key").touch(mode=0o600)
+    with run_by_nobody(data), pytest.raises(ImproperlyConfigured, match="secret-key cannot be used: Permission denied"):
+        load_secret_key(open_data_directory(data))
 
 
 def test_first_starts_at_once_agree_on_one_key(tmp_path: Path) -> None:

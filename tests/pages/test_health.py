@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.db import DatabaseError
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 from django.utils import timezone
@@ -64,6 +65,18 @@ def test_ready_means_that_pages_may_be_believed(given: Callable[[], None], missi
     answer = Client().get("/readyz")
     assert answer.json() == {"status": "not ready" if missing else "ready", "missing": missing}
     assert answer.status_code == (503 if missing else 200)
+
+
+@pytest.mark.django_db
+def test_readiness_builds_no_migration_graph_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    beat(0, swept=True)()
+    assert Client().get("/readyz").status_code == 200
+
+    def build(*args: Any) -> None:
+        raise AssertionError("the graph was built again")
+
+    monkeypatch.setattr(MigrationLoader, "build_graph", build)
+    assert Client().get("/readyz").status_code == 200
 
 
 @pytest.mark.django_db

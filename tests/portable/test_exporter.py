@@ -18,6 +18,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sessions_app.domain.portable.lines import event_of
 from sessions_app.models import ResumeToken, TaskSession, writing
+from sessions_app.services.portable.record import SessionFiles, forget
 from sessions_app.services.tasks import delete_session
 from sessions_app.supervisor.export import Exporter
 from sessions_app.supervisor.threads import DatabaseThread
@@ -316,6 +317,18 @@ def test_a_log_that_is_not_the_databases_is_set_aside(folder: Path) -> None:
     assert told(folder, session) == events_of(session)
     kept = list((folder / "superseded").glob("*/*.messages.jsonl"))
     assert [path.read_bytes() for path in kept] == [other]
+    shutil.rmtree(folder)
+
+
+def test_what_was_set_aside_is_removed_with_its_session(folder: Path) -> None:
+    gone, kept = session_with_a_past(), session_with_a_past()
+    for session in (gone, kept):
+        follow()
+        SessionFiles(folder, session.id).set_aside()
+        SessionFiles(folder, session.id).set_aside()
+    forget(gone.id)
+    left = {path.name.rpartition("-")[0] for path in (folder / "superseded").iterdir()}
+    assert left == {str(kept.id)}
     shutil.rmtree(folder)
 
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from sessions_app.models import Lease, LeaseLost
+from sessions_app.supervisor import attachment as attachments
+from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.ingest.trouble import tell_trouble
+from tests.supervisor.agentctls import talking
+from tests.supervisor.places import with_core
 from tests.supervisor.rows import MINE, fresh, last_payload, names, running_session
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.django_db
 
@@ -37,6 +43,32 @@ def test_the_end_of_a_trouble_takes_no_other_error_away(fields: dict[str, Any]) 
     tell_trouble(session.id, MINE, "")
     assert fresh(session).error_code == fields["error_code"]
     assert names(session) == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("trouble", ["disk_full", ""])
+def test_a_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = {"error_code": "" if trouble else "disk_full"}
+    session = running_session(execution={"owner": "", "lease_expires_at": None}, **shown)
+    tries = []
+
+    def store(*args: Any) -> None:
+        tries.append(args)
+        if len(tries) < 3:
+            raise OperationalError("database or disk is full")
+        tell_trouble(*args)
+
+    async def hear(core: Core) -> None:
+        attachment = await core.attach(session.id)
+        assert attachment is not None
+        attachment.shown_trouble = shown["error_code"]
+        monkeypatch.setattr(attachments, "tell_trouble", store)
+        await attachment.heed([{"trouble": trouble}])
+        await eventually_async(lambda: attachment.shown_trouble == trouble, describe="it is stored")
+
+    with talking(session):
+        with_core(hear)
+    assert (len(tries), fresh(session).error_code) == (3, trouble)
 
 
 def test_who_does_not_hold_the_lease_says_nothing() -> None:

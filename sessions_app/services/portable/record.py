@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,6 +84,7 @@ class SessionFiles:
 
     def __init__(self, folder: Path, session_id: uuid.UUID):
         self.folder, self.session_id = folder, session_id
+        self._superseded = folder / SUPERSEDED
         self.log = folder / f"{session_id}{LOG}"
         self.snapshot = folder / f"{session_id}{SNAPSHOT}"
         self.tokens = folder / f"{session_id}{TOKENS}"
@@ -121,7 +123,7 @@ class SessionFiles:
 
     def set_aside(self) -> None:
         """Put the record of another log where nobody writes; it is kept for people."""
-        place = self.folder / SUPERSEDED / f"{self.session_id}-{uuid.uuid4().hex[:8]}"
+        place = self._superseded / f"{self.session_id}-{uuid.uuid4().hex[:8]}"
         place.mkdir(mode=0o700, parents=True)
         for path in (self.log, self.snapshot, self.tokens):
             if path.exists():
@@ -129,9 +131,11 @@ class SessionFiles:
         _sync_directory(self.folder)
 
     def remove(self) -> None:
-        """Forget the session."""
+        """Forget the session, with the records of it that were set aside. Raises OSError."""
         for path in (self.log, self.snapshot, self.tokens):
             path.unlink(missing_ok=True)
+        for place in self._superseded.glob(f"{self.session_id}-*"):
+            shutil.rmtree(place)
 
 
 def forget(session_id: uuid.UUID) -> None:

@@ -26,6 +26,7 @@ from sessions_app.domain.admission import Applicant
 from sessions_app.domain.recovery import Decision, SweepFacts, decide, postpone, starts
 from sessions_app.domain.resumability import SEEN_RECENTLY
 from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.outage import is_outage
 from sessions_app.supervisor.start import admission
 from sessions_app.supervisor.sweep import looking
 from sessions_app.supervisor.sweep.acting import Outcome, Tell, act, write_together
@@ -265,7 +266,8 @@ async def _act_safely(core: Core, tell: Tell, item: Decided) -> Outcome:
         with known_as(session_id=facts.session_id, task_id=facts.task_id, cause=_cause(item.decision)):
             outcome = await act(core, tell, item.row, item.seen, item.decision)
     except Exception as error:  # one bad row never stops a sweep
-        log.exception("session %s: the sweep could not act", item.facts.session_id)
+        if not is_outage(error):  # which is said once for all
+            log.exception("session %s: the sweep could not act", item.facts.session_id)
         outcome = Outcome(error=f"{type(error).__name__}: {error}")
     outcome.duration_ms = round((time.monotonic() - began) * 1000)
     return outcome

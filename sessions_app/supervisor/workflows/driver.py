@@ -66,7 +66,7 @@ class Driver:
         self._lanes = {key: lane for key, lane in self._lanes.items() if key in self._leases or _is_busy(lane)}
         for run_id in self._leases:
             if run_id not in self._lanes:
-                self._lanes[run_id] = Lane(partial(self._go_on, run_id))
+                self._lanes[run_id] = Lane(partial(self._go_on, run_id), self._core.outage)
             self._lanes[run_id].poke()
 
     async def renew(self) -> None:

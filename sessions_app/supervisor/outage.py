@@ -1,0 +1,82 @@
+"""A database that is away: it is said once, and everything that misses it waits together for its return."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from django.conf import settings
+from django.db import Error, connection
+
+from sessions_app.models.storage import trouble_of
+from sessions_app.supervisor.pace import Pace
+from sessions_app.supervisor.threads import DatabaseThread
+
+log = logging.getLogger(__name__)
+STEADY: Final = 5.0
+"""Seconds without another failure after which an outage is over: a full disk answers questions and takes nothing."""
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether ``error`` comes of a database that is away, busy or full, and of no mistake of ours."""
+    return trouble_of(error) is not None
+
+
+class Outage:
+    """The one wait of a supervisor for its database: one connection is tried at a time, after growing pauses."""
+
+    def __init__(self, database: DatabaseThread):
+        self._database = database
+        self._pace = Pace()
+        self._began = 0.0
+        """When it began, by the monotonic clock; 0: there is none."""
+        self._asking: asyncio.Task[None] | None = None
+        self._over: asyncio.TimerHandle | None = None
+
+    async def wait(self, error: BaseException) -> None:
+        """Return when it makes sense to try again; ``error`` is what told of the outage."""
+        self._not_over()
+        if not self._began:
+            self._began = time.monotonic()
+            told = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            log.error("the database cannot be used, waiting for it: %s", told)
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(), name="outage")
+        # Shielded: one waiter that is cancelled takes the answer from no other.
+        await asyncio.shield(self._asking)
+
+    async def close(self) -> None:
+        """End the wait."""
+        self._not_over()
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+
+    async def _ask(self) -> None:
+        while True:
+            # Well within a lease: whoever comes back late would find its leases taken.
+            await asyncio.sleep(min(self._pace.failed(), settings.KANDEV_LEASE_TTL / 3))
+            try:
+                await self._database(_answers)
+            except Error:
+                continue
+            seconds = time.monotonic() - self._began
+            self._over = asyncio.get_running_loop().call_later(STEADY, self._end, seconds)
+            return
+
+    def _end(self, seconds: float) -> None:
+        log.warning("the database can be used again, after %.1f s", seconds)
+        self._began = 0.0
+        self._pace.succeeded()
+
+    def _not_over(self) -> None:
+        if self._over is not None:
+            self._over.cancel()
+            self._over = None
+
+
+def _answers() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")

@@ -1,0 +1,67 @@
+"""A database that is away is one line of a log, in whichever process it is missed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import warnings
+
+import pytest
+from django.db import OperationalError
+
+from kandev.log_format import OUTAGE_OVER, OncePerOutage
+
+
+def record_of(error: Exception, name: str = "x", level: int = logging.ERROR) -> logging.LogRecord:
+    """What a logger makes of an error that was caught."""
+    try:
+        raise error
+    except Exception:  # noqa: BLE001 - any, to be logged
+        return logging.getLogger(name).makeRecord(name, level, "f", 1, "it failed", (), sys.exc_info())
+
+
+def away() -> logging.LogRecord:
+    return record_of(OperationalError("database or disk is full\nand more"))
+
+
+def reincarnated() -> logging.LogRecord:
+    return logging.makeLogRecord({"name": "django-q", "levelno": logging.CRITICAL, "msg": "reincarnated pusher"})
+
+
+def test_an_outage_is_one_line_without_a_traceback() -> None:
+    once, first = OncePerOutage(), away()
+    assert once.filter(first)
+    assert (first.getMessage(), first.exc_info) == ("it failed: database or disk is full", None)
+    assert not once.filter(away())
+    assert not once.filter(reincarnated())
+
+
+def test_the_next_outage_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = OncePerOutage()
+    assert once.filter(away())
+    later = time.monotonic() + OUTAGE_OVER + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert once.filter(reincarnated())
+    assert once.filter(away())
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), OperationalError("no such table: tasks")])
+def test_mistakes_keep_their_traceback_however_often(error: Exception) -> None:
+    once = OncePerOutage()
+    for _ in range(2):
+        told = record_of(error)
+        assert once.filter(told)
+        assert told.exc_info
+
+
+def test_forked_processes_know_of_it() -> None:
+    once = OncePerOutage()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child does one thing, and ends
+        child = os.fork()
+    if not child:
+        os._exit(0 if once.filter(away()) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not once.filter(away())

@@ -1,0 +1,156 @@
+"""While the database is away the loops wait together, and it is said once; what else fails is said once, too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import OperationalError
+
+from sessions_app.supervisor import loop, outage
+from sessions_app.supervisor.orders import Lane
+from sessions_app.supervisor.outage import Outage
+from sessions_app.supervisor.threads import DatabaseThread
+from tests.waiting import eventually_async
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Away:
+    """A database that can be away; counts who asked it."""
+
+    def __init__(self) -> None:
+        self.is_away = True
+        self.asked = 0
+
+    def ask(self) -> None:
+        """One connection."""
+        self.asked += 1
+        if self.is_away:
+            raise OperationalError("database is locked")
+
+
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> Away:
+    made = Away()
+    monkeypatch.setattr(outage, "_answers", made.ask)
+    monkeypatch.setattr(outage, "STEADY", 0.05)
+    return made
+
+
+@contextmanager
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """What is logged as a warning or worse; nothing of it has a traceback."""
+    lines: list[str] = []
+    yield lines
+    told = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert all(one.exc_info is None for one in told)
+    lines += [one.getMessage() for one in told]
+
+
+def with_outage(work: Callable[[Outage], Awaitable[None]]) -> None:
+    async def run() -> None:
+        thread = DatabaseThread("orders")
+        made = Outage(thread)
+        try:
+            await work(made)
+        finally:
+            await made.close()
+            thread.close()
+
+    asyncio.run(run())
+
+
+def test_loops_wait_together_and_it_is_said_once(database: Away, caplog: pytest.LogCaptureFixture) -> None:
+    tries, back = [0] * 8, [0] * 8
+
+    def job(number: int) -> Callable[[], Awaitable[None]]:
+        async def look() -> None:
+            tries[number] += 1
+            if database.is_away:
+                raise OperationalError("database is locked")
+            back[number] += 1
+            await asyncio.Event().wait()
+
+        return look
+
+    async def work(made: Outage) -> None:
+        tasks = [asyncio.create_task(loop._for_ever(job(number), made)) for number in range(8)]
+        await eventually_async(lambda: database.asked >= 3, describe="it was asked for some times")
+        assert tries == [1] * 8, "nobody tries while it is away"
+        database.is_away = False
+        await eventually_async(lambda: back == [1] * 8, describe="all go on")
+        await eventually_async(lambda: "can be used again" in caplog.text, describe="its return is said")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    with said(caplog) as lines:
+        with_outage(work)
+    first, last = lines
+    assert first == "the database cannot be used, waiting for it: database is locked"
+    assert last.startswith("the database can be used again, after ")
+
+
+def test_orders_wait_with_the_loops(database: Away, caplog: pytest.LogCaptureFixture) -> None:
+    steps = []
+
+    async def step() -> bool:
+        steps.append(database.is_away)
+        if database.is_away:
+            raise OperationalError("database is locked")
+        return False
+
+    async def work(made: Outage) -> None:
+        lanes = [Lane(step, made) for _ in range(5)]
+        for lane in lanes:
+            lane.poke()
+        await eventually_async(lambda: database.asked >= 2, describe="it was asked for twice")
+        database.is_away = False
+        await asyncio.gather(*(lane.task for lane in lanes if lane.task))
+
+    with said(caplog) as lines:
+        with_outage(work)
+    assert (steps.count(True), steps.count(False)) == (5, 5)
+    assert lines[:1] == ["the database cannot be used, waiting for it: database is locked"]
+    assert len(lines) <= 2
+
+
+def test_a_database_that_answers_and_takes_nothing_is_one_outage(
+    database: Away, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.is_away = False
+
+    async def work(made: Outage) -> None:
+        for _ in range(3):
+            await made.wait(OperationalError("database or disk is full"))
+
+    with said(caplog) as lines:
+        with_outage(work)
+    assert lines == ["the database cannot be used, waiting for it: database or disk is full"]
+
+
+def test_another_failure_of_a_loop_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    tries: list[None] = []
+
+    async def job() -> None:
+        tries.append(None)
+        if len(tries) == 4:
+            raise KeyError("another mistake")
+        raise ValueError("a mistake")
+
+    async def work(made: Outage) -> None:
+        task = asyncio.create_task(loop._for_ever(job, made))
+        await eventually_async(lambda: len(tries) == 4, describe="it was tried four times")
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    with_outage(work)
+    told = [one.exc_info[0] for one in caplog.records if one.exc_info]
+    assert told[:1] == [ValueError]
+    assert told.count(ValueError) == 1
