@@ -11,6 +11,7 @@ A prompt is read line by line:
 ``ask``, ``ask after N``   asks for permission, after N seconds of work
 ``write FILE TEXT``     writes a file in the working directory
 ``fail``                ends the turn with an error
+a JSON schema           answers with nothing but JSON that keeps to it, as nodes of workflows ask for
 
 Anything else is answered in a friendly way. Conversations live as JSONL files in
 ``$KANDEV_DEMO_AGENT_HOME`` or ``~/.kandev-demo-agent``; all that is said is first appended to
@@ -34,6 +35,9 @@ NAME: Final = "kandev-demo-agent"
 VERSION: Final = "1.0"
 TICK: Final = 0.1
 """Seconds between two ticks of ``work``."""
+MAX_DEPTH: Final = 20
+"""Levels of a schema that are followed."""
+_EXAMPLES: Final = {"boolean": True, "integer": 1, "number": 1, "string": "demo", "array": [], "object": {}}
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _NUMBER: Final = re.compile(r"\byour number is (\d{1,9})\b|\badd (\d{1,9})\b", re.IGNORECASE)
 _WORD: Final = re.compile(r"\bremember\s+(?:the word\s+)?([^\s.,;:!?\"']+)", re.IGNORECASE)
@@ -320,6 +324,10 @@ class DemoAgent:
 
     def answer(self, turn: Turn, text: str) -> None:
         """Do what the prompt says, line by line."""
+        for line in text.splitlines():
+            if schema := _schema(line):
+                turn.say(f"{json.dumps(example(schema))}\n")
+                return
         others = [line for line in text.splitlines() if line.strip() and not self._follow(turn, line.strip())]
         if others:
             turn.say(f"Hello from the demo agent. You said: {' '.join(others)}\n")
@@ -351,6 +359,30 @@ class DemoAgent:
         else:
             return False
         return True
+
+
+def _schema(line: str) -> dict[str, Any] | None:
+    """The schema of an object that a line is, or None."""
+    if not line.lstrip().startswith("{"):
+        return None
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_schema = isinstance(found, dict) and isinstance(found.get("properties"), dict)
+    return found if is_schema else None
+
+
+def example(schema: object, depth: int = 0) -> Any:
+    """A value that keeps to a plain JSON schema: yes, 1, "demo", the first of several choices."""
+    if not isinstance(schema, dict) or depth > MAX_DEPTH:
+        return None
+    if choices := schema.get("enum"):
+        return choices[0] if isinstance(choices, list) else None
+    properties = schema.get("properties")
+    if isinstance(properties, dict):
+        return {name: example(one, depth + 1) for name, one in properties.items()}
+    return _EXAMPLES.get(str(schema.get("type")))
 
 
 def default_home() -> Path:

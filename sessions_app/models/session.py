@@ -35,6 +35,8 @@ class TaskSession(TeamModel):
         max_length=20, choices=[(s.value, s.value) for s in SessionState], default=SessionState.CREATED
     )
     agent_profile = models.ForeignKey("executors_app.AgentProfile", models.PROTECT, related_name="+")
+    model = models.CharField(max_length=200, blank=True, default="", editable=False)
+    """The model that its agent is asked for, as a node of a workflow names it; empty: that of its profile."""
     executor = models.ForeignKey("executors_app.Executor", models.PROTECT, related_name="+")
     agent_execution_id = models.UUIDField(null=True, blank=True)
     metadata = ObjectField(default=dict, blank=True)

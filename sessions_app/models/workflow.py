@@ -116,6 +116,8 @@ class WorkflowRun(TeamModel):
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
+    note = ""
+    """What whoever starts it is told beforehand; no column, so empty once it is read again."""
 
     class Meta(TeamModel.Meta):
         abstract = False

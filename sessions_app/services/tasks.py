@@ -110,16 +110,17 @@ def create_session(
     policy: str = "",
     desired_state: str = DesiredState.RUNNING,
     has_agent: bool = True,
+    model: str = "",
     shares_worktree_of: TaskSession | None = None,
     worktree_of: TaskSession | None = None,
     mark: Mapping[str, str] | None = None,
 ) -> TaskSession:
     """A new session on a task with its first prompt in the ledger, to be launched in the background.
 
-    Without an agent it is a workspace alone; the profile then says nothing. In the worktree of another session it
-    works beside that one (``shares_worktree_of``), or in its place (``worktree_of``): then whoever worked there is
-    stopped. Raises TerminalState, Invalid, NoAgent, WorktreeNotShared, and with ``worktree_of`` Conflict while an
-    agent works there, WorktreeMissing.
+    Without an agent it is a workspace alone; the profile then says nothing. ``model``: in place of the profile's
+    own. In the worktree of another session it works beside that one (``shares_worktree_of``), or in its place
+    (``worktree_of``): then whoever worked there is stopped. Raises TerminalState, Invalid, NoAgent,
+    WorktreeNotShared, and with ``worktree_of`` Conflict while an agent works there, WorktreeMissing.
     """
     if prompt and not has_agent:
         raise NoAgent
@@ -142,6 +143,7 @@ def create_session(
             stopped_by_user=desired_state == DesiredState.STOPPED,
             policy=policy,
             has_agent=has_agent,
+            model=model,
             shares_worktree_of=taken_over or owner_of(shares_worktree_of, task, executor),
             **(mark or {}),
         )

@@ -146,7 +146,7 @@ def _agents(row: Workflow, graph: Graph, seal: _Seal) -> Parts:
     found: Parts = {}
     for runner, model in wanted:
         try:
-            told = _profile(choose(profiles, row.agent_profile, runner, model), seal)
+            told = _profile(choose(profiles, row.agent_profile, runner, model).profile, seal)
         except NoSuchAgent:
             told = "none fits"
         found[f"{AGENT}{json.dumps([runner, model])}"] = told

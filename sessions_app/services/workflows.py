@@ -17,13 +17,15 @@ from executors_app.plugins import UnknownPlugin, runtime
 from executors_app.runtimes import SharesWorktrees
 from sessions_app.models import Repository, Workflow, WorkflowRun, resolve_for_workflow, wakeups
 from sessions_app.services import workflow_retries, workflow_schedules
-from sessions_app.services.catalogue import profiles_for
+from sessions_app.services.catalogue import profiles_of
 from sessions_app.services.errors import Conflict, Invalid, ReadOnly, TerminalState, WorktreeNotShared
 from sessions_app.services.once import Mark, make_once
 from sessions_app.services.rights import require_write
 from sessions_app.services.tasks import create_task
+from sessions_app.services.workflow_inputs import given_inputs
 from sessions_app.services.workflow_rights import place_of, refusal
 from sessions_app.services.workflow_rows import kinds_of, run_document, workflow_of
+from sessions_app.services.workflow_runners import agents_of, stand_in_note
 from sessions_app.services.workflow_texts import load_text
 from sessions_app.workflows.graph import Workflow as Graph
 from sessions_app.workflows.limits import MAX_BYTES
@@ -36,6 +38,8 @@ WORKING: Final = frozenset({"shell", "agent"})
 KEPT_FIELDS: Final = ("name", "description", "repository", "agent_profile", "executor")
 FILES_LIMIT: Final = 4 << 20
 """Characters of all files of a workflow together."""
+NAMED: Final = 5
+"""Nodes that an error names."""
 INPUTS_LIMIT: Final = 1 << 20
 """Characters of a run's inputs as JSON."""
 
@@ -159,7 +163,7 @@ def start_run(
         name=name or graph.name,
         text=text,
         files=dict(files or {}),
-        inputs=_given(trigger, inputs or {}),
+        inputs=_given(trigger, given_inputs(graph, inputs or {})),
         trigger=trigger,
         started_by=user,
         revision=workflow.revision if workflow else 0,
@@ -234,6 +238,17 @@ def _check_run(user: Any, run: WorkflowRun, graph: Graph, repository: Repository
         )
     if trouble := refusal(user, run.team, run.executor, graph):
         raise ReadOnly(trouble)
+    _check_agents(run, graph)
+
+
+def _check_agents(run: WorkflowRun, graph: Graph) -> None:
+    """Somebody can work for each agent node: else the turns of those before it would be paid for in vain."""
+    profiles = profiles_of(run.team_id).order_by("name", "id") if "agent" in kinds_of(graph) else ()
+    found = agents_of(graph, list(profiles), run.agent_profile)
+    if found.missing:
+        shown = " ".join(found.missing[:NAMED])
+        raise Invalid(f"The workflow cannot be run here. {shown}", field="agent_profile", problems=list(found.missing))
+    run.note = stand_in_note(found.stand_ins)
 
 
 def _shares_worktrees(executor: Executor) -> bool:
@@ -275,11 +290,7 @@ def retry_run(user: Any, run: WorkflowRun, path: str = "") -> WorkflowRun:
             raise TerminalState("The task of this run is over. Start a new run.")
         if trouble := refusal(user, row.team, row.executor, workflow_of(row)):
             raise ReadOnly(trouble)
+        _check_agents(row, workflow_of(row))
         workflow_retries.begin_again(user, row, path)
         wakeups.ring_on_commit()
     return row
-
-
-def usable_profiles(run: WorkflowRun) -> list[AgentProfile]:
-    """The agent profiles that nodes of a run may use."""
-    return list(profiles_for(run.task).order_by("name", "id"))

@@ -96,3 +96,5 @@ class Workflow:
     description: str
     root: Scope
     max_concurrent: int
+    inputs: tuple[Port, ...] = ()
+    """What a run of it is started with by name: the inputs of its interface, and what its triggers declare."""

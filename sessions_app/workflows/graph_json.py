@@ -20,6 +20,7 @@ def to_document(workflow: Workflow) -> dict[str, Any]:
         "name": workflow.name,
         "description": workflow.description,
         "max_concurrent": workflow.max_concurrent,
+        "inputs": [_part_document(port) for port in workflow.inputs],
         "scopes": scopes,
     }
 
@@ -34,6 +35,7 @@ def from_document(document: dict[str, Any]) -> Workflow:
         description=document["description"],
         root=scopes[-1],
         max_concurrent=document["max_concurrent"],
+        inputs=tuple(Port.model_validate(port) for port in document["inputs"]),
     )
 
 

@@ -17,6 +17,7 @@ from sessions_app.workflows.graph import Scope, Workflow
 from sessions_app.workflows.library import Directory, Library, Nothing, NotInLibrary, root_of
 from sessions_app.workflows.limits import MAX_CONCURRENT, MAX_DEPTH, MAX_EDGES, MAX_NODES, MAX_WIRES
 from sessions_app.workflows.nodes.component import ComponentSettings
+from sessions_app.workflows.nodes.trigger import OF_ITSELF
 from sessions_app.workflows.problems import InvalidWorkflow, Problem, Severity
 from sessions_app.workflows.reading import Place, Source, read, refused
 from sessions_app.workflows.schema import Body, ComponentBody, Interface, Port, WorkflowFile
@@ -92,6 +93,7 @@ class _Loader:
             description=written.metadata.description or "",
             root=root,
             max_concurrent=written.max_concurrent or MAX_CONCURRENT,
+            inputs=_declared(written.interface, root),
         )
         return Loaded(workflow, _in_order(findings.problems))
 
@@ -248,6 +250,18 @@ def _interface(interface: Interface | None, root: Scope) -> tuple[tuple[Port, ..
             f"{prefix}{one.name}": one.model_copy(update={"name": f"{prefix}{one.name}"}) for one in node.outputs
         }
     return tuple(inputs.values()), tuple(outputs.values())
+
+
+def _declared(interface: Interface | None, root: Scope) -> tuple[Port, ...]:
+    """What a run is started with by name; of two with one name the first."""
+    settings = [node.settings for node in root.nodes.values() if node.type == "trigger"]
+    ports = [*(interface.inputs if interface else ())]
+    ports += [port for one in settings for port in (*(one.inputs or ()), *(one.outputs or ()))]
+    found: dict[str, Port] = {}
+    for port in ports:
+        if port.name not in OF_ITSELF:
+            found.setdefault(port.name, port)
+    return tuple(found.values())
 
 
 def _in_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:

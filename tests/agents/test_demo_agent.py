@@ -196,6 +196,17 @@ def test_its_own_log_is_what_it_has_said(connect: Callable[[], Client]) -> None:
     assert client.words.startswith("tick 1\ntick 2\ntick 3\nThe tool is done.\n")
 
 
+def test_a_schema_is_answered_with_json_that_keeps_to_it(connect: Callable[[], Client]) -> None:
+    kinds = {"ok": "boolean", "n": "integer", "why": "string", "all": "array"}
+    properties: dict[str, Any] = {name: {"type": kind} for name, kind in kinds.items()}
+    properties |= {"level": {"enum": ["low", "high"]}, "inner": {"type": "object", "properties": {"x": {}}}}
+    client = connect()
+    client.new()
+    client.prompt(f"Answer with JSON:\n{json.dumps({'type': 'object', 'properties': properties})}")
+    answer = {"ok": True, "n": 1, "why": "demo", "all": [], "level": "low", "inner": {"x": None}}
+    assert json.loads(client.words) == answer
+
+
 def test_it_works_as_fast_as_it_is_told_to(connect: Callable[[], Client]) -> None:
     client = connect()
     client.new()

@@ -137,6 +137,33 @@ def test_a_run_is_started_once_however_often_the_form_is_sent(ada: Client, world
     assert (run.inputs["text"], run.trigger, run.started_by) == ("the fence", "manual", world.ada)
 
 
+DECLARED = """\
+version: 3
+metadata: { name: Declared }
+nodes:
+  - id: start
+    type: trigger
+    data:
+      outputs:
+        - { name: count, type: number, label: How many, description: "At most <9>", required: true, default: 3 }
+        - { name: deep, type: boolean }
+edges: []
+"""
+
+
+def test_declared_inputs_are_fields_of_the_form(ada: Client, world: World) -> None:
+    workflow = make_workflow(world, text=DECLARED)
+    page = ada.get(f"/workflows/{workflow.id}/").content.decode()
+    wanted = ("How many", "At most &lt;9&gt;", "3</textarea>", "run-input-1")
+    assert [words for words in wanted if words not in page] == []
+    way = f"/workflows/{workflow.id}/run/"
+    assert "“x” is not a number" in said(ada.post(way, {"input-0": "x"}, follow=True))
+    assert "How many: This field is required." in said(ada.post(way, {}, follow=True))
+    ada.post(way, {"input-0": "7", "input-1": "on"})
+    given = WorkflowRun.objects.get().inputs
+    assert (given["count"], given["deep"], given["text"]) == (7, True, "")
+
+
 def test_what_cannot_be_started_is_said_in_a_notice(ada: Client, world: World) -> None:
     workflow = make_workflow(world, repository=None)
     answer = ada.post(f"/workflows/{workflow.id}/run/", {"text": ""}, follow=True)

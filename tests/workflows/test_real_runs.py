@@ -93,16 +93,15 @@ def loop_of(run: Run) -> dict[str, Any]:
 )
 def test_the_seed_runs_as_it_is_written(desk: Desk, approved: str, iterations: int, reason: str) -> None:
     """Its *continue* is wired to “approved”, so it goes on as long as the reviewer approves."""
-    text = example("test-resumable-agent")
-    for model in ("sonnet", "haiku"):
-        text = text.replace(f"model: {model}", f"model: {model}-{approved}")
-        rules = [("Review", VERDICT % (approved, "no"))]
-        desk.scripted(f"{model} {approved}", ["work"], rules, model=f"{model}-{approved}")
-    run = desk.start(text, name=f"the seed, approved {approved}")
+    rules = [("Review", VERDICT % (approved, "no"))]
+    profile = desk.scripted(f"the seed {approved}", ["work"], rules, model="another")
+    run = desk.start(example("test-resumable-agent"), name=f"the seed, approved {approved}", profile=profile)
     ended = run.end(300)
     assert ended["state"] == "succeeded", ended
     assert loop_of(run) == {"iterations": iterations, "terminationReason": reason}
     assert len(run.sessions()) == 1 + iterations
+    models = (desk.home / f"the-seed-{approved}" / "models").read_text().split()
+    assert models == ["sonnet", *["haiku"] * iterations]
 
 
 def test_a_review_goes_on_until_it_is_approved_and_the_coder_hears_the_feedback(desk: Desk) -> None:

@@ -23,6 +23,7 @@ from tests.services import ROOT
 from tests.supervisor.commands import environment
 from tests.waiting import eventually
 
+EXAMPLES = ROOT / "docs/examples/workflows"
 TOLD = """\
 {version: 3, metadata: {name: Told},
  nodes: [{id: start, type: trigger},
@@ -34,6 +35,12 @@ PART = """\
  nodes: [{id: in, type: interface-input, data: {outputs: [{name: text}]}},
          {id: out, type: interface-output, data: {inputs: [{name: said}]}}],
  edges: [{source: in, target: out, sourceHandle: "output:text", targetHandle: "input:said"}]}
+"""
+NAMED = """\
+{version: 3, metadata: {name: Named},
+ nodes: [{id: start, type: trigger, data: {outputs: [{name: count, type: number, required: true}]}},
+         {id: told, type: wire}],
+ edges: [{source: start, target: told, sourceHandle: "output:count", targetHandle: "input:value"}]}
 """
 FAILS = """\
 {version: 3, metadata: {name: Fails}, edges: [],
@@ -54,7 +61,13 @@ def command(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.embedded
 def test_a_file_is_run_without_a_server_and_told_as_one_document(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    for name, text in (("told.yaml", TOLD), ("part.yaml", PART), ("fails.yaml", FAILS), ("bad.yaml", "nodes: [")):
+    for name, text in (
+        ("told.yaml", TOLD),
+        ("part.yaml", PART),
+        ("fails.yaml", FAILS),
+        ("bad.yaml", "nodes: ["),
+        ("named.yaml", NAMED),
+    ):
         (tmp_path / name).write_text(text)
     without = command(data, "run_workflow", str(tmp_path / "told.yaml"))
     assert (without.returncode, "there is no database yet" in without.stderr) == (2, True)
@@ -69,12 +82,44 @@ def test_a_file_is_run_without_a_server_and_told_as_one_document(tmp_path: Path)
     assert {"start", "part"} <= {node["path"] for node in document["nodes"]}
     assert "Hello" in document["outputs"].values()
 
+    named = command(data, "run_workflow", str(tmp_path / "named.yaml"), "--set", "count=3", "--json")
+    assert named.returncode == 0, named.stderr
+    assert json.loads(named.stdout)["outputs"] == {"value": 3}
+    for words, told in (
+        (["--set", "cuont=3"], "declares no input “cuont”; it has “count”"),
+        (["--set", "count"], "--set wants NAME=VALUE, not “count”"),
+        (["--set", "count=many"], "The input “count”: “many” is not a number."),
+        ([], "The input “count” is missing."),
+    ):
+        refused = command(data, "run_workflow", str(tmp_path / "named.yaml"), *words)
+        assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
+
     failed = command(data, "run_workflow", str(tmp_path / "fails.yaml"))
     assert (failed.returncode, "Fails: failed" in failed.stdout) == (1, True)
     assert "wrong: failed" in failed.stderr
 
     bad = command(data, "run_workflow", str(tmp_path / "bad.yaml"))
     assert (bad.returncode, "bad.yaml:" in bad.stderr, bad.stdout) == (2, True, "")
+
+
+@pytest.mark.embedded
+def test_shipped_examples_run_as_they_are_on_a_fresh_installation(tmp_path: Path) -> None:
+    """The demo agent stands in. It answers by the reviewer’s schema, with yes, which the seed’s loop goes on for."""
+    data = tmp_path / "data"
+    assert command(data, "migrate", "-v0").returncode == 0
+    assert command(data, "create_demo").returncode == 0
+    done = command(data, "run_workflow", str(EXAMPLES / "test-resumable-agent.yaml"), "--json")
+    assert done.returncode == 0, done.stderr
+    assert "“claude-code”, so the demo agent stands in" in done.stderr
+    nodes = {one["path"]: one for one in json.loads(done.stdout)["nodes"]}
+    assert nodes["loop"]["outputs"] == {"iterations": 5, "terminationReason": "max_iterations"}
+    assert len({one["session_id"] for one in nodes.values() if one["kind"] == "agent"}) == 6
+
+    done = command(data, "run_workflow", str(EXAMPLES / "review-until-approved.yaml"), "--json")
+    assert done.returncode == 0, done.stderr
+    told = {one["path"]: one for one in json.loads(done.stdout)["nodes"]}
+    assert told["review"]["outputs"]["iterations"] == 1
+    assert "haiku" in told["review"]["outputs"]["result"]
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
-"""Which agent profile a node means."""
+"""Which agent profile a node means, and which model its session is asked for."""
 
 from __future__ import annotations
 
 import pytest
 
 from executors_app.models import AgentProfile
-from sessions_app.services.workflow_runners import NoSuchAgent, choose
+from sessions_app.services.workflow_runners import Choice, NoSuchAgent, agents_of, choose
+from sessions_app.workflows.loading import load
+from tests.workflows.writing import body, node, workflow
 
 CLAUDE = AgentProfile(name="Claude", agent_type="claude_code")
 CLI = AgentProfile(name="Claude in a terminal", agent_type="claude_cli")
@@ -34,7 +36,12 @@ ALL = [CLI, CLAUDE, LARGE, CODEX, CHAT, DEMO]
 def test_a_runner_is_a_profile_of_its_kind(
     own: AgentProfile | None, runner: str, model: str, found: AgentProfile
 ) -> None:
-    assert choose(ALL, own, runner, model) is found
+    assert choose(ALL, own, runner, model) == Choice(found)
+
+
+def test_a_model_that_no_profile_has_is_asked_of_the_agent() -> None:
+    assert choose(ALL, None, "claude-code", "huge") == Choice(CLAUDE, "huge")
+    assert choose(ALL, CODEX, "", "huge") == Choice(CODEX, "huge")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +49,9 @@ def test_a_runner_is_a_profile_of_its_kind(
     [
         (None, "gemini-cli", "", ["gemini-cli", "“Codex” (codex)"]),
         (None, "", "", ["names no runner", "“Demo” (demo)"]),
-        (None, "claude-code", "huge", ["model “huge”", "“Large” (large)", "“Claude” (its own choice)"]),
+        (DEMO, "demo", "huge", ["“Demo”", "model “huge”"]),
+        (DEMO, "gemini-cil", "", ["“gemini-cil”"]),
+        (CODEX, "gemini-cli", "", ["gemini-cli"]),
     ],
 )
 def test_what_there_is_is_said_where_nothing_fits(
@@ -54,11 +63,32 @@ def test_what_there_is_is_said_where_nothing_fits(
 
 
 def test_the_only_agent_there_is_needs_no_name() -> None:
-    assert choose([DEMO], None, "", "") is DEMO
+    assert choose([DEMO], None, "", "").profile is DEMO
+
+
+def test_demo_agent_stands_in_where_it_is_the_only_agent() -> None:
+    assert choose([DEMO], None, "claude-code", "sonnet") == Choice(DEMO, stands_in=True)
+    assert choose(ALL, DEMO, "gemini-cli", "") == Choice(DEMO, stands_in=True)
+    assert choose(ALL, DEMO, "claude-code", "") == Choice(CLAUDE)
+    with pytest.raises(NoSuchAgent):
+        choose([DEMO], None, "claude-cod", "")
+
+
+def test_every_node_without_an_agent_is_named_at_once() -> None:
+    inner = node("third", "agent", prompt="x", runner="nobody")
+    part = {"interface": {}, **body([inner])}
+    nodes = [
+        node("first", "agent", prompt="x", runner="codex"),
+        node("second", "agent", prompt="x", runner="amp"),
+        node("part", "component", componentRef="part"),
+    ]
+    found = agents_of(load(workflow(nodes, components={"part": part})).checked, ALL, None)
+    assert ["“second”" in found.missing[0], "“third”" in found.missing[1]] == [True, True]
+    assert len(found.missing) == 2
 
 
 def test_the_agent_of_the_run_goes_before_one_that_is_called_like_the_runner() -> None:
     called = AgentProfile(name="claude-code", agent_type="claude_cli")
-    assert choose([called, CLI], CLI, "claude-code", "") is CLI
-    assert choose([CLI, called], None, "claude-code", "") is called
-    assert choose([CLI, called, CODEX], CODEX, "claude-code", "") is called
+    assert choose([called, CLI], CLI, "claude-code", "").profile is CLI
+    assert choose([CLI, called], None, "claude-code", "").profile is called
+    assert choose([CLI, called, CODEX], CODEX, "claude-code", "").profile is called

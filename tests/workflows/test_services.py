@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, Permission, User
 
+from executors_app.models import AgentProfile
 from sessions_app.models import TeamRole, Workflow, WorkflowRun
 from sessions_app.services import workflows
 from sessions_app.services.errors import (
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.django_db
 
 CONSTANT = workflow([node("one", "constant", value=1)])
 SHELL = workflow([node("say", "shell", script="echo it")])
+DEFAULTED = {"name": "text", "type": "string", "default": "Write it."}
 AGENT = workflow([node("coder", "agent", prompt="Write it.")])
 
 
@@ -138,6 +140,58 @@ def test_what_cannot_be_done_is_refused_before_anybody_waits(
     with pytest.raises(error, match=word):
         start(text, **made)
     assert not WorkflowRun.objects.exists()
+
+
+def test_runners_and_models_are_checked_before_anything_runs() -> None:
+    AgentProfile.objects.create(name="Codex", agent_type="codex")
+    nodes = [node(name, "agent", prompt="x", runner=runner) for name, runner in (("a", "codex"), ("b", "amp"))]
+    with pytest.raises(Invalid, match="Node “b”: no agent profile is of the runner “amp”"):
+        start(workflow(nodes, ["a > b.input"]), repository=repository())
+    misnamed = workflow([node("a", "agent", prompt="x", runner="codex", model="--dangerous")])
+    with pytest.raises(Invalid) as refused:
+        start(misnamed, repository=repository())
+    assert "no name of a model" in refused.value.details["problems"][0]
+    assert not WorkflowRun.objects.exists()
+
+
+NAMED = workflow(
+    [
+        node("start", "trigger", outputs=[{"name": "count", "type": "number", "required": True}, DEFAULTED]),
+        node("in", "interface-input"),
+    ],
+    interface={"inputs": [{"name": "level", "type": "boolean", "default": False}], "outputs": []},
+)
+
+
+def test_declared_inputs_are_typed_and_have_their_defaults() -> None:
+    given = start(NAMED, inputs={"count": "3", "level": "true", "more": [1]}).inputs
+    assert (given["count"], given["level"], given["text"], given["more"]) == (3, True, "Write it.", [1])
+    assert start(NAMED, inputs={"count": 3, "text": "Another."}).inputs["text"] == "Another."
+
+
+@pytest.mark.parametrize("count", [None, ""])
+def test_every_input_that_is_missing_or_unfit_is_named(count: str | None) -> None:
+    with pytest.raises(Invalid) as refused:
+        start(NAMED, inputs={"count": count, "level": "perhaps"})
+    words = ["The input “level”: “perhaps” is neither true nor false.", "The input “count” is missing."]
+    assert refused.value.details["problems"] == words
+    assert not WorkflowRun.objects.exists()
+
+
+def test_whoever_starts_a_run_is_told_of_the_stand_in() -> None:
+    profile = AgentProfile.objects.create(name="Demo", agent_type="demo")
+    run = start(workflow([node("a", "agent", prompt="x", runner="codex")]), repository=repository())
+    assert "“codex”, so the demo agent stands in" in run.note
+    assert start(AGENT, repository=repository(), agent_profile=profile).note == ""
+
+
+def test_a_run_goes_on_only_where_its_agents_are_still_there() -> None:
+    profile = AgentProfile.objects.create(name="Codex", agent_type="codex")
+    run = change(start(AGENT, repository=repository(), agent_profile=profile), state="failed")
+    change(run, agent_profile=None)
+    AgentProfile.objects.create(name="Another", agent_type="codex")
+    with pytest.raises(Invalid, match="names no runner"):
+        workflows.retry_run(make_user(), run)
 
 
 def test_a_key_makes_one_run_and_cannot_mean_another() -> None:

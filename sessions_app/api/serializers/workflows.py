@@ -205,7 +205,10 @@ class WorkflowQuery(serializers.Serializer[Any]):
 
 
 class NewWorkflowRun(serializers.Serializer[Any]):
-    """What a run is started with: ``text`` and ``params`` are what triggers give, ``inputs`` further ones by name."""
+    """What a run is started with: ``text`` and ``params`` are what triggers give, ``inputs`` further ones by name.
+
+    Those that the workflow declares are of its types and have its defaults.
+    """
 
     text = Text(default="", allow_blank=True, trim_whitespace=False, max_length=MAX_BYTES)
     params = serializers.DictField(default=dict)

@@ -138,7 +138,8 @@ class RunsOfWorkflow(_WorkflowView):
     def post(self, request: Request, workflow_id: uuid.UUID) -> Response:
         """Start a run; the same ``idempotency_key`` again gets the same run once more, with 200."""
         asked = self.body(NewWorkflowRun)
-        inputs = {**asked["inputs"], "text": asked["text"], "params": asked["params"], "type": "api"}
+        text = asked["text"] or asked["inputs"].get("text", "")
+        inputs = {**asked["inputs"], "text": text, "params": asked["params"], "type": "api"}
         seen = {"key": asked["idempotency_key"], "revision": asked.get("revision")}
         with loading_for(request.user, counted=False):
             run, is_new = start_run_of(request.user, self.workflow, inputs, trigger="api", **seen)

@@ -34,6 +34,9 @@ class Command(BaseCommand):
         parser.usage = SUPPRESS  # else a bad argument is told in many lines
         parser.add_argument("file", metavar="FILE", type=Path, help="a workflow, or its name in the project")
         parser.add_argument("--input", default="", metavar="TEXT", help="the trigger's text")
+        parser.add_argument(
+            "--set", default=[], action="append", metavar="NAME=VALUE", help="an input that it declares; repeatable"
+        )
         parser.add_argument("--cwd", type=Path, metavar="DIR", help="the git repository to work in, as a new branch")
         parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
         parser.add_argument("--team", default="", metavar="NAME", help="where there are several")
@@ -49,8 +52,9 @@ class Command(BaseCommand):
             self.stderr.write(str(problem))
         if read.loaded.workflow is None:
             sys.exit(INVALID)
+        inputs = {"text": options["input"], **asked.inputs_of(read.loaded.workflow, options["set"])}
         check_database()
-        run = self._start(read, options)
+        run = self._start(read, inputs, options)
         with display.following(quiet=options["json"]) as report:
             run = asyncio.run(follow(run, report))
         self.stdout.write(
@@ -59,7 +63,7 @@ class Command(BaseCommand):
         if run.state != "succeeded":
             sys.exit(FAILED)
 
-    def _start(self, read: asked.Read, options: dict[str, Any]) -> WorkflowRun:
+    def _start(self, read: asked.Read, inputs: dict[str, Any], options: dict[str, Any]) -> WorkflowRun:
         team = asked.team_of(options["team"])
         try:
             run, _ = start_run(
@@ -67,7 +71,7 @@ class Command(BaseCommand):
                 team=team,
                 text=read.text,
                 files=read.files,
-                inputs={"text": options["input"], "type": "command"},
+                inputs={**inputs, "type": "command"},
                 repository=asked.repository_at(team, options["cwd"], options["file"]),
                 agent_profile=asked.profile_of(options["agent"], team),
                 executor=asked.executor_of(options["executor"]),
@@ -76,4 +80,6 @@ class Command(BaseCommand):
         except SessionsError as error:
             hint = " (--cwd DIR)" if error.details.get("field") == "repository" else ""
             raise asked.refuse(f"{error.message}{hint}") from error
+        if run.note:
+            self.stderr.write(run.note)
         return run

@@ -57,6 +57,7 @@ def write_session(session_id: uuid.UUID, snapshot: Values, rows: Rebuilt, places
         work_state=WorkState.DONE if work == WorkState.DONE and state in TERMINAL_STATES else WorkState.IDLE,
         policy=snapshot.one_of("policy", POLICIES, ""),
         has_agent=snapshot.flag("has_agent") is not False,
+        model=snapshot.text("model", 200),
         shares_worktree_of=_sharing(snapshot, places),
         continue_prompts=snapshot.flag("continue_prompts"),
         error_code=snapshot.text("error_code", 64) if told_state else rows.error_code,

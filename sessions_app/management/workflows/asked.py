@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sessions_app.services.catalogue import add_repository
 from sessions_app.services.errors import Invalid
 from sessions_app.services.rights import may_write
 from sessions_app.workflows import apart
+from sessions_app.workflows.graph import Workflow
 from sessions_app.workflows.library import Directory, Remembering, root_of
 from sessions_app.workflows.loading import Loaded
 from sessions_app.workflows.reading import refused
@@ -44,6 +46,21 @@ def read_file(path: Path) -> Read:
     except apart.LoadingUnavailable as error:
         raise refuse(f"{path}: {error}; try again") from error
     return Read(raw.decode("utf-8-sig", "replace"), loaded, library.files)
+
+
+def inputs_of(graph: Workflow, given: Sequence[str]) -> dict[str, str]:
+    """The inputs of ``NAME=VALUE`` words, each of which the workflow declares."""
+    found = dict[str, str]()
+    known = [one.name for one in graph.inputs]
+    for word in given:
+        name, is_set, value = word.partition("=")
+        if not is_set:
+            raise refuse(f"--set wants NAME=VALUE, not “{word}”")
+        if name not in known:
+            has = ", ".join(f"“{one}”" for one in known) or "none"
+            raise refuse(f"the workflow declares no input “{name}”; it has {has}")
+        found[name] = value
+    return found
 
 
 def refuse(message: str) -> CommandError:
@@ -83,20 +100,28 @@ def user_of(name: str, team: Group) -> Any:
 
 
 def repository_at(team: Group, given: Path | None, file: Path) -> Repository | None:
-    """The team's repository at ``--cwd``, opened to it if need be; without one that of the file, if the team has it."""
+    """The team's repository at ``--cwd``, opened to it if need be.
+
+    Without ``given`` it is that of the file, if the team has it, else the only one that the team has.
+    """
     place = given if given is not None else file.resolve().parent
     path = next((one for one in (place, *place.parents) if (one / ".git").exists()), None)
     if path is None:
         if given is not None:
             raise refuse(f"{given} lies in no git repository")
-        return None
+        return _only_one(team)
     found = Repository.objects.filter(team=team, path=str(path)).first()
     if found is not None or given is None:
-        return found
+        return found or _only_one(team)
     try:
         return add_repository({"name": Path(path).name, "team": team, "path": path})
     except Invalid as error:
         raise refuse(f"{given}: {error.message}") from error
+
+
+def _only_one(team: Group) -> Repository | None:
+    rows = Repository.objects.filter(team=team)[:2]
+    return rows[0] if len(rows) == 1 else None
 
 
 def profile_of(name: str, team: Group) -> AgentProfile | None:

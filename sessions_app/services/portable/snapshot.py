@@ -58,7 +58,7 @@ def snapshot_of(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None:
         "epoch": session.epoch,
         **_plain(session, ("state", "desired_state", "work_state", "policy", "continue_prompts", "stopped_by_user")),
         **_plain(session, ("error_code", "error_message", "worktree_id", "worktree_path", "worktree_branch")),
-        "has_agent": session.has_agent,
+        **_plain(session, ("has_agent", "model")),
         "shares_worktree_of": _json(session.shares_worktree_of_id),
         "agent_execution_id": _json(session.agent_execution_id),
         "owner": session.owner.get_username() if session.owner else None,

@@ -163,7 +163,7 @@ def _order(session: TaskSession, execution: ExecutorRunning, plan: Plan, strateg
         "last_message_uuid": (execution.last_message_uuid or None)
         if strategy == Strategy.NATIVE and not retried
         else None,
-        "model": profile.model or None,
+        "model": session.model or profile.model or None,
         "mode": profile.mode or None,
         "additional_directories": list(profile.additional_directories),
         "mcp_servers": list(profile.mcp_servers),

@@ -8,7 +8,6 @@ from typing import Any
 
 from django.db import transaction
 
-from executors_app.models import AgentProfile
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
 from sessions_app.models import NodeRun, TaskSession, WorkflowRun
@@ -93,19 +92,20 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _new(run: WorkflowRun, row: NodeRun) -> TaskSession:
-    profile = _profile(run, str(row.request.get("runner") or ""), str(row.request.get("model") or ""))
+    chosen = _choice(run, str(row.request.get("runner") or ""), str(row.request.get("model") or ""))
     return tasks.create_session(
         run.started_by,
         run.task,
-        profile,
+        chosen.profile,
         run.executor,
         policy="auto",
+        model=chosen.model,
         shares_worktree_of=workspace_of(run),
         mark={"idempotency_key": name_of(run, row)},
     )
 
 
-def _profile(run: WorkflowRun, runner: str, model: str) -> AgentProfile:
+def _choice(run: WorkflowRun, runner: str, model: str) -> runners.Choice:
     try:
         return runners.choose(list(profiles_for(run.task).order_by("name", "id")), run.agent_profile, runner, model)
     except runners.NoSuchAgent as error:

@@ -21,6 +21,7 @@ from sessions_app.models import Workflow
 from sessions_app.services import workflows
 from sessions_app.services.errors import ChecksUnavailable, Conflict, SessionsError, Throttled
 from sessions_app.services.rights import may_write, may_write_somewhere
+from sessions_app.services.workflow_rows import graph_of
 from sessions_app.services.workflow_schedules import triggers_document
 from sessions_app.services.workflow_texts import loading_for
 from sessions_app.views.workflows.checked import NOT_CHECKED, check_context, settings_context
@@ -31,6 +32,7 @@ from sessions_app.views.workflows.listing import runs_context
 from sessions_app.views.workflows.node_form import NodeForm, node_form
 from sessions_app.workflows.editing import NotEditable
 from sessions_app.workflows.limits import MAX_BYTES
+from sessions_app.workflows.schema import Port
 
 _STATUS: Final[Mapping[type[SessionsError], int]] = {Throttled: 429, ChecksUnavailable: 503}
 """Of requests whose text could not be loaded now."""
@@ -179,7 +181,7 @@ def _page(
         "newest": newest,
         "revision": newest["revision"] if newest else form["revision"].value(),
         "reads_only": not (may_write(request.user, row.team_id) if row else may_write_somewhere(request.user)),
-        "run_form": RunForm(auto_id="run-%s"),
+        "run_form": RunForm(_declared(row) if is_checked else (), auto_id="run-%s"),
         "triggers": triggers_document(request.user, row) if row and row.triggers_paused else None,
         "run_key": str(uuid.uuid4()),
         **(check_context(draft.text, files) if is_checked else NOT_CHECKED),
@@ -187,6 +189,12 @@ def _page(
         **(runs_context(request.user, row) if row else {}),
     }
     return render(request, "workflows/editor.html", context, status=status)
+
+
+def _declared(row: Workflow | None) -> tuple[Port, ...]:
+    """What a run of the saved text is started with by name."""
+    graph = graph_of(row.text, row.files) if row is not None and row.is_valid else None
+    return graph.inputs if graph else ()
 
 
 @never_cache

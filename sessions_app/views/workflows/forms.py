@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -12,6 +13,8 @@ from sessions_app.models import Repository, Workflow
 from sessions_app.services.catalogue import visible_profiles
 from sessions_app.services.rights import writable_teams
 from sessions_app.workflows.limits import MAX_BYTES
+from sessions_app.workflows.schema import Port
+from sessions_app.workflows.values import to_text
 
 PAUSES = "Any change of what they do pauses them until somebody confirms it."
 CHOICES = ("team", "repository", "agent_profile", "executor")
@@ -99,6 +102,33 @@ class RunForm(forms.Form):
     )
     revision = forms.IntegerField(required=False, min_value=1, widget=forms.HiddenInput)
     """The one that was on the page: nobody starts what they have not seen."""
+
+    def __init__(self, declared: Sequence[Port], *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._declared = {f"input-{number}": one for number, one in enumerate(declared)}
+        for name, one in self._declared.items():
+            self.fields[name] = _input_field(one)
+        if any(one.name == "text" for one in declared):
+            del self.fields["text"]
+
+    def inputs(self) -> dict[str, Any]:
+        """What the triggers give, and the declared inputs by name; valid forms only."""
+        given: dict[str, Any] = {"text": self.cleaned_data.get("text", ""), "params": {}, "type": "manual"}
+        given |= {one.name: self.cleaned_data[name] for name, one in self._declared.items()}
+        return {name: one.replace("\r\n", "\n") if isinstance(one, str) else one for name, one in given.items()}
+
+
+def _input_field(one: Port) -> forms.Field:
+    """The field of a declared input; its type is checked by the service, for the API in the same way."""
+    about: dict[str, Any] = {"label": (one.label or one.name)[:200], "help_text": one.description or ""}
+    if one.type == "boolean":
+        return forms.BooleanField(**about, required=False, initial=one.default in (True, "true"))
+    rows = 1 if one.type == "number" else 3
+    widget = forms.Textarea(attrs={"rows": rows})
+    initial = "" if one.default is None else to_text(one.default)
+    return forms.CharField(
+        **about, required=one.required, initial=initial, strip=False, max_length=MAX_BYTES, widget=widget
+    )
 
 
 class Whole(forms.IntegerField):

@@ -11,8 +11,10 @@ from django.template.loader import render_to_string
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
+from sessions_app.models import Workflow, WorkflowRun
 from sessions_app.services import workflow_schedules, workflows
-from sessions_app.services.errors import SessionsError
+from sessions_app.services.errors import Invalid, SessionsError
+from sessions_app.services.workflow_rows import graph_of
 from sessions_app.services.workflow_starts import start_run_of
 from sessions_app.services.workflow_texts import loading_for
 from sessions_app.views.workflows.forms import RunForm
@@ -23,19 +25,28 @@ from sessions_app.views.workflows.listing import list_context
 @require_POST
 def start(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
     """Start a run and show it."""
-    row, form = find_workflow(request, workflow_id), RunForm(request.POST)
-    if not form.is_valid():
-        messages.error(request, str(next(iter(form.errors.values()))[0]))
-        return redirect("workflow", row.id)
-    inputs = {"text": form.cleaned_data["text"].replace("\r\n", "\n"), "type": "manual", "params": {}}
-    seen = {"key": request.POST.get("key", ""), "revision": form.cleaned_data["revision"]}
+    row = find_workflow(request, workflow_id)
     try:
         with loading_for(request.user, counted=False):
-            run, _ = start_run_of(request.user, row, inputs, **seen)
+            run = _started(request, row)
     except SessionsError as error:
         messages.error(request, error.message)
         return redirect("workflow", row.id)
+    if run.note:
+        messages.warning(request, run.note)
     return redirect("workflow-run", run.id)
+
+
+def _started(request: HttpRequest, row: Workflow) -> WorkflowRun:
+    """The run that the form asks for, with the inputs that the workflow declares; what ``start_run_of`` raises."""
+    graph = graph_of(row.text, row.files)
+    form = RunForm(graph.inputs if graph else (), request.POST)
+    if not form.is_valid():
+        name, errors = next(iter(form.errors.items()))
+        raise Invalid(f"{form[name].label}: {errors[0]}")
+    seen = {"key": request.POST.get("key", ""), "revision": form.cleaned_data["revision"]}
+    run, _ = start_run_of(request.user, row, form.inputs(), **seen)
+    return run
 
 
 @require_POST

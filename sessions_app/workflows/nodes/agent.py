@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ REPAIR: Final = """\
 Your answer cannot be used: {trouble}.
 Answer once more, with nothing but JSON that keeps to this schema:
 {schema}"""
+_MODEL: Final = re.compile(r"[^\W_][\w .:/@+()\[\]~-]*\Z")
+"""It becomes a word of a command line: nothing that could be taken for an option, or for several words of one."""
 _TYPES: Final = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean"}
 
 
@@ -93,7 +96,7 @@ def texts(settings: AgentSettings) -> Iterable[tuple[tuple[str | int, ...], str]
 
 
 def check(node: Node) -> Iterable[Complaint]:
-    """Its schema is one, and its files stay in the workspace."""
+    """Its schema is one, its model has a name, and its files stay in the workspace."""
     settings = node.settings
     assert isinstance(settings, AgentSettings)  # noqa: S101  (its type's)
     try:
@@ -101,6 +104,10 @@ def check(node: Node) -> Iterable[Complaint]:
     except (ValueError, RecursionError) as error:
         yield Complaint(
             code="schema", message=f"outputSchema is no JSON Schema: {error}", fix="Correct it.", key=("outputSchema",)
+        )
+    if settings.model and not _MODEL.match(settings.model):
+        yield Complaint(
+            code="model", message=f"“{settings.model}” is no name of a model", fix="Correct it.", key=("model",)
         )
     for path in settings.prompt_files or ():
         if not is_inside(path):

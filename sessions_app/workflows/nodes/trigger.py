@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,9 @@ from sessions_app.workflows.graph import Node
 from sessions_app.workflows.nodes import Complaint, Finished, Moment, NodeType
 from sessions_app.workflows.ports import port
 from sessions_app.workflows.schema import NodeData
+
+OF_ITSELF: Final = frozenset({"timestamp", "type", "params"})
+"""What a trigger gives without being told; ``text`` is told as declared inputs are."""
 
 
 class TriggerSettings(NodeData):

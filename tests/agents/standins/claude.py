@@ -80,6 +80,10 @@ def refuse(told: str, session_id: str) -> None:
 
 
 def main() -> None:
+    if model := option("model"):
+        HOME.mkdir(parents=True, exist_ok=True)
+        with (HOME / "models").open("a") as models:
+            models.write(f"{model}\n")
     asked, at = option("resume"), option("resume-session-at")
     memory = Memory.taken_up(asked) if asked else Memory.fresh(option("session-id"))
     if memory is None:
