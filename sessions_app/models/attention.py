@@ -15,7 +15,7 @@ from sessions_app.domain.attention import AttentionKind, Notice
 from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 from sessions_app.models.task import Task
-from sessions_app.models.workflow import Workflow
+from sessions_app.models.workflow import Workflow, WorkflowRun
 
 if TYPE_CHECKING:
     from sessions_app.models.draft import Draft
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class AttentionItem(TeamModel):
     """One thing that needs somebody; open until what it tells is true no longer.
 
-    It is about a session of a task, or about a workflow whose scheduled runs are paused.
+    It is about a session of a task, about a failed run of a workflow, which has a task and maybe a session, or about a
+    workflow whose scheduled runs are paused.
     """
 
     team_path = ("task__team", "workflow__team")
@@ -36,6 +37,7 @@ class AttentionItem(TeamModel):
     session = models.ForeignKey(TaskSession, models.CASCADE, null=True, blank=True, related_name="attention")
     task = models.ForeignKey(Task, models.CASCADE, null=True, blank=True, related_name="attention")
     workflow = models.ForeignKey(Workflow, models.CASCADE, null=True, blank=True, related_name="attention")
+    run = models.ForeignKey(WorkflowRun, models.CASCADE, null=True, blank=True, related_name="attention")
     what = models.CharField(max_length=300)
     why = models.TextField(blank=True, default="")
     next_step = models.TextField(blank=True, default="")
@@ -53,7 +55,8 @@ class AttentionItem(TeamModel):
         constraints = (
             models.CheckConstraint(
                 condition=models.Q(session__isnull=False, task__isnull=False, workflow=None)
-                | models.Q(session=None, task=None, workflow__isnull=False),
+                | models.Q(run__isnull=False, task__isnull=False, workflow=None)
+                | models.Q(session=None, task=None, run=None, workflow__isnull=False),
                 name="attention_of_a_session_or_a_workflow",
             ),
         )
@@ -78,6 +81,8 @@ class AttentionItem(TeamModel):
         """The path of the page where it is settled."""
         if self.workflow_id is not None:
             return f"/workflows/{self.workflow_id}/"
+        if self.run_id is not None:
+            return f"/workflows/runs/{self.run_id}/"
         return f"/tasks/{self.task_id}/sessions/{self.session_id}/"
 
 
@@ -116,12 +121,13 @@ ALL_KINDS = frozenset(kind.value for kind in AttentionKind)
 _OPEN = Prepared(lambda key: AttentionItem.objects.filter(session_id=key, resolved_at=None))
 
 
-def raise_item(draft: Draft, notice: Notice) -> bool:
+def raise_item(draft: Draft, notice: Notice, run: WorkflowRun | None = None) -> bool:
     """Raise an item in the draft's transaction; False where it is open already, or was and is over for good.
 
-    One whose truth has come back (a prompt that is held once more) is opened again, for everybody.
+    ``run``: that has failed, which the item leads to. One whose truth has come back (a prompt that is held once more)
+    is opened again, for everybody.
     """
-    row = _opened(notice, session=draft.session, task_id=draft.session.task_id)
+    row = _opened(notice, session=draft.session, task_id=draft.session.task_id, run=run)
     if row is None:
         return False
     draft.open_attention = None
@@ -138,6 +144,17 @@ def raise_for_workflow(workflow: Workflow, notice: Notice) -> bool:
         return True
     AttentionItem.objects.filter(key=notice.key).update(why=notice.why, next_step=notice.next_step)
     return False
+
+
+def raise_for_run(run: WorkflowRun, notice: Notice) -> bool:
+    """Raise an item about a run without sessions in the caller's transaction; False where it is open already."""
+    return _opened(notice, run=run, task_id=run.task_id) is not None
+
+
+def resolve_for_run(run: WorkflowRun, resolution: str) -> int:
+    """What is open of a run without sessions is true no longer; how many items that were."""
+    rows = AttentionItem.objects.filter(run=run, session=None, resolved_at=None)
+    return rows.update(resolved_at=timezone.now(), resolution=resolution[:64])
 
 
 def resolve_for_workflow(workflow: Workflow, resolution: str) -> int:

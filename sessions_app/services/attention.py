@@ -73,9 +73,9 @@ def for_user(user: Any) -> QuerySet[AttentionItem]:
 
 
 def mine(user: Any) -> Q:
-    """Items of the user's own sessions, and of workflows that the user made or enabled the triggers of."""
+    """Items of the user's own sessions and runs, and of workflows that the user made or enabled the triggers of."""
     made = Q(workflow__created_by=user.pk) | Q(workflow__triggers_enabled_by=user.pk)
-    return Q(session__owner=user.pk) | made
+    return Q(session__owner=user.pk) | Q(run__started_by=user.pk) | made
 
 
 def inbox_of_team(team: Any) -> QuerySet[AttentionItem]:

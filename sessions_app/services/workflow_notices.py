@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from sessions_app.domain import attention
 from sessions_app.domain.attention import AttentionKind
-from sessions_app.models import AttentionItem, NodeRun, TaskSession, WorkflowRun, raise_item, resolve, writing
+from sessions_app.models import (
+    AttentionItem,
+    NodeRun,
+    TaskSession,
+    WorkflowRun,
+    raise_for_run,
+    raise_item,
+    resolve,
+    resolve_for_run,
+    writing,
+)
 
 _SAID_BY_ITS_SESSION = (
     AttentionKind.HELD,
@@ -35,15 +45,18 @@ def waits_no_more(row: NodeRun) -> None:
 
 
 def failed(run: WorkflowRun) -> None:
-    """A run has failed; it is told at the session of what failed last, or at any. One without sessions has a page."""
-    session = _session_of(run)
-    if session is not None:
-        with writing(session.id) as draft:
-            raise_item(draft, attention.run_failed(str(run.id), run.name, run.error, run.round))
+    """A run has failed: told at the session of what failed last, or at any, else of the run alone."""
+    session, notice = _session_of(run), attention.run_failed(str(run.id), run.name, run.error, run.round)
+    if session is None:
+        raise_for_run(run, notice)
+        return
+    with writing(session.id) as draft:
+        raise_item(draft, notice, run)
 
 
 def begins_again(run: WorkflowRun) -> None:
     """Somebody has it go on: that it failed needs nobody any more."""
+    resolve_for_run(run, "goes_on")
     prefix = attention.run_key(str(run.id))
     found = AttentionItem.objects.filter(task=run.task_id, resolved_at=None, key__startswith=prefix).first()
     if found is not None and found.session_id is not None:

@@ -32,6 +32,7 @@ def test_an_item_is_shown_with_what_happened_why_and_what_to_do(world: World, ap
         "session_id": str(world.session.id),
         "task_id": str(world.task.id),
         "workflow_id": None,
+        "run_id": None,
         "task_title": "Mend the fence",
         "team": "team",
         "agent_profile": "demo",

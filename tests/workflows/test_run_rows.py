@@ -10,7 +10,8 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
-from sessions_app.services import intents
+from sessions_app.models import AttentionItem
+from sessions_app.services import attention, intents, workflows
 from sessions_app.services.workflow_rows import run_document
 from tests.services import ROOT
 from tests.supervisor.rows import change, execution_of, fresh
@@ -51,6 +52,30 @@ def test_a_supervisor_that_has_lost_its_lease_writes_nothing() -> None:
 def test_a_run_of_many_steps_is_written_a_step_at_a_time() -> None:
     nodes = [node(f"n{number}", "constant", value=number) for number in range(600)]
     assert World(workflow(nodes), repository=None).to_its_end(looks=5).state == "succeeded"
+
+
+WRONG = workflow([node("wrong", "function", code="throw new Error('no')", outputs=["x"])])
+
+
+def test_a_failed_run_without_sessions_is_in_the_inbox() -> None:
+    world = World(WRONG, repository=None)
+    run = world.to_its_end()
+    assert (run.state, run.task.sessions.count()) == ("failed", 0)
+    world.user.groups.add(run.team)
+    (item,) = attention.for_user(world.user)
+    assert (item.path, item.session_id, item.run_id) == (f"/workflows/runs/{run.id}/", None, run.id)
+    assert list(attention.for_user(world.user).filter(attention.mine(world.user))) == [item]
+    workflows.retry_run(world.user, run)
+    assert not attention.for_user(world.user).exists()
+    world.to_its_end()
+    assert attention.for_user(world.user).count() == 1
+
+
+def test_a_failed_run_with_sessions_leads_to_the_run() -> None:
+    world = World(SHELL, Scripts(answer=lambda script: {"exit_code": 1}))
+    run = world.to_its_end()
+    item = AttentionItem.objects.get(run=run)
+    assert (item.path, item.session_id) == (f"/workflows/runs/{run.id}/", run.workspace_id)
 
 
 def test_the_document_tells_all_of_it(django_assert_max_num_queries: Callable[..., object]) -> None:
