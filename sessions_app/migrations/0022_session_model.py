@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('sessions_app', '0020_memory_checks'),
+        ('sessions_app', '0021_more_to_attend_to'),
     ]
 
     operations = [

@@ -2,10 +2,10 @@ from typing import Any
 
 from django.db import migrations, models
 
-NEW = ("cut_short", "wait_interrupted")
+NEW = ("cut_short", "wait_interrupted", "cancel_ignored")
 EARLIER = {
     *("gave_up", "error", "permission", "held", "owner_left", "overdue", "workflow", "stalled"),
-    *("cancel_ignored", "receipt", "unproven", "idle"),
+    *("receipt", "unproven", "idle"),
 }
 
 
@@ -20,7 +20,7 @@ def tell_who_is_told_everything(apps: Any, editor: Any) -> None:
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("sessions_app", "0021_ignored_cancels"),
+        ("sessions_app", "0020_memory_checks"),
     ]
 
     operations = [

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('sessions_app', '0021_session_model'),
+        ('sessions_app', '0022_session_model'),
     ]
 
     operations = [
