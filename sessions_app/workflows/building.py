@@ -19,7 +19,8 @@ from sessions_app.workflows.nodes.gate import GateSettings
 from sessions_app.workflows.nodes.loop import LoopSettings
 from sessions_app.workflows.ordering import CycleFound, descendants, followers, ordered
 from sessions_app.workflows.reading import Place as FilePlace
-from sessions_app.workflows.schema import Body, NodeData, Port
+from sessions_app.workflows.repairing import MISSHAPEN
+from sessions_app.workflows.schema import Body, Edge, NodeData, Port
 from sessions_app.workflows.schema import Node as WrittenNode
 from sessions_app.workflows.templates import INPUTS, references
 from sessions_app.workflows.wiring import BadEdge, Place, Wires, Wiring, with_older_feedback
@@ -51,21 +52,51 @@ class Builder:
         self._nodes: dict[str, Node] = {}
         self._within: dict[str, list[str]] = {}
         self._wires: Wires = {}
+        self._dropped: set[str] = set()
+        """Nodes that cannot be checked further; what names them is not complained of."""
+        self._partial: set[str] = set()
+        """Scopes in which something is missing because of an error, and loops that it may lie in."""
 
     def build(self, kind: checks.ScopeKind) -> Scope | None:
-        """The outermost scope of the body; None if something is wrong with it. Raises OverBudget."""
+        """The outermost scope of the body; None if something is wrong with it. Raises OverBudget.
+
+        Each check goes on with what is left after the one before, so that all that is wrong is found at once.
+        """
+        before = self._findings.errors
         self._read_nodes()
-        if self._findings.failed() or not self._check_parents():
-            return None
+        self._drop(self._check_parents())
         self._wires = self._wiring().wires
         self._nodes = {name: node for name in self._written if (node := self._node(name)) is not None}
+        self._drop({name for name, one in self._types.items() if one.name not in EDGE_TYPES} - self._nodes.keys())
+        self._cut_wires()
         for name in self._nodes:
             self._within.setdefault(self._scope_of(name), []).append(name)
-        if self._findings.failed():
-            return None
+        self._findings.only_errors = bool(self._partial)
         self._add_templates()
         self._set_resets()
-        return None if self._findings.failed() else self._scope("", kind)
+        scope = self._scope("", kind)
+        self._findings.only_errors = False
+        return None if self._dropped or self._findings.errors > before else scope
+
+    def _drop(self, names: set[str]) -> None:
+        """Leave nodes out with all that lies in them."""
+        self._dropped |= names
+        while found := {name for name in self._written if {name, self._scope_of(name)} & self._dropped}:
+            for name in found:
+                self._partial |= {self._scope_of(name), name}
+                del self._written[name]
+                self._nodes.pop(name, None)
+            self._dropped |= found
+
+    def _cut_wires(self) -> None:
+        """Leave out the wires of nodes that were left out."""
+        for scope in self._dropped & self._wires.keys():
+            del self._wires[scope]
+        for scope, wires in self._wires.items():
+            kept = {wire: None for wire in wires if not {wire.source.node, wire.target.node} & self._dropped}
+            if len(kept) < len(wires):
+                self._wires[scope] = kept
+                self._partial.add(scope)
 
     def _read_nodes(self) -> None:
         for index, node in enumerate(self._body.nodes):
@@ -76,7 +107,10 @@ class Builder:
             word = str(node.data.get("nodeType") or node.type or "")
             kind = node_types().get(word)
             if kind is None:
-                self._unknown_type(word, place, node.id)
+                if word != MISSHAPEN or not self._findings.failed():
+                    self._unknown_type(word, place, node.id)
+                self._dropped.add(node.id)
+                self._partial.add(node.parent_id or "")
                 continue
             self._written[node.id], self._at[node.id], self._types[node.id] = node, place, kind
 
@@ -85,19 +119,25 @@ class Builder:
         fix = f"Did you mean “{near[0]}”?" if near else f"Use one of {', '.join(sorted(node_types()))}."
         self._findings.error("node_type", f"“{word}” is no node type" if word else "it has no type", fix, place, node)
 
-    def _check_parents(self) -> bool:
+    def _check_parents(self) -> set[str]:
+        """The nodes that lie nowhere; those in a node that was left out are left out with it."""
+        bad: set[str] = set()
         for name, node in self._written.items():
             place = (*self._at[name], "parentId")
             parent = node.parent_id
-            if parent and (parent not in self._types or self._types[parent].name != "loop"):
+            if not parent or parent in self._dropped:
+                continue
+            if parent not in self._types or self._types[parent].name != "loop":
+                bad.add(name)
                 self._findings.error(
                     "parent", f"its parentId “{parent}” is no loop", "Name a loop, or leave it out.", place, name
                 )
-            elif parent and self._depth(name) > MAX_NESTING:
+            elif self._depth(name) > MAX_NESTING:
+                bad.add(name)
                 self._findings.error(
                     "parent", "loops lie within each other too deep, or in a ring", "Take it out.", place, name
                 )
-        return not self._findings.failed()
+        return bad
 
     def _scope_of(self, name: str) -> str:
         """The loop that a node lies in; “” for none."""
@@ -151,13 +191,21 @@ class Builder:
             place = (*self._place, "edges", index)
             missing = [end for end in (edge.source, edge.target) if end not in self._written]
             if missing:
+                self._partial |= {edge.source, edge.target} | {self._scope_of(one) for one in self._ends(edge)}
+                if self._dropped & set(missing) or (missing == ["", ""] and self._findings.failed()):
+                    continue
                 self._findings.error("edge", f"the edge names “{missing[0]}”, which is no node", "Correct it.", place)
                 continue
             try:
                 wiring.add(edge, edge.id or f"edge-{index}")
             except BadEdge as error:
                 self._findings.error("edge", str(error), error.fix, place, edge.target)
+                self._partial |= {edge.source, edge.target} | {self._scope_of(one) for one in self._ends(edge)}
         return wiring
+
+    def _ends(self, edge: Edge) -> list[str]:
+        """The nodes at the ends of an edge that are there."""
+        return [end for end in (edge.source, edge.target) if end in self._written]
 
     def _docks(self, name: str) -> dict[str, str]:
         slots = self._written[name].data.get("dockSlots")
@@ -222,7 +270,7 @@ class Builder:
                 continue
             target, scope = node.settings.retry_target, self._scope_of(name)
             sent_back = self._after(target, after.get(scope, {}))
-            if name not in sent_back:
+            if name not in sent_back and scope not in self._partial:
                 message = f"retryTarget “{target}” does not lead to this gate" if target else "it has no retryTarget"
                 fix = "Name a node before it, in the same loop or component."
                 self._findings.error("gate", message, fix, (*self._at[name], "data"), name)
@@ -235,6 +283,7 @@ class Builder:
     def _scope(self, owner: str, kind: checks.ScopeKind) -> Scope:
         names = self._within.get(owner, [])
         nodes = {name: self._with_body(self._nodes[name]) for name in names}
+        self._findings.only_errors = owner in self._partial
         wires = list(self._wires.get(owner, ()))
         negated = False
         if owner:
@@ -280,7 +329,9 @@ class Builder:
         assert isinstance(settings, LoopSettings)  # noqa: S101  (its type's)
         slot = next((one for one in settings.dock_slots if one.type == "continue"), None)
         into = [wire for wire in wires if wire.target.kind == "continue"]
-        if not names:
+        if owner in self._partial:
+            pass  # what is wanted may be what was left out
+        elif not names:
             self._findings.error("loop", "there is nothing in the loop", f"Give nodes parentId: {owner}.", place, owner)
         elif slot is None and not into:
             fix = "Add {name: continue, type: continue} to dockSlots."

@@ -27,11 +27,18 @@ class Findings:
         self.source = source
         self.problems: list[Problem] = []
         self._counts = dict.fromkeys(Severity, 0)
-        self._from_elsewhere = False
+        self._from_elsewhere = 0
+        self.only_errors = False
+        """Of a part that is not checked as a whole: what is hardly meant may come of what is missing."""
+
+    @property
+    def errors(self) -> int:
+        """How many errors there are so far."""
+        return self._counts[Severity.ERROR] + self._from_elsewhere
 
     def failed(self) -> bool:
         """Whether something keeps the workflow from being run."""
-        return self._from_elsewhere or self._counts[Severity.ERROR] > 0
+        return self.errors > 0
 
     def error(self, code: str, message: str, fix: str, place: Place, node: str = "", *, below: int = 0) -> None:
         """Something that keeps the workflow from being run; ``below`` counts lines within a text."""
@@ -39,7 +46,8 @@ class Findings:
 
     def warning(self, code: str, message: str, fix: str, place: Place, node: str = "", *, below: int = 0) -> None:
         """Something that is hardly meant so."""
-        self._add(Severity.WARNING, (code, message, fix), place, node, below)
+        if not self.only_errors:
+            self._add(Severity.WARNING, (code, message, fix), place, node, below)
 
     def misshapen(self, error: ValidationError, place: Place, node: str = "") -> None:
         """What pydantic says, one problem each."""
@@ -53,7 +61,7 @@ class Findings:
         """What was found elsewhere."""
         taken = list(problems)
         self.problems += taken
-        self._from_elsewhere = self._from_elsewhere or any(one.severity == Severity.ERROR for one in taken)
+        self._from_elsewhere += sum(one.severity == Severity.ERROR for one in taken)
 
     def _add(self, severity: Severity, words: tuple[str, str, str], place: Place, node: str, below: int) -> None:
         self._counts[severity] += 1

@@ -20,6 +20,7 @@ from sessions_app.workflows.nodes.component import ComponentSettings
 from sessions_app.workflows.nodes.trigger import OF_ITSELF
 from sessions_app.workflows.problems import InvalidWorkflow, Problem, Severity
 from sessions_app.workflows.reading import Place, Source, read, refused
+from sessions_app.workflows.repairing import without
 from sessions_app.workflows.schema import Body, ComponentBody, Interface, Port, WorkflowFile
 
 NAMED: Final = 20
@@ -208,7 +209,7 @@ class _File:
 
 
 def _shaped(findings: Findings) -> WorkflowFile | None:
-    """The file as its schema says; None after a finding. Its size is looked at first."""
+    """The file as its schema says, without what is misshapen; None where too little is left. Its size is first."""
     data = findings.source.data
     if not isinstance(data, dict):
         findings.error("shape", "a workflow is a mapping with version, metadata, nodes and edges", "", ())
@@ -229,6 +230,10 @@ def _shaped(findings: Findings) -> WorkflowFile | None:
         return WorkflowFile.model_validate(data)
     except ValidationError as error:
         findings.misshapen(error, ())
+        places = [one["loc"] for one in error.errors(include_url=False, include_input=False, include_context=False)]
+    try:
+        return WorkflowFile.model_validate(without(data, places))
+    except ValidationError:
         return None
 
 

@@ -71,7 +71,8 @@ def test_outputs_are_named_typed_and_extracted() -> None:
     ],
 )
 def test_an_edge_without_handles_carries_the_text_of_a_trigger(outputs: list[str] | None, carried: str) -> None:
-    start = node("trigger", "trigger", **({"outputs": outputs} if outputs else {}))
+    declared: dict[str, Any] = {"outputs": outputs} if outputs else {}
+    start = node("trigger", "trigger", **declared)
     loaded = load(workflow([start, node("pass", "wire", inputs=["input:any"])], ["trigger > pass"])).checked
     run = given("hello") | {"topic": "hello of its own"}
     (wired,) = (one for one in advance(loaded, run, {}).written if one.node == "pass")

@@ -196,7 +196,11 @@ def test_a_problem_names_file_line_node_and_what_mends_it() -> None:
     )
     misshapen = load(text, "w.yaml")
     assert [str(one) for one in misshapen.problems] == [
-        "w.yaml:4: error: node say: “shel” is no node type [node_type] Did you mean “shell”?"
+        "w.yaml:4: error: node say: “shel” is no node type [node_type] Did you mean “shell”?",
+        (
+            "w.yaml:9: error: node ask: nodes.1.data.timeout: input should be a valid integer, "
+            "unable to parse string as an integer [shape] Correct it."
+        ),
     ]
     lines = {one.code: (one.line, one.node) for one in load(text.replace("shel\n", "wire\n"), "w.yaml").problems}
     assert lines["shape"] == (9, "ask")
@@ -294,3 +298,39 @@ def test_problems_of_a_component_name_its_file_and_a_ring_of_files_is_refused(tm
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     assert errors(load_file(tmp_path / "none.yaml")) == ["unreadable"]
+
+
+def test_all_problems_are_told_at_once() -> None:
+    """None of them hides another, and none is told twice in other words."""
+    broken = {"interface": {}, **body([node("odd", "shel")])}
+    nodes = [
+        node("typo", "agnet"),
+        node("child", "shell", "typo", script="x"),
+        node("shapeless", "shell", timeout="soon"),
+        node("stray", "shell", "nowhere", script="x"),
+        node("gate", "gate", retryTarget="nobody"),
+        node("loop", "loop", maxIterations=2),
+        node("part", "component", componentRef="broken"),
+        node("a", "wire"),
+        node("b", "wire"),
+        node("a", "wire"),
+        {"id": "no id!", "type": "wire"},
+    ]
+    edges = ["typo > a", "shapeless > a", "part > b", "a > b.x", "b > a.x", "a > missing", "child > b", "gate > loop"]
+    text = workflow(nodes, edges, components={"broken": broken}, maxConcurrent=99)
+    loaded = load(text)
+    assert loaded.workflow is None
+    errors = sorted(f"{one.code} {one.node}".strip() for one in loaded.problems if one.severity == "error")
+    assert errors == [
+        "cycle",
+        "duplicate_id a",
+        "edge",
+        "gate gate",
+        "loop loop",
+        "node_type odd",
+        "node_type typo",
+        "parent stray",
+        "shape",
+        "shape no id!",
+        "shape shapeless",
+    ]
