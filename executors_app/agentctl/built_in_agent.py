@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-COMMAND: Final = "kandev-demo-agent"
+from executors_app.agentctl.protocol import BUILT_IN_AGENT
+
 _SCRIPT: Final = Path(__file__).resolve().parent.parent / "demo_agent.py"
 
 
@@ -16,6 +17,6 @@ def resolve(argv: Sequence[str]) -> list[str]:
 
     The control plane cannot know that path: it may be on another machine, in a container, or of another release.
     """
-    if not argv or argv[0] != COMMAND:
+    if not argv or argv[0] != BUILT_IN_AGENT:
         return list(argv)
     return [sys.executable, "-I", str(_SCRIPT), *argv[1:]]

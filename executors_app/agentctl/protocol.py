@@ -52,6 +52,8 @@ def is_understood(version: object) -> bool:
     return isinstance(version, int) and abs(version - PROTOCOL_VERSION) <= 1
 
 
+BUILT_IN_AGENT: Final = "kandev-demo-agent"
+"""The command of the demo agent, as every agentctl knows it; container images have a program of that name, too."""
 MARKER: Final = "KANDEV_EXECUTION_ID"
 """The environment variable that marks every process of an execution (design 5)."""
 

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from executors_app.agentctl.built_in_agent import COMMAND
+from executors_app.agentctl.protocol import BUILT_IN_AGENT
 from executors_app.agents import AgentType
 
 _SCRIPT = Path(__file__).resolve().parent.parent / "demo_agent.py"
@@ -12,6 +12,6 @@ AGENT_TYPE = AgentType(
     name="demo",
     title="Demo agent",
     argv=(sys.executable, "-I", str(_SCRIPT)),
-    argv_elsewhere=(COMMAND,),
+    argv_elsewhere=(BUILT_IN_AGENT,),
     gone_patterns=(r"conversation \S+ is gone",),
 )

@@ -32,7 +32,7 @@ edges:
   - {source: t1, target: s1}
   - {source: s1, target: s2}
 """,
-        {"s1": f"one\n2026-01-01T00:00:00Z\n{ROOT}", "s2": "3"},
+        {"s1": f"one\nT\n{ROOT}", "s2": "3"},
     ),
     "the type of the data wins": (
         """

@@ -46,7 +46,7 @@ class Command(BaseCommand):
         not_asked = ", ".join(one["executor"] for one in silent)
         self._remove(options["remove"], reports, places, not_asked)
         if silent and not options["remove"]:
-            raise CommandError(f"not everybody could be asked: {not_asked}", returncode=COULD_NOT_RUN)
+            raise CommandError(f"{not_asked} could not be asked", returncode=COULD_NOT_RUN)
 
     def _show(self, reports: Mapping[str, Report], silent: list[dict[str, str]], *, as_json: bool) -> None:
         rows = [
