@@ -68,7 +68,7 @@ def _cancel_ignored(draft: Draft, event: NewEvent) -> None:
 def _turn_ended(draft: Draft, event: NewEvent) -> None:
     """Whether its agent has heeded a cancel is no question any more."""
     told: Mapping[str, Any] = draft.session.metadata.get(CANCEL_IGNORED) or {}
-    if told.get("run_id") == event.payload["run_id"]:
+    if told and told.get("run_id") == event.payload.get("run_id"):
         kept = {name: value for name, value in draft.session.metadata.items() if name != CANCEL_IGNORED}
         draft.set(metadata=kept)
         resolve(draft, "turn_ended", kinds=(AttentionKind.CANCEL_IGNORED,))
@@ -77,7 +77,7 @@ def _turn_ended(draft: Draft, event: NewEvent) -> None:
 def _interrupted(draft: Draft, event: NewEvent) -> None:
     _turn_ended(draft, event)
     wait: Mapping[str, Any] = draft.session.metadata.get(INTERRUPTED_WAIT) or {}
-    if wait.get("run_id") == event.payload["run_id"]:
+    if wait and wait.get("run_id") == event.payload.get("run_id"):
         raise_item(draft, attention.wait_interrupted(wait["run_id"], str(wait.get("reason") or "")))
 
 

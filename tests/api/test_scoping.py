@@ -55,6 +55,7 @@ def call(client: APIClient, world: World, route: str, method: str) -> Any:
         "session_id": world.session.id,
         "permission_id": PERMISSION,
         "message_id": "message-1",
+        "wait_id": "wait-1",
         "executor_id": world.executor.id,
         "sweep_id": world.sweep.id,
         "request_id": world.sweep_request.id,

@@ -30,6 +30,7 @@ ALLOWED: Final = {
     ("live/access.py", "Task"): "asks for all seats at once who may still sit there",
     ("live/access.py", "TaskSession"): "asks for all seats at once who may still sit there",
     ("api/serializers/sessions.py", "AgentProfile"): "a name for the schema: get_queryset() narrows",
+    ("api/serializers/sessions.py", "TaskSession"): "a name for the schema: get_queryset() has those of the task",
     ("api/serializers/workflows.py", "AgentProfile"): "a name for the schema: validate_agent_profile() narrows",
     ("api/views/catalogue.py", "AgentProfile"): "made by staff",
 }

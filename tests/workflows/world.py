@@ -17,6 +17,7 @@ from executors_app.errors import AgentctlRefused, AgentctlUnreachable
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import NodeRun, Prompt, Repository, TaskSession, WorkflowRun
 from sessions_app.services import workflows
+from sessions_app.supervisor.outage import Outage
 from sessions_app.supervisor.workflows.driver import Driver
 from sessions_app.supervisor.workflows.looking import Seen
 from tests.supervisor.journals import Journal, hear
@@ -83,7 +84,7 @@ class TestDriver(Driver):
 
     def __init__(self, name: str, scripts: Scripts):
         here: Any = Here()
-        core: Any = SimpleNamespace(boot_id=name)
+        core: Any = SimpleNamespace(boot_id=name, outage=Outage(here))
         super().__init__(core, database=here)
         self._scripts = scripts
 
