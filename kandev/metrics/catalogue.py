@@ -31,7 +31,9 @@ class Metric:
         return frozenset({self.name})
 
 
+DATABASE_UP: Final = Metric("kandev_database_up", "gauge", "1 while the database answers; 0, and nothing else, else.")
 _ALL: Final = (
+    DATABASE_UP,
     Metric(
         "kandev_sweep_duration_seconds",
         "histogram",

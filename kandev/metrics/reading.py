@@ -17,7 +17,7 @@ from executors_app.agentctl.protocol import Code
 from executors_app.domain import ExecutorStatus, Observed
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_types, runtimes
-from kandev.metrics.catalogue import CATALOGUE
+from kandev.metrics.catalogue import CATALOGUE, DATABASE_UP
 from sessions_app.domain.states import PromptState, SessionState
 from sessions_app.domain.verification import ReceiptKind
 from sessions_app.models import Chore, Orphaned, Prompt, Supervisor, TaskSession, metric_count
@@ -74,7 +74,8 @@ def _all() -> Iterator[metric_count.Count]:
 
 
 def _nothing() -> Iterator[metric_count.Count]:
-    """What is there with 0 from the first, so that a rate can be asked for."""
+    """What is there with 0 from the first, so that a rate can be asked for; and that the database answers."""
+    yield DATABASE_UP.name, {}, 1
     for metric in CATALOGUE.values():
         if metric.kind == "counter" and not metric.labels:
             yield metric.name, {}, 0

@@ -15,7 +15,10 @@ from kandev.environment import read_environment
 from tests.services import ROOT
 
 OURS = ("migrate", "web-a", "web-b", "supervisor", "worker")
-SECRETS = ("secret-key", "database-url", "database-password", "redis-url", "redis-password", "host-token")
+SECRETS = (
+    *("secret-key", "database-url", "database-password", "redis-url", "redis-password", "host-token"),
+    "metrics-token",
+)
 KEYS = {
     *("build", "image", "command", "entrypoint", "environment", "depends_on", "healthcheck", "init", "restart", "user"),
     *("cap_add", "cap_drop", "pids_limit", "read_only", "secrets", "security_opt", "shm_size", "stop_grace_period"),

@@ -14,13 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from kandev.environment import read_environment
 from tests.drills.deployment import Deployment
 from tests.postgresql import free_port
 from tests.services import ROOT, require
 from tests.waiting import eventually
 
-UNITS = sorted(path for path in (ROOT / "deploy").iterdir() if path.suffix in {".service", ".socket", ".slice"})
-SERVICES = [path for path in UNITS if path.suffix == ".service"]
+SUFFIXES = {".service", ".socket", ".slice", ".timer"}
+UNITS = sorted(path for path in (ROOT / "deploy").iterdir() if path.suffix in SUFFIXES)
+BY_TIMER = [path.with_suffix(".service") for path in UNITS if path.suffix == ".timer"]
+SERVICES = [path for path in UNITS if path.suffix == ".service" and path not in BY_TIMER]
 WITH_AGENTS = {"kandev-supervisor.service", "kandev-agents.service"}
 INSTALLED = "/srv/kandev"
 
@@ -49,6 +52,26 @@ def test_a_service_comes_back_whatever_ends_it(path: Path) -> None:
     assert unit["Service"]["User"] == "kandev"
     assert unit["Service"]["Slice"] == "kandev.slice"
     assert unit["Service"]["NoNewPrivileges"] == "yes"
+
+
+@pytest.mark.parametrize("path", BY_TIMER, ids=lambda path: path.name)
+def test_what_a_timer_starts_is_the_services_user_and_locked_up(path: Path) -> None:
+    told = service(path)
+    assert (told["Type"], told["User"], told["EnvironmentFile"]) == ("oneshot", "kandev", "/etc/kandev/environment")
+    assert (told["ProtectSystem"], told["PrivateTmp"], told["CapabilityBoundingSet"]) == ("strict", "yes", "")
+    command = Path(told["ExecStart"].split()[0].replace(INSTALLED, str(ROOT)))
+    assert command.name == "python" or os.access(command, os.X_OK)
+
+
+def test_the_documented_settings_are_the_shipped_ones() -> None:
+    text = (ROOT / "deploy/environment").read_text()
+    settings = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+    assert f"```ini\n{settings}```" in (ROOT / "docs/deploy.md").read_text()
+    told = dict(line.split("=", 1) for line in settings.splitlines())
+    read = read_environment({name: value for name, value in told.items() if not name.endswith("_FILE")})
+    assert (read.allowed_hosts, read.trusted_origins) == (("kandev.example",), ("https://kandev.example",))
+    written = {f"/etc/kandev/{name}" for name in ("database-url", "redis-url", "secret-key", "metrics-token")}
+    assert {value for name, value in told.items() if name.endswith("_FILE")} == written
 
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)

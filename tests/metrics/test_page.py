@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
+from django.db import OperationalError
 from django.test import Client
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
+from kandev.metrics import page
 from kandev.metrics.catalogue import CATALOGUE
 from kandev.metrics.reading import read
 from sessions_app.models import Supervisor
@@ -127,3 +129,14 @@ def test_words_of_an_agent_never_make_a_series() -> None:
     found = samples()
     assert found["kandev_session_errors", (("code", "other"),)] == 1
     assert found["kandev_resumes_total", (("agent_type", "other"), ("kind", "resumed"))] == 1
+
+
+def test_a_database_that_is_away_is_told_from_a_web_process_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> None:
+        raise OperationalError("database is locked")
+
+    monkeypatch.setattr(page, "read", away)
+    assert value("kandev_database_up") == 0
+    assert {name for name, _ in samples()} == {"kandev_database_up"}, "no count has fallen to 0"
+    monkeypatch.undo()
+    assert value("kandev_database_up") == 1
