@@ -26,6 +26,7 @@ from tests.bench import (
     sweeps,
     terminals,
     workflows,
+    workspaces,
 )
 from tests.bench.figures import Figure, Floor, Point
 from tests.bench.world import World
@@ -58,6 +59,8 @@ class Sizes:
     """Real agents beside them."""
     nodes: int
     """Of a workflow."""
+    repository: int
+    """Megabytes of a repository that workspaces are made of."""
     spoken: int
     """Lines that an agent says without a pause."""
     growth: tuple[int, ...]
@@ -85,6 +88,7 @@ FULL = Sizes(
     storm=1000,
     storm_agents=30,
     nodes=20,
+    repository=1024,
     spoken=50_000,
     growth=(100, 1_000, 10_000),
     limit=4.0,
@@ -103,6 +107,7 @@ QUICK = Sizes(
     storm=25,
     storm_agents=1,
     nodes=2,
+    repository=4,
     spoken=500,
     growth=(5, 20),
     limit=None,
@@ -173,6 +178,7 @@ PARTS: Mapping[str, Part] = {
     "death": lambda world, sizes: deaths.to_ready(world, sizes.resumes),
     "workflow": lambda world, sizes: workflows.of_nodes(world, sizes.nodes),
     "workflow-text": lambda world, sizes: workflows.of_texts(sizes.rounds),
+    "workspace": lambda world, sizes: workspaces.of_a_repository(world.home, sizes.repository, min(sizes.rounds, 3)),
     "storm": lambda world, sizes: storms.of_many(world, sizes.storm, sizes.storm_agents, limited=sizes.limited),
     "screen": lambda world, sizes: screens.of_a_fast_agent(world, sizes.work),
     "terminal": lambda world, sizes: terminals.of_a_long_text(world, sizes.megabytes, sizes.rounds),

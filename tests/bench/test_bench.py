@@ -39,6 +39,8 @@ ROWS = (
     "workflow, each of 2 shell nodes",
     "workflow, a text of 1,000 nodes checked",
     "workflow, a text of 800 kB of {{ checked",
+    "4 MB repository, its objects copied once",
+    "4 MB repository, a workspace",
     "session page, 50 messages",
     "one event to 20 sockets",
     *(("agent to screen, 200 a second, p50", "agent to screen, 200 a second, p95") if chromium() else ()),
