@@ -199,6 +199,7 @@ def test_a_workspace_in_which_something_lives_stays(repository: Path, session: T
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={MARKER: execution}) as living:
         assert (do("recovery_refs").removed, do("recovery_refs").kept) == (0, 1)
         assert workspace.exists()
+        assert living.stdin
         living.stdin.close()
     assert do("recovery_refs").removed == 1
 

@@ -23,8 +23,9 @@ NO_SOCKET: Final = ("Unexpected response code: 404",)
 SERVER_AWAY: Final = (
     *("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE", "ERR_SOCKET_NOT_CONNECTED"),
     *("ERR_INCOMPLETE_CHUNKED_ENCODING", "Connection closed before receiving a handshake response"),
+    "the server responded with a status of 503",
 )
-"""What Chromium says of a server that was killed."""
+"""What Chromium reports about a server that was killed, or that has only just started again."""
 
 
 expect.set_options(timeout=PATIENCE)

@@ -60,14 +60,21 @@ def make(root: Path, worktree: Worktree, seed: Seed, pack: IO[bytes]) -> None:
     if seed.repository:
         worktrees.make(Path(seed.repository), seed.base, worktree, existed=seed.existed)
         return
+    # Two sessions that share a worktree may start at the same moment, each in a sandbox of its own: without the lock
+    # the second one would delete the draft into which the first one is still unpacking.
+    with worktrees.exclusive(repository_in(root)) as held:
+        _make_own(root, worktree, seed, pack, held)
+
+
+def _make_own(root: Path, worktree: Worktree, seed: Seed, pack: IO[bytes], held: int) -> None:
     repository = repository_in(root)
     if not _is_repository(repository):
         if not seed.complete:
             raise WorkspaceGone("The workspace's repository was deleted.")
         _set_aside(repository)
-        _create(repository, seed, pack)
+        _create(repository, seed, pack, held)
     elif seed.complete:
-        _restore_refs(repository, seed, pack)
+        _restore_refs(repository, seed, pack, held)
     if (root / CONVERTED).is_dir():
         _take_over(root / CONVERTED, repository, worktree)
         return
@@ -82,7 +89,7 @@ def make(root: Path, worktree: Worktree, seed: Seed, pack: IO[bytes]) -> None:
         _set_aside(worktree.path)
         pack.seek(0)
         read_seed(pack)
-        _create(repository, seed, pack)
+        _create(repository, seed, pack, held)
         worktrees.make(repository, "", worktree, existed=True)
 
 
@@ -90,14 +97,14 @@ def _is_repository(repository: Path) -> bool:
     return (repository / "HEAD").is_file() and all((repository / name).is_dir() for name in ("objects", "refs"))
 
 
-def _create(repository: Path, seed: Seed, pack: IO[bytes]) -> None:
+def _create(repository: Path, seed: Seed, pack: IO[bytes], held: int) -> None:
     """Make the repository in a draft that takes its place when it is complete."""
     draft = repository.with_name("repository.draft")
     shutil.rmtree(draft, ignore_errors=True)
     options = ("--quiet", "--bare", "--template=", f"--object-format={seed.object_format}")
-    git(repository.parent, "init", *options, draft.name)
+    git(repository.parent, "init", *options, draft.name, hold=(held,))
     _borrow(draft, seed)
-    _unpack(draft, pack)
+    _unpack(draft, pack, held)
     lines = [f"{commit} {name}" for name, commit in sorted(seed.refs.items())]
     (draft / "packed-refs").write_text("\n".join(["# pack-refs with: sorted", *lines, ""]))
     _configure(draft, seed)
@@ -110,14 +117,14 @@ def _borrow(repository: Path, seed: Seed) -> None:
     (information / "alternates").write_text("".join(f"{place}\n" for place in seed.objects))
 
 
-def _unpack(repository: Path, pack: IO[bytes]) -> None:
+def _unpack(repository: Path, pack: IO[bytes], held: int) -> None:
     """Take in the rest of the seed's file, if there is any."""
     here = pack.tell()
     if pack.seek(0, os.SEEK_END) == here:
         return
     pack.seek(here)
     os.lseek(pack.fileno(), here, os.SEEK_SET)  # git reads the descriptor, not our buffer
-    git(repository, "index-pack", "--stdin", "--fix-thin", stdin=pack, timeout=_TIMEOUT)
+    git(repository, "index-pack", "--stdin", "--fix-thin", stdin=pack, timeout=_TIMEOUT, hold=(held,))
 
 
 def _configure(repository: Path, seed: Seed) -> None:
@@ -136,12 +143,12 @@ def _configure(repository: Path, seed: Seed) -> None:
         hook.chmod(0o755)
 
 
-def _restore_refs(repository: Path, seed: Seed, pack: IO[bytes]) -> None:
+def _restore_refs(repository: Path, seed: Seed, pack: IO[bytes], held: int) -> None:
     """Add the refs that are missing; those that are there are newer than the seed's."""
     missing = {name: commit for name, commit in seed.refs.items() if commit_of(repository, name) is None}
     if not missing:
         return
-    _unpack(repository, pack)
+    _unpack(repository, pack, held)
     for name, commit in missing.items():
         git(repository, "update-ref", name, commit)
 

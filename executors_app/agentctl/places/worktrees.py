@@ -81,7 +81,7 @@ def make(repository: Path, base: str, worktree: Worktree, *, existed: bool) -> N
         return
     worktree.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     common = common_directory(repository)
-    with _lock(worktree.path) as held:
+    with exclusive(worktree.path) as held:
         if _present(worktree.path):
             return
         record = _record(common, worktree.path)
@@ -232,14 +232,18 @@ def _occupied(path: Path) -> bool:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[int]:
-    """One maker of a worktree at a time; git holds the lock too, so it outlasts a maker that is killed."""
+def exclusive(path: Path) -> Iterator[int]:
+    """Hold the lock beside ``path`` while something is made there; yields its file descriptor.
+
+    Pass the descriptor to git as ``hold``: git then keeps the lock if the process that took it is killed. Raises
+    GitFailed if another process keeps the lock for two minutes.
+    """
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + _LOCK_SECONDS
         while not _locked(lock):
             if time.monotonic() > deadline:
-                raise GitFailed(f"Another process has been making the worktree {path} for too long.")
+                raise GitFailed(f"Another process has been preparing {path} for more than {_LOCK_SECONDS:g} s.")
             time.sleep(0.02)
         yield lock
     finally:
