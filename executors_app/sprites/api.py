@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _PAGE: Final = 50
 _SAID: Final = 500
+OUTPUT_LIMIT: Final = 1 << 30
+"""Bytes that one command may write. It runs on a machine that is wholly the agent's, which may send without end."""
 
 
 class SpriteRefused(LaunchFailed):
@@ -44,6 +46,20 @@ class Ran:
     exit_code: int
     output: bytes
     errors: str
+
+
+class _Sink:
+    """Keeps what a command writes, up to ``limit`` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.data, self.limit, self.is_full = bytearray(), limit, False
+
+    def write(self, data: bytes) -> None:
+        """Keep more; ValueError, which ends the connection, where it is too much."""
+        self.is_full = len(self.data) + len(data) > self.limit
+        if self.is_full:
+            raise ValueError("too much output")
+        self.data += data
 
 
 class Organisation:
@@ -90,23 +106,40 @@ class Organisation:
         with _told():
             await self._client.destroy_sprite(name)
 
-    async def run(self, name: str, *argv: str, timeout: float = 60.0) -> Ran:
-        """Run a command in it, and wake it for that."""
+    async def run(self, name: str, *argv: str, timeout: float = 60.0, limit: int = 0) -> Ran:
+        """Run a command in it, and wake it for that.
+
+        SpriteRefused where it writes more than ``limit`` bytes, by default ``OUTPUT_LIMIT``.
+        """
+        from sprites import exceptions  # noqa: PLC0415 - see above
+
+        limit = limit or OUTPUT_LIMIT
+        output, errors = _Sink(limit), _Sink(limit)
+        exit_code = 0
         with _told():
-            done = await self._client.sprite(name).run(*argv, capture_output=True, timeout=timeout)
-        errors = (done.stderr or b"").decode(errors="replace")
-        return Ran(done.returncode, done.stdout or b"", errors[-_SAID:])
+            try:
+                command = self._client.sprite(name).command(*argv, stdout=output, stderr=errors, timeout=timeout)
+                await command.run()
+            except exceptions.ExitError as error:
+                exit_code = error.exit_code()
+            except exceptions.NetworkError as error:
+                if output.is_full or errors.is_full:
+                    raise SpriteRefused(f"A command in the sprite wrote more than {limit} bytes.") from error
+                raise
+        return Ran(exit_code, bytes(output.data), errors.data.decode(errors="replace")[-_SAID:])
 
     async def write(self, name: str, path: str, data: bytes, mode: int = 0o600) -> None:
         """Write a file, and the directories above it."""
         with _told():
             await self._client.sprite(name).filesystem().path(path).write_bytes(data, mode)
 
-    async def read(self, name: str, path: str) -> bytes:
-        """A file's content."""
-        with _told():
-            content: bytes = await self._client.sprite(name).filesystem().path(path).read_bytes()
-            return content
+    async def read(self, name: str, path: str, *, timeout: float, limit: int) -> bytes:
+        """A file's content; SpriteRefused where there is none, or more than ``limit`` bytes of it."""
+        # Not by the API's call for files, which keeps whatever comes.
+        ran = await self.run(name, "cat", "--", path, timeout=timeout, limit=limit)
+        if ran.exit_code:
+            raise SpriteRefused(f"The sprite has no file {path}: {ran.errors}")
+        return ran.output
 
     async def service(self, name: str, service: str) -> str:
         """stopped, starting, running, stopping or failed; empty where it is not defined."""

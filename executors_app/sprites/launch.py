@@ -139,7 +139,7 @@ async def push_work(api: Organisation, inside: Inside, one: ExecutionFacts) -> b
         answer = await _in_workspace(api, inside, "bundle", *options, *marks)
         refs = workspace_root.refs_of(answer)
         if answer.get("packed"):
-            into.write(await api.read(inside.name, sent))
+            into.write(await api.read(inside.name, sent, timeout=_LONG, limit=workspace_root.LARGEST_BUNDLE))
         return refs
 
     return await workspace_store.take_work(one, read)
