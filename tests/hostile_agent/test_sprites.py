@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
+from collections.abc import Awaitable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from django.utils import timezone
 
-from executors_app import workspace_store
+from executors_app import kept_work, workspace_store
+from executors_app.domain import Launched, LaunchSpec
 from executors_app.errors import ExecutorError
+from executors_app.sprites.names import name_of
+from sessions_app.models import Leftover
+from sessions_app.services.maintenance.files import journals
+from sessions_app.services.maintenance.refs import recovery_refs
+from sessions_app.services.maintenance.work import Work
 from tests.executors.places import client_of, known, row_of, seen, spec_for
-from tests.executors.repositories import run_git
-from tests.hostile_agent.tampering import MILD, settings_text
+from tests.executors.repositories import make_repository, run_git
+from tests.hostile_agent.tampering import BROKEN, MILD, settings_text
 from tests.repositories.attacks import Trap
 from tests.sprites.conftest import place, repository, stand_in  # noqa: F401 - fixtures
 from tests.sprites.place import SpritesPlace
@@ -80,3 +91,134 @@ async def test_tampered_sprite_reaches_no_other_session(
     assert after == before
     assert workspace_store.archive_of(other.session_id).tips() == archived
     assert not trap.canary.exists() or MARK not in trap.canary.read_text()
+
+
+NOT_ON_THIS_MACHINE = {"the tree is a link to a process", "the index has no end", "the copy of the index is a link"}
+"""What would reach this machine's own files: the stand-in keeps nobody in."""
+
+
+class Sprite:
+    """A hostile session in a sprite, and another session's refs, which must not change."""
+
+    def __init__(self, place: SpritesPlace, root: Path):  # noqa: F811
+        self.place, self.root, self.spec = place, root, spec_for(place)
+        self.launched: Launched
+        self.other: tuple[LaunchSpec, Launched]
+
+    async def begin(self) -> None:
+        """Both have work that has arrived; a copy of the hostile one's is kept."""
+        other = spec_for(self.place)
+        self.other = (other, await self.place.runtime.launch(other))
+        self.launched = await self.place.runtime.launch(self.spec)
+        for spec, launched in (self.other, (self.spec, self.launched)):
+            (seen(self.place, launched) / "mine").write_text(f"{spec.session_id}\n")
+            await client_of(spec, launched).snapshot()
+            await self.place.runtime.push_work(row_of(self.place, spec, launched))
+        self.work = seen(self.place, self.launched).parent.parent
+        self.good = self.root / "good"
+        shutil.copytree(self.work, self.good, symlinks=True)
+        self.before = self.others()
+
+    def others(self) -> tuple[set[str], dict[str, str]]:
+        """Refs of the team's repository but the hostile session's own, and those of the other's archive."""
+        own = (self.launched.worktree_branch, self.spec.session_id)
+        listed = run_git(self.place.repository, "show-ref").splitlines()
+        archive = workspace_store.archive_of(self.other[0].session_id)
+        return {line for line in listed if not any(name in line for name in own)}, archive.tips()
+
+    def tamper(self, script: str) -> None:
+        """Run a script as the agent; what it names of the host are decoys, as the host is another machine."""
+        decoy = self.root / "decoy"
+        if not decoy.exists():
+            (make_repository(decoy) / "token").write_text("decoy\n")
+        tree = self.work / "worktrees" / self.spec.session_id
+        values = {
+            "W": tree, "R": self.work / "repository.git", "OWN": self.spec.session_id, "HOST": decoy, "STATE": decoy,
+            "RECORD": self.work / "repository.git/worktrees" / self.spec.session_id, "TEAM": decoy, "DATA": decoy,
+        }  # fmt: skip
+        script = script.replace("/workspace", str(self.work)).replace("/var/lib/agentctl", str(decoy))
+        environment = {**os.environ, **{name: str(value) for name, value in values.items()}}
+        subprocess.run(["sh", "-c", script], cwd=tree, env=environment, check=False, capture_output=True)
+
+    def restore(self) -> None:
+        """The workspace as it was before any tampering."""
+        shutil.rmtree(self.work)
+        shutil.copytree(self.good, self.work, symlinks=True)
+
+    async def attempt(self, action: Awaitable[Any]) -> bool:
+        """Carry it out; False where it is refused."""
+        try:
+            async with asyncio.timeout(60):
+                await action
+        except ExecutorError:
+            return False
+        return True
+
+    async def go_through(self) -> None:
+        """Live, dead, and started again, whatever that takes."""
+        runtime, client = self.place.runtime, client_of(self.spec, self.launched)
+        row = row_of(self.place, self.spec, self.launched)
+        for action in (client.snapshot(), client.git("diff"), client.restore_snapshot(), runtime.push_work(row)):
+            await self.attempt(action)
+        self.place.kill(self.spec)
+        await runtime.observe([row], timeout=10, concurrency=1)
+        for action in (
+            asyncio.to_thread(runtime.left_journal, row, 0, ""),
+            asyncio.to_thread(runtime.resume_token, row),
+            runtime.push_work(row),
+        ):
+            await self.attempt(action)
+        kept = kept_work.find(self.place.repository, self.spec.session_id, self.launched.worktree_branch)
+        for read in (kept_work.status, kept_work.diff):
+            read(kept)
+        if not await self.attempt(self.launch()):
+            self.restore()
+            await self.launch()
+
+    async def launch(self) -> None:
+        """The next start, as the row knows the session."""
+        self.launched = await self.place.runtime.launch(known(self.spec, self.launched))
+
+    async def remove_orphan(self) -> None:
+        """As if no row knew the sprite."""
+        runtime = self.place.runtime
+        (orphan,) = await runtime.orphans({self.other[0].execution_id}, [self.place.config])
+        assert orphan.id == name_of(self.spec.execution_id)
+        assert await runtime.remove_orphan(orphan, [self.place.config])
+        assert list(self.place.stand_in.machines) == [name_of(self.other[0].execution_id)]
+
+    def delete(self) -> None:
+        """The session is deleted, and maintenance comes by later."""
+        Leftover.objects.create(
+            session_id=self.spec.session_id,
+            executions=[self.spec.execution_id],
+            repository_path=str(self.place.repository),
+            deleted_at=timezone.now() - timedelta(days=400),
+        )
+        for chore in (recovery_refs, journals):
+            work = Work(chore.__name__)
+            chore(work)
+            assert not work.failed, work.said
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("part", range(6))
+def test_no_broken_workspace_of_a_sprite_reaches_anything(
+    place: SpritesPlace,  # noqa: F811
+    tmp_path: Path,
+    part: int,
+) -> None:
+    sprite = Sprite(place, tmp_path)
+
+    async def play() -> None:
+        await sprite.begin()
+        for name in [name for name in BROKEN if name not in NOT_ON_THIS_MACHINE][part::6]:
+            sprite.tamper(BROKEN[name])
+            await sprite.go_through()
+            assert sprite.others() == sprite.before, name
+            sprite.restore()
+        await sprite.remove_orphan()
+
+    asyncio.run(play())
+    sprite.delete()
+    assert sprite.others() == sprite.before
