@@ -158,15 +158,16 @@ class Sprite:
         """Live, dead, and started again, whatever that takes."""
         runtime, client = self.place.runtime, client_of(self.spec, self.launched)
         row = row_of(self.place, self.spec, self.launched)
-        for action in (client.snapshot(), client.git("diff"), client.restore_snapshot(), runtime.push_work(row)):
+        alive: list[Awaitable[Any]] = [client.snapshot(), client.git("diff"), client.restore_snapshot()]
+        for action in [*alive, runtime.push_work(row)]:
             await self.attempt(action)
         self.place.kill(self.spec)
         await runtime.observe([row], timeout=10, concurrency=1)
-        for action in (
+        dead: list[Awaitable[Any]] = [
             asyncio.to_thread(runtime.left_journal, row, 0, ""),
             asyncio.to_thread(runtime.resume_token, row),
-            runtime.push_work(row),
-        ):
+        ]
+        for action in [*dead, runtime.push_work(row)]:
             await self.attempt(action)
         kept = kept_work.find(self.place.repository, self.spec.session_id, self.launched.worktree_branch)
         for read in (kept_work.status, kept_work.diff):
