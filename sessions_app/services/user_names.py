@@ -1,12 +1,13 @@
 """New user names do not look like others: who answered, approved or wrote something is told by name alone.
 
-A name consists of ASCII characters, for whole alphabets have letters that look like those; and no other
-account has a name that differs in case only, or in characters that are hard to tell apart. Accounts that are
+A name consists of ASCII letters, digits and a few signs, for whole alphabets have letters that look like those; and
+no other account has a name that differs in case only, or in characters that are hard to tell apart. Accounts that are
 there already keep their names.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Any, Final
 
@@ -16,12 +17,14 @@ from django.db.models.signals import pre_save
 
 _ALIKE: Final = (("I", "l"), ("1", "l"), ("|", "l"), ("0", "o"))
 """One character that is taken for another, before case is folded: a large I is, a small one is not."""
+_NAME: Final = re.compile(r"[A-Za-z0-9@.+_-]+")
+"""Spaces and control characters are as invisible at the end of a name as letters of other alphabets within it."""
 _ALIKE_TOGETHER: Final = (("rn", "m"), ("vv", "w"))
 
 
 def check_user_name(name: str, user_id: int | None = None) -> None:
     """ValidationError where ``name`` is not one that the account ``user_id`` (None: a new one) may take."""
-    if not name.isascii():
+    if not _NAME.fullmatch(name):
         said = "A user name consists of the letters a to z, digits and @ . + - _: others look like these."
         raise ValidationError({"username": [said]}, code="not_ascii")
     same = skeleton(name)

@@ -82,15 +82,17 @@ def confirm(user: Any, workflow: Workflow, fingerprint: str) -> Workflow:
 
     ``fingerprint`` names what the user has seen, as ``triggers_document`` told it. Raises Conflict where that is no
     longer what would run, or the workflow is archived; ReadOnly for somebody who could not start it; Invalid for a
-    text that cannot be run.
+    text that cannot be run; ChecksUnavailable.
     """
     require_write(user, workflow.team)
+    # Before the transaction: loading can take half a minute, in which nobody else could write to the database.
+    graph = graph_of(workflow.text, workflow.files)
     with transaction.atomic():
         row = locked(workflow)
         if row.archived_at is not None:
             raise Conflict("This workflow was archived.")
-        graph = graph_of(row.text, row.files)
-        if fingerprint != fingerprint_of(parts_of(row, graph)):
+        is_as_loaded = (row.text, row.files) == (workflow.text, workflow.files)
+        if not is_as_loaded or fingerprint != fingerprint_of(parts_of(row, graph)):
             raise Conflict("It has changed since you looked at it. Read the difference again, then confirm it.")
         if graph is None:
             raise Invalid(f"{UNREADABLE} Correct it first.", field="text")

@@ -24,8 +24,12 @@ MAX_CONCURRENT: Final = 3
 """Nodes of a run at work at the same time, unless the workflow says otherwise."""
 MAX_ENVIRONMENT_VALUE: Final = 96 << 10
 """Bytes of one value given to a shell; systems end at 128 KiB for name and value."""
+MAX_ENVIRONMENT: Final = 1 << 20
+"""Bytes of all values given to one script; systems end at 2 MiB for the whole environment."""
 MAX_OUTPUT: Final = 1 << 20
 """Bytes that a limited process may answer."""
+MAX_FILLED: Final = 1 << 20
+"""Characters of a prompt or path once its templates are filled in; a longer prompt is refused anyway."""
 MAX_CHARACTERS: Final = 4 << 20
 """Of all texts in one file, aliases counted as often as they are used; of all code in files of functions."""
 MAX_PORTS: Final = 50_000

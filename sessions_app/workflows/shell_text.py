@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sessions_app.workflows.limits import MAX_ENVIRONMENT_VALUE
+from sessions_app.workflows.limits import MAX_ENVIRONMENT, MAX_ENVIRONMENT_VALUE
 from sessions_app.workflows.templates import TEMPLATE, LineCounter, Lookup, reference
 from sessions_app.workflows.values import MISSING, NUMBER, to_text
 
@@ -77,7 +77,7 @@ def prepare(script: str, lookup: Lookup) -> ShellText:
     """The script with a variable in place of every template that has a value. Raises ShellTextError."""
     parts: list[str] = []
     environment: dict[str, str] = {}
-    end = 0
+    end = size = 0
     for site in sites(script):
         asked = reference(site.found)
         value = MISSING if asked is None else lookup(*asked)
@@ -85,6 +85,9 @@ def prepare(script: str, lookup: Lookup) -> ShellText:
             continue
         name = f"{VARIABLE}{len(environment) + 1}"
         environment[name] = environment_text(value, site.found.group())
+        size += len(environment[name].encode("utf-8", "surrogatepass"))
+        if size > MAX_ENVIRONMENT:
+            raise ShellTextError(f"its templates are together longer than {MAX_ENVIRONMENT >> 20} MiB; pass files")
         if site.around == Around.ARITHMETIC and not NUMBER.match(environment[name]):
             raise ShellTextError(f"{site.found.group()} stands in arithmetic and is not a number")
         before = script[end : site.found.start()]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from sessions_app.workflows import limits
 from sessions_app.workflows.values import MISSING, to_text
 
 TEMPLATE: Final = re.compile(r"\{\{\s*(?P<node>[A-Za-z0-9_-]+)(?:\.(?P<port>[A-Za-z0-9_-]+))?\s*\}\}")
@@ -45,12 +46,34 @@ def references(text: str) -> Iterator[tuple[str, str, int]]:
             yield (*asked, lines.before(found.start()))
 
 
+class TooLong(ValueError):
+    """The text is longer than ``MAX_FILLED`` once its templates are filled in; the message is for people."""
+
+
 def render(text: str, lookup: Lookup) -> str:
-    """The text with its templates filled in. What a value holds is never looked at again."""
+    """The text with its templates filled in. What a value holds is never looked at again. Raises TooLong.
+
+    One template can stand in a text many thousand times, and its value can be a MiB: so the length is checked while
+    the text grows, not afterwards.
+    """
+    length = len(text)
 
     def filled(found: re.Match[str]) -> str:
+        nonlocal length
         asked = reference(found)
         value = MISSING if asked is None else lookup(*asked)
-        return found.group() if value is MISSING else to_text(value)
+        told = found.group() if value is MISSING else to_text(value)
+        length += len(told) - len(found.group())
+        # What is still to come can shorten the text, by no more than its templates are long.
+        if length - len(text) > limits.MAX_FILLED:
+            raise _too_long()
+        return told
 
-    return TEMPLATE.sub(filled, text)
+    result = TEMPLATE.sub(filled, text)
+    if len(result) > limits.MAX_FILLED:
+        raise _too_long()
+    return result
+
+
+def _too_long() -> TooLong:
+    return TooLong(f"with its templates filled in it has more than {limits.MAX_FILLED} characters")

@@ -76,3 +76,9 @@ def test_accounts_that_are_there_keep_working(world: World) -> None:
     assert root.post(f"/admin/auth/user/{old.pk}/change/", given).status_code == 302
     old.refresh_from_db()
     assert old.first_name == "Old"
+
+
+@pytest.mark.parametrize("name", ["eve smith", "ada ", "eve\x08", "eve\n", "eve/ada", ""])
+def test_a_name_has_no_other_characters_whichever_way_it_is_made(name: str, world: World) -> None:
+    with pytest.raises(ValidationError, match="letters a to z"):
+        User(username=name).save()

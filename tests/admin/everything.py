@@ -62,7 +62,7 @@ SECRET: Final = "s3cr3t-value"
 def make_set(name: str) -> TaskSession:
     """One row of everything, around a session of its own."""
     team = Group.objects.create(name=f"team {name}")
-    user = User.objects.create(username=f"user {name}")
+    user = User.objects.create(username=f"user-{name}")
     user.groups.add(team)
     TeamRole.objects.create(user=user, team=team, role=TeamRole.Role.VIEWER)
     ApiToken.mint(user, name, ApiToken.Scope.READ, None)

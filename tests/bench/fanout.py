@@ -76,7 +76,7 @@ def _tokens(world: World, count: int) -> list[str]:
     """Those of so many members of the team."""
     keys = []
     for number in range(count):
-        user = get_user_model().objects.create(username=f"watcher {number}")
+        user = get_user_model().objects.create(username=f"watcher-{number}")
         user.groups.add(world.team)
         keys.append(Token.objects.create(user=user).key)
     return keys

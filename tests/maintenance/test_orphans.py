@@ -76,7 +76,7 @@ def test_the_page_of_executors_shows_them_to_staff_alone() -> None:
     Orphaned.objects.create(runtime="local_docker", name="kandev-lost", status="running")
     for is_staff in (True, False):
         client = Client()
-        client.force_login(User.objects.create(username=f"somebody {is_staff}", is_staff=is_staff))
+        client.force_login(User.objects.create(username=f"somebody-{is_staff}", is_staff=is_staff))
         told = client.get("/executors/").content.decode()
         assert ("kandev-lost" in told) == is_staff
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from sessions_app.workflows import limits, loading
 from sessions_app.workflows.drawing import draw_for_page
 from sessions_app.workflows.editing import places_of_nodes
 from sessions_app.workflows.library import Texts
+from sessions_app.workflows.nodes import Failed, Moment, type_of
+from sessions_app.workflows.templates import TooLong, render
 from tests.workflows.hostile_texts import BUDGETED, SHAPES, Shape, line, one, ports, shells, text
 from tests.workflows.writing import node
 
@@ -124,3 +127,31 @@ def test_odd_answer_schemas_break_nothing() -> None:
 
     assert codes(deep) == {"schema"}
     assert codes(odd) == set()
+
+
+@pytest.mark.parametrize(("kind", "setting", "times"), [("agent", "prompt", 60_000), ("workdir", "path", 250)])
+def test_filled_templates_take_bounded_memory(kind: str, setting: str, times: int) -> None:
+    asked = node("b", kind, **{setting: "{{ a.output }}" * times})
+    edges = [{"source": "a", "target": "b"}]
+    found = loading.load(text([node("a", "shell", script="true"), asked], edges)).checked.root.nodes["b"]
+    inputs = dict.fromkeys(found.references.values(), "x" * limits.MAX_OUTPUT)
+    begin = type_of(found).begin
+    assert inputs and begin
+
+    tracemalloc.start()
+    try:
+        beginning = begin(Moment(node=found, inputs=inputs))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert isinstance(beginning, Failed)
+    assert f"{limits.MAX_FILLED} characters" in beginning.message
+    assert peak < 8 * limits.MAX_FILLED
+
+
+def test_a_text_of_the_largest_size_is_filled_in() -> None:
+    value = "x" * (limits.MAX_FILLED // 2)
+    assert render("{{ a.output }}{{ a.output }}", lambda name, port: value) == value * 2
+    with pytest.raises(TooLong):
+        render("{{ a.output }}{{ a.output }}.", lambda name, port: value)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sessions_app.workflows import limits
 from sessions_app.workflows.shell_text import ShellTextError, prepare, troubles
 from sessions_app.workflows.values import MISSING
 from tests.workflows.driving import shell
@@ -152,3 +153,12 @@ def test_no_value_is_read_as_a_script_in_any_heap_of_quotes(tmp_path: Path) -> N
             ran += 1
             shell(text.script, text.environment, tmp_path)
             assert not (tmp_path / "hit").exists(), script
+
+
+def test_the_values_of_a_script_together_have_a_limit() -> None:
+    one = "echo {{ inputs.x }}\n"
+    fits = limits.MAX_ENVIRONMENT // limits.MAX_ENVIRONMENT_VALUE
+    value = "x" * limits.MAX_ENVIRONMENT_VALUE
+    assert len(prepare(one * fits, lambda name, port: value).environment) == fits
+    with pytest.raises(ShellTextError, match="together longer than 1 MiB"):
+        prepare(one * (fits + 1), lambda name, port: value)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.core.cache import cache
+from django.db import connection
 from django.test import Client
 
 from sessions_app.models import Workflow
-from sessions_app.services import workflow_texts, workflows
+from sessions_app.services import workflow_schedules, workflow_texts, workflows
 from sessions_app.services.errors import ChecksUnavailable, Throttled
 from sessions_app.services.throttle import Throttle
 from sessions_app.workflows import apart
 from tests.pages.workflows import PLAIN
 from tests.supervisor.rows import make_user
-from tests.workflows.test_apart import SLOW
-from tests.workflows.world import World, team
+from tests.workflows.test_apart import EXPENSIVE, SLOW, SLOW_FILES
+from tests.workflows.world import World, place, team
 from tests.workflows.writing import node, workflow
 
 pytestmark = pytest.mark.django_db
@@ -114,9 +116,9 @@ def test_a_page_is_shown_while_another_text_is_checked(monkeypatch: pytest.Monke
 
 def test_a_text_that_is_too_expensive_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(apart.LIMITS, "cpu_seconds", 1)
-    values = {"team": team(), "text": f"{SLOW} ", "name": "slow"}
+    values = {"team": team(), "text": EXPENSIVE, "files": SLOW_FILES, "name": "slow"}
     row, problems = workflows.save_workflow(make_user(), values)
-    assert (row.text, row.is_valid, [one.code for one in problems]) == (f"{SLOW} ", False, ["too_expensive"])
+    assert (row.text, row.is_valid, [one.code for one in problems]) == (EXPENSIVE, False, ["too_expensive"])
 
 
 def test_a_busy_machine_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,3 +138,64 @@ def test_a_run_whose_text_cannot_be_loaded_now_has_not_failed(monkeypatch: pytes
         assert world.look().state == "queued"
     world.drivers.clear()  # another supervisor begins without a pause
     assert world.to_its_end().state == "succeeded"
+
+
+class TestConfirming:
+    """Whoever reads or confirms what triggers start has a text loaded, too."""
+
+    @pytest.fixture
+    def paused(self) -> Workflow:
+        clock = {"triggerType": "cron", "cron": "0 * * * *"}
+        before, after = (workflow([node("clock", "trigger", label=label, **clock)]) for label in ("before", "after"))
+        user, kept = make_user(), {"team": team(), "name": "it", "executor": place(), "triggers_enabled": True}
+        row, _ = workflows.save_workflow(user, {**kept, "text": before})
+        row, _ = workflows.save_workflow(user, {"text": after}, row)
+        assert row.triggers_paused
+        return row
+
+    def test_counts_as_the_one_request_of_its_user(self, paused: Workflow, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(workflow_texts, "PATIENCE", 0)
+        browser, user = client(), make_user()
+        address = f"/api/v1/workflows/{paused.id}/triggers/"
+        seen = browser.get(address).json()["fingerprint"]
+        confirmed = {"fingerprint": seen}
+        with workflow_texts.loading_for(user):
+            assert browser.get(address).status_code == 429
+            assert browser.post(f"{address}confirm/", confirmed, "application/json").status_code == 429
+            assert browser.get(f"/workflows/{paused.id}/").status_code == 429
+            browser.post(f"/workflows/{paused.id}/triggers/", confirmed)
+        paused.refresh_from_db()
+        assert not paused.triggers_enabled
+        browser.post(f"/workflows/{paused.id}/triggers/", confirmed)
+        paused.refresh_from_db()
+        assert paused.triggers_enabled
+
+    def test_loads_the_text_before_a_row_is_locked(self, paused: Workflow, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen = workflow_schedules.triggers_document(make_user(), paused)["fingerprint"]
+        workflow_texts._loaded.cache_clear()
+        depths: list[int] = []
+        load = apart.load
+        outside = len(connection.savepoint_ids)
+
+        def watched(*asked: Any) -> Any:
+            depths.append(len(connection.savepoint_ids) - outside)
+            return load(*asked)
+
+        monkeypatch.setattr(apart, "load", watched)
+        workflow_schedules.confirm(make_user(), paused, seen)
+        assert depths == [0]
+
+    def test_a_page_whose_text_cannot_be_loaded_is_shown(
+        self, paused: Workflow, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        browser = client()
+        monkeypatch.setattr(apart, "_ask", _busy)
+        workflow_texts._loaded.cache_clear()
+        workflow_texts._checked.cache_clear()
+        answer = browser.get(f"/workflows/{paused.id}/")
+        assert answer.status_code == 503
+        assert "clock" in answer.content.decode()
+
+
+def _busy(*asked: Any) -> None:
+    raise apart.LoadingUnavailable

@@ -105,7 +105,7 @@ class WorkflowView(_WorkflowView):
 class Triggers(_WorkflowView):
     """The triggers of a workflow."""
 
-    @described({200: TriggersDocument}, 404)
+    @described({200: TriggersDocument}, 404, 429, 503)
     def get(self, request: Request, workflow_id: uuid.UUID) -> Response:
         """Show whether a workflow starts by itself, with whose rights, and what has changed since it was confirmed."""
         return _shown_triggers(self, self.workflow)
@@ -114,7 +114,7 @@ class Triggers(_WorkflowView):
 class ConfirmationOfTriggers(_WorkflowView):
     """Confirming what a workflow's triggers start."""
 
-    @described({200: TriggersDocument}, 400, 404, 409, request=ConfirmTriggers)
+    @described({200: TriggersDocument}, 400, 404, 409, 429, 503, request=ConfirmTriggers)
     def post(self, request: Request, workflow_id: uuid.UUID) -> Response:
         """Confirm what the triggers start, and enable them: scheduled runs have your rights from then on.
 
@@ -122,11 +122,15 @@ class ConfirmationOfTriggers(_WorkflowView):
         that it has changed since.
         """
         fingerprint = self.body(ConfirmTriggers)["fingerprint"]
-        return _shown_triggers(self, workflow_schedules.confirm(request.user, self.workflow, fingerprint))
+        with loading_for(request.user, counted=False):
+            row = workflow_schedules.confirm(request.user, self.workflow, fingerprint)
+        return _shown_triggers(self, row)
 
 
 def _shown_triggers(view: ApiView, row: Workflow) -> Response:
-    return Response(TriggersDocument(workflow_schedules.triggers_document(view.request.user, row)).data)
+    with loading_for(view.request.user, counted=False):
+        document = workflow_schedules.triggers_document(view.request.user, row)
+    return Response(TriggersDocument(document).data)
 
 
 class RunsOfWorkflow(_WorkflowView):

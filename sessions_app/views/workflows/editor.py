@@ -182,7 +182,7 @@ def _page(
         "revision": newest["revision"] if newest else form["revision"].value(),
         "reads_only": not (may_write(request.user, row.team_id) if row else may_write_somewhere(request.user)),
         "run_form": RunForm(_declared(row) if is_checked else (), auto_id="run-%s"),
-        "triggers": triggers_document(request.user, row) if row and row.triggers_paused else None,
+        "triggers": triggers_document(request.user, row) if row and row.triggers_paused and is_checked else None,
         "run_key": str(uuid.uuid4()),
         **(check_context(draft.text, files) if is_checked else NOT_CHECKED),
         **settings_context(draft.node, draft.form),

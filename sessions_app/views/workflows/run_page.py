@@ -20,7 +20,7 @@ from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.models import NodeRun, WorkflowRun
 from sessions_app.services import workflows
-from sessions_app.services.errors import ChecksUnavailable, SessionsError
+from sessions_app.services.errors import ChecksUnavailable, SessionsError, Throttled
 from sessions_app.services.rights import may_write
 from sessions_app.services.workflow_rows import workflow_of
 from sessions_app.services.workflow_starts import run_again
@@ -47,7 +47,7 @@ _BRIEF: Final = ("id", "run_id", "position", "path", "node", "kind", "state", "i
 def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Show a run; ``?node=`` a node of the drawing, ``?at=`` one of the times that it ran."""
     row = find_run(request, run_id)
-    context = {**run_context(row, request.GET), "live": _address(row, "workflow-run-live", request.GET)}
+    context = {**run_context(request.user, row, request.GET), "live": _address(row, "workflow-run-live", request.GET)}
     return render(request, "workflows/run.html", {**context, "writes": may_write(request.user, row.team_id)})
 
 
@@ -56,7 +56,7 @@ def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
 def live(request: HttpRequest, run_id: uuid.UUID) -> JsonResponse:
     """The run as it is now."""
     row = find_run(request, run_id)
-    context = {**run_context(row, request.GET), "writes": may_write(request.user, row.team_id)}
+    context = {**run_context(request.user, row, request.GET), "writes": may_write(request.user, row.team_id)}
     return JsonResponse({"parts": {"run": render_to_string("workflows/run_state.html", context, request)}})
 
 
@@ -65,10 +65,10 @@ def _address(row: WorkflowRun, name: str, given: Mapping[str, str]) -> str:
     return reverse(name, args=(row.id,)) + (f"?{urlencode(chosen)}" if chosen else "")
 
 
-def run_context(row: WorkflowRun, given: Mapping[str, str]) -> dict[str, Any]:
+def run_context(user: Any, row: WorkflowRun, given: Mapping[str, str]) -> dict[str, Any]:
     """For ``workflows/run_state.html``; a constant number of queries."""
     times = list(row.node_runs.only(*_BRIEF, "started_at", "ended_at").order_by("position"))
-    graph = _graph(row)
+    graph = _graph(user, row)
     by_place: dict[str, list[NodeRun]] = {}
     for one in times:
         by_place.setdefault(_TIMES.sub("", one.path), []).append(one)
@@ -90,10 +90,11 @@ def run_context(row: WorkflowRun, given: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _graph(row: WorkflowRun) -> Workflow | None:
+def _graph(user: Any, row: WorkflowRun) -> Workflow | None:
     try:
-        return workflow_of(row)
-    except (InvalidWorkflow, ChecksUnavailable):
+        with loading_for(user, counted=False):
+            return workflow_of(row)
+    except (InvalidWorkflow, ChecksUnavailable, Throttled):
         return None  # of a version that allowed more, or not to be had now
 
 

@@ -55,10 +55,12 @@ def triggers(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
     row = find_workflow(request, workflow_id)
     try:
         if request.POST.get("do") == "off":
-            workflows.save_workflow(request.user, {"triggers_enabled": False}, row)
+            with loading_for(request.user, counted=False):
+                workflows.save_workflow(request.user, {"triggers_enabled": False}, row)
             messages.success(request, "Its scheduled triggers are off.")
         else:
-            workflow_schedules.confirm(request.user, row, request.POST.get("fingerprint", ""))
+            with loading_for(request.user, counted=False):
+                workflow_schedules.confirm(request.user, row, request.POST.get("fingerprint", ""))
             messages.success(request, "You confirmed it: scheduled runs have your rights from now on.")
     except SessionsError as error:
         messages.error(request, error.message)

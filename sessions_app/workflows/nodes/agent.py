@@ -27,7 +27,7 @@ from sessions_app.workflows.nodes import (
 )
 from sessions_app.workflows.ports import named, port
 from sessions_app.workflows.schema import NodeData, Port
-from sessions_app.workflows.templates import INPUTS, references, render
+from sessions_app.workflows.templates import INPUTS, TooLong, references, render
 from sessions_app.workflows.values import to_text
 
 TIMEOUT: Final = 3_600
@@ -126,7 +126,10 @@ def begin(moment: Moment) -> Beginning:
     later = moment.inputs.get(LATER)
     told = later.get("sessionId") if isinstance(later, dict) else None
     session = to_text(moment.inputs.get("sessionId") or told or moment.session)
-    prompt = prompt_of(moment, settings, going_on=bool(session))
+    try:
+        prompt = prompt_of(moment, settings, going_on=bool(session))
+    except TooLong as error:
+        return Failed(f"the prompt is too long: {error}")
     if not prompt.strip() and not settings.prompt_files:
         return Failed("there is no prompt: nothing came in, and the node has none")
     return Ask(

@@ -10,7 +10,7 @@ from sessions_app.workflows.library import is_inside
 from sessions_app.workflows.nodes import Beginning, Failed, Finished, Moment, NodeType
 from sessions_app.workflows.ports import port
 from sessions_app.workflows.schema import NodeData
-from sessions_app.workflows.templates import render
+from sessions_app.workflows.templates import TooLong, render
 
 
 class WorkdirSettings(NodeData):
@@ -28,7 +28,10 @@ def begin(moment: Moment) -> Beginning:
     """The path, unless it leads out of the workspace."""
     settings = moment.node.settings
     assert isinstance(settings, WorkdirSettings)  # noqa: S101  (its type's)
-    path = render(settings.path, moment.look_up)
+    try:
+        path = render(settings.path, moment.look_up)
+    except TooLong as error:
+        return Failed(f"the path is too long: {error}")
     return Finished({"path": path}) if is_inside(path) else Failed(f"“{path}” leads out of the workspace")
 
 
