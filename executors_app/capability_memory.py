@@ -46,6 +46,14 @@ _OF_AGENT = Prepared(
     "a name",
     "a version",
 )
+_WHICH_REPLAYED = Prepared(
+    lambda name, version, capability: AgentCapability.objects.filter(
+        agent_name=name, agent_version=version, capability=capability, replayed_at__isnull=False
+    ),
+    "a name",
+    "a version",
+    "a capability",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +116,12 @@ def recall(told: Told) -> dict[str, AgentCapability]:
 def was_seen_to_replay(told: Told) -> bool:
     """Whether an agent of this name and version has ever replayed a conversation in the way that it was asked now.
 
-    One without a name is not recognised: others without a name may be other agents. One query, or none.
+    Under whatever agent type: the same program may be run by profiles of several. One without a name is not
+    recognised: others without a name may be other agents. One query, or none.
     """
     if not told.tried or told.replayed or not told.name:
         return False
-    row = recall(told).get(told.tried)
-    return row is not None and row.replayed_at is not None
+    return bool(_WHICH_REPLAYED.all(told.name, told.version, told.tried))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.admission import WaitReason
 from sessions_app.domain.attention import excerpt
 from sessions_app.domain.banners import Banner, BannerFacts, banner
-from sessions_app.domain.resumability import Assessment, Mode, Reason, assess_mode
+from sessions_app.domain.resumability import Assessment, Mode, Reason, assess_mode, token_was_rejected
 from sessions_app.domain.states import ENDED_STATES, PromptState, SessionState
 from sessions_app.domain.transient import Retry
 from sessions_app.models import TaskSession
@@ -142,11 +142,24 @@ def buttons_of(said: Banner, assessment: Assessment, *, takes_over: bool = False
     ``takes_over``: whether a new session could go on in the worktree.
     """
     offered = _choices(assessment) if said.action == "choose_conversation" else _BUTTONS.get(said.action, ())
-    if said.action == "review_prompts" and assessment.needs_resume:
-        offered = (*offered, RESUME)  # the prompts can be settled later, and the agent may be wanted now
+    if said.action == "review_prompts":  # the prompts can be settled later, and the agent may be wanted now
+        offered = (*offered, *_beside_prompts(assessment))
     takes_over = takes_over and assessment.cause.resume_reason is not Reason.WORKTREE_MISSING
     offered = tuple(button for button in offered if takes_over or button is not TAKE_OVER)
     return [button for button in offered if not button.mode or assess_mode(assessment, button.mode).allowed]
+
+
+def _beside_prompts(assessment: Assessment) -> tuple[Button, ...]:
+    """What can be done with the agent while prompts wait to be reviewed: as without them."""
+    if assessment.needs_resume or assessment.resume_reason is Reason.STOPPED_BY_USER:
+        return (RESUME,)
+    if assessment.resume_reason is Reason.GAVE_UP:
+        return _BUTTONS["try_again"]
+    if assessment.row <= 2 or assessment.resume_reason is Reason.TERMINAL_STATE:
+        return ()
+    if assessment.cause.row == MISMATCH_ROW or token_was_rejected(assessment):
+        return _choices(assessment)
+    return () if assessment.is_resumable else _BUTTONS["new_session"]
 
 
 def retry_of(execution: ExecutorRunning | None, assessment: Assessment) -> Button | None:

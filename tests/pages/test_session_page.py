@@ -67,10 +67,11 @@ def changed(**values: Any) -> Callable[[TaskSession], None]:
     return change
 
 
-def unfinished(state: str) -> Callable[[TaskSession], None]:
+def unfinished(prompt_state: str, *, supports: bool = True, **values: Any) -> Callable[[TaskSession], None]:
     def leave(session: TaskSession) -> None:
-        with_token(session)
-        session.prompts.create(message_id="left", text="Half done.", state=state)
+        (with_token if supports else never_resumable)(session)
+        TaskSession.objects.filter(id=session.id).update(**values)
+        session.prompts.create(message_id="left", text="Half done.", state=prompt_state)
 
     return leave
 
@@ -113,6 +114,20 @@ def archived(session: TaskSession) -> None:
         (changed(desired_state="stopped", stopped_by_user=True), "This agent was stopped.", ["Resume session"], True),
         (unfinished("interrupted"), "A prompt was interrupted", ["Review the prompts", "Resume session"], True),
         (unfinished("held"), "whether the agent got a prompt", ["Review the prompts", "Resume session"], True),
+        (
+            unfinished("interrupted", desired_state="stopped", stopped_by_user=True),
+            "A prompt was interrupted",
+            ["Review the prompts", "Resume session"],
+            True,
+        ),
+        (unfinished("held", state="FAILED"), "agent got a prompt", ["Review the prompts", "Try again"], False),
+        (unfinished("held", supports=False), "agent got a prompt", ["Review the prompts", HERE, ANEW], False),
+        (
+            unfinished("held", context_mismatch=True),
+            "agent got a prompt",
+            ["Review the prompts", "Go on with the loaded conversation", "Start fresh"],
+            False,
+        ),
         (archived, "This task is archived.", ["Unarchive task"], False),
     ],
 )

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sessions_app.domain.memory_check import quotes
-from sessions_app.models import ContinuityReceipt, TaskSession
+from sessions_app.models import ContinuityReceipt, TaskSession, writing
+from sessions_app.supervisor.ingest.agent_deaths import cause_of_deaths
 from sessions_app.supervisor.start.memory_checks import last_request
 from tests.agents.scripts import agent, chunk, result
 from tests.supervisor.journals import Journal, hear
@@ -94,3 +95,21 @@ def test_a_question_that_was_cut_short_is_not_continued(tmp_path: Path) -> None:
     hear(session, [*journal.turn_begins(row.message_id), journal.exits(row.message_id)], lease=None)
     assert fresh(row).state == "dismissed"
     assert not session.prompts.filter(kind="continue").exists()
+
+
+def test_the_question_does_not_prove_an_agent_healthy_that_dies_in_its_work(tmp_path: Path) -> None:
+    session = change(started(tmp_path), start_attempts=3)
+    answers(session, ASKED)
+    assert fresh(session).start_attempts == 3
+
+
+def test_the_question_does_not_hide_that_an_agent_keeps_dying(tmp_path: Path) -> None:
+    session = change(started(tmp_path), start_attempts=1)
+    journal = Journal("epoch-2")
+    hear(session, [journal.line("agent.exited", exit_code=3, expected=False)], lease=None)
+    row = session.prompts.get(kind="check")
+    change(row, state="sending")
+    ended = [*journal.turn_begins(row.message_id), *journal.says(ASKED), journal.completes(row.message_id)]
+    hear(session, [*ended, journal.line("agent.exited", exit_code=4, expected=False)], lease=None)
+    with writing(session.id) as draft:
+        assert "2 times in a row (exit code 3, exit code 4)" in cause_of_deaths(draft)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -178,6 +179,26 @@ def test_starts_unfinished_at_the_end_of_wait_have_a_status_of_their_own(place: 
         code, document, err = ended("--strict", "--wait", "0.3")
     assert (code, document["unfinished"]) == (3, [str(session.id)])
     assert "1 start had not ended after 0.3 s" in err
+
+
+def test_an_agent_that_died_again_and_waits_for_its_restart_is_unfinished(place: AsTold) -> None:
+    session = held(place, launch_id="")
+    with supervised():
+        change(session, next_restart_at=timezone.now() + timedelta(minutes=5))
+        code, document, err = ended("--strict", "--wait", "0.3")
+        assert (code, document["unfinished"]) == (3, [str(session.id)])
+        assert "1 start had not ended after 0.3 s" in err
+        change(session, desired_state="stopped")
+        assert ended("--strict", "--wait", "0.3")[0] == 0
+
+
+def test_without_a_supervisor_nobody_waits_for_a_restart_that_is_due_later(place: AsTold) -> None:
+    session = lost(place, start_attempts=2)
+    change(session, next_restart_at=timezone.now() + timedelta(minutes=5))
+    began = time.monotonic()
+    code, document, _ = ended("--strict", "--wait", "60")
+    assert time.monotonic() - began < 30
+    assert (code, document["unfinished"]) == (3, [str(session.id)])
 
 
 def test_wait_fails_where_the_supervisor_has_not_swept_in_time(place: AsTold) -> None:

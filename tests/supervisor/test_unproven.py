@@ -62,6 +62,12 @@ def test_an_empty_load_of_an_agent_seen_to_replay_is_a_mismatch(tmp_path: Path) 
     assert (session.error_code, resume.fate()) == ("context_mismatch", "kept")
 
 
+def test_an_agent_is_recognised_whatever_type_its_profile_has(tmp_path: Path) -> None:
+    Resume(tmp_path, "custom_acp").run(load(*REPLAYS))
+    session = Resume(tmp_path, "amp").run(load())
+    assert (receipt_of(session), session.error_code) == (("failed", "none"), "context_mismatch")
+
+
 @pytest.mark.parametrize("other", [{"version": "2.0"}, {"name": "openhands"}])
 def test_what_one_agent_replays_is_not_expected_of_another(other: Mapping[str, str], tmp_path: Path) -> None:
     resume = Resume(tmp_path, "custom_acp")

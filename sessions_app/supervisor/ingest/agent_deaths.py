@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from sessions_app.domain import memory_check
 from sessions_app.domain.attention import excerpt
 from sessions_app.domain.states import RunState
 from sessions_app.models import Draft
@@ -30,14 +31,15 @@ def cause_of_deaths(draft: Draft) -> str:
 def _exits_since_success(draft: Draft) -> list[Any]:
     """Exit codes of agents that ended unasked, the oldest first."""
     log = draft.session.events
-    success = log.filter(name="session.run.completed").order_by("-seq").values_list("seq", flat=True).first() or 0
+    completed = log.filter(name="session.run.completed").exclude(payload__message_id__startswith=memory_check.PREFIX)
+    success = completed.order_by("-seq").values_list("seq", flat=True).first() or 0
     died = log.filter(name="session.agent_exited", seq__gt=success, payload__expected=False).order_by("seq")
     return [payload.get("exit_code") for payload in died.values_list("payload", flat=True)]
 
 
 def _turns_cut_short(draft: Draft) -> int:
     runs = draft.session.runs.order_by("started_at")
-    success = runs.filter(state=RunState.COMPLETED).last()
+    success = runs.filter(state=RunState.COMPLETED).exclude(message_id__startswith=memory_check.PREFIX).last()
     later = runs.filter(started_at__gt=success.started_at) if success else runs
     return int(later.filter(state=RunState.INTERRUPTED).count())
 

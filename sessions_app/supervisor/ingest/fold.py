@@ -243,7 +243,9 @@ def _turn_ended(move: str) -> Callable[[Fold, Line], None]:
         talk = fold.conversation
         retry = plan_retry(draft, run, row, line, talk=talk, tools=tools) if move == "fail" else None
         _move(draft, "turn_ended", work="begin" if retry else "rest")
-        if move == "complete":
+        if move == "complete" and not run.message_id.startswith(memory_check.PREFIX):
+            # The answer to our own question does not show that the agent survives its work: an agent that dies in
+            # each turn of its user's answers it after each restart, and would never be given up.
             draft.set(start_attempts=0, next_restart_at=None)
         if move == "fail":
             say_failure(draft, fold.conversation, line, retry)

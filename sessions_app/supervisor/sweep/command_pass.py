@@ -13,6 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
+from sessions_app.domain.states import ENDED_STATES, DesiredState, SessionState
 from sessions_app.models import Intent, TaskSession
 from sessions_app.supervisor import beat
 from sessions_app.supervisor.lock import SupervisorLock
@@ -73,7 +74,7 @@ def _report(result: Sweep, boot_id: str, began: datetime) -> dict[str, Any]:
         "broken": [str(one.session_id) for one in broken if one.by_deploy],
         "broken_before": [str(one.session_id) for one in broken if not one.by_deploy],
         "broken_why": {str(one.session_id): f"is in {one.state}: {one.message}" for one in broken},
-        "unfinished": [] if result.scope.dry_run else sorted(map(str, _open_starts(ids))),
+        "unfinished": [] if result.scope.dry_run else sorted(map(str, _unfinished(ids))),
     }
 
 
@@ -115,7 +116,7 @@ async def _wait_for_starts(supervisor: Supervisor, result: Sweep, deadline: floa
                 supervisor.orders.poke(session_id)
             await _settle(supervisor, deadline)
             await _go_on(supervisor, result)
-        if not await supervisor.core.database(_open_starts, ids):
+        if not await supervisor.core.database(_open_starts if alone else _unfinished, ids):
             return
         await asyncio.sleep(LOOK_EVERY)
 
@@ -141,3 +142,17 @@ def _open_starts(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
     waits = TaskSession.objects.filter(id__in=ids, start_rank__isnull=False).values_list("id", flat=True)
     orders = Intent.objects.filter(session_id__in=ids, done_at=None).values_list("session_id", flat=True)
     return {*orders, *waits}
+
+
+def _restarts_to_come(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """Those whose agent has died and is restarted later; without a supervisor nobody does that, and nobody waits.
+
+    One in ERROR has failed to start, and is told as broken.
+    """
+    rows = TaskSession.objects.filter(id__in=ids, next_restart_at__isnull=False, desired_state=DesiredState.RUNNING)
+    rows = rows.filter(task__archived_at=None).exclude(state__in=(SessionState.ERROR, *ENDED_STATES))
+    return set(rows.values_list("id", flat=True))
+
+
+def _unfinished(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    return _open_starts(ids) | _restarts_to_come(ids)
