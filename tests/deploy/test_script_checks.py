@@ -134,6 +134,16 @@ def test_roll_out_fails_for_what_it_broke_and_no_more_for_it_later(deployment: D
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.any_database
+def test_roll_out_ends_with_status_1_at_a_failed_restart(deployment: Deployment) -> None:
+    failing = deployment.home / "restart"
+    failing.write_text(f'#!/bin/sh\necho "$1" >> {deployment.home}/order; exit 5\n')
+    failing.chmod(0o755)
+    done = run(deployment, "roll-out", "web", "worker", RESTART=str(failing))
+    assert (done.returncode, (deployment.home / "order").read_text()) == (1, "web\n")
+    assert "roll-out: web could not be restarted; nothing more was restarted" in done.stderr
+
+
 @pytest.mark.embedded
 def test_sqlite_urls_are_backed_up_and_restored(deployment: Deployment) -> None:
     elsewhere = deployment.home / "the database.sqlite3"
