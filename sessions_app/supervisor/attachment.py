@@ -184,22 +184,23 @@ class Attachment:
             self.trouble = str(notice.get("trouble") or "")
         if not (self.trouble or self.shown_trouble):
             return
-        error = await self._show()
-        if error is not None and (self._showing is None or self._showing.done()):
+        obstacle = await self._show()
+        if obstacle and (self._showing is None or self._showing.done()):
             health = self.trouble or "health"
-            log.warning("session %s: its %s cannot be shown, trying again: %s", self.session_id, health, error)
+            log.warning("session %s: its %s cannot be shown, trying again: %s", self.session_id, health, obstacle)
             self._showing = asyncio.create_task(self._show_until_stored(), name=f"health {self.session_id}")
         self.on_change(self.session_id)
 
-    async def _show(self) -> Exception | None:
-        """Write the trouble into the row; the error where the database takes nothing now."""
+    async def _show(self) -> str:
+        """Write the trouble into the row; returns what is in the way of it now, or the empty text."""
         trouble = self.trouble
         try:
-            await self.database(tell_trouble, self.session_id, self.lease, trouble)
+            if not await self.database(tell_trouble, self.session_id, self.lease, trouble):
+                return "its agent is starting"
         except (OperationalError, InterfaceError) as error:  # on one disk both are full: the stream must not end for it
-            return error
+            return str(error) or type(error).__name__
         self.shown_trouble = trouble
-        return None
+        return ""
 
     async def _show_until_stored(self) -> None:
         """Try again after growing pauses: agentctl does not repeat a notice, and a calm agent is no other occasion."""
@@ -207,7 +208,7 @@ class Attachment:
         with suppress(LeaseLost):  # then the next supervisor shows what agentctl reports
             while not self.ended:
                 await asyncio.sleep(pace.failed())
-                if await self._show() is None:
+                if not await self._show():
                     self.on_change(self.session_id)
                     return
 

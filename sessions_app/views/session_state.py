@@ -10,7 +10,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin
 from sessions_app.domain import usage
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
-from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, SessionState
+from sessions_app.domain.states import ENDED_STATES, TERMINAL_STATES, DesiredState, PromptState, SessionState
 from sessions_app.models import TaskSession
 from sessions_app.services import waits
 from sessions_app.services.assessment import assess_session, execution_of
@@ -76,6 +76,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         **waits_shown(session, status["wait"]),
         "may_wait": waits.may_begin(session),
         "is_over": _is_over(session),
+        "is_closed": session.task.is_over or session.state in TERMINAL_STATES,
         "receipts": _receipts(session),
         "workspace_starts": status["executor_status"] == ExecutorStatus.STARTING,
         "retry": retry_of(execution, assessment),

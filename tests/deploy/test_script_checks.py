@@ -19,6 +19,7 @@ from kandev.databases import EMBEDDED_NAME
 from tests.deploy.test_scripts import run
 from tests.drills.deployment import Deployment
 from tests.environment import DATABASE_URL
+from tests.postgresql import binaries
 
 NOBODY = 65534
 MAKE_SESSION = """
@@ -133,6 +134,16 @@ def test_roll_out_fails_for_what_it_broke_and_no_more_for_it_later(deployment: D
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.any_database
+def test_roll_out_ends_with_status_1_at_a_failed_restart(deployment: Deployment) -> None:
+    failing = deployment.home / "restart"
+    failing.write_text(f'#!/bin/sh\necho "$1" >> {deployment.home}/order; exit 5\n')
+    failing.chmod(0o755)
+    done = run(deployment, "roll-out", "web", "worker", RESTART=str(failing))
+    assert (done.returncode, (deployment.home / "order").read_text()) == (1, "web\n")
+    assert "roll-out: web could not be restarted; nothing more was restarted" in done.stderr
+
+
 @pytest.mark.embedded
 def test_sqlite_urls_are_backed_up_and_restored(deployment: Deployment) -> None:
     elsewhere = deployment.home / "the database.sqlite3"
@@ -195,3 +206,29 @@ def test_root_backs_up_and_restores_the_services_own_files(of_another_user: Depl
     rolled_out = run(of_another_user, "roll-out", "web", RESTART="true", PATIENCE="5")
     assert rolled_out.returncode == 0, rolled_out.stderr
     assert owners(of_another_user.data) == {NOBODY}
+
+
+@pytest.mark.postgresql
+def test_restore_removes_tables_that_came_after_the_copy(deployment: Deployment) -> None:
+    copy = copied(deployment)
+    newer = (
+        "CREATE TABLE newer (id uuid PRIMARY KEY, task_id uuid NOT NULL REFERENCES tasks (id))",
+        "INSERT INTO newer SELECT gen_random_uuid(), id FROM tasks",
+    )
+    url = deployment.env[DATABASE_URL]
+    psql = str((binaries() or Path("/usr/bin")) / "psql")
+    for statement in newer:
+        subprocess.run([psql, "--quiet", "--no-psqlrc", "--dbname", url, "--command", statement], check=True)
+    restored = run(deployment, "restore", str(copy))
+    assert restored.returncode == 0, restored.stderr
+    assert deployment.rows("SELECT to_regclass('newer') AS found") == [{"found": None}]
+    assert len(deployment.rows("SELECT id FROM repositories")) == 1
+
+
+@pytest.mark.postgresql
+def test_restore_of_a_damaged_dump_changes_nothing(deployment: Deployment) -> None:
+    copy = copied(deployment)
+    dump = copy / "database.dump"
+    dump.write_bytes(dump.read_bytes()[:-2000])
+    assert run(deployment, "restore", str(copy)).returncode != 0
+    assert len(deployment.rows("SELECT id FROM repositories")) == 1

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.domain.states import SessionState
-from sessions_app.models import ContinuityReceipt, Intent, Prompt, TaskSession
+from sessions_app.models import ContinuityReceipt, Intent, Prompt, Task, TaskSession
 from sessions_app.views.wording import receipt_word
 from tests.pages.world import World, first_prompt, path_of
 
@@ -231,6 +231,16 @@ def test_a_held_prompt_is_shown_with_what_can_be_done(ada: Client, world: World)
     assert ">Send again<" in html
     assert ">Dismiss<" in html
     assert ">Continue<" not in html
+
+
+def test_done_task_offers_only_to_dismiss_an_unsettled_prompt(ada: Client, world: World) -> None:
+    session = world.running_session()
+    session.prompts.create(message_id="h", text="Deploy it.", state="held")
+    session.prompts.create(message_id="i", text="Test it.", state="interrupted")
+    Task.objects.update(state="DONE")
+    html = page(ada, session)
+    assert ">Reopen task<" in html
+    assert [html.count(f">{text}<") for text in ("Send again", "Continue", "Dismiss")] == [0, 0, 2]
 
 
 # --- control ---

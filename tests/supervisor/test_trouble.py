@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from sessions_app.models import Lease, LeaseLost
+from sessions_app.models import Lease, LeaseLost, TaskSession
 from sessions_app.supervisor import attachment as attachments
 from sessions_app.supervisor.core import Core
 from sessions_app.supervisor.ingest.trouble import tell_trouble
@@ -52,11 +52,11 @@ def test_a_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytes
     session = running_session(execution={"owner": "", "lease_expires_at": None}, **shown)
     tries = []
 
-    def store(*args: Any) -> None:
+    def store(*args: Any) -> bool:
         tries.append(args)
         if len(tries) < 3:
             raise OperationalError("database or disk is full")
-        tell_trouble(*args)
+        return tell_trouble(*args)
 
     async def hear(core: Core) -> None:
         attachment = await core.attach(session.id)
@@ -69,6 +69,22 @@ def test_a_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytes
     with talking(session):
         with_core(hear)
     assert (len(tries), fresh(session).error_code) == (3, trouble)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_notice_during_a_start_is_shown_after_it() -> None:
+    session = running_session(execution={"owner": "", "lease_expires_at": None}, state="STARTING")
+
+    async def hear(core: Core) -> None:
+        attachment = await core.attach(session.id)
+        assert attachment is not None
+        await attachment.heed([{"trouble": "disk_full"}])
+        await core.database(TaskSession.objects.filter(id=session.id).update, state="RUNNING")
+        await eventually_async(lambda: attachment.shown_trouble == "disk_full", describe="it is stored")
+
+    with talking(session):
+        with_core(hear)
+    assert (fresh(session).state, fresh(session).error_code) == ("RUNNING", "disk_full")
 
 
 def test_who_does_not_hold_the_lease_says_nothing() -> None:

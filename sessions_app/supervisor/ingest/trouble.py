@@ -18,11 +18,18 @@ _STAY: Final = {SessionState.RUNNING: "turn_started", SessionState.WAITING_FOR_I
 """Moves that lead to where the session is."""
 
 
-def tell_trouble(session_id: uuid.UUID, lease: Lease, trouble: str) -> None:
-    """Show an agentctl's trouble, or (empty) that it is over. Raises LeaseLost."""
+def tell_trouble(session_id: uuid.UUID, lease: Lease, trouble: str) -> bool:
+    """Show an agentctl's trouble, or (empty) that it is over. Raises LeaseLost.
+
+    Returns False while the agent is starting: the end of the start says what the session's error is, so the caller
+    has to try again after it.
+    """
     with writing(session_id, lease) as draft:
         session = draft.session
+        if trouble and session.state == SessionState.STARTING:
+            return False
         stay = _STAY.get(SessionState(session.state))
         if stay is None or (not trouble and session.error_code not in TROUBLES):
-            return
+            return True
         draft.move(stay, error_code=trouble, error_message=TROUBLES.get(trouble, ""), reason=trouble or "room_again")
+    return True
