@@ -32,7 +32,7 @@ _SILENT: Final = Word("Silent for long", "ask")
 def reason_word(session: TaskSession) -> Word:
     """Why a session (of ``with_marks``) needs somebody, in a word; else its state."""
     marks = (word for name, word in _MARKS if getattr(session, name))
-    return next(marks, state_word(session.state, session.error_code))
+    return next(marks, state_word(session.state, session.error_code, has_agent=session.has_agent))
 
 
 def session_chips(row: SessionRow) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _chips(row: SessionRow) -> list[Word]:
     session, said = row.session, _SAID_BY_STATE.get(row.session.state, _REST)
     # An agent that asks does not work: the mark says what it does, as the session's own page does.
     asks = row.derived == DerivedStatus.WAITING and getattr(session, "asks", False)
-    chips = [] if asks else [state_word(session.state, session.error_code)]
+    chips = [] if asks else [state_word(session.state, session.error_code, has_agent=session.has_agent)]
     if row.derived not in said and not asks:
         chips.append(DERIVED[DerivedStatus(row.derived)])
     if session.work_state == WorkState.DONE and session.state != SessionState.COMPLETED:

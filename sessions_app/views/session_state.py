@@ -60,7 +60,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "session": session,
         "task": session.task,
         "status": status,
-        "word": session_word(status),
+        "word": session_word(status, has_agent=session.has_agent),
         "executor_word": executor_word(
             status["executor_status"],
             execution.status_reason if execution else "",

@@ -51,6 +51,8 @@ EXECUTOR_STATUSES: Final[Mapping[str, Word]] = {
 }
 RECONNECTING: Final = Word("Reconnecting", "busy")
 UNKNOWN: Final = Word("Unknown", "ask")
+WORKSPACE_ONLY: Final = Word("Workspace", "off")
+"""A session without an agent at rest: nobody can give it a prompt, so it is nobody’s turn."""
 _STOPPED_BECAUSE: Final[Mapping[str, Word]] = {
     "idle": Word("Asleep", "off"),
     "new": Word("Not started", "off"),
@@ -222,7 +224,7 @@ def decision_words(action: str, strategy: str) -> str:
     return f"{words} ({strategy})" if strategy else words
 
 
-def session_word(status: Mapping[str, Any]) -> Word:
+def session_word(status: Mapping[str, Any], *, has_agent: bool = True) -> Word:
     """What a session is up to, from its status: the first that holds, else its state."""
     state, wait = status["state"], status["wait"]
     words = (
@@ -241,7 +243,7 @@ def session_word(status: Mapping[str, Any]) -> Word:
             SESSION_STATES[SessionState.STARTING],
         ),
     )
-    return next((word for holds, word in words if holds), state_word(state))
+    return next((word for holds, word in words if holds), state_word(state, has_agent=has_agent))
 
 
 def agent_word(status: Mapping[str, Any]) -> Word:
@@ -253,10 +255,12 @@ def agent_word(status: Mapping[str, Any]) -> Word:
     return Word("Running", "good") if status["is_agent_running"] else Word("Not running", "off")
 
 
-def state_word(state: str, error_code: str = "") -> Word:
+def state_word(state: str, error_code: str = "", *, has_agent: bool = True) -> Word:
     """A session's state; one that nobody knows is shown as it is, and nobody knows it of one that does not answer."""
     if error_code == UNREACHABLE:
         return UNKNOWN
+    if state == SessionState.WAITING_FOR_INPUT and not has_agent:
+        return WORKSPACE_ONLY
     return SESSION_STATES.get(state, Word(state, "bad"))
 
 

@@ -101,7 +101,7 @@ class Builder:
     def _read_nodes(self) -> None:
         for index, node in enumerate(self._body.nodes):
             place = (*self._place, "nodes", index)
-            if node.id in self._written:
+            if node.id in self._written or node.id in self._dropped:
                 self._findings.error("duplicate_id", f"there are two nodes “{node.id}”", "Rename one.", place, node.id)
                 continue
             word = str(node.data.get("nodeType") or node.type or "")
@@ -192,9 +192,10 @@ class Builder:
             missing = [end for end in (edge.source, edge.target) if end not in self._written]
             if missing:
                 self._partial |= {edge.source, edge.target} | {self._scope_of(one) for one in self._ends(edge)}
-                if self._dropped & set(missing) or (missing == ["", ""] and self._findings.failed()):
+                unknown = [end for end in missing if end not in self._dropped]
+                if not unknown or (missing == ["", ""] and self._findings.failed()):
                     continue
-                self._findings.error("edge", f"the edge names “{missing[0]}”, which is no node", "Correct it.", place)
+                self._findings.error("edge", f"the edge names “{unknown[0]}”, which is no node", "Correct it.", place)
                 continue
             try:
                 wiring.add(edge, edge.id or f"edge-{index}")

@@ -11,10 +11,16 @@ from playwright.sync_api import Locator, Page
 
 from tests.drills.deployment import Session
 from tests.pages.people import path_of, pill
+from tests.rights.matrix import PAGES
 
-PAGES = ("/", "/attention/", "/executors/", "/sweeps/", "/agents/", "/workflows/", "/restart/", "/help/", "/settings/")
-
-
+NOT_TO_LOOK_AT = re.compile(r"live/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$")
+"""Parts of pages, pictures and words for programs."""
+ROUTES = [
+    route
+    for route, methods in PAGES.items()
+    if "get" in methods and not NOT_TO_LOOK_AT.search(route) and 200 in methods["get"].statuses
+]
+"""All pages, by the authorization matrix, so that none can be left out."""
 TO_LOOK_AT = {"Memory lost", "Memory unproven", "Needs a look"}
 """Items that are done with once they were seen."""
 
@@ -39,6 +45,8 @@ class Walk:
 
     page: Page
     sessions: Sequence[Session]
+    ids: Mapping[str, str]
+    """What the variables in addresses are: of a run, its workflow, a sweep, a request for one, and a team."""
     found: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
 
@@ -69,13 +77,14 @@ class Walk:
 
     def everything(self) -> str:
         """Every page, each compared with those that say the same; the contradictions, a line each."""
-        for path in PAGES:
-            self.go(path)
         told = {session.id: self._of_session(session) for session in self.sessions}
         self._attention(told)
         self._board(told)
         self._executors(told)
         self._sweeps()
+        self._run()
+        self._counts()
+        self._every_page()
         return "\n".join(self.found)
 
     def _of_session(self, session: Session) -> Told:
@@ -146,6 +155,42 @@ class Walk:
         rows = page.locator("section[aria-labelledby=running-title] .rows > li")
         up = [one for one in rows.all() if _text(one.locator(".pill").first) in {"Ready", "Starting", "Reconnecting"}]
         self.compare("executors: live in the place, rows that are up", _number(live), len(up))
+
+    def _run(self) -> None:
+        """The run on its page, in the list of workflows, on its workflow's page, and to programs."""
+        run, workflow = self.ids["run_id"], self.ids["workflow_id"]
+        page = self.go(f"/workflows/runs/{run}/")
+        state = page.locator("#state-title .pill").first.inner_text()
+        nodes = [one.inner_text() for one in page.locator("#node-detail ~ section ol.rows > li > .pill").all()]
+        self.compare("run: nodes that run, a run that does", "Running" in nodes, state == "Running")
+        shown = self.go("/workflows/").locator(f"a.pill[href$='/runs/{run}/']").first.inner_text()
+        listed = self.go(f"/workflows/{workflow}/").locator("li", has=page.locator(f"a[href$='/runs/{run}/']"))
+        self.compare(
+            "run: on its page, in the list, under its workflow", state, shown.split(":")[0].strip(), _text(listed)
+        )
+        told = self.sessions[0].deployment.api("GET", f"workflow-runs/{run}/")["state"]
+        self.compare("run: on its page, to programs", state.lower(), told)
+
+    def _counts(self) -> None:
+        """How many sessions there are and how many agents are up, wherever that is counted."""
+        running = self.go("/executors/").locator("section[aria-labelledby=running-title] .rows > li")
+        up = [one for one in running.all() if _text(one.locator(".pill").first) in {"Ready", "Starting"}]
+        said = self.go("/restart/").locator("section[aria-labelledby=restart-title] .none")
+        self.compare("agents that are up: executors, the page of restarts", len(up), _number(said))
+        texts = self.go("/agents/").locator("main").inner_text()
+        counted = sum(map(int, re.findall(r"(\d+) sessions? of your teams", texts)))
+        stored = self.sessions[0].deployment.rows("SELECT id FROM task_sessions")
+        self.compare("sessions: of all profiles, stored", counted, len(stored))
+
+    def _every_page(self) -> None:
+        """Every page is there, and each counts in its navigation what Attention does."""
+        names = {**self.ids, "task_id": self.sessions[0].task_id, "session_id": self.sessions[0].id}
+        badges = {}
+        for route in ROUTES:
+            path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: names[found[1]], route)
+            badges[path] = _number(self.go(path).locator("#attention-count"))
+        if len(set(badges.values())) > 1:
+            self.found.append(f"what needs you, by page: {badges}")
 
     def _sweeps(self) -> None:
         page = self.go("/sweeps/")

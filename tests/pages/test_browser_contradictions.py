@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from tests.drills.deployment import Session
 from tests.pages.browsers import SERVER_AWAY
 from tests.pages.contradictions import Walk
 from tests.pages.people import Place
 from tests.waiting import eventually
+from tests.workflows.writing import TRIGGER, node, workflow
 
 pytestmark = pytest.mark.browser
 
@@ -44,27 +45,68 @@ def begin(place: Place) -> dict[str, Session]:
     return made
 
 
+def start_run(place: Place, agent: Session) -> str:
+    """A run whose only agent is at work in it."""
+    api, seeded = place.deployment.api, place.deployment.seeded
+    profile = api("GET", f"{agent.path}/status/")["agent_profile_id"]
+    text = workflow([TRIGGER, node("count", "agent", prompt="work 600")], ["trigger > count"])
+    values = {name: seeded[name] for name in ("team", "repository", "executor")}
+    made = api("POST", "workflows/", {"name": "Count", "text": text, "agent_profile": profile, **values})
+    return str(api("POST", f"workflows/{made['id']}/runs/", {})["id"])
+
+
+def agent_of(place: Place, run: str) -> Session | None:
+    """The session of the run’s agent once that is at work."""
+    told = place.deployment.api("GET", f"workflow-runs/{run}/")
+    ids = [one["session_id"] for one in told["nodes"] if one["kind"] == "agent" and one["session_id"]]
+    found = [Session(place.deployment, told["task_id"], one, place.deployment.home) for one in ids]
+    return next((one for one in found if works(one)), None)
+
+
+def walk(page: Page, sessions: dict[str, Session], run: str) -> str:
+    """What contradicts, on all pages."""
+    api = sessions["closed"].deployment.api
+    asked = api("POST", "sweeps/", {"dry_run": True})["id"]
+    eventually(lambda: api("GET", f"sweeps/requests/{asked}/")["done_at"], timeout=60, describe="a dry run is done")
+    ids = {
+        "run_id": run,
+        "workflow_id": api("GET", f"workflow-runs/{run}/")["workflow_id"],
+        "sweep_id": api("GET", "sweeps/")["results"][0]["sweep_id"],
+        "request_id": asked,
+        "team_id": str(sessions["closed"].deployment.seeded["team"]),
+    }
+    return Walk(page, list(sessions.values()), ids).everything()
+
+
 def works(session: Session) -> bool:
     return "tick 1" in session.agent_text()
 
 
-def rests(sessions: dict[str, Session]) -> bool:
-    """Whether each session is where it stays: back at work, or with whoever has to decide."""
+def rests(place: Place, sessions: dict[str, Session], run: str) -> bool:
+    """Whether the run is over and each session is where it stays: back at work, or with whoever has to decide."""
     status = {name: one.status() for name, one in sessions.items()}
     working = {name for name, one in status.items() if one["state"] == "RUNNING"}
     receipts = all(sessions[name].receipts() for name in ("lives on", "resumes", "asks", "cannot"))
-    return receipts and not any(one["state"] == "STARTING" for one in status.values()) and "by hand" not in working
+    is_over = place.deployment.api("GET", f"workflow-runs/{run}/")["state"] not in ("queued", "running")
+    return (
+        is_over
+        and receipts
+        and not any(one["state"] == "STARTING" for one in status.values())
+        and "by hand" not in working
+    )
 
 
 def test_after_everything_was_killed_no_two_pages_contradict_each_other(place: Place) -> None:
     sessions = begin(place)
+    run = start_run(place, sessions["resumes"])
+    of_run = eventually(lambda: agent_of(place, run), timeout=60, describe="the agent of the run works")
+    assert of_run is not None
     with place.visiting() as me:
-        assert Walk(me.page, list(sessions.values())).everything() == "", "before anything was killed"
+        assert walk(me.page, sessions, run) == "", "before anything was killed"
         place.kill()
-        for name in ("resumes", "asks", "cannot", "by hand"):
-            sessions[name].kill_everything()
+        for one in (*(sessions[name] for name in ("resumes", "asks", "cannot", "by hand")), of_run):
+            one.kill_everything()
         place.serve()
-        eventually(lambda: rests(sessions), timeout=120, describe="all have come to rest")
-        walk = Walk(me.page, list(sessions.values()))
-        assert walk.everything() == ""
+        eventually(lambda: rests(place, sessions, run), timeout=120, describe="all have come to rest")
+        assert walk(me.page, sessions, run) == ""
         assert me.unexpected(*SERVER_AWAY) == []

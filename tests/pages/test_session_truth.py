@@ -45,6 +45,17 @@ def test_pills_do_not_claim_what_nobody_can_know(ada: Client, world: World) -> N
         assert '<span class="pill busy">Reconnecting</span>' in ada.get(path).text, path
 
 
+def test_a_workspace_without_an_agent_is_nobodys_turn(ada: Client, world: World) -> None:
+    session = world.session(prompt="")
+    session.intents.all().delete()
+    TaskSession.objects.update(state="WAITING_FOR_INPUT", has_agent=False)
+    assert pills(page(ada, session))[0] == "Workspace"
+    for path in ("/", f"/tasks/{session.task_id}/"):
+        shown = ada.get(path).text
+        assert '<span class="pill off">Workspace</span>' in shown, path
+        assert "Your turn</span>" not in shown, path
+
+
 def test_page_tells_that_work_has_not_been_transferred(ada: Client, world: World) -> None:
     session = world.session()
     assert "not yet transferred" not in page(ada, session)

@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from sessions_app.models import Workflow, WorkflowRun
+from sessions_app.models import Repository, Workflow, WorkflowRun
 from sessions_app.services import workflow_notices
 from sessions_app.services.tasks import create_session
 from sessions_app.services.workflows import save_workflow
@@ -40,6 +40,15 @@ def test_an_example_is_the_start_of_ones_own(ada: Client) -> None:
     assert "until the reviewer approves" in page
     assert "Can be run" in page
     assert "A new workflow" in ada.get("/workflows/new/?example=../secret").content.decode()
+
+
+def test_a_new_workflow_works_in_the_only_repository(ada: Client, world: World) -> None:
+    """An example that is saved and run as it is shown must not fail for want of a workspace."""
+    [only] = Repository.objects.filter(team=world.team)
+    address = "/workflows/new/?example=review-until-approved"
+    assert f'<option value="{only.id}" selected>' in ada.get(address).content.decode()
+    Repository.objects.create(team=world.team, name="second", path="/srv/second")
+    assert " selected>None: an empty directory" in ada.get(address).content.decode()
 
 
 def test_the_list_has_the_last_run_and_the_next(ada: Client, world: World) -> None:

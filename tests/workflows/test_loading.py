@@ -334,3 +334,10 @@ def test_all_problems_are_told_at_once() -> None:
         "shape no id!",
         "shape shapeless",
     ]
+
+
+def test_a_broken_node_hides_no_second_node_of_its_name_and_no_lost_end_of_its_edge() -> None:
+    nodes = [node("odd", "shel"), node("odd", "wire"), node("good", "wire"), node("good", "shel")]
+    loaded = load(workflow(nodes, ["odd > nowhere", "nowhere > odd", "odd > good"]))
+    errors = [f"{one.code} {one.node}".strip() for one in loaded.problems if one.severity == "error"]
+    assert sorted(errors) == ["duplicate_id good", "duplicate_id odd", "edge", "edge", "node_type odd"]

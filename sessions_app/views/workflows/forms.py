@@ -55,6 +55,8 @@ class WorkflowForm(forms.Form):
             field = self.fields[name]
             assert isinstance(field, forms.ModelChoiceField)  # noqa: S101
             field.queryset = found
+        if workflow is None and len(first_two := list(repositories[:2])) == 1:
+            self.initial.setdefault("repository", first_two[0].pk)  # the command takes the only one, too
         if workflow is not None and workflow.triggers_paused:
             del self.fields["triggers_enabled"]  # what has changed is confirmed where it is shown
         elif workflow is not None and workflow.triggers_enabled_by is not None:
