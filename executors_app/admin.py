@@ -11,14 +11,14 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from executors_app import plugins
-from executors_app.capability_memory import explain, standing
+from executors_app.agent_capabilities import capability_standing, explain_capability
 from executors_app.encryption import SecretUnreadable
-from executors_app.json_forms import JSONField
+from executors_app.json_fields import JSONFormField
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning, check_env, check_mcp_servers
-from executors_app.staff_admin import UNREADABLE, Form, ReadOnly, StaffOnly, secret_word
+from executors_app.staff_admin import UNREADABLE_TEXT, Form, ReadOnlyModelAdmin, StaffModelAdmin, describe_secret
 
 
-class WriteOnly(forms.Textarea):
+class WriteOnlyTextarea(forms.Textarea):
     """A text that goes to the server and never comes back, not even beside an error."""
 
     def format_value(self, value: Any) -> str:
@@ -34,20 +34,20 @@ def _runtimes() -> list[tuple[str, str]]:
     return sorted((name, name) for name in plugins.runtimes())
 
 
-class ProfileForm(Form):
+class AgentProfileForm(Form):
     """A profile; its secrets can be given and taken away, not read."""
 
     agent_type = forms.ChoiceField(choices=_agent_types)
-    change_env = JSONField(
+    change_env = JSONFormField(
         required=False,
-        widget=WriteOnly,
+        widget=WriteOnlyTextarea,
         label="Change the environment",
         help_text='A JSON object: {"API_KEY": "value", "OLD_KEY": null} sets one variable and removes another; '
         "the others stay as they are.",
     )
-    change_mcp_servers = JSONField(
+    change_mcp_servers = JSONFormField(
         required=False,
-        widget=WriteOnly,
+        widget=WriteOnlyTextarea,
         label="Replace the MCP servers",
         help_text='A JSON list of objects with a "name" each; [] removes all, an empty field leaves them.',
     )
@@ -92,10 +92,10 @@ class ProfileForm(Form):
 
 
 @admin.register(AgentProfile)
-class AgentProfileAdmin(StaffOnly):
+class AgentProfileAdmin(StaffModelAdmin):
     """How teams run agents."""
 
-    form = ProfileForm
+    form = AgentProfileForm
     list_display = ("name", "team", "agent_type", "model", "permission_mode", "variables", "created_at")
     list_filter = ("agent_type", "permission_mode", "team")
     list_select_related = ("team",)
@@ -138,7 +138,7 @@ class AgentProfileAdmin(StaffOnly):
         try:
             return ", ".join(f"{name} (set)" for name in sorted(profile.env)) or "–"
         except SecretUnreadable:
-            return UNREADABLE
+            return UNREADABLE_TEXT
 
     @admin.display(description="MCP servers")
     def servers(self, profile: AgentProfile) -> str:
@@ -146,7 +146,7 @@ class AgentProfileAdmin(StaffOnly):
         try:
             return ", ".join(str(server.get("name", "?")) for server in profile.mcp_servers) or "–"
         except SecretUnreadable:
-            return UNREADABLE
+            return UNREADABLE_TEXT
 
 
 class ExecutorForm(Form):
@@ -169,7 +169,7 @@ class ExecutorForm(Form):
 
 
 @admin.register(Executor)
-class ExecutorAdmin(StaffOnly):
+class ExecutorAdmin(StaffModelAdmin):
     """The places where agents run."""
 
     form = ExecutorForm
@@ -190,7 +190,7 @@ class ExecutorAdmin(StaffOnly):
 
 
 @admin.register(AgentCapability)
-class AgentCapabilityAdmin(ReadOnly):
+class AgentCapabilityAdmin(ReadOnlyModelAdmin):
     """What agents claim, and whether they were seen to keep it: written at the end of starts."""
 
     list_display = ("agent_type", "agent_name", "agent_version", "capability", "standing", "broken_how", "last_seen_at")
@@ -202,16 +202,16 @@ class AgentCapabilityAdmin(ReadOnly):
     @admin.display(description="standing")
     def standing(self, row: AgentCapability) -> str:
         """Not claimed, claimed and not tried, kept, or not kept."""
-        return standing(row)
+        return capability_standing(row)
 
     @admin.display(description="in words")
     def in_words(self, row: AgentCapability) -> str:
         """As users are told."""
-        return explain(row)
+        return explain_capability(row)
 
 
 @admin.register(ExecutorRunning)
-class ExecutorRunningAdmin(ReadOnly):
+class ExecutorRunningAdmin(ReadOnlyModelAdmin):
     """What claims to run: kept by the supervisor, shown to people without its secrets."""
 
     hidden = ("auth_token", "resume_token", "rejected_resume_token", "state")
@@ -230,17 +230,17 @@ class ExecutorRunningAdmin(ReadOnly):
     @admin.display(description="agentctl's token")
     def agentctl_token(self, row: ExecutorRunning) -> str:
         """Whether there is one."""
-        return secret_word(row, "auth_token")
+        return describe_secret(row, "auth_token")
 
     @admin.display(description="resume token")
     def conversation(self, row: ExecutorRunning) -> str:
         """The fingerprint of the agent's own conversation id."""
-        return secret_word(row, "resume_token")
+        return describe_secret(row, "resume_token")
 
     @admin.display(description="rejected resume token")
     def rejected_conversation(self, row: ExecutorRunning) -> str:
         """The fingerprint of the conversation id that was set aside."""
-        return secret_word(row, "rejected_resume_token")
+        return describe_secret(row, "rejected_resume_token")
 
     @admin.display(description="the runtime's own state")
     def runtime_state(self, row: ExecutorRunning) -> str:

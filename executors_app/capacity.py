@@ -11,17 +11,17 @@ from django.db.models import Q, QuerySet
 from executors_app import plugins
 from executors_app.domain import ExecutorStatus
 from executors_app.models import Executor, ExecutorRunning
-from executors_app.runtimes import SharesMemory
+from executors_app.runtimes import SharesMachineMemory
 
 MEMORY_OF_AN_AGENT: Final = 512 << 20
 """Bytes that are reckoned for an agent with its agentctl and what it runs."""
-LEAST: Final = 8
+MIN_AGENTS: Final = 8
 """Agents for which any machine has room."""
-LIVE: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY)
+LIVE_STATUSES: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 _LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def limit_of(executor: Executor) -> int | None:
+def agent_limit(executor: Executor) -> int | None:
     """How many agents may live there at once; None: as many as want to (each has a machine of its own, or far away)."""
     if executor.max_live is not None:
         return executor.max_live
@@ -31,14 +31,14 @@ def limit_of(executor: Executor) -> int | None:
 def shares_memory(runtime: str) -> bool:
     """Whether agents of the runtime live on this machine's memory; one that is not installed has none."""
     try:
-        return isinstance(plugins.runtime(runtime), SharesMemory)
+        return isinstance(plugins.runtime(runtime), SharesMachineMemory)
     except plugins.UnknownPlugin:
         return False
 
 
 def agents_that_fit(memory: int) -> int:
     """The number of agents that so many bytes are enough for."""
-    return max(LEAST, memory // MEMORY_OF_AN_AGENT)
+    return max(MIN_AGENTS, memory // MEMORY_OF_AN_AGENT)
 
 
 def machine_memory() -> int:
@@ -55,7 +55,7 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def sharing(executor: Executor) -> QuerySet[Executor]:
+def executors_sharing_room(executor: Executor) -> QuerySet[Executor]:
     """The executors that share its room: itself, or all that live on this machine's memory and say no number."""
     if executor.max_live is not None or not shares_memory(executor.runtime):
         return Executor.objects.filter(id=executor.id)
@@ -63,6 +63,6 @@ def sharing(executor: Executor) -> QuerySet[Executor]:
     return Executor.objects.filter(Q(id=executor.id) | Q(runtime__in=names, max_live=None))
 
 
-def live_at(executors: Iterable[Executor] | QuerySet[Executor]) -> QuerySet[ExecutorRunning]:
+def live_executions(executors: Iterable[Executor] | QuerySet[Executor]) -> QuerySet[ExecutorRunning]:
     """What lives there, or is about to, and has an agent or may have: a workspace alone takes nobody's room."""
-    return ExecutorRunning.objects.filter(executor__in=executors, status__in=LIVE, session__has_agent=True)
+    return ExecutorRunning.objects.filter(executor__in=executors, status__in=LIVE_STATUSES, session__has_agent=True)

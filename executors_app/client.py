@@ -9,23 +9,21 @@ from urllib.parse import quote
 
 import aiohttp
 
-from executors_app.agentctl import unix_socket
-from executors_app.agentctl.places.answers import check_execution, read_json
-from executors_app.agentctl.places.bulk_status import StatusTarget, observe_statuses
-from executors_app.agentctl.places.launch_token import bearer_of
-from executors_app.agentctl.places.listeners import Listener
-from executors_app.agentctl.places.local_processes import recorded
-from executors_app.agentctl.places.workspace_root import LARGEST_BUNDLE, refs_of
+from executors_app.agentctl.http import sockets
+from executors_app.agentctl.http.bulk_status import StatusTarget, check_execution, poll_statuses, read_json
+from executors_app.agentctl.http.sockets import AgentctlListener
+from executors_app.agentctl.local_runtime.storage import bearer_token
+from executors_app.agentctl.process.execution_processes import recorded_process
 from executors_app.agentctl.protocol import GENERATION_HEADER, Code, Job
+from executors_app.agentctl.workspace.workspace_root import MAX_BUNDLE_BYTES, parse_refs
 from executors_app.domain import LOCAL, ExecutionFacts
 from executors_app.errors import AgentctlRefused, JobsUnsupported, LaunchFailed, WorkspaceGone
-from executors_app.event_stream import EventStream
-from executors_app.shell_stream import ShellStream
-from executors_app.wire import TIMEOUT, Wire, open_http, trust_of
+from executors_app.http_client import DEFAULT_TIMEOUT, HttpClient, open_connection_pool, tls_trust
+from executors_app.streams import EventStream, ShellStream
 
-__all__ = ["AgentctlClient", "EventStream", "ShellStream", "StatusTarget", "observe_statuses", "open_http"]
+__all__ = ["AgentctlClient", "EventStream", "ShellStream", "StatusTarget", "open_connection_pool", "poll_statuses"]
 
-_MAKE_WITHIN: Final = 900.0
+_MAKE_TIMEOUT: Final = 900.0
 
 
 class AgentctlClient:
@@ -37,7 +35,7 @@ class AgentctlClient:
 
     def __init__(
         self,
-        address: str | Listener,
+        address: str | AgentctlListener,
         token: str,
         execution_id: str,
         *,
@@ -48,19 +46,19 @@ class AgentctlClient:
         self._execution_id = execution_id
         self.generation = generation
         headers = {"Authorization": f"Bearer {token}", GENERATION_HEADER: str(generation)}
-        if isinstance(address, str) and address.startswith(unix_socket.SCHEME):
-            address = Listener(address, None)
-        self._wire = Wire(address, headers, trust=trust, http=http)
+        if isinstance(address, str) and address.startswith(sockets.SCHEME):
+            address = AgentctlListener(address, None)
+        self._wire = HttpClient(address, headers, trust=trust, http=http)
 
     @classmethod
     def of(cls, execution: ExecutionFacts, http: aiohttp.ClientSession | None = None) -> AgentctlClient:
         """The client for an execution's row."""
         return cls(
-            listener_of(execution) or execution.agentctl_url,
-            bearer_of(execution.auth_token, execution.state),
+            listener_for(execution) or execution.agentctl_url,
+            bearer_token(execution.auth_token, execution.state),
             execution.id,
             generation=execution.generation,
-            trust=trust_of(execution.config),
+            trust=tls_trust(execution.config),
             http=http,
         )
 
@@ -87,7 +85,9 @@ class AgentctlClient:
 
     async def stop_agent(self, grace: float, intent_id: str) -> dict[str, Any]:
         """TERM, then after ``grace`` seconds KILL, for the agent's whole tree."""
-        return await self._wire.post("/agent/stop", {"grace": grace, "intent_id": intent_id}, timeout=grace + TIMEOUT)
+        return await self._wire.post(
+            "/agent/stop", {"grace": grace, "intent_id": intent_id}, timeout=grace + DEFAULT_TIMEOUT
+        )
 
     async def prompt(
         self,
@@ -154,7 +154,7 @@ class AgentctlClient:
 
         Refusals: ``worktree_missing`` (nothing is left to make it from), ``git_failed``.
         """
-        return (await self._wire.post("/workspace", {}, timeout=_MAKE_WITHIN)).get("made") is True
+        return (await self._wire.post("/workspace", {}, timeout=_MAKE_TIMEOUT)).get("made") is True
 
     async def ensure_workspace(self) -> None:
         """Have the work tree made again if it was deleted under a live agentctl; raises WorkspaceGone, LaunchFailed."""
@@ -175,8 +175,8 @@ class AgentctlClient:
         ``worktree_missing``, ``git_failed``.
         """
         body = {"known": list(known)}
-        answer = await self._wire.download("/work", body, into, limit=LARGEST_BUNDLE, timeout=_MAKE_WITHIN)
-        return refs_of(answer)
+        answer = await self._wire.download("/work", body, into, limit=MAX_BUNDLE_BYTES, timeout=_MAKE_TIMEOUT)
+        return parse_refs(answer)
 
     async def start_job(self, job_id: str, request: Mapping[str, Any]) -> Job:
         """Have a script run in the workspace, once: the same id again answers how far it has come.
@@ -185,7 +185,7 @@ class AgentctlClient:
         seconds, only ``script`` is needed. Refusals: ``validation_error``, ``conflict`` (the id is another request's),
         ``busy`` (too many run), ``worktree_missing``, ``journal_full``. Raises JobsUnsupported.
         """
-        with _jobs_supported():
+        with _jobs_unsupported_as_error():
             return cast("Job", await self._wire.post("/jobs", {**request, "job_id": job_id}))
 
     async def job(self, job_id: str, *, wait: float = 0.0, tail: int | None = None) -> Job:
@@ -195,8 +195,8 @@ class AgentctlClient:
         ``job_unknown`` where this execution has none of that id. Raises JobsUnsupported.
         """
         params = {"wait": f"{wait:g}"} | ({} if tail is None else {"tail": str(tail)})
-        with _jobs_supported():
-            answer = await self._wire.get(f"/jobs/{quote(job_id, safe='')}", params, timeout=wait + TIMEOUT)
+        with _jobs_unsupported_as_error():
+            answer = await self._wire.get(f"/jobs/{quote(job_id, safe='')}", params, timeout=wait + DEFAULT_TIMEOUT)
         return cast("Job", answer)
 
     async def cancel_job(self, job_id: str) -> Job:
@@ -204,8 +204,8 @@ class AgentctlClient:
 
         Refused ``job_unknown`` where there is none. Raises JobsUnsupported.
         """
-        with _jobs_supported():
-            answer = await self._wire.post(f"/jobs/{quote(job_id, safe='')}/cancel", {}, timeout=2 * TIMEOUT)
+        with _jobs_unsupported_as_error():
+            answer = await self._wire.post(f"/jobs/{quote(job_id, safe='')}/cancel", {}, timeout=2 * DEFAULT_TIMEOUT)
         return cast("Job", answer)
 
     async def shutdown(self, stop_agent: bool, intent_id: str) -> dict[str, Any]:
@@ -227,15 +227,15 @@ class AgentctlClient:
             yield ShellStream(socket)
 
 
-def listener_of(execution: ExecutionFacts) -> Listener | None:
+def listener_for(execution: ExecutionFacts) -> AgentctlListener | None:
     """What has to be proven before the execution's agentctl is sent a token; None where it is on another machine."""
-    if execution.runtime != LOCAL and not execution.agentctl_url.startswith(unix_socket.SCHEME):
+    if execution.runtime != LOCAL and not execution.agentctl_url.startswith(sockets.SCHEME):
         return None
-    return Listener(execution.agentctl_url, recorded(execution.state))
+    return AgentctlListener(execution.agentctl_url, recorded_process(execution.state))
 
 
 @contextmanager
-def _jobs_supported() -> Iterator[None]:
+def _jobs_unsupported_as_error() -> Iterator[None]:
     """An agentctl from before there were jobs knows no such endpoint; one that knows them never says so."""
     try:
         yield

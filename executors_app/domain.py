@@ -145,7 +145,7 @@ class Orphan:
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class ExitEvent:
     """What somebody tells of the end of what executions run in."""
 
     session_id: str

@@ -30,7 +30,7 @@ from django.db.models.lookups import Exact, IsNull
 from django.db.models.query_utils import DeferredAttribute
 
 from executors_app.errors import ExecutorError
-from executors_app.json_forms import JSONField
+from executors_app.json_fields import JSONFormField
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -47,7 +47,7 @@ class SecretUnreadable(ExecutorError):
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class UndecryptedValue:
     """A stored value that no present key opens; never shows it."""
 
     stored: str
@@ -82,10 +82,10 @@ def encrypt(text: str) -> str:
 
 def decrypt(stored: str) -> str:
     """Decrypt under whichever key fits; raises SecretUnreadable if none does."""
-    return _open(stored, _present_ciphers())
+    return _try_decrypt(stored, _present_ciphers())
 
 
-def _open(stored: str, ciphers: tuple[AESGCM, ...]) -> str:
+def _try_decrypt(stored: str, ciphers: tuple[AESGCM, ...]) -> str:
     if not stored:
         return ""
     if not stored.startswith(PREFIX):
@@ -107,7 +107,7 @@ class _SecretAttribute(DeferredAttribute):
 
     def __get__(self, instance: Any, cls: Any = None) -> Any:
         value = super().__get__(instance, cls)
-        if isinstance(value, Closed):
+        if isinstance(value, UndecryptedValue):
             where = f"{instance._meta.label}.{self.field.attname}"
             raise SecretUnreadable(
                 f"{where} of row {instance.pk} cannot be decrypted: its key is neither SECRET_KEY nor a fallback.",
@@ -150,18 +150,18 @@ class EncryptedField(models.TextField):  # type: ignore[type-arg,unused-ignore]
         try:
             return self.of_plain_text(decrypt(value))
         except SecretUnreadable:
-            return Closed(value)
+            return UndecryptedValue(value)
 
     def get_prep_value(self, value: Any) -> Any:
         """Encrypt for the database; a closed value goes back as it came."""
         if value is None or hasattr(value, "resolve_expression"):
             return value
-        return value.stored if isinstance(value, Closed) else encrypt(self.to_plain_text(value))
+        return value.stored if isinstance(value, UndecryptedValue) else encrypt(self.to_plain_text(value))
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         """Read past the refusing attribute: a save of other fields must not fail or lose the value."""
         held = model_instance.__dict__.get(self.attname)
-        return held if isinstance(held, Closed) else super().pre_save(model_instance, add)
+        return held if isinstance(held, UndecryptedValue) else super().pre_save(model_instance, add)
 
     def get_lookup(self, lookup_name: str) -> Any:
         """Allow only what ciphertexts can answer."""
@@ -211,7 +211,7 @@ class EncryptedJSONField(EncryptedField):
 
     def formfield(self, **kwargs: Any) -> Any:
         """A JSON form field."""
-        return models.Field.formfield(self, **{"form_class": JSONField, **kwargs})
+        return models.Field.formfield(self, **{"form_class": JSONFormField, **kwargs})
 
 
 def reencrypt(model: type[models.Model]) -> tuple[int, int]:
@@ -240,7 +240,7 @@ def _reencrypt_field(model: type[models.Model], field: EncryptedField) -> tuple[
 
 def _opens(stored: str, ciphers: tuple[AESGCM, ...]) -> bool:
     try:
-        _open(stored, ciphers)
+        _try_decrypt(stored, ciphers)
     except SecretUnreadable:
         return False
     return True

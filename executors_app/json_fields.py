@@ -1,20 +1,41 @@
-"""JSON columns of which the code knows the shape: an object or a list.
+"""JSON columns of which the code knows the shape (an object or a list).
 
-A stored value of another shape spoils nothing: it reads as an empty one of the right shape, can be told
-from a real one (``is_misfit``), and a save of the row writes it back as it was.
+And a form field that says what is wrong with a JSON text, and where.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from django import forms
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models.fields.json import KeyTransform
 
-from executors_app.json_forms import JSONField
+
+class JSONFormField(forms.JSONField):
+    """As Django's; a text that is no JSON is refused with the problem, the line and the column."""
+
+    def to_python(self, value: Any) -> Any:
+        """The JSON value of a text; ValidationError."""
+        try:
+            return super().to_python(value)
+        except ValidationError:
+            raise ValidationError(_describe_problem(value), code="invalid") from None
 
 
-class MisfitObject(dict[str, Any]):
+def _describe_problem(value: Any) -> str:
+    try:
+        json.loads(value)
+    except json.JSONDecodeError as error:
+        return f"This is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})."
+    except (TypeError, ValueError, RecursionError):
+        pass
+    return "This is not valid JSON."
+
+
+class MalformedObject(dict[str, Any]):
     """Empty, in the place of a stored value that is no object."""
 
     def __init__(self, stored: Any = None):
@@ -22,7 +43,7 @@ class MisfitObject(dict[str, Any]):
         self.stored = stored
 
 
-class MisfitList(list[Any]):
+class MalformedList(list[Any]):
     """Empty, in the place of a stored value that is no list."""
 
     def __init__(self, stored: Any = None):
@@ -30,9 +51,9 @@ class MisfitList(list[Any]):
         self.stored = stored
 
 
-def is_misfit(value: Any) -> bool:
+def is_malformed(value: Any) -> bool:
     """Whether a column held something else than it should."""
-    return isinstance(value, MisfitObject | MisfitList)
+    return isinstance(value, MalformedObject | MalformedList)
 
 
 class _ShapedField(models.JSONField):  # type: ignore[type-arg,unused-ignore]
@@ -50,15 +71,15 @@ class _ShapedField(models.JSONField):  # type: ignore[type-arg,unused-ignore]
 
     def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
         """A misfit that nobody has changed goes back as it came."""
-        kept = value.stored if is_misfit(value) and not value else value
+        kept = value.stored if is_malformed(value) and not value else value
         return super().get_db_prep_value(kept, connection, prepared)
 
     def formfield(self, **kwargs: Any) -> Any:
         """A form field that says where a text is no JSON."""
-        return super().formfield(**{"form_class": JSONField, **kwargs})
+        return super().formfield(**{"form_class": JSONFormField, **kwargs})
 
     def deconstruct(self) -> Any:
-        """As ``models.JSONField``: the column is the same."""
+        """As ``models.JSONFormField``: the column is the same."""
         name, _, args, kwargs = super().deconstruct()
         return name, "django.db.models.JSONField", args, kwargs
 
@@ -66,10 +87,10 @@ class _ShapedField(models.JSONField):  # type: ignore[type-arg,unused-ignore]
 class ObjectField(_ShapedField):
     """A JSON object."""
 
-    shape, misfit = dict, MisfitObject
+    shape, misfit = dict, MalformedObject
 
 
 class ListField(_ShapedField):
     """A JSON list."""
 
-    shape, misfit = list, MisfitList
+    shape, misfit = list, MalformedList

@@ -17,7 +17,7 @@ from executors_app.encryption import EncryptedJSONField, EncryptedTextField
 from executors_app.json_fields import ListField, ObjectField
 
 ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-MOST_PATTERNS: Final = 20
+MAX_PATTERNS: Final = 20
 PATTERN_LIMIT: Final = 200
 """Characters of a pattern that says that a conversation is gone."""
 
@@ -40,8 +40,8 @@ def check_patterns(patterns: Any) -> None:
     """Refuse, with ValidationError, what is not a short list of regular expressions."""
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) and pattern for pattern in patterns):
         raise ValidationError("Expected a list of regular expressions, none of them empty.")
-    if len(patterns) > MOST_PATTERNS or any(len(pattern) > PATTERN_LIMIT for pattern in patterns):
-        raise ValidationError(f"Expected at most {MOST_PATTERNS} patterns of at most {PATTERN_LIMIT} characters each.")
+    if len(patterns) > MAX_PATTERNS or any(len(pattern) > PATTERN_LIMIT for pattern in patterns):
+        raise ValidationError(f"Expected at most {MAX_PATTERNS} patterns of at most {PATTERN_LIMIT} characters each.")
     for pattern in patterns:
         try:
             re.compile(pattern)
@@ -165,7 +165,7 @@ class AgentCapability(models.Model):
     """As the agent tells it; a profile may name any command. Likewise the version."""
     agent_version = models.CharField(max_length=200, blank=True)
     capability = models.CharField(max_length=64)
-    """Of ``Started.capabilities``: load_session, resume_session."""
+    """Of ``StartResult.capabilities``: load_session, resume_session."""
     claimed = models.BooleanField()
     kept_at = models.DateTimeField(null=True, blank=True)
     """When it last did what it claims."""
@@ -176,7 +176,7 @@ class AgentCapability(models.Model):
     broken_at = models.DateTimeField(null=True, blank=True)
     """When it last did not; later than ``kept_at``: it does not keep the claim."""
     broken_how = models.CharField(max_length=32, blank=True)
-    """``protocol.Shortfall``."""
+    """``protocol.CapabilityShortfall``."""
     broken_said = models.TextField(blank=True)
     """The agent's own words, or what its answer contradicted; for staff."""
     first_seen_at = models.DateTimeField(auto_now_add=True)

@@ -27,7 +27,7 @@ else:
     Form = ModelForm
 
 
-class StaffOnly(ModelAdmin):
+class StaffModelAdmin(ModelAdmin):
     """Whoever the site lets in may do everything here that a page offers."""
 
     list_per_page = 50
@@ -63,7 +63,7 @@ class StaffOnly(ModelAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Form, change: bool) -> None:
         """Write what the form changed and nothing else: other processes write the same rows."""
         if change:
-            obj.save(update_fields=[*self.written(form), *_touched(obj)])
+            obj.save(update_fields=[*self.written(form), *_timestamp_fields(obj)])
         else:
             obj.save()
 
@@ -79,12 +79,12 @@ def _with_dashes(word: str) -> str:
         return word
 
 
-def _touched(obj: models.Model) -> list[str]:
+def _timestamp_fields(obj: models.Model) -> list[str]:
     """The fields that say when a row was changed."""
     return [field.name for field in obj._meta.concrete_fields if getattr(field, "auto_now", False)]
 
 
-class ReadOnly(StaffOnly):
+class ReadOnlyModelAdmin(StaffModelAdmin):
     """What happened is what it is: nothing is added, changed or removed."""
 
     actions: Sequence[str] | None = None
@@ -109,13 +109,13 @@ class ReadOnly(StaffOnly):
         return [*own, *self.readonly_fields]
 
 
-UNREADABLE = "set, but no present key opens it"
+UNREADABLE_TEXT = "set, but no present key opens it"
 
 
-def secret_word(instance: models.Model, name: str) -> str:
+def describe_secret(instance: models.Model, name: str) -> str:
     """What may be said of a random secret: whether it is set, and its fingerprint (as receipts tell it)."""
     try:
         secret = getattr(instance, name)
     except SecretUnreadable:
-        return UNREADABLE
+        return UNREADABLE_TEXT
     return f"set, fingerprint {hashlib.sha256(secret.encode()).hexdigest()[:16]}" if secret else "not set"

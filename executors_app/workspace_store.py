@@ -1,34 +1,70 @@
-"""The control plane's side of a workspace: what it is made from, and where its work arrives.
+"""The control plane's data directory.
 
-A workspace has a repository of its own in its sandbox. It starts from a seed that is written here; after each turn
-its branch and snapshots arrive as a bundle, are checked into an archive that no agent can write, and from there are
-published to the team's repository.
+State directories of executions on this machine, what a workspace is made from, and where its work arrives.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from django.conf import settings
 
-from executors_app.agentctl import recovery_ref
-from executors_app.agentctl.places import worktrees
-from executors_app.agentctl.places.seed import Seed, write_seed
-from executors_app.agentctl.places.workspace_root import BORROWED
-from executors_app.domain import ExecutionFacts, LaunchSpec
+from executors_app.agentctl.local_runtime.storage import ExecutionStorage, StateDirectory
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.workspace import recovery_snapshots, worktrees
+from executors_app.agentctl.workspace.seed import Seed, write_seed
+from executors_app.agentctl.workspace.workspace_root import BORROWED_REPOSITORY
+from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
 from executors_app.errors import RepositoryUnusable, WorkspaceGone
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.object_store import ObjectStore
 from executors_app.repositories.team import TeamRepository
 
+
+class LocalStateMixin:
+    """The verbs of a runtime that read what a dead agentctl has left in its state directory."""
+
+    def is_here(self, execution: ExecutionFacts) -> bool:
+        """It was never placed, runs in this boot of this machine, or left its files on this disk."""
+        return execution.host_id in {"", identity.host_id()} or is_known_here(execution)
+
+    def resume_token(self, execution: ExecutionFacts) -> str | None:
+        """From what agentctl has kept in its state directory."""
+        return execution_storage().resume_token(execution.id)
+
+    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """From the journal's files; lines of earlier epochs first, each names its own."""
+        return execution_storage().left_journal(execution.id, after, epoch)
+
+
+def execution_storage() -> ExecutionStorage:
+    """Our data directory."""
+    return ExecutionStorage(Path(settings.KANDEV_DATA_DIR), TeamRepository.open)
+
+
+def state_directory_of(execution_id: str) -> StateDirectory:
+    """The state directory of an execution."""
+    return execution_storage().places_of(execution_id)
+
+
+def local_workspace_state(one: ExecutionFacts) -> tuple[WorkspaceState, str]:
+    """Whether the worktree can be had, and the precise reason if it cannot; blocks, changes nothing."""
+    return execution_storage().workspace_of(one)
+
+
+def is_known_here(one: ExecutionFacts) -> bool:
+    """Whether the execution's state directory, with its token in it, is on this disk."""
+    return execution_storage().is_known(one)
+
+
 Download = Callable[[Sequence[str], IO[bytes]], Awaitable[dict[str, str]]]
 """Writes a bundle of what is not among some commits into a file, and returns the commits by ref."""
-_BORROWED_OBJECTS: Final = f"{BORROWED}/objects"
+_BORROWED_OBJECTS: Final = f"{BORROWED_REPOSITORY}/objects"
 
 
 def data_directory() -> Path:
@@ -36,24 +72,24 @@ def data_directory() -> Path:
     return Path(settings.KANDEV_DATA_DIR)
 
 
-def archive_of(owner_id: str) -> Archive:
+def workspace_archive(owner_id: str) -> Archive:
     """The archive of a workspace, there or not yet."""
     return Archive.of(data_directory(), owner_id)
 
 
-def store_of(repository: Path) -> Path:
+def object_store_directory(repository: Path) -> Path:
     """The directory with the team's published objects, which sandboxes may read; it is made by ``prepare``."""
     return ObjectStore.of(data_directory(), TeamRepository.open(repository)).path
 
 
-def branch_of(one: LaunchSpec | ExecutionFacts) -> str:
+def workspace_branch(one: LaunchSpec | ExecutionFacts) -> str:
     """The branch of a workspace; where the row has none yet, it follows from the id of its owner."""
     owner = one.worktree_owner if isinstance(one, LaunchSpec) else one.worktree_id or one.session_id
-    return one.worktree_branch or worktrees.place_of(data_directory(), owner).branch
+    return one.worktree_branch or worktrees.session_worktree(data_directory(), owner).branch
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class LaunchSources:
     """What a launch can be made from."""
 
     repository: TeamRepository
@@ -61,7 +97,7 @@ class Sources:
     archive: Archive
 
     @classmethod
-    def of(cls, one: LaunchSpec | ExecutionFacts) -> Sources:
+    def of(cls, one: LaunchSpec | ExecutionFacts) -> LaunchSources:
         """Of the team's repository that a row names; blocks. Raises RepositoryUnusable, GitFailed."""
         if not one.repository_path:
             raise RepositoryUnusable("The task names no repository.")
@@ -72,7 +108,7 @@ class Sources:
 
     def begin(self, one: LaunchSpec | ExecutionFacts) -> None:
         """Let there be an archive with the workspace's branch: as an earlier release left it, or where the base is."""
-        branch = branch_of(one)
+        branch = workspace_branch(one)
         ref = f"refs/heads/{branch}"
         if ref in self.archive.tips():
             return
@@ -83,15 +119,15 @@ class Sources:
         self.repository.publish(self.archive, branch)
 
 
-def prepare(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "") -> str:
+def prepare_seed(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "") -> str:
     """Write the seed of a launch; blocks. Returns what a lost workspace was made again from, as a sentence.
 
     ``borrows``: the sandbox sees the team's published objects. ``lost``: why the workspace that was there cannot be
     used. Raises WorkspaceGone where nothing of it has arrived, RepositoryUnusable, GitFailed, OSError.
     """
-    sources = Sources.of(spec)
+    sources = LaunchSources.of(spec)
     sources.begin(spec)
-    branch = branch_of(spec)
+    branch = workspace_branch(spec)
     borrow = (_BORROWED_OBJECTS,) if borrows else ()
     if spec.worktree_path and not lost:
         write_seed(Seed(branch, objects=borrow), into)
@@ -110,10 +146,10 @@ def prepare(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "") -> s
     return rebuilt
 
 
-def arrived_at(owner_id: str) -> str:
+def newest_snapshot_time(owner_id: str) -> str:
     """When the newest snapshot arrived that a workspace can be made from again, ISO 8601; empty if none did."""
-    archive = archive_of(owner_id)
-    return archive.time_of(recovery_ref.ref_of(owner_id)) if archive.exists() else ""
+    archive = workspace_archive(owner_id)
+    return archive.time_of(recovery_snapshots.session_recovery_ref(owner_id)) if archive.exists() else ""
 
 
 def newest_snapshot(owner_id: str) -> str | None:
@@ -121,42 +157,42 @@ def newest_snapshot(owner_id: str) -> str | None:
 
     None: the workspace has no archive, its work is not transferred.
     """
-    archive = archive_of(owner_id)
-    return archive.tips().get(recovery_ref.ref_of(owner_id), "") if archive.exists() else None
+    archive = workspace_archive(owner_id)
+    return archive.tips().get(recovery_snapshots.session_recovery_ref(owner_id), "") if archive.exists() else None
 
 
-def reason_gone(lost: str, branch: str) -> str:
+def gone_reason(lost: str, branch: str) -> str:
     """Why a lost workspace cannot be made again."""
     return f"{lost} No snapshot of branch {branch} had reached the control plane."
 
 
 def _rebuilt(archive: Archive, branch: str, lost: str) -> str:
-    at = arrived_at(archive.workspace_id)
+    at = newest_snapshot_time(archive.workspace_id)
     if not at:
-        raise WorkspaceGone(reason_gone(lost, branch))
+        raise WorkspaceGone(gone_reason(lost, branch))
     return f"{lost} It was made again from the snapshot of {at}, the newest that had arrived."
 
 
-async def take_work(one: ExecutionFacts, download: Download) -> bool:
+async def receive_work(one: ExecutionFacts, download: Download) -> bool:
     """Let branch and snapshots of a workspace arrive and be published; False where nothing was new.
 
     Raises what ``download`` raises, RepositoryUnusable, GitFailed, OSError.
     """
     sources = await asyncio.to_thread(_begun, one)
-    known = await asyncio.to_thread(_known, sources, one)
-    with tempfile.NamedTemporaryFile(dir=await asyncio.to_thread(_incoming), prefix="bundle-") as bundle:
+    known = await asyncio.to_thread(_known_commits, sources, one)
+    with tempfile.NamedTemporaryFile(dir=await asyncio.to_thread(_incoming_file), prefix="bundle-") as bundle:
         refs = await download(known, bundle)
         bundle.flush()
-        return await asyncio.to_thread(_take_in, sources, one, Path(bundle.name), refs)
+        return await asyncio.to_thread(_import_bundle, sources, one, Path(bundle.name), refs)
 
 
-def _begun(one: ExecutionFacts) -> Sources:
-    sources = Sources.of(one)
+def _begun(one: ExecutionFacts) -> LaunchSources:
+    sources = LaunchSources.of(one)
     sources.begin(one)
     return sources
 
 
-def _known(sources: Sources, one: ExecutionFacts) -> list[str]:
+def _known_commits(sources: LaunchSources, one: ExecutionFacts) -> list[str]:
     """Commits that need not be sent: what has arrived, and what the workspace began with."""
     known = set(sources.archive.tips().values())
     if base := sources.repository.commit_of(one.base_branch or "HEAD"):
@@ -164,14 +200,14 @@ def _known(sources: Sources, one: ExecutionFacts) -> list[str]:
     return sorted(known)[:100]
 
 
-def _incoming() -> Path:
+def _incoming_file() -> Path:
     directory = data_directory() / "archives" / "incoming"
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     return directory
 
 
-def _take_in(sources: Sources, one: ExecutionFacts, bundle: Path, refs: dict[str, str]) -> bool:
-    branch, before = branch_of(one), sources.archive.tips()
+def _import_bundle(sources: LaunchSources, one: ExecutionFacts, bundle: Path, refs: dict[str, str]) -> bool:
+    branch, before = workspace_branch(one), sources.archive.tips()
     if bundle.stat().st_size:
         sources.archive.take_in(bundle, branch)
     sources.archive.follow(branch, refs)

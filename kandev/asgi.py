@@ -10,9 +10,9 @@ from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.db import connections
 
-from kandev.databases import bound_statements
-from kandev.proxies import TrustedProxies
-from sessions_app.management.private_files import make_private
+from kandev.databases import limit_statement_time
+from kandev.middleware import TrustedProxiesMiddleware
+from sessions_app.management.startup import set_private_umask
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kandev.settings")
 
@@ -22,15 +22,15 @@ WebSocketProtocol.closeHandshakeTimeout = 30.0
 LONGEST_STATEMENT = 30
 """Seconds after which a page that asks too much of PostgreSQL ends; migrations and maintenance may take longer."""
 
-make_private()
+set_private_umask()
 http = get_asgi_application()
-bound_statements(connections.settings["default"], LONGEST_STATEMENT)
+limit_statement_time(connections.settings["default"], LONGEST_STATEMENT)
 
-from kandev import web_limits  # noqa: E402 - the apps must be loaded before
+from kandev import web_server_limits  # noqa: E402 - the apps must be loaded before
 from sessions_app.routing import websockets  # noqa: E402
 
-web_limits.apply()
+web_server_limits.apply_limits()
 
-application = TrustedProxies(
+application = TrustedProxiesMiddleware(
     ProtocolTypeRouter({"http": http, "websocket": websockets}), settings.KANDEV_TRUSTED_PROXIES
 )

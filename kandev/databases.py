@@ -1,14 +1,95 @@
-"""Database settings from one URL: the embedded SQLite file, or PostgreSQL."""
+"""The data directory with its secret key, and the database settings from one URL."""
 
 from __future__ import annotations
 
+import os
+import pwd
+import secrets
+import stat
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from kandev.data_directory import close_database
+
+def prepare_data_directory(directory: Path) -> Path:
+    """Make ``directory`` if need be and keep others out (0700); ImproperlyConfigured if that cannot be.
+
+    One of another user is refused, also to root: what root makes there its owner could not use afterwards.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = directory.stat()
+        mode = found.st_mode
+        if mode & stat.S_ISVTX:
+            raise ImproperlyConfigured(
+                f"KANDEV_DATA_DIR={directory} is shared with others: name a directory of its own"
+            )
+        if found.st_uid != os.geteuid():
+            raise ImproperlyConfigured(
+                f"KANDEV_DATA_DIR={directory} belongs to {_user_name(found.st_uid)}, and this runs as "
+                f"{_user_name(os.geteuid())}: run it as the owner, or name a directory of its own"
+            )
+        if mode & 0o077:
+            directory.chmod(0o700)
+        if not os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+            raise ImproperlyConfigured(f"KANDEV_DATA_DIR={directory} cannot be written: it is read-only")
+    except OSError as error:
+        raise ImproperlyConfigured(f"KANDEV_DATA_DIR={directory} cannot be used: {error.strerror}") from error
+    return directory
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def restrict_database_files(path: Path) -> None:
+    """Close an SQLite file to others (0600), and what lies beside it.
+
+    A new one is made with that mode, for ``manage.py`` sets the umask. It is not made here: a command that refuses a
+    missing database must leave nothing behind. What cannot be done here is said by whoever connects.
+    """
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
+        file = path.with_name(name)
+        with suppress(OSError):
+            if file.stat().st_mode & 0o077:
+                file.chmod(0o600)
+
+
+def load_secret_key(directory: Path) -> str:
+    """The installation's secret key, drawn at the first start; two first starts at once agree on one.
+
+    Raises ImproperlyConfigured where it can be neither read nor made.
+    """
+    path = directory / "secret-key"
+    try:
+        if not path.exists():
+            _create_key_file(path, secrets.token_urlsafe(50))
+        return path.read_text().strip()
+    except OSError as error:
+        raise ImproperlyConfigured(f"the secret key {path} cannot be used: {error.strerror}") from error
+
+
+def _create_key_file(path: Path, key: str) -> None:
+    """Put ``key`` at ``path`` unless somebody else was first; readers never see half a key."""
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(key + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        Path(draft).unlink()
+
 
 EMBEDDED_NAME = "kandev.sqlite3"
 SQLITE_PRAGMAS = (
@@ -35,7 +116,7 @@ def database_settings(url: str, data_dir: Path, lease_ttl: float) -> dict[str, A
 
 
 def _sqlite(path: Path, data_dir: Path, lease_ttl: float) -> dict[str, Any]:
-    close_database(path)
+    restrict_database_files(path)
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": path,
@@ -65,17 +146,17 @@ def _postgres(url: str, lease_ttl: float) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": unquote(parts.hostname or ""),
         "PORT": port,
-        "OPTIONS": {**_patience(wait_ms), **dict(parse_qsl(parts.query)), "options": session},
+        "OPTIONS": {**_tcp_timeout_options(wait_ms), **dict(parse_qsl(parts.query)), "options": session},
     }
 
 
-def bound_statements(settings: dict[str, Any], seconds: int) -> None:
+def limit_statement_time(settings: dict[str, Any], seconds: int) -> None:
     """On the connections that this process makes from now on no statement takes longer; SQLite has no such bound."""
     if settings["ENGINE"].endswith("postgresql"):
         settings["OPTIONS"]["options"] += f" -c statement_timeout={seconds * 1000}"
 
 
-def _patience(wait_ms: int) -> dict[str, int]:
+def _tcp_timeout_options(wait_ms: int) -> dict[str, int]:
     """A server that has gone without a word is missed within the time of a wait for a lock, not of a TCP connection."""
     seconds = max(wait_ms // 1000, 2)
     return {

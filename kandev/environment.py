@@ -1,8 +1,4 @@
-"""The only reader of the control plane's environment (interfaces 1).
-
-Every ``KANDEV_*`` name is a field of `Environment`, typed and with its default. A secret may
-also come from a file named by ``NAME_FILE``. Whatever is wrong ends in one clear line.
-"""
+"""The only reader of the control plane's environment, and the mail server that one of its URLs describes."""
 
 from __future__ import annotations
 
@@ -14,12 +10,12 @@ from dataclasses import Field, dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
 from executors_app import crash_points
-from executors_app.agentctl import child_environment
+from executors_app.agentctl.process import child_environment
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -43,7 +39,7 @@ TEST_SWITCHES: Final = frozenset({"KANDEV_REQUIRE_SERVICES"})
 """Read by the test suite, before there are settings."""
 
 
-class BadEnvironment(ImproperlyConfigured):
+class InvalidEnvironment(ImproperlyConfigured):
     """A ``KANDEV_*`` name or value that stops the start; the message is one line for a person."""
 
 
@@ -252,7 +248,7 @@ class Environment:
     """Drills only: where a process that ended itself leaves a file, so that the next one goes on."""
 
 
-def name_of(entry: Field[Any]) -> str:
+def variable_name(entry: Field[Any]) -> str:
     """The environment's name of a field: ``KANDEV_LEASE_TTL`` for ``lease_ttl``."""
     return PREFIX + entry.name.rstrip("_").upper()
 
@@ -266,21 +262,21 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         log.warning("kandev: %s has no effect any more; remove it from the environment", name)
     read = Environment(**{entry.name: _read(entry, source) for entry in entries})
     if bool(read.crash_at) != bool(read.crash_dir):
-        raise BadEnvironment("KANDEV_CRASH_AT and KANDEV_CRASH_DIR are for drills, and go together")
+        raise InvalidEnvironment("KANDEV_CRASH_AT and KANDEV_CRASH_DIR are for drills, and go together")
     return read
 
 
 def _refuse_unknown(environ: Mapping[str, str], entries: Iterable[Field[Any]]) -> None:
-    known = {name_of(entry) for entry in entries} | PROCESS_MARKERS | TEST_SWITCHES | RETIRED
-    known |= {f"{name_of(entry)}_FILE" for entry in entries if entry.metadata["secret"]}
+    known = {variable_name(entry) for entry in entries} | PROCESS_MARKERS | TEST_SWITCHES | RETIRED
+    known |= {f"{variable_name(entry)}_FILE" for entry in entries if entry.metadata["secret"]}
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known and not name.startswith(FOREIGN_PREFIXES):
             nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0)[0]
-            raise BadEnvironment(f"unknown setting {name}: did you mean {nearest}?")
+            raise InvalidEnvironment(f"unknown setting {name}: did you mean {nearest}?")
 
 
 def _read(entry: Field[Any], environ: Mapping[str, str]) -> Any:
-    name = name_of(entry)
+    name = variable_name(entry)
     value = environ.get(name, "")
     if entry.metadata["secret"] and f"{name}_FILE" in environ:
         value = _read_secret(name, value, Path(environ[f"{name}_FILE"]))
@@ -288,13 +284,40 @@ def _read(entry: Field[Any], environ: Mapping[str, str]) -> Any:
         return entry.metadata["parse"](value or entry.metadata["default"])
     except (ValueError, RuntimeError) as error:
         shown = name if entry.metadata["secret"] else f"{name}={value}"
-        raise BadEnvironment(f"{shown}: {error}") from error
+        raise InvalidEnvironment(f"{shown}: {error}") from error
 
 
 def _read_secret(name: str, value: str, file: Path) -> str:
     if value:
-        raise BadEnvironment(f"both {name} and {name}_FILE are set: keep one")
+        raise InvalidEnvironment(f"both {name} and {name}_FILE are set: keep one")
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadEnvironment(f"{name}_FILE cannot be read: {error}") from error
+        raise InvalidEnvironment(f"{name}_FILE cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class MailServerSettings:
+    """What Django wants to know of it."""
+
+    host: str = "localhost"
+    port: int = 25
+    user: str = ""
+    password: str = field(default="", repr=False)
+    starttls: bool = False
+    tls: bool = False
+
+
+def parse_mail_url(url: str) -> MailServerSettings:
+    """The server of a checked ``KANDEV_EMAIL_URL``; without one what Django has by itself."""
+    if not url:
+        return MailServerSettings()
+    parts = urlsplit(url)
+    return MailServerSettings(
+        host=parts.hostname or "",
+        port=parts.port or MAIL_SCHEMES[parts.scheme],
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        starttls=parts.scheme == "smtp",
+        tls=parts.scheme == "smtps",
+    )

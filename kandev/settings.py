@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from executors_app import crash_points
-from kandev import shared
-from kandev.data_directory import load_secret_key, open_data_directory
-from kandev.databases import database_settings
-from kandev.environment import read_environment
-from kandev.mail import mail_server
+from kandev import redis_settings
+from kandev.databases import database_settings, load_secret_key, prepare_data_directory
+from kandev.environment import parse_mail_url, read_environment
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 _env = read_environment()
 
 # --- What this deployment chose (interfaces 1); durations in seconds ---
 
-KANDEV_DATA_DIR = open_data_directory(_env.data_dir)
+KANDEV_DATA_DIR = prepare_data_directory(_env.data_dir)
 KANDEV_EMBEDDED = not _env.database_url
 KANDEV_REDIS_URL = _env.redis_url
 KANDEV_METRICS_TOKEN = _env.metrics_token
@@ -124,7 +122,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "kandev.content_security.ContentSecurityPolicyMiddleware",
+    "kandev.middleware.ContentSecurityPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -149,8 +147,8 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "sessions_app.views.look.look",
-                "sessions_app.views.attention.attention_count",
+                "sessions_app.accounts.pages.appearance.appearance",
+                "sessions_app.pages.inbox.attention_count",
             ],
         },
     },
@@ -170,8 +168,8 @@ WHITENOISE_ALLOW_ALL_ORIGINS = False
 DATABASES = {"default": database_settings(_env.database_url, KANDEV_DATA_DIR, KANDEV_LEASE_TTL)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-CACHES = shared.caches(KANDEV_REDIS_URL)
-CHANNEL_LAYERS = shared.channel_layers(KANDEV_REDIS_URL)
+CACHES = redis_settings.cache_settings(KANDEV_REDIS_URL)
+CHANNEL_LAYERS = redis_settings.channel_layer_settings(KANDEV_REDIS_URL)
 
 Q_CLUSTER: dict[str, Any] = {
     "name": "kandev",
@@ -188,7 +186,7 @@ Q_CLUSTER: dict[str, Any] = {
 
 # --- E-mail ---
 
-_mail = mail_server(_env.email_url)
+_mail = parse_mail_url(_env.email_url)
 EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if KANDEV_EMAIL else 'dummy'}.EmailBackend"
 DEFAULT_FROM_EMAIL = _env.email_from
 EMAIL_HOST, EMAIL_PORT = _mail.host, _mail.port
@@ -199,13 +197,13 @@ EMAIL_TIMEOUT = 20
 REST_FRAMEWORK = {
     # The token comes first: its challenge makes "nobody" a 401, not a 403.
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "sessions_app.api.authentication.ApiTokenAuthentication",
+        "sessions_app.accounts.api.authentication.ApiTokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_PAGINATION_CLASS": "sessions_app.api.paging.Pages",
+    "DEFAULT_PAGINATION_CLASS": "sessions_app.api.pagination.NumberedPagination",
     "PAGE_SIZE": 50,
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "sessions_app.api.errors.exception_handler",
@@ -220,18 +218,18 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
     "ENUM_NAME_OVERRIDES": {
-        "AttentionKind": "sessions_app.api.words.ATTENTION_KINDS",
-        "DesiredState": "sessions_app.api.words.DESIRED_STATES",
-        "Policy": "sessions_app.api.words.POLICIES",
-        "PromptState": "sessions_app.api.words.PROMPT_STATES",
-        "RunState": "sessions_app.api.words.RUN_STATES",
-        "SessionState": "sessions_app.api.words.SESSION_STATES",
-        "TaskState": "sessions_app.api.words.TASK_STATES",
-        "TokenScope": "sessions_app.api.words.TOKEN_SCOPES",
-        "WaitKindEnum": "sessions_app.api.words.WAIT_KINDS",
-        "WorkState": "sessions_app.api.words.WORK_STATES",
-        "WorkflowNodeState": "sessions_app.models.workflow.NODE_STATES",
-        "WorkflowRunState": "sessions_app.models.workflow.RUN_STATES",
+        "AttentionKind": "sessions_app.api.serializers.common.ATTENTION_KINDS",
+        "DesiredState": "sessions_app.api.serializers.common.DESIRED_STATES",
+        "Policy": "sessions_app.api.serializers.common.POLICIES",
+        "PromptState": "sessions_app.api.serializers.common.PROMPT_STATES",
+        "RunState": "sessions_app.api.serializers.common.RUN_STATES",
+        "SessionState": "sessions_app.api.serializers.common.SESSION_STATES",
+        "TaskState": "sessions_app.api.serializers.common.TASK_STATES",
+        "TokenScope": "sessions_app.api.serializers.common.TOKEN_SCOPES",
+        "WaitKindEnum": "sessions_app.api.serializers.common.WAIT_KINDS",
+        "WorkState": "sessions_app.api.serializers.common.WORK_STATES",
+        "WorkflowNodeState": "sessions_app.workflows.models.NODE_STATES",
+        "WorkflowRunState": "sessions_app.workflows.models.RUN_STATES",
     },
 }
 
@@ -245,9 +243,9 @@ LOGGING: dict[str, Any] = {
         "json": {"()": "kandev.log_format.JsonFormatter"},
     },
     "filters": {
-        "with_what_is_known": {"()": "kandev.log_format.WithWhatIsKnown"},
-        "without_login_secrets": {"()": "kandev.log_format.WithoutLoginSecrets"},
-        "once_per_outage": {"()": "kandev.log_format.OncePerOutage"},
+        "with_what_is_known": {"()": "kandev.log_format.ContextFilter"},
+        "without_login_secrets": {"()": "kandev.log_format.LoginSecretFilter"},
+        "once_per_outage": {"()": "kandev.log_format.OutageFilter"},
     },
     "handlers": {
         "stderr": {

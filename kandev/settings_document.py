@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kandev import environment
-from kandev.environment import Environment, name_of
+from kandev.environment import Environment, variable_name
 
 NAME: Final = "settings.md"
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -27,23 +27,23 @@ Whatever is marked *secret* may also come from a file: `KANDEV_SECRET_KEY_FILE=/
 `KANDEV_SECRET_KEY`. Durations are in seconds."""
 
 
-def documents() -> dict[str, str]:
+def settings_documents() -> dict[str, str]:
     """File name in ``docs/`` and its text."""
     head = "| setting | takes | default | meaning |\n| --- | --- | --- | --- |"
-    rows = "\n".join(_row(entry, meaning) for entry, meaning in _settings())
+    rows = "\n".join(_table_row(entry, meaning) for entry, meaning in _settings_table())
     written = "<!-- Written by `manage.py write_docs`. Change kandev/environment.py, not this file. -->"
     return {NAME: f"# Settings\n\n{written}\n\n{_INTRODUCTION}\n\n{head}\n{rows}\n"}
 
 
-def _settings() -> Iterator[tuple[Field[Any], str]]:
-    meanings = _meanings()
-    unread = set(_unread())
+def _settings_table() -> Iterator[tuple[Field[Any], str]]:
+    meanings = _field_descriptions()
+    unread = set(_unread_fields())
     for entry in fields(Environment):
         meaning = meanings[entry.name]
         yield entry, f"{meaning} *Nothing reads it yet.*" if entry.name in unread else meaning
 
 
-def _meanings() -> Mapping[str, str]:
+def _field_descriptions() -> Mapping[str, str]:
     """By field, the text that stands under it."""
     tree = ast.parse(inspect.getsource(Environment)).body[0]
     assert isinstance(tree, ast.ClassDef)  # noqa: S101  (its source begins with it)
@@ -54,22 +54,22 @@ def _meanings() -> Mapping[str, str]:
     return found
 
 
-def _row(entry: Field[Any], meaning: str) -> str:
+def _table_row(entry: Field[Any], meaning: str) -> str:
     takes = str(entry.metadata["parse"].__doc__).rstrip(".")
     if entry.metadata["secret"]:
         takes += " (*secret*)"
     default = f"`{entry.metadata['default']}`" if entry.metadata["default"] else "–"
-    return f"| `{name_of(entry)}` | {takes[0].lower()}{takes[1:]} | {default} | {meaning} |"
+    return f"| `{variable_name(entry)}` | {takes[0].lower()}{takes[1:]} | {default} | {meaning} |"
 
 
-def _unread() -> Iterator[str]:
+def _unread_fields() -> Iterator[str]:
     """Fields that become a Django setting which no code asks for."""
     own = (_ROOT / "kandev" / "settings.py").read_text(encoding="utf-8")
     mine = {environment.__file__, __file__, str(_ROOT / "kandev" / "settings.py")}
     others = [path for name in _PACKAGES for path in (_ROOT / name).rglob("*.py") if str(path) not in mine]
     asked = set(re.findall(r"\bKANDEV_[A-Z_]+", "".join(path.read_text(encoding="utf-8") for path in others)))
     for entry in fields(Environment):
-        name = name_of(entry)
+        name = variable_name(entry)
         plain = re.compile(_ASSIGNMENT.format(name=name, field=entry.name), re.MULTILINE)
         rest = plain.sub("", own)
         if name not in asked and not re.search(rf"\b({name}|_env\.{entry.name})\b", rest):

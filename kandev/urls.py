@@ -5,13 +5,13 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
-from kandev.metrics.page import metrics
+from kandev.metrics.exporter import metrics_view
 
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/v1/", include("sessions_app.api.urls")),
-    path("metrics", metrics, name="metrics"),
-    path("", include("sessions_app.views.urls")),
+    path("metrics", metrics_view, name="metrics"),
+    path("", include("sessions_app.pages.urls")),
 ]
 
-handler500 = "kandev.failures.failed"
+handler500 = "kandev.error_views.handle_server_error"

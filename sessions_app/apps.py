@@ -14,9 +14,8 @@ class SessionsAppConfig(AppConfig):
 
     def ready(self) -> None:
         """Take over the keys that others make, check new user names, and make schedules after migrations."""
-        from sessions_app import foreign_tokens  # noqa: F401, PLC0415
-        from sessions_app.services import user_names  # noqa: PLC0415
+        from sessions_app.accounts import credentials, teams  # noqa: F401, PLC0415 - models come after apps
         from sessions_app.tasks import schedules  # noqa: PLC0415
 
-        user_names.watch()
-        post_migrate.connect(schedules.ensure, sender=self)
+        teams.connect_user_name_check()
+        post_migrate.connect(schedules.ensure_schedules, sender=self)

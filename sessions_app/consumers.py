@@ -17,38 +17,35 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-from sessions_app.api.errors import TooLarge
+from sessions_app.api.errors import PayloadTooLarge
 from sessions_app.api.serializers.sessions import SessionSerializer
 from sessions_app.api.serializers.tasks import TaskSerializer
-from sessions_app.live.access import Badge, Seat
-from sessions_app.live.close_codes import CloseCode
-from sessions_app.live.door import badge_of
-from sessions_app.live.hub import TooManySeats, hub
-from sessions_app.live.lines import Line, Log
-from sessions_app.live.opening import find, opening
+from sessions_app.live.authentication import CloseCode, Principal, Subscription, authenticate
+from sessions_app.live.hub import TooManySubscriptions, get_hub
+from sessions_app.live.log_reader import LogLine, SessionLog, find_session, start_stream_at
 from sessions_app.live.subscriber import Subscriber
-from sessions_app.live.threads import in_database
 from sessions_app.services.catalogue import visible_sessions, visible_tasks
+from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.errors import Invalid, NotFound, SessionsError
 from sessions_app.services.status import session_status
-from sessions_app.socket_requests import acknowledged, answer, read_frame, refusal
+from sessions_app.socket_actions import failure_answer, parse_acknowledgement, read_frame, run_action
 
 log = logging.getLogger(__name__)
 MAX_SEQ: Final = 2**63 - 1
 
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+AsgiMessage = dict[str, Any]
+AsgiReceive = Callable[[], Awaitable[AsgiMessage]]
+AsgiSend = Callable[[AsgiMessage], Awaitable[None]]
 
 
-class Client(Subscriber):
+class WebSocketSubscriber(Subscriber):
     """A subscriber at the other end of a WebSocket."""
 
-    def __init__(self, seat: Seat, sent: Mapping[Log, int], send: Send):
+    def __init__(self, seat: Subscription, sent: Mapping[SessionLog, int], send: AsgiSend):
         super().__init__(seat, sent)
         self._send_message = send
 
-    async def transmit(self, lines: Sequence[Line]) -> None:
+    async def transmit(self, lines: Sequence[LogLine]) -> None:
         """A frame for each line."""
         for line in lines:
             await self._send_message({"type": "websocket.send", "text": line.text})
@@ -59,26 +56,26 @@ class Client(Subscriber):
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class ConnectionGreeting:
     """What a client is told first, and where it begins to follow."""
 
-    seat: Seat
-    frames: list[Message]
-    sent: dict[Log, int]
+    seat: Subscription
+    frames: list[AsgiMessage]
+    sent: dict[SessionLog, int]
     """The last seq of each log that it need not be sent."""
-    heads: dict[Log, int]
+    heads: dict[SessionLog, int]
     """The last seq that each log had."""
 
 
-class Socket(ABC):
+class WebSocketConsumer(ABC):
     """One WebSocket, from its handshake to its end."""
 
-    def __init__(self, scope: Message, receive: Receive, send: Send):
+    def __init__(self, scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend):
         self._scope, self._receive, self._send = scope, receive, send
-        self._client: Client | None = None
+        self._client: WebSocketSubscriber | None = None
 
     @abstractmethod
-    def welcome(self, badge: Badge, key: uuid.UUID, query: Mapping[str, str]) -> Welcome:
+    def welcome(self, badge: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
         """Find what the address names; NotFound for what is not the user's. Called on a database thread."""
 
     async def run(self) -> None:
@@ -94,71 +91,71 @@ class Socket(ABC):
                     await self._hear(self._client, message)
         finally:
             if self._client is not None:
-                hub().leave(self._client)
+                get_hub().leave(self._client)
 
     async def _let_in(self) -> CloseCode | None:
         """Greet the client and begin to feed it, or say why not."""
-        badge = await badge_of(self._scope)
+        badge = await authenticate(self._scope)
         if badge is None:
             return CloseCode.NOT_AUTHENTICATED
-        key = uuid_of(self._scope["url_route"]["kwargs"].get("key", ""))
+        key = parse_uuid(self._scope["url_route"]["kwargs"].get("key", ""))
         if key is None:
             return CloseCode.NOT_FOUND
         query = dict(parse_qsl(self._scope["query_string"].decode("latin-1")))
         try:
-            welcome = await in_database(self.welcome, badge, key, query)
-            client = Client(welcome.seat, welcome.sent, self._send)
-            hub().join(client, welcome.heads)
+            welcome = await run_in_database(self.welcome, badge, key, query)
+            client = WebSocketSubscriber(welcome.seat, welcome.sent, self._send)
+            get_hub().join(client, welcome.heads)
         except NotFound:
             return CloseCode.NOT_FOUND
-        except TooManySeats:
+        except TooManySubscriptions:
             return CloseCode.TOO_MANY
         self._client = client
         for frame in welcome.frames:
             await self._tell(frame)
-        hub().feed(client)
+        get_hub().feed(client)
         return None
 
-    async def _hear(self, client: Client, message: Message) -> None:
+    async def _hear(self, client: WebSocketSubscriber, message: AsgiMessage) -> None:
         """One frame of the client; whatever is wrong with it is said in an answer."""
         name = None
         try:
             frame = read_frame(message)
             name = frame.get("id")
             if frame.get("type") == "ack":
-                client.window.ack(*acknowledged(client.seat, frame))
+                client.window.ack(*parse_acknowledgement(client.seat, frame))
                 return
             if frame.get("type") != "request":
                 raise Invalid("type is one of ack, request.", field="type")
             told = await self._answer(client.seat, frame)
-        except (SessionsError, TooLarge) as error:
-            told = refusal(error)
+        except (SessionsError, PayloadTooLarge) as error:
+            told = failure_answer(error)
         await self._respond({"type": "response", "id": name if isinstance(name, str | int) else None, **told})
 
-    async def _respond(self, frame: Message) -> None:
+    async def _respond(self, frame: AsgiMessage) -> None:
         """Who has gone hears no answer; what it asked is done, and what it asked behind it is still heard."""
         try:
             await self._tell(frame)
         except Exception as error:  # noqa: BLE001 - each web server has an error of its own for this
             log.debug("an answer found nobody: %s", error)
 
-    async def _answer(self, seat: Seat, frame: Message) -> Message:
+    async def _answer(self, seat: Subscription, frame: AsgiMessage) -> AsgiMessage:
         if frame.get("action") == "ping":
             return {"ok": True, "result": {}}
-        return await in_database(answer, seat, frame.get("action"), frame.get("payload"))
+        return await run_in_database(run_action, seat, frame.get("action"), frame.get("payload"))
 
-    async def _tell(self, frame: Message) -> None:
+    async def _tell(self, frame: AsgiMessage) -> None:
         await self._send({"type": "websocket.send", "text": orjson.dumps(frame).decode()})
 
 
-class SessionSocket(Socket):
+class SessionConsumer(WebSocketConsumer):
     """The log of one session."""
 
-    def welcome(self, badge: Badge, key: uuid.UUID, query: Mapping[str, str]) -> Welcome:
+    def welcome(self, badge: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
         """Hello, and a snapshot where ``after`` or ``epoch`` name nothing that is still there."""
-        session = find(badge.user(), key)
-        opened = opening(session, _seq(query.get("after", "0")), query.get("epoch"))
-        hello: Message = {
+        session = find_session(badge.user(), key)
+        opened = start_stream_at(session, _parse_seq(query.get("after", "0")), query.get("epoch"))
+        hello: AsgiMessage = {
             "type": "hello",
             "session_id": str(session.id),
             "task_id": str(session.task_id),
@@ -169,40 +166,40 @@ class SessionSocket(Socket):
         frames = [hello]
         if opened.snapshot is not None:
             frames.append({"type": "truncated", "snapshot": opened.snapshot})
-        seat = Seat(badge, session.task_id, session.id)
-        return Welcome(seat, frames, {opened.log: opened.seq}, {opened.log: opened.head})
+        seat = Subscription(badge, session.task_id, session.id)
+        return ConnectionGreeting(seat, frames, {opened.log: opened.seq}, {opened.log: opened.head})
 
 
-class TaskSocket(Socket):
+class TaskConsumer(WebSocketConsumer):
     """The logs of a task's sessions, from now on, those yet to be born included."""
 
-    def welcome(self, badge: Badge, key: uuid.UUID, query: Mapping[str, str]) -> Welcome:
+    def welcome(self, badge: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
         """The task, its sessions and their statuses as they are."""
         user = badge.user()
         task = visible_tasks(user).filter(id=key).first()
         if task is None:
             raise NotFound
         sessions = list(visible_sessions(user).filter(task_id=task.id))
-        hello: Message = {
+        hello: AsgiMessage = {
             "type": "hello",
             "task_id": str(task.id),
             "task": TaskSerializer(task).data,
             "sessions": SessionSerializer(sessions, many=True).data,
             "statuses": {str(session.id): session_status(session) for session in sessions},
         }
-        heads = {Log.of(session): session.last_seq for session in sessions}
-        return Welcome(Seat(badge, task.id), [hello], heads, heads)
+        heads = {SessionLog.of(session): session.last_seq for session in sessions}
+        return ConnectionGreeting(Subscription(badge, task.id), [hello], heads, heads)
 
 
-class Nowhere(Socket):
+class NotFoundConsumer(WebSocketConsumer):
     """An address that names nothing."""
 
-    def welcome(self, badge: Badge, key: uuid.UUID, query: Mapping[str, str]) -> Welcome:
+    def welcome(self, badge: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
         """Nothing is there."""
         raise NotFound
 
 
-def uuid_of(given: str) -> uuid.UUID | None:
+def parse_uuid(given: str) -> uuid.UUID | None:
     """The id in an address; None for what cannot be one."""
     try:
         found = uuid.UUID(given)
@@ -211,7 +208,7 @@ def uuid_of(given: str) -> uuid.UUID | None:
     return found if str(found) == given.lower() else None
 
 
-def _seq(given: str) -> int | None:
+def _parse_seq(given: str) -> int | None:
     """A place in a log; None for what cannot be one."""
     plain = given.isascii() and given.isdigit() and len(given) < 20
     return int(given) if plain and int(given) <= MAX_SEQ else None

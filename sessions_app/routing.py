@@ -10,31 +10,39 @@ from channels.routing import URLRouter
 from django.db import Error
 from django.urls import re_path
 
-from sessions_app.consumers import Message, Nowhere, Receive, Send, SessionSocket, Socket, TaskSocket
-from sessions_app.live.close_codes import CloseCode
-from sessions_app.models.storage import trouble_of
-from sessions_app.shell_socket import ShellSocket
+from sessions_app.consumers import (
+    AsgiMessage,
+    AsgiReceive,
+    AsgiSend,
+    NotFoundConsumer,
+    SessionConsumer,
+    TaskConsumer,
+    WebSocketConsumer,
+)
+from sessions_app.live.authentication import CloseCode
+from sessions_app.models.database_errors import classify_error
+from sessions_app.shell_consumer import ShellConsumer
 
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
+AsgiApplication = Callable[[AsgiMessage, AsgiReceive, AsgiSend], Awaitable[None]]
 
 
-def served(kind: type[Socket | ShellSocket]) -> Any:
+def as_application(kind: type[WebSocketConsumer | ShellConsumer]) -> Any:
     """An ASGI application that makes one such socket for each connection."""
 
-    async def application(scope: Message, receive: Receive, send: Send) -> None:
+    async def application(scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend) -> None:
         await kind(scope, receive, send).run()
 
     return application
 
 
-class _Call:
+class _Connection:
     """One connection, as far as it matters to somebody who has to end it."""
 
-    def __init__(self, receive: Receive, send: Send):
+    def __init__(self, receive: AsgiReceive, send: AsgiSend):
         self._receive, self._send = receive, send
         self._is_accepted = False
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: AsgiMessage) -> None:
         """Hand a message on."""
         self._is_accepted = self._is_accepted or message["type"] == "websocket.accept"
         await self._send(message)
@@ -47,31 +55,31 @@ class _Call:
         await self._send({"type": "websocket.close", "code": int(code)})
 
 
-class Patient:
+class DatabaseOutageMiddleware:
     """Whoever is there while the database takes nothing is told to come back, wherever it was missed."""
 
-    def __init__(self, inner: Application):
+    def __init__(self, inner: AsgiApplication):
         self.inner = inner
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend) -> None:
         """Serve one connection."""
-        call = _Call(receive, send)
+        call = _Connection(receive, send)
         try:
             await self.inner(scope, receive, call.send)
         except Error as error:
-            if trouble_of(error) is None:
+            if classify_error(error) is None:
                 raise
             await call.end(CloseCode.UNREACHABLE)
 
 
-websockets: Application = Patient(
+websockets: AsgiApplication = DatabaseOutageMiddleware(
     AuthMiddlewareStack(
         URLRouter(
             [
-                re_path(r"^ws/sessions/(?P<key>[^/]+)/$", served(SessionSocket)),
-                re_path(r"^ws/sessions/(?P<key>[^/]+)/shell/$", served(ShellSocket)),
-                re_path(r"^ws/tasks/(?P<key>[^/]+)/$", served(TaskSocket)),
-                re_path(r"", served(Nowhere)),
+                re_path(r"^ws/sessions/(?P<key>[^/]+)/$", as_application(SessionConsumer)),
+                re_path(r"^ws/sessions/(?P<key>[^/]+)/shell/$", as_application(ShellConsumer)),
+                re_path(r"^ws/tasks/(?P<key>[^/]+)/$", as_application(TaskConsumer)),
+                re_path(r"", as_application(NotFoundConsumer)),
             ]
         )
     )

@@ -18,29 +18,31 @@ from pathlib import Path
 from typing import Final
 
 from executors_app import crash_points
-from executors_app.agentctl import control_group, two_users
-from executors_app.agentctl.agent_life import Create
-from executors_app.agentctl.child_environment import arm_crash_point
-from executors_app.agentctl.command_line import (
-    address,
-    give_up,
+from executors_app.agentctl.agent_lifecycle import DriverFactory
+from executors_app.agentctl.daemon import (
+    ServeOptions,
+    load_drivers,
     log_to_stderr,
-    report_the_first,
-    report_the_workspace,
-    socket_path,
+    parse_address,
+    parse_socket_path,
+    report_lock_holder,
+    report_start_failure,
+    report_workspace_error,
+    serve,
 )
-from executors_app.agentctl.instance_lock import Held, InstanceLock
-from executors_app.agentctl.places.workspace_root import ROOT
-from executors_app.agentctl.preparation import Preparation
-from executors_app.agentctl.serving import Options, known_drivers, serve
+from executors_app.agentctl.process import control_group, privilege_drop
+from executors_app.agentctl.process.child_environment import arm_crash_point
 from executors_app.agentctl.sidecar import Execution
+from executors_app.agentctl.state_files import AlreadyRunning, InstanceLock
+from executors_app.agentctl.workspace.workspace import WorkspacePreparation
+from executors_app.agentctl.workspace.workspace_root import WORKSPACE_ROOT
 from executors_app.errors import ExecutorError
 
 HOST: Final = "host"
 _SHORTEST_TOKEN: Final = 16
 
 
-def main(argv: Sequence[str] | None = None, drivers: Mapping[str, Create] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory] | None = None) -> int:
     """Run agentctl; returns the exit code. ``drivers`` replace those of the package."""
     _start_clean()
     argv = sys.argv[1:] if argv is None else argv
@@ -51,33 +53,33 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, Create] | None
     try:
         arm_crash_point()
         if arguments.run_as:
-            two_users.become(arguments.run_as)
+            privilege_drop.drop_privileges(arguments.run_as)
         options = _options(arguments)
         lock = InstanceLock(options.execution.state_dir)
-    except Held as held:
-        return report_the_first(held, arguments.ready_file)
+    except AlreadyRunning as held:
+        return report_lock_holder(held, arguments.ready_file)
     except (OSError, ValueError) as error:
-        return give_up(error)
+        return report_start_failure(error)
     crash_points.reached("agentctl.lock_taken")
     execution_id = options.execution.execution_id
     try:
         if options.execution.preparation is not None:
-            options.execution.preparation.at_start()
-        control_group.enter(execution_id)
-        asyncio.run(serve(options, lock, known_drivers() if drivers is None else drivers))
+            options.execution.preparation.make_at_start()
+        control_group.enter_group(execution_id)
+        asyncio.run(serve(options, lock, load_drivers() if drivers is None else drivers))
     except ExecutorError as error:
-        return report_the_workspace(error, options.ready_file)
+        return report_workspace_error(error, options.ready_file)
     except (OSError, ValueError) as error:
-        return give_up(error)
+        return report_start_failure(error)
     finally:
-        control_group.leave(execution_id)
+        control_group.leave_group(execution_id)
         lock.release()
     return 0
 
 
 def _host(argv: Sequence[str]) -> int:
     # A sidecar needs nothing of it.
-    from executors_app.agentctl.host.command import main as host  # noqa: PLC0415
+    from executors_app.agentctl.host.daemon import main as host  # noqa: PLC0415
 
     return host(argv)
 
@@ -107,7 +109,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--token-file", type=Path, required=True, metavar="FILE", help="holds the bearer token; 0600")
     add("--listen", default="127.0.0.1:0", metavar="unix:PATH|HOST:PORT", help="a Unix socket, or an address")
     add("--seed", type=Path, metavar="FILE", help="what the workspace is made of, unless it is there")
-    add("--root", type=Path, default=ROOT, metavar="DIR", help="the directory with the workspace's own repository")
+    add(
+        "--root",
+        type=Path,
+        default=WORKSPACE_ROOT,
+        metavar="DIR",
+        help="the directory with the workspace's own repository",
+    )
     add("--ready-file", type=Path, metavar="FILE", help="written once it listens")
     add("--hold-socket", type=Path, metavar="SOCKET", help="where a sprite is told to stay awake while an agent lives")
     add("--run-as", metavar="UID:GID", help="whose files and children these are; agentctl itself is out of their reach")
@@ -115,9 +123,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _options(arguments: argparse.Namespace) -> Options:
-    path = socket_path(arguments.listen)
-    host, port = address(arguments.listen) if path is None else ("localhost", 0)
+def _options(arguments: argparse.Namespace) -> ServeOptions:
+    path = parse_socket_path(arguments.listen)
+    host, port = parse_address(arguments.listen) if path is None else ("localhost", 0)
     state_dir: Path = arguments.state_dir.absolute()
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = arguments.worktree_of or arguments.session_id
@@ -129,10 +137,10 @@ def _options(arguments: argparse.Namespace) -> Options:
         state_dir=state_dir,
         labels=dict(_label(text) for text in arguments.label),
         worktree_id=arguments.worktree_of,
-        preparation=Preparation(arguments.seed, arguments.root, owner, workspace) if arguments.seed else None,
+        preparation=WorkspacePreparation(arguments.seed, arguments.root, owner, workspace) if arguments.seed else None,
     )
     token = _token(arguments.token_file)
-    return Options(execution, token, host, port, arguments.ready_file, arguments.hold_socket, path)
+    return ServeOptions(execution, token, host, port, arguments.ready_file, arguments.hold_socket, path)
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from executors_app import crash_points
-from executors_app.agentctl.journal import Journal
-from executors_app.agentctl.memory import Memory
-from executors_app.agentctl.protocol import Code, Kind
-from executors_app.agentctl.refusals import Refused, invalid
+from executors_app.agentctl.journal.journal import Journal
+from executors_app.agentctl.protocol import ApiError, Code, JournalKind, validation_error
+from executors_app.agentctl.state_files import DurableStore
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenPermission:
     body: dict[str, Any]
     decided: asyncio.Future[str | None]
     """The option; None when it was cancelled."""
@@ -27,9 +26,9 @@ class _Open:
 class Permissions:
     """The open permissions of one agent and the answers of all time."""
 
-    def __init__(self, journal: Journal, memory: Memory):
+    def __init__(self, journal: Journal, memory: DurableStore):
         self._journal, self._memory = journal, memory
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenPermission] = {}
 
     def pending(self) -> list[dict[str, Any]]:
         """The bodies of ``permission.requested`` that nobody has answered."""
@@ -49,18 +48,18 @@ class Permissions:
             "tool_call": request.get("tool_call") or {},
             "options": options,
         }
-        self._journal.append(Kind.PERMISSION_REQUESTED, **body)
+        self._journal.append(JournalKind.PERMISSION_REQUESTED, **body)
         crash_points.reached("agentctl.permission_asked")
         if refuse:
             cancelled = {"permission_id": body["permission_id"], "reason": "turn_cancelled"}
-            self._journal.append(Kind.PERMISSION_CANCELLED, **cancelled)
+            self._journal.append(JournalKind.PERMISSION_CANCELLED, **cancelled)
             return None
-        if auto_approve and (option := _first_allowing(options)) is not None:
-            self._journal.append(Kind.PERMISSION_RESOLVED, permission_id=body["permission_id"], option_id=option)
+        if auto_approve and (option := _first_allow_option(options)) is not None:
+            self._journal.append(JournalKind.PERMISSION_RESOLVED, permission_id=body["permission_id"], option_id=option)
             return option
-        return await self._held_open(_Open(body, asyncio.get_running_loop().create_future()))
+        return await self._held_open(_OpenPermission(body, asyncio.get_running_loop().create_future()))
 
-    async def _held_open(self, permission: _Open) -> str | None:
+    async def _held_open(self, permission: _OpenPermission) -> str | None:
         permission_id = permission.body["permission_id"]
         self._open[permission_id] = permission
         try:
@@ -77,13 +76,15 @@ class Permissions:
         if permission is None:
             return self._earlier(permission_id, option_id)
         if option_id not in {option.get("option_id") for option in permission.body["options"]}:
-            raise invalid("there is no such option", option_id=option_id)
+            raise validation_error("there is no such option", option_id=option_id)
         if permission.chosen not in (None, option_id):
-            raise _already_answered(permission.chosen)
+            raise _already_answered_error(permission.chosen)
         result = {"option_id": option_id}
         if permission.chosen is None:
             permission.chosen = option_id
-            seq = self._journal.append(Kind.PERMISSION_RESOLVED, permission_id=permission_id, option_id=option_id)
+            seq = self._journal.append(
+                JournalKind.PERMISSION_RESOLVED, permission_id=permission_id, option_id=option_id
+            )
             await self._journal.durable(seq)
             crash_points.reached("agentctl.answer_journaled")
             self._memory.keep("answer", permission_id, result)
@@ -99,7 +100,7 @@ class Permissions:
         if permission is None:
             return self._earlier(permission_id, None)
         if permission.chosen is not None:
-            raise _already_answered(permission.chosen)
+            raise _already_answered_error(permission.chosen)
         result = {"option_id": None}
         self._cancel(permission, "timeout")
         await self._journal.durable(self._journal.last_seq)
@@ -109,9 +110,9 @@ class Permissions:
     def _earlier(self, permission_id: str, option_id: str | None) -> dict[str, Any]:
         earlier: dict[str, Any] | None = self._memory.recall("answer", permission_id)
         if earlier is None:
-            raise Refused(Code.NOT_FOUND, "there is no such permission")
+            raise ApiError(Code.NOT_FOUND, "there is no such permission")
         if earlier["option_id"] != option_id:
-            raise _already_answered(earlier["option_id"])
+            raise _already_answered_error(earlier["option_id"])
         return earlier
 
     def cancel_all(self, reason: str) -> None:
@@ -119,21 +120,21 @@ class Permissions:
         for permission in list(self._open.values()):
             self._cancel(permission, reason)
 
-    def _cancel(self, permission: _Open, reason: str) -> None:
+    def _cancel(self, permission: _OpenPermission, reason: str) -> None:
         if permission.chosen is not None:
             return  # the answer is on its way to the disk, and then to the agent
         permission_id = permission.body["permission_id"]
         if self._open.pop(permission_id, None) is None:
             return
-        self._journal.append(Kind.PERMISSION_CANCELLED, permission_id=permission_id, reason=reason)
+        self._journal.append(JournalKind.PERMISSION_CANCELLED, permission_id=permission_id, reason=reason)
         if not permission.decided.done():
             permission.decided.set_result(None)
 
 
-def _first_allowing(options: list[Mapping[str, Any]]) -> str | None:
+def _first_allow_option(options: list[Mapping[str, Any]]) -> str | None:
     allowing = (option for option in options if str(option.get("kind", "")).startswith("allow"))
     return next((str(option["option_id"]) for option in allowing if "option_id" in option), None)
 
 
-def _already_answered(option_id: str | None) -> Refused:
-    return Refused(Code.ALREADY_ANSWERED, "the permission was answered otherwise", option_id=option_id)
+def _already_answered_error(option_id: str | None) -> ApiError:
+    return ApiError(Code.ALREADY_ANSWERED, "the permission was answered otherwise", option_id=option_id)

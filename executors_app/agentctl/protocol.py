@@ -1,35 +1,6 @@
-"""The wire between the control plane and agentctl: names, codes and shapes (interfaces 6).
+"""The protocol between the control plane and agentctl.
 
-Standard library alone: both sides import this module, and agentctl runs without Django.
-
-A journal line is ``{"seq", "epoch", "ts", "kind", ...}``: ``seq`` rises by one from 1 in an
-epoch, ``ts`` is seconds since 1970. What each kind adds:
-
-===================== ===========================================================================
-agent.starting        launch_id, strategy
-agent.started         launch_id, pid, started_at, agent {name, version}, capabilities {...}
-agent.exited          launch_id, exit_code, expected (asked for by a stop), message_id of the turn it broke or null
-agent.failed          launch_id, code, message, permanent, token_valid
-session.created       launch_id, fingerprint; also session.resumed and session.loaded, with
-                      replayed (messages), replayed_user_texts (the last ones, cut)
-session.identified    fingerprint, last_message_uuid (the token itself never enters the journal)
-prompt.accepted       message_id, text, prompt_kind ("user", "continue", "wait", "check"); fsynced before delivery
-prompt.delivered      message_id
-message.user          text: what the agent attributes to the user and is not a prompt of ours
-message.agent         text (a chunk); also message.thought
-tool.call             tool_call_id, title, tool_kind, status, content, locations, raw_input
-tool.update           tool_call_id and whatever of the above changed
-plan                  entries
-permission.requested  permission_id, message_id, tool_call {...}, options [{option_id, name, kind}]
-permission.resolved   permission_id, option_id
-permission.cancelled  permission_id, reason ("turn_cancelled", "agent_gone", "stopped", "timeout")
-turn.completed        message_id, stop_reason, output (whether the agent said or did anything in it); also
-                      turn.cancelled, and turn.failed with code, message, and retry_after (seconds) where the
-                      provider said when to ask again
-usage                 the agent's own figures
-workspace.snapshot    ref, commit, reason ("turn_start", "turn_end", "shutdown", ...), dirty, left_out, left_out_count
-log                   level, text, data
-===================== ===========================================================================
+Header and field names, codes, shapes of answers, and the error that agentctl answers with.
 """
 
 from __future__ import annotations
@@ -47,14 +18,14 @@ upgraded while its agent lives: it is the control plane that judges whether it u
 GENERATION_HEADER: Final = "X-Kandev-Generation"
 
 
-def is_understood(version: object) -> bool:
+def is_supported_version(version: object) -> bool:
     """Whether a control plane of this version may command an agentctl that says it is of ``version``."""
     return isinstance(version, int) and abs(version - PROTOCOL_VERSION) <= 1
 
 
 BUILT_IN_AGENT: Final = "kandev-demo-agent"
 """The command of the demo agent, as every agentctl knows it; container images have a program of that name, too."""
-MARKER: Final = "KANDEV_EXECUTION_ID"
+EXECUTION_MARKER: Final = "KANDEV_EXECUTION_ID"
 """The environment variable that marks every process of an execution (design 5)."""
 
 CLOSE_STALE_GENERATION: Final = 4409
@@ -63,7 +34,7 @@ CLOSE_OVERTAKEN: Final = 4410
 """WebSocket close code of a shell that another reader has opened meanwhile."""
 
 
-class Kind(StrEnum):
+class JournalKind(StrEnum):
     """The kinds of journal lines."""
 
     AGENT_STARTING = "agent.starting"
@@ -94,15 +65,23 @@ class Kind(StrEnum):
     LOG = "log"
 
 
-TURN_ENDS: Final = frozenset({Kind.TURN_COMPLETED, Kind.TURN_CANCELLED, Kind.TURN_FAILED})
-DURABLE_KINDS: Final = TURN_ENDS | {Kind.PROMPT_ACCEPTED, Kind.PERMISSION_RESOLVED, Kind.SESSION_IDENTIFIED}
+TURN_ENDS: Final = frozenset({JournalKind.TURN_COMPLETED, JournalKind.TURN_CANCELLED, JournalKind.TURN_FAILED})
+DURABLE_KINDS: Final = TURN_ENDS | {
+    JournalKind.PROMPT_ACCEPTED,
+    JournalKind.PERMISSION_RESOLVED,
+    JournalKind.SESSION_IDENTIFIED,
+}
 """Lines somebody waits for until they are on the disk; the others ride on the same batches."""
 
 
-OUTPUT_KINDS: Final = frozenset({Kind.MESSAGE_AGENT, Kind.MESSAGE_THOUGHT, Kind.TOOL_CALL, Kind.PLAN})
+OUTPUT_KINDS: Final = frozenset(
+    {JournalKind.MESSAGE_AGENT, JournalKind.MESSAGE_THOUGHT, JournalKind.TOOL_CALL, JournalKind.PLAN}
+)
 """Lines that show that a turn was worked on; a text without a character is none."""
 
-QUOTING_KINDS: Final = frozenset({Kind.LOG, Kind.USAGE, Kind.AGENT_FAILED, Kind.TURN_FAILED})
+QUOTING_KINDS: Final = frozenset(
+    {JournalKind.LOG, JournalKind.USAGE, JournalKind.AGENT_FAILED, JournalKind.TURN_FAILED}
+)
 """Lines that may quote what an agent says of itself beside the conversation, its conversation's id among it."""
 
 
@@ -159,7 +138,7 @@ class Code(StrEnum):
     INSTANCE_UNREACHABLE = "instance_unreachable"
 
 
-class Shortfall(StrEnum):
+class CapabilityShortfall(StrEnum):
     """How an agent did not do what it claims; ``how`` of the ``unkept`` in the answer to a start."""
 
     UNIMPLEMENTED = "unimplemented"
@@ -175,7 +154,7 @@ class Shortfall(StrEnum):
     """It opened a new conversation instead. Judged by the control plane."""
 
 
-class Turn(TypedDict):
+class ActiveTurn(TypedDict):
     """``agent.active_turn`` of ``GET /status``."""
 
     message_id: str
@@ -189,7 +168,7 @@ class AgentReport(TypedDict):
     pid: int | None
     started_at: str | None
     session_fingerprint: str | None
-    active_turn: Turn | None
+    active_turn: ActiveTurn | None
     exit_code: int | None
     launch_id: str | None
 
@@ -259,3 +238,46 @@ class Job(TypedDict):
     started_at: str
     """ISO 8601, as ``ended_at``."""
     ended_at: str | None
+
+
+_HTTP_STATUS: Final[dict[str, int]] = {
+    Code.VALIDATION_ERROR: 400,
+    Code.NOT_AUTHENTICATED: 401,
+    Code.FORBIDDEN_HOST: 403,
+    Code.FORBIDDEN_ORIGIN: 403,
+    Code.FORBIDDEN_PEER: 403,
+    Code.NOT_FOUND: 404,
+    Code.JOB_UNKNOWN: 404,
+    Code.METHOD_NOT_ALLOWED: 405,
+    Code.STALE_GENERATION: 409,
+    Code.BUSY: 409,
+    Code.NOT_RUNNING: 409,
+    Code.ALREADY_RUNNING: 409,
+    Code.ALREADY_ANSWERED: 409,
+    Code.LAUNCH_ENDED: 409,
+    Code.CONFLICT: 409,
+    Code.GIT_FAILED: 409,
+    Code.WORKTREE_MISSING: 409,
+    Code.TOO_LARGE: 413,
+    Code.INTERNAL_ERROR: 500,
+    Code.JOURNAL_FULL: 503,
+}
+_BAD_GATEWAY: Final = 502
+
+
+class ApiError(Exception):
+    """A request that is not carried out; ``details`` are plain JSON."""
+
+    def __init__(self, code: str, message: str, **details: Any):
+        super().__init__(message)
+        self.code, self.message, self.details = code, message, details
+
+    @property
+    def status(self) -> int:
+        """The HTTP status; every code of a failed start is the agent's fault."""
+        return _HTTP_STATUS.get(self.code, _BAD_GATEWAY)
+
+
+def validation_error(message: str, **details: Any) -> ApiError:
+    """A request that could never be right."""
+    return ApiError(Code.VALIDATION_ERROR, message, **details)

@@ -12,23 +12,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app import crash_points
-from executors_app.agentctl import last_words
-from executors_app.agentctl.agent_life import AgentLife, Create
-from executors_app.agentctl.conversations import Conversations
+from executors_app.agentctl.agent_lifecycle import AgentLifecycle, DriverFactory
+from executors_app.agentctl.conversation_store import ConversationStore
 from executors_app.agentctl.drivers import StartRequest
-from executors_app.agentctl.fence import Fence
-from executors_app.agentctl.jobs.jobs import Jobs
-from executors_app.agentctl.jobs.records import Records
-from executors_app.agentctl.journal import Journal, Limits
-from executors_app.agentctl.journal_files import journal_directory
-from executors_app.agentctl.memory import Memory, Token
+from executors_app.agentctl.jobs.runner import JobRunner
+from executors_app.agentctl.jobs.store import JobRecords
+from executors_app.agentctl.journal.journal import Journal, JournalLimits
+from executors_app.agentctl.journal.line_format import journal_directory
 from executors_app.agentctl.permissions import Permissions
-from executors_app.agentctl.preparation import Preparation
-from executors_app.agentctl.protocol import MARKER, PROTOCOL_VERSION, Code, Kind, Status
-from executors_app.agentctl.refusals import Refused
+from executors_app.agentctl.process import subreaper
+from executors_app.agentctl.protocol import EXECUTION_MARKER, PROTOCOL_VERSION, ApiError, Code, JournalKind, Status
+from executors_app.agentctl.state_files import DurableStore, GenerationFence, TokenFile
 from executors_app.agentctl.turns import Turns
-from executors_app.agentctl.workspace.keeper import Keeper
-from executors_app.agentctl.workspace.workspace import Workspace
+from executors_app.agentctl.workspace.snapshots import SnapshotService
+from executors_app.agentctl.workspace.workspace import Workspace, WorkspacePreparation
 
 ABANDONED_AFTER: Final = 7 * 24 * 3600.0
 """Seconds without any control plane until agentctl ends by itself (rule 26)."""
@@ -46,14 +43,14 @@ class Execution:
     labels: Mapping[str, str] = field(default_factory=dict)
     worktree_id: str = ""
     """The session whose worktree the workspace is, and under whose name it is kept; empty: its own."""
-    preparation: Preparation | None = None
+    preparation: WorkspacePreparation | None = None
     """How the workspace is made; None: somebody else has made it."""
 
 
 class Sidecar:
     """Made inside a running loop, over a state directory that nobody else uses."""
 
-    def __init__(self, execution: Execution, drivers: Mapping[str, Create], limits: Limits = Limits()):  # noqa: B008
+    def __init__(self, execution: Execution, drivers: Mapping[str, DriverFactory], limits: JournalLimits | None = None):
         self.execution = execution
         self.boot_id = uuid.uuid4().hex
         self.started_at = datetime.now(UTC).isoformat()
@@ -62,28 +59,36 @@ class Sidecar:
         self.last_contact = time.monotonic()
         state = execution.state_dir
         accepted: list[str] = []
-        self.memory, self.token = Memory(state / "memory.jsonl"), Token(state / "token.json")
-        self.journal = Journal(journal_directory(state), limits=limits, seen=lambda line: _note(line, accepted))
-        self.journal.hide = self.token.discretion.hide
-        self.fence = Fence(self.memory)
+        self.memory, self.token = DurableStore(state / "memory.jsonl"), TokenFile(state / "token.json")
+        self.journal = Journal(
+            journal_directory(state),
+            limits=limits or JournalLimits(),
+            seen=lambda line: _collect_accepted(line, accepted),
+        )
+        self.journal.redact = self.token.discretion.redact
+        self.fence = GenerationFence(self.memory)
         self._permissions = Permissions(self.journal, self.memory)
         self._turns = Turns(self.journal, self.memory, self._permissions)
         for message_id in accepted:
             self._turns.remember(message_id)
-        self._life = AgentLife(
+        self._life = AgentLifecycle(
             journal=self.journal,
             memory=self.memory,
             token=self.token,
             turns=self._turns,
             permissions=self._permissions,
-            conversations=Conversations(state / "conversations"),
+            conversations=ConversationStore(state / "conversations"),
             drivers=drivers,
-            marker={MARKER: execution.execution_id},
+            marker={EXECUTION_MARKER: execution.execution_id},
         )
-        self.workspace = Workspace(execution.workspace, {MARKER: execution.execution_id}, execution.preparation)
-        self.jobs = Jobs(execution.workspace, Records(state, self.memory), {MARKER: execution.execution_id})
+        self.workspace = Workspace(
+            execution.workspace, {EXECUTION_MARKER: execution.execution_id}, execution.preparation
+        )
+        self.jobs = JobRunner(
+            execution.workspace, JobRecords(state, self.memory), {EXECUTION_MARKER: execution.execution_id}
+        )
         kept_as = execution.worktree_id or execution.session_id
-        self.keeper = Keeper(self.workspace, kept_as, state, self.journal)
+        self.keeper = SnapshotService(self.workspace, kept_as, state, self.journal)
         self._turns.before_turn, self._turns.after_turn = self.keeper.before_turn, self.keeper.after_turn
         self._intents: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
@@ -123,7 +128,7 @@ class Sidecar:
     async def shutdown(self, stop_agent: bool, intent_id: str) -> dict[str, Any]:
         """``POST /shutdown``: ends agentctl once the answer is out; a live agent only if told so."""
         if self._life.is_running and not stop_agent:
-            raise Refused(Code.ALREADY_RUNNING, "an agent is running and would end too", state=self._life.state)
+            raise ApiError(Code.ALREADY_RUNNING, "an agent is running and would end too", state=self._life.state)
         result = await self._once(intent_id, self._end)
         if self._ending:  # not so where an earlier agentctl did it
             self.ended.set()
@@ -205,7 +210,7 @@ class Sidecar:
 
     def left(self) -> dict[str, Any]:
         """``GET /agent/left``: the processes that the last agent left running, and that ended with it."""
-        return {"processes": self.token.discretion.hide(last_words.read())}
+        return {"processes": self.token.discretion.redact(subreaper.read_killed_processes())}
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -215,7 +220,7 @@ class Sidecar:
             await asyncio.sleep(left)
             if is_attached():
                 self.last_contact = time.monotonic()
-        self.journal.append(Kind.AGENTCTL_ABANDONED, after=after)
+        self.journal.append(JournalKind.AGENTCTL_ABANDONED, after=after)
         self.ended.set()
 
     async def stop_for_good(self) -> None:
@@ -236,6 +241,6 @@ class Sidecar:
         self.memory.close()
 
 
-def _note(line: Mapping[str, Any], accepted: list[str]) -> None:
-    if line.get("kind") == Kind.PROMPT_ACCEPTED:
+def _collect_accepted(line: Mapping[str, Any], accepted: list[str]) -> None:
+    if line.get("kind") == JournalKind.PROMPT_ACCEPTED:
         accepted.append(str(line.get("message_id")))

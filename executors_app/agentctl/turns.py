@@ -15,15 +15,14 @@ from typing import Any, Final
 
 from executors_app import crash_points
 from executors_app.agentctl.drivers import CONVERSATION_LOST, Driver, TurnFailed
-from executors_app.agentctl.journal import Journal
-from executors_app.agentctl.memory import Memory
+from executors_app.agentctl.journal.journal import Journal
 from executors_app.agentctl.permissions import Permissions
-from executors_app.agentctl.protocol import Code, Kind, Turn
-from executors_app.agentctl.refusals import Refused
+from executors_app.agentctl.protocol import ActiveTurn, ApiError, Code, JournalKind
+from executors_app.agentctl.state_files import DurableStore
 
 logger = logging.getLogger(__name__)
 
-_LAST_WORDS: Final = 10.0
+_LAST_OUTPUT_TIMEOUT: Final = 10.0
 """Seconds between the news that the agent broke off and the news that its process is gone."""
 _CANCEL_LIMIT: Final = 5.0
 _NO_ROOM: Final = (
@@ -52,14 +51,14 @@ class _Turn:
 class Turns:
     """At most one active turn, and the ids of all prompts ever accepted."""
 
-    def __init__(self, journal: Journal, memory: Memory, permissions: Permissions):
+    def __init__(self, journal: Journal, memory: DurableStore, permissions: Permissions):
         self._journal, self._memory, self._permissions = journal, memory, permissions
         self._turn: _Turn | None = None
         self._accepting = asyncio.Lock()
         self._accepted: set[str] = set()
         self._background: set[asyncio.Task[None]] = set()
-        journal.on_full = self.stop_for_room
-        self.before_turn: Callable[[], Awaitable[None]] = _at_once
+        journal.on_full = self.stop_for_full_disk
+        self.before_turn: Callable[[], Awaitable[None]] = _completed
         """Awaited before the driver gets a prompt; must not raise."""
         self.after_turn: Callable[[], None] = lambda: None
         """Called once a turn has ended, however it ended."""
@@ -67,7 +66,7 @@ class Turns:
         """Called after a turn that showed that the agent is not in its conversation."""
 
     @property
-    def active(self) -> Turn | None:
+    def active(self) -> ActiveTurn | None:
         """``agent.active_turn`` of ``GET /status``."""
         return {"message_id": self._turn.message_id, "since": self._turn.since} if self._turn else None
 
@@ -108,13 +107,13 @@ class Turns:
                 return {"accepted": True, "duplicate": True}
             driver = driver_now()
             if self._turn is not None:
-                raise Refused(Code.BUSY, "a turn is active", message_id=self._turn.message_id)
+                raise ApiError(Code.BUSY, "a turn is active", message_id=self._turn.message_id)
             if self._journal.full or self._journal.trouble:
-                raise Refused(Code.JOURNAL_FULL, "the journal takes nothing in now", trouble=self._journal.trouble)
+                raise ApiError(Code.JOURNAL_FULL, "the journal takes nothing in now", trouble=self._journal.trouble)
             turn = self._turn = _Turn(message_id, datetime.now(UTC).isoformat(), driver, driver.pid)
             self._accepted.add(message_id)
             accepted = {"message_id": message_id, "text": text, "prompt_kind": prompt_kind}
-            await self._journal.durable(self._journal.append(Kind.PROMPT_ACCEPTED, **accepted))
+            await self._journal.durable(self._journal.append(JournalKind.PROMPT_ACCEPTED, **accepted))
             crash_points.reached("agentctl.prompt_journaled")
             self._keep("prompt", message_id)
             crash_points.reached("agentctl.prompt_accepted")
@@ -139,8 +138,8 @@ class Turns:
 
     async def _outcome(
         self, driver: Driver, turn: _Turn, text: str, attachments: Sequence[Mapping[str, Any]]
-    ) -> tuple[Kind, dict[str, Any]]:
-        cancelled = (Kind.TURN_CANCELLED, {"stop_reason": "cancelled"})
+    ) -> tuple[JournalKind, dict[str, Any]]:
+        cancelled = (JournalKind.TURN_CANCELLED, {"stop_reason": "cancelled"})
         if turn.cancel_asked:
             return cancelled
         turn.handed_over = True
@@ -149,16 +148,16 @@ class Turns:
         except TurnFailed as error:
             await self._unless_gone(driver, turn, error)
             told = {} if error.retry_after is None else {"retry_after": error.retry_after}
-            failed = (Kind.TURN_FAILED, {"code": error.code, "message": error.message, **told})
+            failed = (JournalKind.TURN_FAILED, {"code": error.code, "message": error.message, **told})
         except Exception:
             logger.exception("the driver broke in a turn")
-            failed = (Kind.TURN_FAILED, {"code": Code.INTERNAL_ERROR, "message": "the driver broke"})
+            failed = (JournalKind.TURN_FAILED, {"code": Code.INTERNAL_ERROR, "message": "the driver broke"})
         else:
             return (
                 cancelled
                 if reason == "cancelled"
                 else (
-                    Kind.TURN_COMPLETED,
+                    JournalKind.TURN_COMPLETED,
                     {"stop_reason": reason, "output": turn.has_output},
                 )
             )
@@ -169,7 +168,7 @@ class Turns:
         had_one = turn.process is not None or error.code == Code.NOT_RUNNING
         if (had_one and driver.pid is None) or error.code == Code.AGENT_EXITED:
             try:
-                await asyncio.wait_for(turn.broken.wait(), _LAST_WORDS)
+                await asyncio.wait_for(turn.broken.wait(), _LAST_OUTPUT_TIMEOUT)
             except TimeoutError:
                 logger.warning("the agent broke off, yet its process did not end")
 
@@ -177,7 +176,7 @@ class Turns:
         if not turn.delivered:
             turn.delivered = True
             crash_points.reached("agentctl.prompt_handed_over")
-            seq = self._journal.append(Kind.PROMPT_DELIVERED, message_id=turn.message_id)
+            seq = self._journal.append(JournalKind.PROMPT_DELIVERED, message_id=turn.message_id)
             self._in_background(self._delivery_is_durable(seq))
 
     async def _delivery_is_durable(self, seq: int) -> None:
@@ -202,18 +201,18 @@ class Turns:
         self._permissions.cancel_all("turn_cancelled")
         return {"cancelled": True}
 
-    def stop_for_room(self) -> None:
+    def stop_for_full_disk(self) -> None:
         """The disk is full: the turn has failed, whatever its agent still says is kept once there is room."""
         turn = self._turn
         if turn is None or turn.has_failed:
             return
         turn.has_failed = turn.cancel_asked = True
-        self._journal.append(Kind.TURN_FAILED, message_id=turn.message_id, code=Code.DISK_FULL, message=_NO_ROOM)
+        self._journal.append(JournalKind.TURN_FAILED, message_id=turn.message_id, code=Code.DISK_FULL, message=_NO_ROOM)
         self._permissions.cancel_all("turn_cancelled")
         if turn.handed_over:
             self._in_background(_ask_to_cancel(turn.driver))
 
-    def broken_by_exit(self) -> str | None:
+    def break_active_turn(self) -> str | None:
         """The agent is gone: forget the active turn and return its message id."""
         turn, self._turn = self._turn, None
         if turn is None:
@@ -237,7 +236,7 @@ class Turns:
         task.add_done_callback(self._background.discard)
 
 
-async def _at_once() -> None:
+async def _completed() -> None:
     """Nothing to wait for."""
 
 

@@ -15,31 +15,31 @@ from typing import IO, Any, Final
 from executors_app.containers.engine import Engine, EngineRefused
 from executors_app.errors import LaunchFailed
 
-_MOST: Final = 4 << 30
+_MAX_BYTES: Final = 4 << 30
 """Bytes of one archive that is fetched."""
 _IN_MEMORY: Final = 8 << 20
-_SMALL: Final = 1 << 20
+_SMALL_FILE_LIMIT: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class FileOwner:
     """Whose the files are, over there."""
 
     uid: int
     gid: int
 
     @classmethod
-    def of(cls, user: str) -> Owner:
+    def of(cls, user: str) -> FileOwner:
         """From ``UID:GID``."""
         uid, _, gid = user.partition(":")
         return cls(int(uid), int(gid))
 
 
-def send(
+def send_files(
     engine: Engine,
     container: str,
     directory: str,
-    owner: Owner,
+    owner: FileOwner,
     files: Mapping[str, bytes | Path],
     *,
     owned: Collection[str] = (),
@@ -68,13 +68,13 @@ def _add(tar: tarfile.TarFile, entry: tarfile.TarInfo, content: bytes | Path) ->
         tar.addfile(entry, file)
 
 
-def _entry(name: str, owner: Owner, mode: int, kind: bytes) -> tarfile.TarInfo:
+def _entry(name: str, owner: FileOwner, mode: int, kind: bytes) -> tarfile.TarInfo:
     entry = tarfile.TarInfo(name)
     entry.uid, entry.gid, entry.mode, entry.type = owner.uid, owner.gid, mode, kind
     return entry
 
 
-def read(engine: Engine, container: str, path: str) -> bytes | None:
+def read_small_file(engine: Engine, container: str, path: str) -> bytes | None:
     """A small file; None where there is none. Blocks; EngineRefused, RuntimeUnavailable."""
     with _fetched(engine, container, path) as packed:
         if packed is None:
@@ -82,10 +82,10 @@ def read(engine: Engine, container: str, path: str) -> bytes | None:
         with tarfile.open(fileobj=packed, mode="r:") as tar:
             first = tar.next()
             file = tar.extractfile(first) if first is not None and first.isreg() else None
-            return file.read(_SMALL) if file is not None else None
+            return file.read(_SMALL_FILE_LIMIT) if file is not None else None
 
 
-def fetch(engine: Engine, container: str, path: str, into: Path) -> bool:
+def fetch_files(engine: Engine, container: str, path: str, into: Path) -> bool:
     """Unpack a file or a directory into ``into``: plain files alone; False where there is none. Blocks."""
     with _fetched(engine, container, path) as packed:
         if packed is None:
@@ -128,6 +128,6 @@ def _copy(parts: Iterator[bytes], into: Any) -> None:
     size = 0
     for part in parts:
         size += len(part)
-        if size > _MOST:
+        if size > _MAX_BYTES:
             raise LaunchFailed("What the container keeps is too large to be fetched.")
         into.write(part)

@@ -1,14 +1,21 @@
-"""What an executor on Docker may be told: ``Executor.config``, checked."""
+"""The settings of an executor on Docker (``Executor.config``), checked.
+
+Those of `remote_docker` name the way to the engine, too.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import ipaddress
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-_SMALLEST_MEMORY: Final = 128
+from executors_app.agentctl.process.privilege_drop import AGENTCTL_UID
+from executors_app.containers.connection import EngineAddress, file_problem
+
+_MIN_MEMORY_MB: Final = 128
 _BLOCK: Final = 29
 """Prefix length of one container's network: six addresses."""
 
@@ -40,7 +47,9 @@ class DockerConfig:
             yield f"{ipaddress.ip_address(start)}/{_BLOCK}"
 
 
-def read_config(config: Mapping[str, Any], runtime: str = "local_docker", others: Sequence[str] = ()) -> DockerConfig:
+def read_docker_config(
+    config: Mapping[str, Any], runtime: str = "local_docker", others: Sequence[str] = ()
+) -> DockerConfig:
     """The settings; ValueError with one clear sentence for anything that is none.
 
     ``others`` are names that ``runtime`` knows beside, and looks at itself.
@@ -51,7 +60,7 @@ def read_config(config: Mapping[str, Any], runtime: str = "local_docker", others
     config = {name: value for name, value in config.items() if name not in others}
     read = DockerConfig(**config)
     check_text("image", read.image)
-    _check_number("memory_mb", read.memory_mb, _SMALLEST_MEMORY, whole=True)
+    _check_number("memory_mb", read.memory_mb, _MIN_MEMORY_MB, whole=True)
     _check_number("pids", read.pids, 16, whole=True)
     _check_number("cpus", read.cpus, 0, whole=False)
     _check_subnets(read.subnets)
@@ -78,3 +87,87 @@ def _check_subnets(value: object) -> None:
         raise ValueError(f"subnets wants a network such as 10.213.0.0/16: {error}.") from error
     if network is not None and (network.version != 4 or network.prefixlen > _BLOCK or not network.is_private):
         raise ValueError(f"subnets wants a private IPv4 network of /{_BLOCK} or larger, not {value}.")
+
+
+_TLS: Final = ("tls_ca", "tls_cert", "tls_key")
+_SSH: Final = ("ssh_key", "ssh_known_hosts")
+_KNOWN: Final = ("docker_host", *_TLS, *_SSH, "publish", "host", "user")
+_DEFAULT_USER: Final = "1000:1000"
+_NAME: Final = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+_USER: Final = re.compile(r"(\d{1,9}):(\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEngineConfig:
+    """Read and checked."""
+
+    address: EngineAddress
+    publish: str
+    """Address of the engine's machine that the ports of its containers are bound to."""
+    host: str
+    """The same, as we reach it; as it stands in a URL."""
+    user: str
+    """``UID:GID`` that agents have there."""
+    docker: DockerConfig
+
+
+def read_remote_config(config: Mapping[str, Any]) -> RemoteEngineConfig:
+    """The settings; ValueError with one clear sentence for anything that is none."""
+    docker = read_docker_config(config, "remote_docker", _KNOWN)
+    told = {name: config.get(name, "") for name in _KNOWN}
+    for name, value in told.items():
+        check_text(name, value)
+    address = EngineAddress(told["docker_host"], *(told[name] for name in (*_TLS, *_SSH)))
+    _check_connection(address, told)
+    publish = _address_of(told["publish"])
+    host = told["host"] or publish
+    if ipaddress.ip_address(publish).is_unspecified and not told["host"]:
+        raise ValueError("publish names no one address: host has to say where the ports are reached.")
+    return RemoteEngineConfig(address, publish, _in_url(host), _user_of(told["user"]), docker)
+
+
+def _check_connection(address: EngineAddress, told: Mapping[str, str]) -> None:
+    try:
+        whole = bool(address.parts.hostname) and address.parts.port is not False
+    except ValueError:
+        whole = False
+    if address.scheme not in ("tcp", "ssh") or not whole or not _NAME.fullmatch(address.parts.hostname or ""):
+        raise ValueError("docker_host wants tcp://HOST:PORT or ssh://[USER@]HOST[:PORT][/SOCKET].")
+    wanted = _TLS if address.scheme == "tcp" else ()
+    if missing := [name for name in wanted if not told[name]]:
+        raise ValueError(f"tcp:// is spoken with TLS and a client certificate: {', '.join(missing)} is missing.")
+    if idle := [name for name in (_SSH if address.scheme == "tcp" else _TLS) if told[name]]:
+        raise ValueError(f"{', '.join(idle)} means nothing for {address.scheme}://.")
+    if address.scheme == "tcp" and (not address.parts.port or address.parts.path.strip("/") or address.parts.username):
+        raise ValueError("docker_host wants tcp://HOST:PORT, and nothing more.")
+    for name in (*_TLS, *_SSH):
+        if told[name] and not told[name].startswith("/"):
+            raise ValueError(f"{name} wants the whole path of a file on this machine.")
+        if told[name] and (problem := file_problem(told[name], private=name.endswith("_key"))):
+            raise ValueError(f"{name}: {problem}")
+
+
+def _address_of(value: str) -> str:
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError as error:
+        raise ValueError(
+            "publish wants the address of the engine's machine that ports are bound to, such as 10.0.0.5."
+        ) from error
+
+
+def _in_url(host: str) -> str:
+    try:
+        return f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
+    except ValueError:
+        pass
+    if not _NAME.fullmatch(host):
+        raise ValueError(f"host wants an address or a name, not {host!r}.")
+    return host
+
+
+def _user_of(value: str) -> str:
+    found = _USER.fullmatch(value or _DEFAULT_USER)
+    if found is None or AGENTCTL_UID in (int(found[1]), int(found[2])):
+        raise ValueError(f"user wants UID:GID, two numbers other than {AGENTCTL_UID}, not {value!r}.")
+    return found[0]

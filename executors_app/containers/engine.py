@@ -1,8 +1,4 @@
-"""One Docker engine, spoken to for a moment: every call has a time limit, and its errors are ours.
-
-*The engine does not answer* and *the engine says no* are different things: the first is
-RuntimeUnavailable and proves nothing of any container.
-"""
+"""One Docker engine and the containers it shows: every call has a time limit, and its errors are ours."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -20,21 +17,71 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from requests.exceptions import RequestException
 
-from executors_app.containers.address import USUAL, EngineAddress
-from executors_app.containers.dial import DialAdapter, DialError
-from executors_app.containers.shown import Container, inspected, listed
+from executors_app.containers.connection import DEFAULT_DOCKER_HOST, EngineAddress, SshAdapter, SshConnectionError
 from executors_app.errors import LaunchFailed, RuntimeUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container as one look shows it; a list tells nothing of how it ended."""
+
+    id: str
+    name: str
+    status: str
+    """created, running, paused, restarting, removing, exited or dead."""
+    labels: Mapping[str, str]
+    ports: Mapping[int, int] = field(default_factory=dict)
+    """Published, by the port inside."""
+    image: str = ""
+    networks: Mapping[str, str] = field(default_factory=dict)
+    """Network id by name; empty text where it was never started."""
+    exit_code: int | None = None
+    out_of_memory: bool = False
+    created: float = 0.0
+    """By the engine's clock, seconds since 1970; of a list alone."""
+
+
+def container_from_list(entry: Mapping[str, Any]) -> Container:
+    """One of a sparse list."""
+    ports = {
+        int(port["PrivatePort"]): int(port["PublicPort"]) for port in entry.get("Ports") or () if port.get("PublicPort")
+    }
+    name = next(iter(entry.get("Names") or ()), "").removeprefix("/")
+    created = float(entry.get("Created") or 0)
+    return Container(entry["Id"], name, entry["State"], entry.get("Labels") or {}, ports, created=created)
+
+
+def container_from_inspect(entry: Mapping[str, Any]) -> Container:
+    """One that was looked at closely."""
+    state, networking = entry["State"], entry["NetworkSettings"]
+    ports = {
+        int(inside.partition("/")[0]): int(published[0]["HostPort"])
+        for inside, published in (networking.get("Ports") or {}).items()
+        if published
+    }
+    return Container(
+        id=entry["Id"],
+        name=entry["Name"].removeprefix("/"),
+        status=state["Status"],
+        labels=entry["Config"].get("Labels") or {},
+        ports=ports,
+        image=entry["Image"],
+        networks={name: one.get("NetworkID", "") for name, one in (networking.get("Networks") or {}).items()},
+        exit_code=state.get("ExitCode"),
+        out_of_memory=bool(state.get("OOMKilled")),
+    )
+
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Container", "Engine", "EngineRefused", "connected"]
+__all__ = ["Container", "Engine", "EngineRefused", "open_engine"]
 
 T = TypeVar("T")
 
-_PATIENCE: Final = 60.0
+_DEFAULT_TIMEOUT: Final = 60.0
 _FRACTION: Final = re.compile(r"\.\d+")
 """Of a second: the engine tells nine digits."""
-_LAST_WORDS: Final = 20
+_LOG_TAIL_LINES: Final = 20
 """Lines of a container's log that are shown to people."""
 
 
@@ -55,35 +102,38 @@ class Engine:
 
     def ask(self, call: Callable[[Any], T]) -> T:
         """Any other call of its client; EngineRefused if the engine says no, RuntimeUnavailable if it says nothing."""
-        return _asked(lambda: call(self._client))
+        return _call_engine(lambda: call(self._client))
 
     def follow(self, path: str, params: Mapping[str, str]) -> Iterator[bytes]:
         """The lines of an answer that goes on for a while, with the client's time limit between any two."""
         client = self._client  # its own way to follow has no time limit
         url = client._url(path)  # noqa: SLF001
-        answer = _asked(lambda: client.get(url, params=params, stream=True, timeout=client.timeout))
-        _asked(answer.raise_for_status)
+        answer = _call_engine(lambda: client.get(url, params=params, stream=True, timeout=client.timeout))
+        _call_engine(answer.raise_for_status)
         lines: Iterator[bytes] = answer.iter_lines(chunk_size=None)
         return lines
 
     def identity(self) -> str:
         """What tells this engine from every other, for good."""
-        return str(_asked(self._client.info).get("ID", ""))
+        return str(_call_engine(self._client.info).get("ID", ""))
 
     def now(self) -> float:
         """The engine's own clock, seconds since 1970: another machine's may differ from ours."""
-        told = str(_asked(self._client.info).get("SystemTime", ""))
+        told = str(_call_engine(self._client.info).get("SystemTime", ""))
         return datetime.fromisoformat(_FRACTION.sub("", told)).timestamp() if told else time.time()
 
     def containers(self, labels: Mapping[str, str]) -> list[Container]:
         """All that have these labels, running or not, in one call."""
         wanted = {"label": [f"{name}={value}" for name, value in labels.items()]}
-        return [listed(entry) for entry in _asked(lambda: self._client.containers(all=True, filters=wanted))]
+        return [
+            container_from_list(entry)
+            for entry in _call_engine(lambda: self._client.containers(all=True, filters=wanted))
+        ]
 
     def find(self, name: str) -> Container | None:
         """The container of that name or id, looked at closely."""
         try:
-            return inspected(_asked(lambda: self._client.inspect_container(name)))
+            return container_from_inspect(_call_engine(lambda: self._client.inspect_container(name)))
         except EngineRefused as error:
             if error.status == 404:
                 return None
@@ -92,7 +142,7 @@ class Engine:
     def image_id(self, image: str) -> str:
         """The id of an image that the engine has; it is never pulled."""
         try:
-            return str(_asked(lambda: self._client.inspect_image(image))["Id"])
+            return str(_call_engine(lambda: self._client.inspect_image(image))["Id"])
         except EngineRefused as error:
             if error.status == 404:
                 raise RuntimeUnavailable(f"The Docker engine has no image {image!r}: make image builds it.") from error
@@ -101,41 +151,41 @@ class Engine:
     def create(self, name: str, options: Mapping[str, Any], host: Mapping[str, Any]) -> None:
         """Make a container, started by nobody yet; EngineRefused 409 where the name is taken."""
         settings = self._client.create_host_config(**host)
-        _asked(lambda: self._client.create_container(name=name, host_config=settings, **options))
+        _call_engine(lambda: self._client.create_container(name=name, host_config=settings, **options))
 
     def start(self, container_id: str) -> None:
         """Start it; nothing where it runs."""
-        _asked(lambda: self._client.start(container_id))
+        _call_engine(lambda: self._client.start(container_id))
 
     def unpause(self, container_id: str) -> None:
         """Let it go on."""
-        _asked(lambda: self._client.unpause(container_id))
+        _call_engine(lambda: self._client.unpause(container_id))
 
     def stop(self, container_id: str, grace: float) -> None:
         """TERM, and KILL after ``grace`` seconds; returns when it has ended."""
-        _asked(lambda: self._client.stop(container_id, timeout=round(grace)))
+        _call_engine(lambda: self._client.stop(container_id, timeout=round(grace)))
 
     def remove(self, container_id: str) -> None:
         """Remove a stopped container; its mounts stay."""
-        _unless_absent(lambda: self._client.remove_container(container_id))
+        _ignore_not_found(lambda: self._client.remove_container(container_id))
 
-    def last_words(self, container_id: str) -> str:
+    def output_tail(self, container_id: str) -> str:
         """The end of its log."""
         try:
-            said = _asked(lambda: self._client.logs(container_id, tail=_LAST_WORDS))
+            said = _call_engine(lambda: self._client.logs(container_id, tail=_LOG_TAIL_LINES))
         except EngineRefused:
             return "it left no log."
         return bytes(said).decode("utf-8", "replace").strip()[-2000:] or "it said nothing."
 
     def network(self, name: str) -> str | None:
         """The id of the network of exactly that name."""
-        found = _asked(lambda: self._client.networks(names=[name]))
+        found = _call_engine(lambda: self._client.networks(names=[name]))
         return next((str(one["Id"]) for one in found if one["Name"] == name), None)
 
     def make_network(self, name: str, labels: Mapping[str, str], subnet: str) -> str:
         """A bridge of its own; ``subnet`` empty: from the engine's own pools. EngineRefused where there is no room."""
         ipam = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(subnet=subnet)]) if subnet else None
-        made = _asked(
+        made = _call_engine(
             lambda: self._client.create_network(
                 name, driver="bridge", ipam=ipam, labels=dict(labels), check_duplicate=True
             )
@@ -144,36 +194,36 @@ class Engine:
 
     def connect(self, container_id: str, network_id: str) -> None:
         """Let a stopped container have that network from its next start on."""
-        _asked(lambda: self._client.connect_container_to_network(container_id, network_id))
+        _call_engine(lambda: self._client.connect_container_to_network(container_id, network_id))
 
     def drop_network(self, name: str, container_id: str) -> None:
         """Remove the network of a stopped container: the addresses are few."""
-        _unless_absent(lambda: self._client.disconnect_container_from_network(container_id, name, force=True))
-        _unless_absent(lambda: self._client.remove_network(name))
+        _ignore_not_found(lambda: self._client.disconnect_container_from_network(container_id, name, force=True))
+        _ignore_not_found(lambda: self._client.remove_network(name))
 
 
 @contextmanager
-def connected(address: EngineAddress, timeout: float = _PATIENCE) -> Iterator[Engine]:
+def open_engine(address: EngineAddress, timeout: float = _DEFAULT_TIMEOUT) -> Iterator[Engine]:
     """An engine; RuntimeUnavailable, which tells staff its address. ``timeout`` is for each call, in seconds."""
     address.check_files()
     try:
         if address.is_ours:
             _check_socket(address.parts.path, timeout)
-        client = _asked(lambda: _client(address, max(timeout, 0.05)))
+        client = _call_engine(lambda: _client(address, max(timeout, 0.05)))
         try:
             yield Engine(client)
         finally:
             client.close()
     except RuntimeUnavailable as error:
         if error.details.get("reason") == "engine":
-            where = f"Its address is {address.url or USUAL}."
+            where = f"Its address is {address.url or DEFAULT_DOCKER_HOST}."
             error.details["for_staff"] = f"{error.details.get('for_staff', '')} {where}".strip()
         raise
 
 
 def _client(address: EngineAddress, timeout: float) -> Any:
     if address.scheme == "ssh":
-        return _Dialled(address, timeout)
+        return _SshClient(address, timeout)
     tls: Any = False
     if address.tls_cert:
         pair = (address.tls_cert, address.tls_key)
@@ -187,11 +237,11 @@ class _Client(docker.APIClient):  # type: ignore[misc]  # docker-py has no types
     trust_env = property(lambda self: False, lambda self, value: None)
 
 
-class _Dialled(_Client):
+class _SshClient(_Client):
     """Over ssh; that client's own way wants another ssh, written in Python."""
 
     def __init__(self, address: EngineAddress, timeout: float):
-        self._dial = DialAdapter(address, timeout)
+        self._dial = SshAdapter(address, timeout)
         super().__init__(base_url="http+unix:///dialled", timeout=timeout, version="auto")
 
     def mount(self, prefix: str, adapter: Any) -> None:
@@ -211,7 +261,7 @@ def _check_socket(path: str, timeout: float) -> None:
         raise RuntimeUnavailable(f"The Docker engine cannot be reached: {said}", reason="engine") from error
 
 
-def _asked(call: Callable[[], T]) -> T:
+def _call_engine(call: Callable[[], T]) -> T:
     """The answer; EngineRefused if the engine says no, RuntimeUnavailable if it says nothing."""
     try:
         return call()
@@ -222,29 +272,29 @@ def _asked(call: Callable[[], T]) -> T:
             raise EngineRefused(error) from error
         raise RuntimeUnavailable(f"The Docker engine is in trouble: {error}", reason="engine") from error
     except (DockerException, RequestException, OSError) as error:
-        told, for_staff = _explained(_innermost(error))
+        told, for_staff = _explain_error(_root_cause(error))
         said = f"The Docker engine cannot be reached: {told}"
         raise RuntimeUnavailable(said, reason="engine", for_staff=for_staff) from error
 
 
-def _unless_absent(call: Callable[[], Any]) -> None:
+def _ignore_not_found(call: Callable[[], Any]) -> None:
     try:
-        _asked(call)
+        _call_engine(call)
     except EngineRefused as error:
         if not isinstance(error.__cause__, NotFound) and "not connected" not in error.message:
             raise
 
 
-def _innermost(error: BaseException) -> BaseException:
+def _root_cause(error: BaseException) -> BaseException:
     """The reason: the client wraps it many times."""
-    while not isinstance(error, DialError) and isinstance(error.__context__, Exception):
+    while not isinstance(error, SshConnectionError) and isinstance(error.__context__, Exception):
         error = error.__context__
     return error
 
 
-def _explained(error: BaseException) -> tuple[str, str]:
+def _explain_error(error: BaseException) -> tuple[str, str]:
     """Why an engine cannot be reached, for everybody; then for staff: addresses and names are nobody else's affair."""
-    if isinstance(error, DialError):
+    if isinstance(error, SshConnectionError):
         return "the connection over ssh was closed.", f"ssh said: {str(error).rstrip('.')}."
     if isinstance(error, ssl.SSLCertVerificationError):
         return "its certificate is not trusted.", f"{error.verify_message.rstrip('.')}."

@@ -1,65 +1,67 @@
-"""Brings the one container of an execution up: found, started again, or made; everything follows from the ids.
+"""Bring up the container of an execution (found, started again or made).
 
-A stopped container is started again. It is made anew only where it was made from something else than is wanted
-now (another image, other limits) or has lost its network: what counts is on mounts, not in the container.
+And run short-lived helper containers beside it.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 from django.conf import settings
 
-from executors_app.agentctl import child_environment
-from executors_app.agentctl.protocol import MARKER
-from executors_app.containers import names as docker_names
+from executors_app.agentctl.process import child_environment
+from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.agentctl.workspace import workspace_root
+from executors_app.containers import sites as docker_names
 from executors_app.containers.config import DockerConfig
 from executors_app.containers.engine import Container, Engine, EngineRefused
-from executors_app.containers.site import HOME, SEED, STATE, Ground, Site
+from executors_app.containers.sites import HOME_PATH, SEED_PATH, STATE_PATH, ContainerSetup, Site
 from executors_app.domain import LaunchSpec
 from executors_app.errors import LaunchFailed
-from executors_app.local_disk import places_of
+from executors_app.workspace_store import state_directory_of
 
-PORT: Final = 8700
+AGENTCTL_PORT: Final = 8700
 """Where agentctl listens in its container; published at a port that changes with every start."""
 _SCRATCH: Final = "rw,exec,nosuid,nodev,mode=1777,size=1g"
 _LOG_LIMIT: Final = {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}}
 
 
 @dataclass(frozen=True, slots=True)
-class Up:
+class RunningContainer:
     """A container that runs, which says nothing yet of the agentctl in it."""
 
     container: Container
-    ground: Ground
+    ground: ContainerSetup
     found: bool
     """It ran already."""
 
 
-def url_of(container: Container | None, host: str) -> str | None:
+def container_url(container: Container | None, host: str) -> str | None:
     """Where the agentctl of a container can be asked; None where it does not run or publishes no port (yet)."""
-    port = container.ports.get(PORT) if container else None
+    port = container.ports.get(AGENTCTL_PORT) if container else None
     return f"http://{host}:{port}" if container and port and container.status == "running" else None
 
 
-def image_of(config: DockerConfig) -> str:
+def image_name(config: DockerConfig) -> str:
     """The image's name."""
     return config.image or str(settings.KANDEV_AGENTCTL_IMAGE)
 
 
-def bring_up(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "") -> Up:
+def ensure_container(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "") -> RunningContainer:
     """The execution's container, running. Blocks.
 
     ``lost``: why the workspace has to be made again from what has arrived; empty if it has not. LaunchFailed,
     RuntimeUnavailable, WorkspaceGone, RepositoryUnusable, OSError.
     """
-    places = places_of(spec.execution_id)
+    places = state_directory_of(spec.execution_id)
     places.make()
-    with places.one_start():
-        container = engine.find(docker_names.name_of(spec.execution_id))
+    with places.start_lock():
+        container = engine.find(docker_names.container_name(spec.execution_id))
         if container is not None and not docker_names.is_owned(container.labels, spec.execution_id, spec.session_id):
             raise LaunchFailed(f"The container {container.name} is not this session's; it is left alone.")
         lives = container is not None and container.status in ("running", "restarting", "paused")
@@ -68,39 +70,41 @@ def bring_up(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "") -> Up
             engine.unpause(container.id)
             container = _again(engine, container.name)
         if container is not None and lives:
-            return Up(container, ground, found=True)
-        return Up(_start(engine, container, _Wanted(engine, spec, site, ground)), ground, found=False)
+            return RunningContainer(container, ground, found=True)
+        return RunningContainer(
+            _start(engine, container, _DesiredContainer(engine, spec, site, ground)), ground, found=False
+        )
 
 
-class _Wanted:
+class _DesiredContainer:
     """What a container of this execution would be made from now."""
 
-    def __init__(self, engine: Engine, spec: LaunchSpec, site: Site, ground: Ground):
+    def __init__(self, engine: Engine, spec: LaunchSpec, site: Site, ground: ContainerSetup):
         self.config, self.execution_id, self.ground = site.config, spec.execution_id, ground
-        self.name = docker_names.name_of(spec.execution_id)
-        image = image_of(site.config)
-        self.host = _host(self.name, site, ground)
+        self.name = docker_names.container_name(spec.execution_id)
+        image = image_name(site.config)
+        self.host = _host_config(self.name, site, ground)
         self.options = _options(spec, image, ground)
         parts = [engine.image_id(image), self.host, self.options]
         made_from = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-        self.labels = docker_names.labels_of(spec.execution_id, spec.session_id, spec.task_id)
+        self.labels = docker_names.execution_labels(spec.execution_id, spec.session_id, spec.task_id)
         self.spec = hashlib.sha256(made_from).hexdigest()[:16]
 
     def fits(self, container: Container, network: str) -> bool:
         """Whether a stopped container can be started as it is."""
         has = container.networks.get(self.name, "")
         whole = container.status in ("created", "exited")
-        return whole and container.labels.get(docker_names.SPEC) == self.spec and has in ("", network)
+        return whole and container.labels.get(docker_names.SPEC_LABEL) == self.spec and has in ("", network)
 
 
-def _host(name: str, site: Site, ground: Ground) -> dict[str, Any]:
+def _host_config(name: str, site: Site, ground: ContainerSetup) -> dict[str, Any]:
     """How the container stands on its host: what it may not, how much it may, what it sees."""
     return {
         "network_mode": name,
-        "port_bindings": {PORT: (site.publish,)},
+        "port_bindings": {AGENTCTL_PORT: (site.publish,)},
         "cap_drop": ["ALL"],
         "cap_add": ["SETGID", "SETPCAP", "SETUID"],  # to become two users; agentctl gives them up
-        **confined(site.config),
+        **confinement_options(site.config),
         "read_only": True,
         "tmpfs": dict.fromkeys(("/tmp", "/var/tmp", "/run"), _SCRATCH),  # noqa: S108 - the container's
         "restart_policy": {"Name": "no"},
@@ -108,7 +112,7 @@ def _host(name: str, site: Site, ground: Ground) -> dict[str, Any]:
     }
 
 
-def confined(config: DockerConfig) -> dict[str, Any]:
+def confinement_options(config: DockerConfig) -> dict[str, Any]:
     """What holds for every container of an executor."""
     return {
         "security_opt": ["no-new-privileges:true"],
@@ -120,38 +124,40 @@ def confined(config: DockerConfig) -> dict[str, Any]:
     }
 
 
-def _options(spec: LaunchSpec, image: str, ground: Ground) -> dict[str, Any]:
+def _options(spec: LaunchSpec, image: str, ground: ContainerSetup) -> dict[str, Any]:
     """Files and children are the worktree's owner's. Without capabilities even 0 is a number like others."""
     command = [
         *("--workspace", str(ground.worktree.path)),
-        *("--state-dir", STATE),
+        *("--state-dir", STATE_PATH),
         *("--session-id", spec.session_id),
         *(("--worktree-of", spec.worktree_id) if spec.worktree_id else ()),
         *("--execution-id", spec.execution_id),
-        *("--token-file", f"{STATE}/token"),
-        *("--seed", SEED),
+        *("--token-file", f"{STATE_PATH}/token"),
+        *("--seed", SEED_PATH),
         *("--root", str(ground.root)),
-        *("--listen", f"0.0.0.0:{PORT}"),
+        *("--listen", f"0.0.0.0:{AGENTCTL_PORT}"),
         *("--run-as", ground.user),
     ]
     return {
         "image": image,
         "command": command,
-        "environment": {MARKER: spec.execution_id, child_environment.SESSION: spec.session_id},
+        "environment": {EXECUTION_MARKER: spec.execution_id, child_environment.SESSION_VARIABLE: spec.session_id},
         "user": "0:0",
-        "working_dir": HOME,
-        "ports": [PORT],
+        "working_dir": HOME_PATH,
+        "ports": [AGENTCTL_PORT],
     }
 
 
-def _start(engine: Engine, container: Container | None, wanted: _Wanted) -> Container:
+def _start(engine: Engine, container: Container | None, wanted: _DesiredContainer) -> Container:
     network = _network(engine, wanted)
     if container is not None and not wanted.fits(container, network):
         engine.remove(container.id)
         container = None
     if container is None:
         engine.create(
-            wanted.name, {**wanted.options, "labels": {**wanted.labels, docker_names.SPEC: wanted.spec}}, wanted.host
+            wanted.name,
+            {**wanted.options, "labels": {**wanted.labels, docker_names.SPEC_LABEL: wanted.spec}},
+            wanted.host,
         )
     elif wanted.name not in container.networks:
         engine.connect(container.id, network)
@@ -160,7 +166,7 @@ def _start(engine: Engine, container: Container | None, wanted: _Wanted) -> Cont
     return _again(engine, wanted.name)
 
 
-def _network(engine: Engine, wanted: _Wanted) -> str:
+def _network(engine: Engine, wanted: _DesiredContainer) -> str:
     """The execution's own network; where a subnet is taken, the next one is tried."""
     if found := engine.network(wanted.name):
         return found
@@ -180,3 +186,68 @@ def _again(engine: Engine, name: str) -> Container:
     if found is None:
         raise LaunchFailed(f"The container {name} was removed while it was starting.")
     return found
+
+
+_HELPER_TIMEOUT: Final = 900.0
+"""Seconds that it may run."""
+MAX_HELPER_SECONDS: Final = 2 * _HELPER_TIMEOUT
+"""Seconds after which one was left behind by a kill: what it has made is copied within the second half."""
+
+
+@dataclass(frozen=True, slots=True)
+class HelperContainer:
+    """For one execution: has no network, no power, and ends by itself."""
+
+    execution_id: str
+    session_id: str
+    config: DockerConfig
+    user: str
+    mounts: Sequence[Mapping[str, Any]]
+
+    @contextmanager
+    def made(self, engine: Engine, purpose: str, arguments: Sequence[str] = ()) -> Iterator[str]:
+        """Its name; it is made, not started, and removed afterwards. Blocks; EngineRefused, RuntimeUnavailable."""
+        name = f"{docker_names.container_name(self.execution_id)}-{purpose}"
+        self._remove(engine, name)  # of one who died over it: nobody else is at it
+        options = {
+            "image": image_name(self.config),
+            "entrypoint": ["python3", "-P", "-m", workspace_root.__name__],
+            "command": list(arguments),
+            "user": self.user,
+            "labels": docker_names.helper_labels(self.execution_id, self.session_id),
+        }
+        host = {
+            **confinement_options(self.config),
+            "network_mode": "none",
+            "cap_drop": ["ALL"],
+            "mounts": list(self.mounts),
+            "init": True,
+        }
+        engine.create(name, options, host)
+        try:
+            yield name
+        finally:
+            self._remove(engine, name)
+
+    def run(self, engine: Engine, name: str) -> dict[str, Any]:
+        """Start it and wait for its answer; WorkspaceGone, RepositoryUnusable, LaunchFailed."""
+        engine.start(name)
+        engine.ask(lambda client: client.wait(name, timeout=_HELPER_TIMEOUT))
+        said = engine.output_tail(name)
+        try:
+            answer = orjson.loads(said.splitlines()[-1])
+        except (ValueError, IndexError) as error:
+            raise LaunchFailed(f"The workspace could not be prepared: {said}") from error
+        if not isinstance(answer, dict):
+            raise LaunchFailed(f"The workspace could not be prepared: {said}")
+        if "error" in answer:
+            raise workspace_root.parse_error(answer)
+        return answer
+
+    @staticmethod
+    def _remove(engine: Engine, name: str) -> None:
+        try:
+            engine.ask(lambda client: client.remove_container(name, force=True))
+        except EngineRefused as error:
+            if error.status != 404:
+                raise

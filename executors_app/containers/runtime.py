@@ -17,22 +17,26 @@ from functools import partial
 from typing import IO, Any, Final, TypeVar
 
 from executors_app import workspace_store
-from executors_app.agentctl.places import launch_token, workspace_root
-from executors_app.agentctl.places.answers import NOT_OURS
-from executors_app.agentctl.places.bulk_status import StatusTarget, ask_status, observe_statuses
-from executors_app.agentctl.places.launch_token import LAUNCH
+from executors_app.agentctl.http.bulk_status import NOT_OURS, StatusTarget, poll_status, poll_statuses
+from executors_app.agentctl.local_runtime import storage
+from executors_app.agentctl.local_runtime.storage import LAUNCH_KEY
+from executors_app.agentctl.workspace import workspace_root
 from executors_app.client import AgentctlClient
-from executors_app.containers import archives, ending, launch
-from executors_app.containers import names as docker_names
-from executors_app.containers.address import EngineAddress
-from executors_app.containers.deaths import deaths
-from executors_app.containers.engine import Engine, connected
-from executors_app.containers.helper import Helper
-from executors_app.containers.launch import Up, image_of, url_of
-from executors_app.containers.look import ENDED, Look, look
-from executors_app.containers.site import Site
-from executors_app.containers.verdict import judge, unknown
-from executors_app.domain import Death, ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
+from executors_app.containers import archives, launch, lifecycle
+from executors_app.containers import sites as docker_names
+from executors_app.containers.connection import EngineAddress
+from executors_app.containers.engine import Engine, open_engine
+from executors_app.containers.launch import HelperContainer, RunningContainer, container_url, image_name
+from executors_app.containers.lifecycle import (
+    ENDED_STATUSES,
+    ContainerListing,
+    exit_events,
+    judge_execution,
+    list_containers,
+    unknown_observation,
+)
+from executors_app.containers.sites import Site
+from executors_app.domain import ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan
 from executors_app.errors import (
     AgentctlForeign,
     AgentctlUnreachable,
@@ -41,17 +45,17 @@ from executors_app.errors import (
     RuntimeUnavailable,
     WorkspaceGone,
 )
-from executors_app.local_disk import places_of
+from executors_app.workspace_store import state_directory_of
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-READY_WITHIN: Final = 60.0
-MADE_WITHIN: Final = 600.0
+READY_TIMEOUT: Final = 60.0
+WORKSPACE_TIMEOUT: Final = 600.0
 """Seconds in which agentctl makes the workspace, before it listens."""
 _POLL: Final = 0.05
-_ASK_WITHIN: Final = 5.0
-_LIST_WITHIN: Final = 10.0
+_ASK_TIMEOUT: Final = 5.0
+_LIST_TIMEOUT: Final = 10.0
 
 
 class DockerRuntime(ABC):
@@ -94,25 +98,25 @@ class DockerRuntime(ABC):
     async def check_place(self, config: Mapping[str, Any]) -> None:
         """The engine answers, and has the image."""
         site = self.site(config)
-        await asked(site.address, lambda engine: engine.image_id(image_of(site.config)), _ASK_WITHIN)
+        await call_engine(site.address, lambda engine: engine.image_id(image_name(site.config)), _ASK_TIMEOUT)
 
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Make the workspace and bring the container up, or find both."""
         site = self.site(spec.config)
         try:
-            up = await _bring_up(site, spec)
+            up = await _ensure_container(site, spec)
             url, boot_id = await _wait_until_ready(site, spec, up)
         except WorkspaceGone as error:
             # The seed of a workspace that is there holds none of its objects. Where it turns out to be lost, it is
             # made again from what has arrived, or its loss is final.
-            up = await _bring_up(site, spec, error.message)
+            up = await _ensure_container(site, spec, error.message)
             url, boot_id = await _wait_until_ready(site, spec, up)
         if up.found:
             await AgentctlClient(url, up.ground.token, spec.execution_id).ensure_workspace()
-        engine_id = await asked(site.address, Engine.identity)
+        engine_id = await call_engine(site.address, Engine.identity)
         path, branch = str(up.ground.worktree.path), up.ground.worktree.branch
         state = {"container": up.container.id, "image": up.container.image, "engine": engine_id}
-        state |= launch_token.noted(up.ground.token)
+        state |= storage.token_state(up.ground.token)
         return Launched(
             url=url,
             pid=None,
@@ -130,7 +134,7 @@ class DockerRuntime(ABC):
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
         """One list of each engine's containers, then every running one's agentctl."""
-        seen = {one.id: unknown("runtime_unavailable") for one in executions}
+        seen = {one.id: unknown_observation("runtime_unavailable") for one in executions}
         places: dict[Site, list[ExecutionFacts]] = defaultdict(list)
         for one in executions:
             try:
@@ -148,16 +152,16 @@ class DockerRuntime(ABC):
             return False
         client = AgentctlClient.of(execution)
         try:
-            return await workspace_store.take_work(execution, client.work)
+            return await workspace_store.receive_work(execution, client.work)
         except AgentctlUnreachable:
             site = self.site(execution.config)
-            return await workspace_store.take_work(execution, partial(_read_work, site, execution))
+            return await workspace_store.receive_work(execution, partial(_read_work, site, execution))
 
     async def end(self, execution: ExecutionFacts) -> bool:
         """TERM, then KILL, on the proof of name and labels; the container is kept, its addresses are given back."""
         try:
             address = self.site(execution.config).address
-            return await asked(address, lambda engine: ending.end(engine, execution))
+            return await call_engine(address, lambda engine: lifecycle.end_container(engine, execution))
         except ExecutorError as error:
             log.warning("session %s: its container cannot be ended: %s", execution.session_id, error.message)
             return False
@@ -170,10 +174,10 @@ class DockerRuntime(ABC):
         """The execution's engine; RuntimeUnavailable."""
         return self.site(execution.config).address
 
-    def deaths(self, source: Hashable) -> AsyncIterator[Death]:
+    def deaths(self, source: Hashable) -> AsyncIterator[ExitEvent]:
         """From the engine's event stream."""
         assert isinstance(source, EngineAddress)  # noqa: S101  (our own word)
-        return deaths(source)
+        return exit_events(source)
 
     async def orphans(self, known: Collection[str], configs: Iterable[Mapping[str, Any]]) -> list[Orphan]:
         """Containers of this deployment whose execution id is not among ``known``, and helpers that a kill left behind.
@@ -181,7 +185,7 @@ class DockerRuntime(ABC):
         Raises RuntimeUnavailable.
         """
         looks = [
-            asked(address, lambda engine: ending.orphans(engine, known), _LIST_WITHIN)
+            call_engine(address, lambda engine: lifecycle.list_orphans(engine, known), _LIST_TIMEOUT)
             for address in self.addresses(configs)
         ]
         return [one for some in await asyncio.gather(*looks) for one in some]
@@ -189,16 +193,17 @@ class DockerRuntime(ABC):
     async def remove_orphan(self, orphan: Orphan, configs: Iterable[Mapping[str, Any]]) -> bool:
         """Stop and remove one, if it still is what it was listed as; worktree and journal stay. RuntimeUnavailable."""
         removed = [
-            await asked(address, lambda engine: ending.remove(engine, orphan)) for address in self.addresses(configs)
+            await call_engine(address, lambda engine: lifecycle.remove_container(engine, orphan))
+            for address in self.addresses(configs)
         ]
         return bool(removed) and all(removed)
 
 
-async def asked(address: EngineAddress, call: Callable[[Engine], T], timeout: float = READY_WITHIN) -> T:
+async def call_engine(address: EngineAddress, call: Callable[[Engine], T], timeout: float = READY_TIMEOUT) -> T:
     """Do something with an engine, in a thread."""
 
     def run() -> T:
-        with connected(address, timeout) as engine:
+        with open_engine(address, timeout) as engine:
             return call(engine)
 
     return await asyncio.to_thread(run)
@@ -208,24 +213,24 @@ async def _read_work(site: Site, one: ExecutionFacts, known: Sequence[str], into
     """The work of a session whose agentctl does not answer, from its workspace."""
     owner = one.worktree_id or one.session_id
     inside = f"/tmp/{owner}.bundle"  # noqa: S108  (the container's own)
-    arguments = ["bundle", "--owner", owner, "--branch", workspace_store.branch_of(one), "--into", inside]
+    arguments = ["bundle", "--owner", owner, "--branch", workspace_store.workspace_branch(one), "--into", inside]
     arguments += [word for commit in known for word in ("--known", commit)]
 
     def read(engine: Engine) -> dict[str, str]:
-        helper = Helper(one.id, one.session_id, site.config, site.user, site.workspace_mounts(one))
-        with places_of(one.id).one_start(), helper.made(engine, "work", arguments) as name:
+        helper = HelperContainer(one.id, one.session_id, site.config, site.user, site.workspace_mounts(one))
+        with state_directory_of(one.id).start_lock(), helper.made(engine, "work", arguments) as name:
             answer = helper.run(engine, name)
-            refs = workspace_root.refs_of(answer)
+            refs = workspace_root.parse_refs(answer)
             if answer.get("packed"):
                 archives.fetch_file(engine, name, inside, into)
         return refs
 
-    return await asked(site.address, read)
+    return await call_engine(site.address, read)
 
 
-async def _bring_up(site: Site, spec: LaunchSpec, lost: str = "") -> Up:
+async def _ensure_container(site: Site, spec: LaunchSpec, lost: str = "") -> RunningContainer:
     try:
-        return await asked(site.address, lambda engine: launch.bring_up(engine, site, spec, lost))
+        return await call_engine(site.address, lambda engine: launch.ensure_container(engine, site, spec, lost))
     except OSError as error:
         raise LaunchFailed(f"The container could not be prepared: {error}") from error
 
@@ -235,32 +240,32 @@ async def _observe(
 ) -> dict[str, Observation]:
     try:
         async with asyncio.timeout(timeout):
-            known = await asked(site.address, lambda engine: look(engine, executions), timeout)
+            known = await call_engine(site.address, lambda engine: list_containers(engine, executions), timeout)
     except (TimeoutError, ExecutorError) as error:
         told = error.message_for_staff if isinstance(error, ExecutorError) else ""
         log.warning("no look at containers: %s", told or "the Docker engine does not answer in time")
-        return {one.id: unknown("runtime_unavailable") for one in executions}
+        return {one.id: unknown_observation("runtime_unavailable") for one in executions}
     targets = [
-        StatusTarget(one.id, url, launch_token.bearer_of(one.auth_token, one.state))
+        StatusTarget(one.id, url, storage.bearer_token(one.auth_token, one.state))
         for one in executions
-        if (url := url_of(known.containers.get(one.id), site.host))
+        if (url := container_url(known.containers.get(one.id), site.host))
     ]
-    answers = await observe_statuses(targets, timeout, concurrency)
+    answers = await poll_statuses(targets, timeout, concurrency)
     bound = asyncio.Semaphore(concurrency)
 
     async def judged(one: ExecutionFacts) -> Observation:
         async with bound:
-            one, answer = await _asked_again(site, one, known, answers.get(one.id), timeout)
-            return await judge(site, one, known, answer)
+            one, answer = await _poll_with_launch_token(site, one, known, answers.get(one.id), timeout)
+            return await judge_execution(site, one, known, answer)
 
     return dict(zip([one.id for one in executions], await asyncio.gather(*map(judged, executions)), strict=True))
 
 
-async def _asked_again(
-    site: Site, one: ExecutionFacts, known: Look, answer: Any, timeout: float
+async def _poll_with_launch_token(
+    site: Site, one: ExecutionFacts, known: ContainerListing, answer: Any, timeout: float
 ) -> tuple[ExecutionFacts, Any]:
     """One that does not know the row's token: it may be of a launch that the row has not heard of."""
-    url = url_of(known.containers.get(one.id), site.host)
+    url = container_url(known.containers.get(one.id), site.host)
     if not isinstance(answer, AgentctlForeign) or answer.details.get("reason") != NOT_OURS or url is None:
         return one, answer
     try:
@@ -268,41 +273,41 @@ async def _asked_again(
     except (ExecutorError, OSError) as error:
         log.warning("session %s: its token cannot be read: %s", one.session_id, error)
         return one, answer
-    state = {name: value for name, value in one.state.items() if name != LAUNCH} | launch_token.noted(token)
-    if state == one.state or not launch_token.is_of(token, one.auth_token):
+    state = {name: value for name, value in one.state.items() if name != LAUNCH_KEY} | storage.token_state(token)
+    if state == one.state or not storage.is_token_of(token, one.auth_token):
         return one, answer
-    second = await observe_statuses([StatusTarget(one.id, url, token)], timeout, 1)
+    second = await poll_statuses([StatusTarget(one.id, url, token)], timeout, 1)
     return replace(one, state=state), second[one.id]
 
 
-async def _wait_until_ready(site: Site, spec: LaunchSpec, up: Up) -> tuple[str, str]:
+async def _wait_until_ready(site: Site, spec: LaunchSpec, up: RunningContainer) -> tuple[str, str]:
     """Where agentctl answered as ours, and its boot id; the port is read anew until then."""
-    deadline, problem = time.monotonic() + MADE_WITHIN + READY_WITHIN, "no port is published"
+    deadline, problem = time.monotonic() + WORKSPACE_TIMEOUT + READY_TIMEOUT, "no port is published"
     token = up.ground.token
-    url = url_of(up.container, site.host)
+    url = container_url(up.container, site.host)
     while time.monotonic() < deadline:
         if url:
             try:
-                status = await ask_status(StatusTarget(spec.execution_id, url, token), _ASK_WITHIN)
+                status = await poll_status(StatusTarget(spec.execution_id, url, token), _ASK_TIMEOUT)
                 return url, str(status.get("boot_id", ""))
             except AgentctlUnreachable as error:
                 problem = error.message
             except ExecutorError as error:
                 raise LaunchFailed(f"The agentctl of this session does not accept us: {error.message}") from error
         await asyncio.sleep(_POLL)
-        url = await asked(site.address, lambda engine: _still_running(engine, site, spec))
-    raise LaunchFailed(f"agentctl was not ready within {READY_WITHIN:g} s: {problem}")
+        url = await call_engine(site.address, lambda engine: _still_running(engine, site, spec))
+    raise LaunchFailed(f"agentctl was not ready within {READY_TIMEOUT:g} s: {problem}")
 
 
 def _still_running(engine: Engine, site: Site, spec: LaunchSpec) -> str | None:
-    name = docker_names.name_of(spec.execution_id)
+    name = docker_names.container_name(spec.execution_id)
     container = engine.find(name)
     if container is None:
         raise LaunchFailed(f"The container {name} was removed while it was starting.")
-    if container.status in ENDED:
-        said = engine.last_words(container.id)
-        if error := workspace_root.error_in(said):
+    if container.status in ENDED_STATUSES:
+        said = engine.output_tail(container.id)
+        if error := workspace_root.error_in_log(said):
             raise error
         why = "out of memory" if container.out_of_memory else f"exit code {container.exit_code}"
         raise LaunchFailed(f"The container ended at its start ({why}): {said}")
-    return url_of(container, site.host)
+    return container_url(container, site.host)

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from executors_app.errors import BundleRefused, RepositoryUnusable
-from executors_app.repositories import bare, bundles, packs, seeds
-from executors_app.repositories.bundles import Bundle
-from executors_app.repositories.carried import Carried
-from executors_app.repositories.git import LONG, Bounds, Git, GitFailed
-from executors_app.repositories.names import Names, check_workspace
+from executors_app.repositories import bare, transfer
+from executors_app.repositories.bare import WorkspaceRefs, check_workspace_id
+from executors_app.repositories.git import LONG_TIMEOUT, Bounds, Git, GitFailed
+from executors_app.repositories.layout import CarriedSettings
 from executors_app.repositories.object_store import ObjectStore
+from executors_app.repositories.transfer import BundleHeader
 
 if TYPE_CHECKING:
     from executors_app.repositories.team import TeamRepository
@@ -37,10 +37,10 @@ KEPT_LIMIT: Final = 1000
 """Refs of one archive."""
 _MEMORY: Final = 4 << 30
 _CHECK_SECONDS: Final = 900.0
-_PACKS: Final = 16
+_MAX_PACKS: Final = 16
 """More packs than that are made one, without what no ref reaches any more."""
-_INCOMING: Final = "incoming-"
-GOING: Final = ".going-"
+_INCOMING_PREFIX: Final = "incoming-"
+REMOVING_PREFIX: Final = ".going-"
 
 
 class Archive:
@@ -57,7 +57,7 @@ class Archive:
 
         ``store`` is what a new one borrows from. Raises RepositoryUnusable for an id that is none.
         """
-        return cls(root / "archives" / f"{check_workspace(workspace_id)}.git", workspace_id, store)
+        return cls(root / "archives" / f"{check_workspace_id(workspace_id)}.git", workspace_id, store)
 
     @property
     def git(self) -> Git:
@@ -70,14 +70,14 @@ class Archive:
 
     def tips(self) -> dict[str, str]:
         """Its refs, and what they name; GitFailed."""
-        return bare.refs(self.git) if self.exists() else {}
+        return bare.list_refs(self.git) if self.exists() else {}
 
     def begin(self, branch: str, commit: str) -> None:
         """Let the branch of a workspace be there, at ``commit``; one that is there stays as it is.
 
         A commit that is not published is brought from the team's repository. RepositoryUnusable, GitFailed.
         """
-        names = Names(self.workspace_id, branch)
+        names = WorkspaceRefs(self.workspace_id, branch)
         with self._alone(self.store.repository.object_format if self.store else "sha1") as held:
             if names.branch not in self.tips():
                 self._bring({names.branch: commit}, held)
@@ -87,7 +87,7 @@ class Archive:
 
         For a workspace from before there were archives. Returns what was taken. RepositoryUnusable, GitFailed.
         """
-        names = Names(self.workspace_id, branch)
+        names = WorkspaceRefs(self.workspace_id, branch)
         repository = self._repository()
         with self._alone(repository.object_format) as held:
             mine = self.tips()
@@ -103,9 +103,9 @@ class Archive:
         one again neither. Raises BundleRefused, GitFailed, OSError. ``details["missing"]`` of BundleRefused names
         commits that the bundle builds upon and the archive has not.
         """
-        names = Names(self.workspace_id, branch)
+        names = WorkspaceRefs(self.workspace_id, branch)
         with bundle.open("rb", buffering=0) as file:
-            told = bundles.parse(file)
+            told = transfer.parse_bundle(file)
             if strange := next((ref for ref in told.refs if not names.owns(ref)), ""):
                 raise BundleRefused(f"The bundle names {strange}, which is not this workspace's.", ref=strange)
             if os.fstat(file.fileno()).st_size > BUNDLE_LIMIT:
@@ -116,7 +116,7 @@ class Archive:
                     self._check(draft, told, before, file, held)
                     changes = self._changes(Git(self.path, draft), names, before, told.refs)
                     self._accept(draft, held)
-                bare.move(self.git, changes, (held,))
+                bare.update_refs(self.git, changes, (held,))
                 self._tidy(held)
                 return {**before, **{ref: at for ref, (_, at) in changes.items()}}
 
@@ -126,13 +126,13 @@ class Archive:
         For refs that went back to a commit that was sent before: no bundle holds those. Raises BundleRefused where
         something that a commit reaches is missing, GitFailed.
         """
-        names = Names(self.workspace_id, branch)
+        names = WorkspaceRefs(self.workspace_id, branch)
         with self._alone("") as held:
-            here = bare.types(self.git, refs.values())
+            here = bare.object_types(self.git, refs.values())
             wanted = {ref: at for ref, at in refs.items() if names.owns(ref) and here.get(at) == "commit"}
             before = self.tips()
             self._check_whole(self.git, wanted, before, held)
-            bare.move(self.git, self._changes(self.git, names, before, wanted), (held,))
+            bare.update_refs(self.git, self._changes(self.git, names, before, wanted), (held,))
 
     def time_of(self, ref: str) -> str:
         """When the commit of a ref was made, ISO 8601; empty where there is none. GitFailed."""
@@ -144,9 +144,9 @@ class Archive:
 
         Raises GitFailed, OSError.
         """
-        here = bare.types(self.git, without)
+        here = bare.object_types(self.git, without)
         known = [commit for commit in without if here.get(commit) == "commit"]
-        bundles.write(self.git, into, self.tips(), known, bare.format_of(self.path))
+        transfer.write_bundle(self.git, into, self.tips(), known, bare.read_object_format(self.path))
 
     def write_seed(
         self,
@@ -154,26 +154,28 @@ class Archive:
         *,
         branch: str,
         store: ObjectStore,
-        carried: Carried,
+        carried: CarriedSettings,
         base: str,
         borrow: Sequence[str],
         whole: bool,
     ) -> None:
         """Write what a sandbox makes its repository of; see ``seeds``. GitFailed, OSError."""
-        seed = seeds.Seed(self.git, self.tips(), branch, base, store.refs(), bare.format_of(self.path), carried)
+        seed = transfer.SeedWriter(
+            self.git, self.tips(), branch, base, store.refs(), bare.read_object_format(self.path), carried
+        )
         seed.write(into, borrow, whole=whole)
 
     def drop(self, refs: Mapping[str, str]) -> None:
         """Remove refs that still name what they did; GitFailed for one that was moved meanwhile."""
         with self._alone("") as held:
-            bare.move(self.git, {ref: (commit, "") for ref, commit in refs.items()}, (held,))
+            bare.update_refs(self.git, {ref: (commit, "") for ref, commit in refs.items()}, (held,))
 
     def remove(self) -> None:
         """Remove the archive; one that is not there is nothing to do. OSError, GitFailed."""
         try:
-            with bare.locked(self.path, folder=True):
+            with bare.repository_lock(self.path, folder=True):
                 # Renamed first: a half-emptied archive is never taken for one.
-                going = self.path.with_name(f"{GOING}{self.path.name}")
+                going = self.path.with_name(f"{REMOVING_PREFIX}{self.path.name}")
                 shutil.rmtree(going, ignore_errors=True)
                 self.path.rename(going)
                 shutil.rmtree(going)
@@ -189,12 +191,12 @@ class Archive:
     def _alone(self, object_format: str) -> Iterator[int]:
         """The archive, made if need be, without what killed calls have left, for us alone."""
         if object_format:
-            bare.make(self.path, object_format, mode=0o700)
-        with bare.locked(self.path, folder=True) as held:
-            if object_format and bare.format_of(self.path) != object_format:
+            bare.make_bare_repository(self.path, object_format, mode=0o700)
+        with bare.repository_lock(self.path, folder=True) as held:
+            if object_format and bare.read_object_format(self.path) != object_format:
                 raise BundleRefused(f"The archive of {self.workspace_id} has another object format.")
             self._borrow()
-            _clean(self.path)
+            _remove_stale_files(self.path)
             yield held
 
     def _borrow(self) -> None:
@@ -216,19 +218,21 @@ class Archive:
     def _bring(self, wanted: Mapping[str, str], held: int) -> None:
         """Let refs that are not there name commits of the team's repository."""
         published = self.store.refs() if self.store else {}
-        here = bare.types(self.store.git, wanted.values()) if self.store and self.store.path.is_dir() else {}
+        here = bare.object_types(self.store.git, wanted.values()) if self.store and self.store.path.is_dir() else {}
         # In the store nothing is without what it reaches; what is in the archive might be.
         new = [commit for commit in wanted.values() if commit not in here]
         if new:
             source = self._repository().git
-            known = bare.types(source, published.values())
-            packs.copy(source, self.git, new, [one for one, kind in known.items() if kind == "commit"], hold=(held,))
-        bare.move(self.git, {ref: ("", commit) for ref, commit in wanted.items()}, (held,))
+            known = bare.object_types(source, published.values())
+            transfer.copy_objects(
+                source, self.git, new, [one for one, kind in known.items() if kind == "commit"], hold=(held,)
+            )
+        bare.update_refs(self.git, {ref: ("", commit) for ref, commit in wanted.items()}, (held,))
 
     @contextmanager
     def _quarantine(self) -> Iterator[Path]:
         """Objects of their own, above those of the archive."""
-        draft = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self.path))
+        draft = Path(tempfile.mkdtemp(prefix=_INCOMING_PREFIX, dir=self.path))
         try:
             (draft / "pack").mkdir()
             (draft / "info").mkdir()
@@ -240,10 +244,10 @@ class Archive:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def _check(self, draft: Path, told: Bundle, before: Mapping[str, str], file: IO[bytes], held: int) -> None:
+    def _check(self, draft: Path, told: BundleHeader, before: Mapping[str, str], file: IO[bytes], held: int) -> None:
         """Have the pack read into the quarantine, and see that nothing is missing; BundleRefused."""
         git = Git(self.path, draft)
-        here = bare.types(git, told.prerequisites)
+        here = bare.object_types(git, told.prerequisites)
         if missing := sorted(told.prerequisites - set(here)):
             raise BundleRefused("The bundle builds upon commits that are not here.", missing=missing)
         bounds = Bounds(_MEMORY, BUNDLE_LIMIT * 2)
@@ -258,10 +262,10 @@ class Archive:
                 f"--max-input-size={BUNDLE_LIMIT}",
             )
             try:
-                git.run(*_FRUGAL, *words, stdin=file, timeout=_CHECK_SECONDS, hold=(held,), bounds=bounds)
+                git.run(*_LOW_MEMORY_OPTIONS, *words, stdin=file, timeout=_CHECK_SECONDS, hold=(held,), bounds=bounds)
             except GitFailed as error:
                 raise BundleRefused(f"The bundle cannot be taken in: {error.message}") from error
-        kinds = bare.types(git, told.refs.values())
+        kinds = bare.object_types(git, told.refs.values())
         if any(kinds.get(commit) != "commit" for commit in told.refs.values()):
             raise BundleRefused("The bundle names something else than commits that it has.")
         self._check_whole(git, told.refs, before, held)
@@ -269,7 +273,7 @@ class Archive:
     def _check_whole(self, git: Git, refs: Mapping[str, str], before: Mapping[str, str], held: int) -> None:
         """See that everything which the commits reach is here; BundleRefused."""
         known = {*before.values(), *(self.store.refs().values() if self.store else ())}
-        wanted = bare.revisions(refs.values(), sorted(known))
+        wanted = bare.revision_input(refs.values(), sorted(known))
         try:
             git.run("rev-list", "--objects", "--quiet", "--stdin", stdin=wanted, timeout=_CHECK_SECONDS, hold=(held,))
         except GitFailed as error:
@@ -287,12 +291,12 @@ class Archive:
 
     @staticmethod
     def _changes(
-        git: Git, names: Names, before: Mapping[str, str], wanted: Mapping[str, str]
+        git: Git, names: WorkspaceRefs, before: Mapping[str, str], wanted: Mapping[str, str]
     ) -> dict[str, tuple[str, str]]:
         """What becomes of each ref, with what the branch loses set aside; BundleRefused."""
         changes = {ref: (before.get(ref, ""), at) for ref, at in wanted.items() if before.get(ref) != at}
         old, new = changes.get(names.branch, ("", ""))
-        if old and not bare.is_in(git, old, new):
+        if old and not bare.is_ancestor(git, old, new):
             aside = names.kept_as(old)
             changes[aside] = (before.get(aside, ""), old)
         if len({*before, *changes}) > KEPT_LIMIT:
@@ -300,14 +304,14 @@ class Archive:
         return changes
 
     def _tidy(self, held: int) -> None:
-        if len(list((self.path / "objects" / "pack").glob("*.pack"))) > _PACKS:
+        if len(list((self.path / "objects" / "pack").glob("*.pack"))) > _MAX_PACKS:
             self._repack(held)
 
     def _repack(self, held: int) -> None:
-        self.git.run("repack", "-a", "-d", "-l", "-n", "-q", timeout=LONG, hold=(held,))
+        self.git.run("repack", "-a", "-d", "-l", "-n", "-q", timeout=LONG_TIMEOUT, hold=(held,))
 
 
-_FRUGAL: Final = (
+_LOW_MEMORY_OPTIONS: Final = (
     *("-c", "core.packedGitLimit=256m"),
     *("-c", "core.packedGitWindowSize=16m"),
     *("-c", "core.bigFileThreshold=32m"),
@@ -316,9 +320,9 @@ _FRUGAL: Final = (
 """What keeps git within the memory that it is given."""
 
 
-def _clean(path: Path) -> None:
+def _remove_stale_files(path: Path) -> None:
     """Remove what killed gits have left; whoever has the archive's lock is alone, git itself included."""
-    for draft in path.glob(f"{_INCOMING}*"):
+    for draft in path.glob(f"{_INCOMING_PREFIX}*"):
         shutil.rmtree(draft, ignore_errors=True)
     for left in [*path.glob("objects/pack/tmp_*"), *path.glob("*.lock"), *path.glob("refs/**/*.lock")]:
         left.unlink(missing_ok=True)

@@ -1,4 +1,7 @@
-"""Git directories of our own: made without templates, locked as a whole, and what is asked of each."""
+"""Git directories of our own.
+
+Made without templates and locked as a whole, their refs and objects, and the refs that belong to one workspace.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,72 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from executors_app.errors import RepositoryUnusable
 from executors_app.repositories.git import Git, GitFailed
 
+_WORKSPACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_BRANCH: Final = re.compile(r"kandev/[0-9a-f]{12}")
+_KEPT: Final = re.compile(r"[0-9a-f]{12,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRefs:
+    """The refs of one workspace; RepositoryUnusable for ids and branches that could name anything else."""
+
+    workspace_id: str
+    branch_name: str
+
+    def __post_init__(self) -> None:
+        check_workspace_id(self.workspace_id)
+        if not _BRANCH.fullmatch(self.branch_name):
+            raise RepositoryUnusable(
+                f"{self.branch_name!r} is not the branch of a workspace: those are kandev/ and twelve digits."
+            )
+
+    @property
+    def branch(self) -> str:
+        """The ref of the branch."""
+        return f"refs/heads/{self.branch_name}"
+
+    @property
+    def recovery(self) -> str:
+        """The ref of the last snapshot."""
+        return f"refs/kandev/recovery/{self.workspace_id}"
+
+    @property
+    def kept(self) -> str:
+        """The folder of what was set aside."""
+        return f"refs/kandev/kept/{self.workspace_id}/"
+
+    def kept_as(self, commit: str) -> str:
+        """The ref under which a commit is set aside."""
+        return f"{self.kept}{commit[:12]}"
+
+    def owns(self, ref: str) -> bool:
+        """Whether a ref is this workspace's."""
+        return ref in (self.branch, self.recovery) or (
+            ref.startswith(self.kept) and _KEPT.fullmatch(ref.removeprefix(self.kept)) is not None
+        )
+
+
+def check_workspace_id(workspace_id: str) -> str:
+    """The id, if it is one; RepositoryUnusable."""
+    if not _WORKSPACE.fullmatch(workspace_id):
+        raise RepositoryUnusable(f"{workspace_id!r} is not the id of a workspace.")
+    return workspace_id
+
+
 OBJECT_ID: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-FORMATS: Final = {"sha1": 40, "sha256": 64}
+OBJECT_FORMATS: Final = {"sha1": 40, "sha256": 64}
 """Object formats, and how long the names of objects are in each."""
-LOCK_SECONDS: Final = 600.0
+LOCK_TIMEOUT: Final = 600.0
 
 
-def make(path: Path, object_format: str, *, mode: int, shared: str = "") -> None:
+def make_bare_repository(path: Path, object_format: str, *, mode: int, shared: str = "") -> None:
     """Make a bare repository at ``path`` unless it is there; two who do so at once make one. Raises OSError.
 
     ``shared`` is git's ``core.sharedRepository``: who may read the files that git makes there.
@@ -56,13 +113,13 @@ def write_config(path: Path, object_format: str, shared: str = "") -> None:
     (path / "config").write_text("\n".join(lines) + "\n")
 
 
-def format_of(path: Path) -> str:
+def read_object_format(path: Path) -> str:
     """The object format of a directory that ``make`` made."""
     return "sha256" if "objectFormat = sha256" in (path / "config").read_text() else "sha1"
 
 
 @contextmanager
-def locked(path: Path, *, folder: bool = False, seconds: float = LOCK_SECONDS) -> Iterator[int]:
+def repository_lock(path: Path, *, folder: bool = False, seconds: float = LOCK_TIMEOUT) -> Iterator[int]:
     """Hold the only lock at ``path`` (a file that is made, or a ``folder`` that is there); GitFailed.
 
     Yields the descriptor, which children can keep open. Raises FileNotFoundError for a missing folder.
@@ -100,7 +157,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def refs(git: Git, *patterns: str) -> dict[str, str]:
+def list_refs(git: Git, *patterns: str) -> dict[str, str]:
     """Refs and what they name, as far as they are not symbolic; raises GitFailed."""
     listed = git.run("for-each-ref", "--format=%(objectname) %(refname) %(symref)", *patterns)
     found = {}
@@ -111,17 +168,17 @@ def refs(git: Git, *patterns: str) -> dict[str, str]:
     return found
 
 
-def types(git: Git, names: Iterable[str]) -> dict[str, str]:
+def object_types(git: Git, names: Iterable[str]) -> dict[str, str]:
     """The objects that are there, and the type of each; raises GitFailed."""
     wanted = sorted(set(names))
     if not wanted:
         return {}
-    said = git.run("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=lines(wanted))
+    said = git.run("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=join_lines(wanted))
     told = (line.split(" ") for line in said.decode().splitlines())
     return {name: kind for name, kind in told if kind != "missing"}
 
 
-def commit_of(git: Git, revision: str) -> str | None:
+def resolve_commit(git: Git, revision: str) -> str | None:
     """The commit that a revision names; None if it names none. Raises GitFailed where git gave no answer."""
     if not revision or revision.startswith("-") or "\0" in revision:
         return None
@@ -135,14 +192,14 @@ def commit_of(git: Git, revision: str) -> str | None:
     return found if OBJECT_ID.fullmatch(found) else None
 
 
-def tree_of(git: Git, commit: str) -> str:
+def resolve_tree(git: Git, commit: str) -> str:
     """The tree of a commit; GitFailed."""
     return git.text("rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}").removeprefix(
         "--end-of-options\n"
     )
 
 
-def is_in(git: Git, older: str, newer: str) -> bool:
+def is_ancestor(git: Git, older: str, newer: str) -> bool:
     """Whether a commit is in the history of another; raises GitFailed."""
     try:
         git.run("merge-base", "--is-ancestor", older, newer)
@@ -153,7 +210,7 @@ def is_in(git: Git, older: str, newer: str) -> bool:
     return True
 
 
-def move(git: Git, changes: Mapping[str, tuple[str, str]], hold: Sequence[int] = ()) -> None:
+def update_refs(git: Git, changes: Mapping[str, tuple[str, str]], hold: Sequence[int] = ()) -> None:
     """Let refs go from an old commit to a new one (empty: none), all or nothing; no symbolic ref is followed.
 
     Raises GitFailed where one of them is not what it was.
@@ -168,11 +225,11 @@ def move(git: Git, changes: Mapping[str, tuple[str, str]], hold: Sequence[int] =
         git.run("update-ref", "--stdin", "-z", stdin=told.encode(errors="surrogateescape"), hold=hold)
 
 
-def lines(words: Iterable[str]) -> bytes:
+def join_lines(words: Iterable[str]) -> bytes:
     """One a line."""
     return "".join(f"{word}\n" for word in words).encode()
 
 
-def revisions(wanted: Iterable[str], known: Iterable[str] = ()) -> bytes:
+def revision_input(wanted: Iterable[str], known: Iterable[str] = ()) -> bytes:
     """What ``--stdin`` and ``--revs`` read: commits, and those that are known with all that they reach."""
-    return lines([*wanted, *(f"^{commit}" for commit in known)])
+    return join_lines([*wanted, *(f"^{commit}" for commit in known)])

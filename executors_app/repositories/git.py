@@ -27,13 +27,13 @@ from executors_app.errors import RepositoryUnusable
 OUTPUT_LIMIT: Final = 64 << 20
 """Bytes of output that one call may return."""
 TIMEOUT: Final = 60.0
-LONG: Final = 3600.0
+LONG_TIMEOUT: Final = 3600.0
 """Seconds for what moves a whole history."""
 _WORDS: Final = 2000
 _TERM_GRACE: Final = 2.0
 """Seconds in which git removes its lock files before it is killed."""
 
-GUARDS: Final = (
+SAFE_OPTIONS: Final = (
     *("-c", f"core.hooksPath={os.devnull}"),
     *("-c", f"core.attributesFile={os.devnull}"),
     *("-c", f"core.excludesFile={os.devnull}"),
@@ -96,7 +96,7 @@ class Git:
         """
         said, more = self._run(arguments, stdin, limit=limit, timeout=timeout, hold=hold, bounds=bounds)
         if more:
-            raise GitFailed(f"git {_verb(arguments)} wrote more than {limit} bytes.")
+            raise GitFailed(f"git {_subcommand(arguments)} wrote more than {limit} bytes.")
         return said
 
     def read(self, *arguments: str, limit: int, timeout: float = TIMEOUT) -> bytes:
@@ -110,7 +110,12 @@ class Git:
         )
 
     def write(
-        self, into: IO[bytes], *arguments: str, stdin: bytes = b"", timeout: float = LONG, hold: Sequence[int] = ()
+        self,
+        into: IO[bytes],
+        *arguments: str,
+        stdin: bytes = b"",
+        timeout: float = LONG_TIMEOUT,
+        hold: Sequence[int] = (),
     ) -> None:
         """Run git with its output going to an open file; raises GitFailed."""
         with _source(stdin) as source:
@@ -124,7 +129,7 @@ class Git:
         others: Sequence[str],
         *,
         stdin: bytes = b"",
-        timeout: float = LONG,
+        timeout: float = LONG_TIMEOUT,
         hold: Sequence[int] = (),
     ) -> bytes:
         """Run git here and hand what it writes to another git; what that one wrote. Raises GitFailed."""
@@ -138,7 +143,7 @@ class Git:
         if first.stdout:
             first.stdout.close()  # the other's alone, so that each notices the end of the other
             first.stdout = None
-        out = _Kept(second.stdout, OUTPUT_LIMIT)
+        out = _CappedOutput(second.stdout, OUTPUT_LIMIT)
         # The second first: where it fails, the first only says that nobody reads any more.
         _finish([(second, others), (first, arguments)], [out], time.monotonic() + timeout)
         return bytes(out.data)
@@ -158,7 +163,7 @@ class Git:
             process = self._start(arguments, source, subprocess.PIPE, hold)
         if bounds:
             _limit(process, bounds)
-        out = _Kept(process.stdout, limit)
+        out = _CappedOutput(process.stdout, limit)
         _finish([(process, arguments)], [out], until)
         return bytes(out.data[:limit]), len(out.data) > limit
 
@@ -170,7 +175,7 @@ class Git:
             environment["GIT_OBJECT_DIRECTORY"] = str(self.objects)
         try:
             return subprocess.Popen(
-                [_executable(), *GUARDS, *arguments],
+                [_executable(), *SAFE_OPTIONS, *arguments],
                 cwd=self.directory,
                 env=environment,
                 stdin=stdin,
@@ -181,10 +186,12 @@ class Git:
                 pass_fds=tuple(hold),
             )
         except (OSError, ValueError) as error:
-            raise GitFailed(f"git {_verb(arguments)} could not be started in {self.directory}: {error}") from error
+            raise GitFailed(
+                f"git {_subcommand(arguments)} could not be started in {self.directory}: {error}"
+            ) from error
 
 
-class _Kept:
+class _CappedOutput:
     """What is kept of a pipe: the first ``limit`` bytes and one more, or (negative) the last ones."""
 
     def __init__(self, pipe: IO[bytes] | None, limit: int):
@@ -200,25 +207,25 @@ class _Kept:
 
 
 def _finish(
-    running: Sequence[tuple[subprocess.Popen[bytes], Sequence[str]]], outputs: list[_Kept], until: float
+    running: Sequence[tuple[subprocess.Popen[bytes], Sequence[str]]], outputs: list[_CappedOutput], until: float
 ) -> None:
     """See processes through to their end, or end them; raises GitFailed for the first that failed."""
-    words = [_Kept(process.stderr, -_WORDS) for process, _ in running]
+    words = [_CappedOutput(process.stderr, -_WORDS) for process, _ in running]
     try:
         whole = _drain([*outputs, *words], until)
         codes = [process.wait(max(0.1, until - time.monotonic())) for process, _ in running] if whole else []
     except (TimeoutError, subprocess.TimeoutExpired):
-        raise GitFailed(f"git {_verb(running[0][1])} did not end in time.") from None
+        raise GitFailed(f"git {_subcommand(running[0][1])} did not end in time.") from None
     finally:
         for process, _ in running:
             _end(process)
     for code, said, (_, arguments) in zip(codes, words, running, strict=False):
         if code:
             text = said.data.decode("utf-8", "replace").strip()
-            raise GitFailed(f"git {_verb(arguments)} failed: {text or f'exit code {code}'}", exit_code=code)
+            raise GitFailed(f"git {_subcommand(arguments)} failed: {text or f'exit code {code}'}", exit_code=code)
 
 
-def _drain(pipes: Iterable[_Kept], until: float) -> bool:
+def _drain(pipes: Iterable[_CappedOutput], until: float) -> bool:
     """Read until all have ended; False where one has given all that is wanted of it. Raises TimeoutError."""
     with selectors.DefaultSelector() as selector:
         for kept in pipes:
@@ -264,7 +271,7 @@ def _source(data: bytes) -> IO[bytes]:
     return source
 
 
-def _verb(arguments: Sequence[str]) -> str:
+def _subcommand(arguments: Sequence[str]) -> str:
     """What was asked of git, without the options before it."""
     return next((word for word in arguments if word[:1].isalpha() and "=" not in word), "")
 

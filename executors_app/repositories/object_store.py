@@ -1,23 +1,130 @@
-"""The objects of a team's repository that workspaces borrow: ``<data>/repositories/<key>/``, mounted read-only.
+"""The objects of a team's repository that workspaces borrow, mounted read-only.
 
-It holds what the team's published refs reach, or reached once, and nothing of any workspace. No object is ever
-removed: a workspace that borrows one has no copy, and nobody could ask all workspaces.
+With the git-lfs contents that published commits point at.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from executors_app.errors import RepositoryUnusable
-from executors_app.repositories import bare, lfs, packs
-from executors_app.repositories.git import LONG, Git, GitFailed
+from executors_app.repositories import bare, transfer
+from executors_app.repositories.git import LONG_TIMEOUT, Git, GitFailed
 from executors_app.repositories.team import TeamRepository
 
-PACKS: Final = 24
+_POINTER: Final = re.compile(
+    rb"version https://git-lfs\.github\.com/spec/v1\n(?:[^\n]+\n)*?oid sha256:([0-9a-f]{64})\nsize ([0-9]{1,15})\n"
+)
+_POINTER_SIZES: Final = range(100, 1024)
+_LIST_LIMIT: Final = 1 << 30
+_SCANNED: Final = "scanned"
+_MISSING: Final = "missing"
+
+
+def needs_lfs_update(store: Path, common: Path) -> bool:
+    """Whether ``provide`` has anything to do although no ref has moved."""
+    if not _is_used(common):
+        return False
+    return not (store / "lfs" / _SCANNED).exists() or any(_find_object(common, oid) for oid in _read_missing(store))
+
+
+def copy_lfs_objects(git: Git, store: Path, common: Path) -> None:
+    """Copy what the store's commits point at, as far as the repository has it; OSError, GitFailed.
+
+    What it has not is remembered, and copied once it is there.
+    """
+    if not _is_used(common):
+        return
+    folder = store / "lfs"
+    folder.mkdir(mode=0o755, exist_ok=True)
+    packs = {path.name for path in (store / "objects" / "pack").glob("*.idx")}
+    scanned = folder / _SCANNED
+    new = packs - set(scanned.read_text().split()) if scanned.exists() else packs
+    found = _read_missing(store) | set(_pointers(git, store, new))
+    _write_list(folder / _MISSING, (oid for oid in sorted(found) if not _copy_object(store, common, oid)))
+    _write_list(scanned, sorted(packs))
+
+
+def _is_used(common: Path) -> bool:
+    return (common / "lfs" / "objects").is_dir()
+
+
+def _read_missing(store: Path) -> set[str]:
+    try:
+        return set((store / "lfs" / _MISSING).read_text().split())
+    except FileNotFoundError:
+        return set()
+
+
+def _pointers(git: Git, store: Path, packs: Iterable[str]) -> Iterator[str]:
+    """Of the objects in some packs of the store."""
+    small: list[str] = []
+    for pack in packs:
+        said = git.run("show-index", stdin=(store / "objects" / "pack" / pack).read_bytes(), limit=_LIST_LIMIT)
+        names = bare.join_lines(line.split(" ")[1] for line in said.decode().splitlines())
+        told = git.run(
+            "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)", stdin=names, limit=_LIST_LIMIT
+        )
+        small += [
+            name
+            for name, kind, size in (line.split(" ") for line in told.decode().splitlines())
+            if kind == "blob" and int(size) in _POINTER_SIZES
+        ]
+    for start in range(0, len(small), 10_000):
+        texts = git.run(
+            "cat-file", "--batch", stdin=bare.join_lines(small[start : start + 10_000]), timeout=LONG_TIMEOUT
+        )
+        yield from (found[1].decode() for found in _POINTER.finditer(texts))
+
+
+def _object_path(root: Path, oid: str) -> Path:
+    return root / "lfs" / "objects" / oid[:2] / oid[2:4] / oid
+
+
+def _find_object(common: Path, oid: str) -> Path | None:
+    """The contents as the repository has them; no links, which could lead anywhere."""
+    path = _object_path(common, oid)
+    way = (path, *list(path.parents)[:4])
+    return path if path.is_file() and not any(step.is_symlink() for step in way) else None
+
+
+def _copy_object(store: Path, common: Path, oid: str) -> bool:
+    """Whether the store has the contents now."""
+    target = _object_path(store, oid)
+    if target.exists():
+        return True
+    source = _find_object(common, oid)
+    if source is None:
+        return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for folder in list(target.parents)[:4]:
+        folder.chmod(0o755)
+    with source.open("rb") as file, tempfile.NamedTemporaryFile(dir=store / "lfs", prefix="tmp_") as draft:
+        shutil.copyfileobj(file, draft, 1 << 20)
+        draft.seek(0)
+        if hashlib.file_digest(draft, "sha256").hexdigest() != oid:
+            return False
+        os.fchmod(draft.fileno(), 0o444)
+        os.fsync(draft.fileno())
+        os.link(draft.name, target)
+    return True
+
+
+def _write_list(path: Path, words: Iterable[str]) -> None:
+    draft = path.with_suffix(".draft")
+    draft.write_text("".join(f"{word}\n" for word in words))
+    draft.chmod(0o644)
+    draft.rename(path)
+
+
+MAX_PACKS: Final = 24
 """More packs than that are made fewer."""
 _REFS_LIMIT: Final = 256 << 20
 
@@ -61,40 +168,44 @@ class ObjectStore:
         """
         if self._is_current(self.repository.published_refs()):
             return
-        bare.make(self.path, self.repository.object_format, mode=0o755, shared="0644")
+        bare.make_bare_repository(self.path, self.repository.object_format, mode=0o755, shared="0644")
         # Beside the store and not in it: whoever may read a file can lock it.
-        with bare.locked(self.path.with_name(f"{self.path.name}.lock"), seconds=LONG) as held:
+        with bare.repository_lock(self.path.with_name(f"{self.path.name}.lock"), seconds=LONG_TIMEOUT) as held:
             published = self.repository.published_refs()
             if not self._is_current(published):
                 self._bring(published, held)
             self._provide_lfs()
 
     def _is_current(self, published: Mapping[str, str]) -> bool:
-        return self.path.is_dir() and published == self.refs() and not lfs.wants(self.path, self.repository.common)
+        return (
+            self.path.is_dir() and published == self.refs() and not needs_lfs_update(self.path, self.repository.common)
+        )
 
     def _bring(self, published: Mapping[str, str], held: int) -> None:
         _remove_drafts(self.objects)
         before, source = self.refs(), self.repository.git
-        there = bare.types(source, {*published.values(), *before.values()})
+        there = bare.object_types(source, {*published.values(), *before.values()})
         # A ref to nothing is the repository's own damage, and keeps nobody from the others.
         wanted = {name: commit for name, commit in published.items() if commit in there}
         new = set(wanted.values()) - set(before.values())
         if new:
             known = [commit for commit in set(before.values()) if there.get(commit) in {"commit", "tag"}]
             try:
-                packs.copy(source, self.git, new, known, hold=(held,))
+                transfer.copy_objects(source, self.git, new, known, hold=(held,))
                 # Objects are named by their contents on arrival, so one that lay under a false name is missing.
-                walk = bare.revisions(new, set(before.values()))
-                self.git.run("rev-list", "--objects", "--quiet", "--stdin", stdin=walk, timeout=LONG, hold=(held,))
+                walk = bare.revision_input(new, set(before.values()))
+                self.git.run(
+                    "rev-list", "--objects", "--quiet", "--stdin", stdin=walk, timeout=LONG_TIMEOUT, hold=(held,)
+                )
             except GitFailed as error:
                 raise RepositoryUnusable(
                     f"The objects of {self.repository.path} cannot be read ({error.message}). "
                     "Run git fsck in it to see what is wrong."
                 ) from error
         self._write_refs(wanted)
-        if len(list((self.objects / "pack").glob("*.pack"))) > PACKS:
+        if len(list((self.objects / "pack").glob("*.pack"))) > MAX_PACKS:
             # By size, whatever the objects are reached by: nothing is left out.
-            self.git.run("repack", "--geometric=2", "-d", "-n", "-q", timeout=LONG, hold=(held,))
+            self.git.run("repack", "--geometric=2", "-d", "-n", "-q", timeout=LONG_TIMEOUT, hold=(held,))
 
     def _write_refs(self, wanted: Mapping[str, str]) -> None:
         """After the objects: what is named here is known to be here with all that it reaches."""
@@ -107,7 +218,7 @@ class ObjectStore:
         draft.rename(self.path / "packed-refs")
 
     def _provide_lfs(self) -> None:
-        lfs.provide(self.git, self.path, self.repository.common)
+        copy_lfs_objects(self.git, self.path, self.repository.common)
 
 
 def _remove_drafts(objects: Path) -> None:

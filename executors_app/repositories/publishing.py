@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from executors_app import plain_files
-from executors_app.repositories import bare, checked_out, layout, packs
+from executors_app import untrusted_files
+from executors_app.repositories import bare, layout, transfer
+from executors_app.repositories.bare import WorkspaceRefs
 from executors_app.repositories.git import GitFailed
-from executors_app.repositories.names import Names
 
 if TYPE_CHECKING:
     from executors_app.repositories.archive import Archive
@@ -25,7 +25,7 @@ _STALE: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishResult:
     """What became of each ref that was to be moved."""
 
     moved: dict[str, str] = field(default_factory=dict)
@@ -34,15 +34,15 @@ class Published:
     """Refs, and why each was left as it is."""
 
 
-def publish(team: TeamRepository, archive: Archive, branch: str) -> Published:
+def publish(team: TeamRepository, archive: Archive, branch: str) -> PublishResult:
     """See ``TeamRepository.publish``."""
-    names = Names(archive.workspace_id, branch)
+    names = WorkspaceRefs(archive.workspace_id, branch)
     # One at a time for each workspace; git holds the lock too, so the objects of a killed call are never
     # overtaken by the refs of the next.
-    with bare.locked(archive.path, folder=True) as held:
+    with bare.repository_lock(archive.path, folder=True) as held:
         wanted = {ref: commit for ref, commit in archive.tips().items() if names.owns(ref)}
         here = team.refs()
-        result = Published()
+        result = PublishResult()
         moves = {ref: (here.get(ref, ""), commit) for ref, commit in wanted.items() if here.get(ref) != commit}
         for ref in list(moves):
             if why := _reason_against(team.common, ref):
@@ -57,9 +57,9 @@ def publish(team: TeamRepository, archive: Archive, branch: str) -> Published:
 
 def _reason_against(common: Path, ref: str) -> str:
     """Why a ref must not be moved; empty where it may. Looks at files only."""
-    if ref.startswith("refs/heads/") and ref in checked_out.branches(common):
+    if ref.startswith("refs/heads/") and ref in layout.checked_out_branches(common):
         return "This branch is checked out in the repository or one of its worktrees."
-    if (plain_files.read_file(common / ref, layout.POINTER_LIMIT, follow=False) or b"").startswith(b"ref:"):
+    if (untrusted_files.read_regular_file(common / ref, layout.POINTER_LIMIT, follow=False) or b"").startswith(b"ref:"):
         return "This is a symbolic ref in the repository."
     lock = common / f"{ref}.lock"
     with contextlib.suppress(OSError):
@@ -70,20 +70,22 @@ def _reason_against(common: Path, ref: str) -> str:
 
 def _send(team: TeamRepository, archive: Archive, commits: Sequence[str], here: Mapping[str, str], held: int) -> None:
     """Let the repository have the commits with all that they reach and its own refs do not."""
-    known = bare.types(archive.git, here.values())
-    with packs.packed(archive.git, commits, [name for name, kind in known.items() if kind == "commit"]) as pack:
-        packs.unpack(pack, team.git, (held,))
+    known = bare.object_types(archive.git, here.values())
+    with transfer.pack_to_file(
+        archive.git, commits, [name for name, kind in known.items() if kind == "commit"]
+    ) as pack:
+        transfer.unpack_pack(pack, team.git, (held,))
 
 
-def _move(team: TeamRepository, groups: Mapping[str, Moves], result: Published, held: int) -> None:
+def _move(team: TeamRepository, groups: Mapping[str, Moves], result: PublishResult, held: int) -> None:
     """All at once, or, where one was moved by somebody meanwhile, each for itself."""
     together = {ref: pair for group in groups.values() for ref, pair in group.items()}
     try:
-        bare.move(team.git, together, (held,))
+        bare.update_refs(team.git, together, (held,))
     except GitFailed:
         for ref, group in groups.items():
             try:
-                bare.move(team.git, group, (held,))
+                bare.update_refs(team.git, group, (held,))
             except GitFailed as error:
                 result.refused[ref] = error.message
             else:
@@ -92,11 +94,13 @@ def _move(team: TeamRepository, groups: Mapping[str, Moves], result: Published, 
         result.moved.update({name: after for name, (_, after) in together.items()})
 
 
-def _with_kept(team: TeamRepository, names: Names, ref: str, move: tuple[str, str], here: Mapping[str, str]) -> Moves:
+def _with_kept(
+    team: TeamRepository, names: WorkspaceRefs, ref: str, move: tuple[str, str], here: Mapping[str, str]
+) -> Moves:
     """A move, and what the branch had here and has no more set aside with it."""
     before, after = move
     group = {ref: move}
-    if before and ref == names.branch and not bare.is_in(team.git, before, after):
+    if before and ref == names.branch and not bare.is_ancestor(team.git, before, after):
         aside = names.kept_as(before)
         if here.get(aside) != before:
             group[aside] = (here.get(aside, ""), before)

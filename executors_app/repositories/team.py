@@ -17,20 +17,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from executors_app import plain_files
+from executors_app import untrusted_files
 from executors_app.errors import RepositoryUnusable
-from executors_app.repositories import bare, carried, checked_out, layout, publishing
-from executors_app.repositories.carried import Carried
+from executors_app.repositories import bare, layout, publishing
 from executors_app.repositories.git import Git, GitFailed
-from executors_app.repositories.publishing import Published
+from executors_app.repositories.layout import CarriedSettings
+from executors_app.repositories.publishing import PublishResult
 
 if TYPE_CHECKING:
     from executors_app.repositories.archive import Archive
 
 _CONFIG_LIMIT: Final = 1 << 20
 _SHARED: Final = re.compile(r"(?:group|all|world|everybody|true|umask|false|0[0-7]{3}|[012])")
-PUBLISHED: Final = ("refs/heads/", "refs/tags/", "refs/remotes/")
-OURS: Final = "refs/heads/kandev/"
+PUBLISHED_PREFIXES: Final = ("refs/heads/", "refs/tags/", "refs/remotes/")
+WORKSPACE_BRANCH_PREFIX: Final = "refs/heads/kandev/"
 
 
 class TeamRepository:
@@ -50,9 +50,9 @@ class TeamRepository:
         Raises RepositoryUnusable with what to do about it, GitFailed.
         """
         common = layout.common_directory(path)
-        layout.check(common)
+        layout.check_repository(common)
         opened = cls(path, common, _read_config(common))
-        if opened.object_format not in bare.FORMATS:
+        if opened.object_format not in bare.OBJECT_FORMATS:
             raise RepositoryUnusable(f"{path} has objects of an unknown format.")
         if opened._config.get("extensions.refstorage", "files") != "files":
             raise RepositoryUnusable(f"{path} does not keep its refs as files, which is not supported.")
@@ -75,11 +75,11 @@ class TeamRepository:
 
     def head(self) -> str:
         """The ref or commit that is checked out at ``path``; empty for none."""
-        return checked_out.head(layout.worktree_directory(self.path, self.common))
+        return layout.read_head(layout.worktree_directory(self.path, self.common))
 
     def commit_of(self, revision: str) -> str | None:
         """The commit that a branch, tag or id names; None if it names none. Raises GitFailed."""
-        return bare.commit_of(self.git, revision)
+        return bare.resolve_commit(self.git, revision)
 
     def start_of(self, base: str) -> str:
         """The commit that a new branch starts from: ``base``, else the remote's; empty is HEAD. RepositoryUnusable."""
@@ -90,17 +90,21 @@ class TeamRepository:
 
     def refs(self, *patterns: str) -> dict[str, str]:
         """Refs that match, and what they name; symbolic ones are left out. Raises GitFailed."""
-        return bare.refs(self.git, *patterns)
+        return bare.list_refs(self.git, *patterns)
 
     def published_refs(self) -> dict[str, str]:
         """What any workspace may read: branches but those of workspaces, tags, and what remotes had. GitFailed."""
-        return {name: at for name, at in self.refs(*PUBLISHED).items() if not name.startswith(OURS) and _is_text(name)}
+        return {
+            name: at
+            for name, at in self.refs(*PUBLISHED_PREFIXES).items()
+            if not name.startswith(WORKSPACE_BRANCH_PREFIX) and _is_text(name)
+        }
 
-    def carried(self) -> Carried:
+    def carried(self) -> CarriedSettings:
         """What a workspace is given beside commits."""
-        return carried.read(self.common, self._config)
+        return layout.read_carried_settings(self.common, self._config)
 
-    def publish(self, archive: Archive, branch: str) -> Published:
+    def publish(self, archive: Archive, branch: str) -> PublishResult:
         """Bring a workspace's branch, snapshot and what was set aside from its archive into this repository.
 
         Nothing else is moved, no branch that is checked out, and no symbolic ref followed. May be repeated after a
@@ -115,7 +119,7 @@ def _is_text(name: str) -> bool:
 
 def _read_config(common: Path) -> dict[str, str]:
     """The repository's own configuration, the last value of each key; nothing that it includes. RepositoryUnusable."""
-    text = plain_files.read_file(common / "config", _CONFIG_LIMIT)
+    text = untrusted_files.read_regular_file(common / "config", _CONFIG_LIMIT)
     if text is None:
         return {}
     if len(text) == _CONFIG_LIMIT:

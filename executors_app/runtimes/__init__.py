@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Hashable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from executors_app.domain import Death, ExecutionFacts, Launched, LaunchSpec, Observation, Orphan, WorkspaceState
+from executors_app.domain import ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan, WorkspaceState
 
 
 class Runtime(Protocol):
@@ -62,7 +62,7 @@ class Runtime(Protocol):
 
 
 @runtime_checkable
-class FindsOrphans(Protocol):
+class SupportsOrphans(Protocol):
     """What a runtime can do beside, where what it starts is marked as this deployment's for good."""
 
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
@@ -90,14 +90,14 @@ class SupportsPush(Protocol):
 
 
 @runtime_checkable
-class TellsDeaths(Protocol):
+class SupportsExitEvents(Protocol):
     """What a runtime can do beside, where somebody over there tells of what ended."""
 
     def source_of_deaths(self, execution: ExecutionFacts) -> Hashable:
         """Who would tell of this execution's end; RuntimeUnavailable."""
         ...
 
-    def deaths(self, source: Hashable) -> AsyncIterator[Death]:
+    def deaths(self, source: Hashable) -> AsyncIterator[ExitEvent]:
         """For ever; one that names no session: something may have been missed, all of this source should be looked at.
 
         ``Death.silent``: nobody answers there, and the streams from there are not to be believed. Raises
@@ -107,14 +107,14 @@ class TellsDeaths(Protocol):
 
 
 @runtime_checkable
-class SharesWorktrees(Protocol):
+class SupportsSharedWorktrees(Protocol):
     """What a runtime is beside, where a session can work in another session's worktree (``LaunchSpec.worktree_id``)."""
 
     shares_worktrees: bool
 
 
 @runtime_checkable
-class ShowsWorkspace(Protocol):
+class SupportsWorkspaceState(Protocol):
     """What a runtime can do beside, where a look at this machine's disk shows whether a worktree can still be had."""
 
     def workspace_of(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
@@ -123,7 +123,7 @@ class ShowsWorkspace(Protocol):
 
 
 @runtime_checkable
-class SharesMemory(Protocol):
+class SharesMachineMemory(Protocol):
     """What a runtime is beside, whose agents live on this machine's memory: it bounds how many there may be."""
 
     shares_memory: bool

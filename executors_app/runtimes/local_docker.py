@@ -10,30 +10,30 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from executors_app.containers import earlier_workspace
-from executors_app.containers.address import EngineAddress
-from executors_app.containers.config import read_config
+from executors_app.containers import local_site
+from executors_app.containers.config import read_docker_config
+from executors_app.containers.connection import EngineAddress
+from executors_app.containers.local_site import LocalSite
 from executors_app.containers.runtime import DockerRuntime
-from executors_app.containers.this_disk import ThisDisk
 from executors_app.domain import ExecutionFacts
-from executors_app.local_disk import KeptOnThisDisk
+from executors_app.workspace_store import LocalStateMixin
 
 
-class LocalDocker(KeptOnThisDisk, DockerRuntime):
+class LocalDocker(LocalStateMixin, DockerRuntime):
     """The runtime; keeps nothing in memory."""
 
     name = "local_docker"
     shares_memory = True
     shares_worktrees = True
 
-    def read(self, config: Mapping[str, Any]) -> ThisDisk:
+    def read(self, config: Mapping[str, Any]) -> LocalSite:
         """``DockerConfig`` says what there is to set."""
-        return ThisDisk(read_config(config))
+        return LocalSite(read_docker_config(config))
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
         """As on every engine; then the place that a workspace of an earlier release had may go."""
         is_new = await super().push_work(execution)
-        if await asyncio.to_thread(earlier_workspace.remove_converted, execution):
+        if await asyncio.to_thread(local_site.remove_converted_workspace, execution):
             # The branch could not be published as long as the old work tree had it checked out.
             await super().push_work(execution)
         return is_new

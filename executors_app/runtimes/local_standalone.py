@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from django.conf import settings
 
-from executors_app.agentctl import child_environment
-from executors_app.agentctl.places import launch_token, local_processes
-from executors_app.agentctl.places.listeners import Listener
-from executors_app.agentctl.places.machine import Machine
+from executors_app.agentctl.http.sockets import AgentctlListener
+from executors_app.agentctl.local_runtime import storage
+from executors_app.agentctl.local_runtime.machine import LocalMachine
+from executors_app.agentctl.process import child_environment, execution_processes
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, WorkspaceState
-from executors_app.local_disk import KeptOnThisDisk, disk, workspace_of
+from executors_app.workspace_store import LocalStateMixin, execution_storage, local_workspace_state
 
 
-class LocalStandalone(KeptOnThisDisk):
+class LocalStandalone(LocalStateMixin):
     """The runtime; keeps nothing in memory."""
 
     name = "local_standalone"
@@ -40,8 +40,8 @@ class LocalStandalone(KeptOnThisDisk):
         """Start agentctl, which makes the worktree, or find both; the state names agentctl's process."""
         launched = await _here().launch(spec)
         if launched.found:
-            listener = Listener(launched.url, local_processes.recorded(launched.state))
-            token = launch_token.bearer_of(spec.auth_token, launched.state)
+            listener = AgentctlListener(launched.url, execution_processes.recorded_process(launched.state))
+            token = storage.bearer_token(spec.auth_token, launched.state)
             await AgentctlClient(listener, token, spec.execution_id).ensure_workspace()
         return launched
 
@@ -57,7 +57,7 @@ class LocalStandalone(KeptOnThisDisk):
 
     def workspace_of(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
         """From its worktree, and where that is missing from the repository."""
-        return workspace_of(execution)
+        return local_workspace_state(execution)
 
     async def end(self, execution: ExecutionFacts) -> bool:
         """TERM, then KILL agentctl, then whatever it has left; only processes proven to be its own."""
@@ -71,8 +71,8 @@ class LocalStandalone(KeptOnThisDisk):
 RUNTIME: Final = LocalStandalone()
 
 
-def _here() -> Machine:
-    return Machine(disk(), _crash_point())
+def _here() -> LocalMachine:
+    return LocalMachine(execution_storage(), _crash_point())
 
 
 def _crash_point() -> dict[str, str]:
@@ -82,6 +82,6 @@ def _crash_point() -> dict[str, str]:
     if not its_own:
         return {}
     return {
-        child_environment.CRASH_AT: its_own,
-        child_environment.CRASH_DIR: str(settings.KANDEV_CRASH_DIR),  # type: ignore[misc,unused-ignore]
+        child_environment.CRASH_AT_VARIABLE: its_own,
+        child_environment.CRASH_DIR_VARIABLE: str(settings.KANDEV_CRASH_DIR),  # type: ignore[misc,unused-ignore]
     }

@@ -21,11 +21,12 @@ import aiohttp
 from django.conf import settings
 
 from executors_app import workspace_store
-from executors_app.agentctl.places import launch_token
-from executors_app.agentctl.places.launch_token import LAUNCH
+from executors_app.agentctl.local_runtime import storage
+from executors_app.agentctl.local_runtime.storage import LAUNCH_KEY
+from executors_app.backoff import PeerBackoff, backoff_delay
 from executors_app.client import AgentctlClient
-from executors_app.containers.names import DEPLOYMENT, ours
-from executors_app.domain import Death, ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
+from executors_app.containers.sites import DEPLOYMENT_LABEL, deployment_labels
+from executors_app.domain import ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan
 from executors_app.errors import (
     AgentctlForeign,
     AgentctlRefused,
@@ -33,23 +34,27 @@ from executors_app.errors import (
     ExecutorError,
     RuntimeUnavailable,
 )
-from executors_app.hosts.client import HostClient
-from executors_app.hosts.config import HostConfig, read_config
-from executors_app.hosts.verdict import judged, unknown, why
-from executors_app.hosts.watch import silences
-from executors_app.patience import Patience, pause
-from executors_app.wire import open_http, trust_of
+from executors_app.http_client import open_connection_pool, tls_trust
+from executors_app.remote_hosts import (
+    HostClient,
+    HostConfig,
+    error_reason,
+    judge_execution,
+    read_host_config,
+    unknown_observation,
+    watch_for_silence,
+)
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-_ASK_WITHIN: Final = 5.0
-_AGAIN_WITHIN: Final = 10.0
+_ASK_TIMEOUT: Final = 5.0
+_RETRY_WINDOW: Final = 10.0
 """Seconds in which a launch is given again to a host that is not there: it may be starting."""
-_FIRST_PAUSE: Final = 0.2
+_FIRST_RETRY_DELAY: Final = 0.2
 _SHARE: Final = 0.6
 """Of a look's time is each instance's; the rest is the way."""
-_COMES_BACK: Final = frozenset({"refused", "closed"})
+_RETRYABLE_REASONS: Final = frozenset({"refused", "closed"})
 
 
 class Remote:
@@ -59,13 +64,13 @@ class Remote:
     isolated = False
 
     def __init__(self) -> None:
-        self._patience = Patience()
+        self._patience = PeerBackoff()
         self._silent: dict[str, str] = {}
         """By URL, why a host that is being watched gives no answer now."""
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """``HostConfig`` says what there is to set; ValueError for a fingerprint that would never be compared."""
-        read = read_config(config)
+        read = read_host_config(config)
         if read.fingerprint and urlsplit(read.url).scheme != "https":
             # Not in read_config: sessions that run with such settings stay reachable.
             raise ValueError("fingerprint wants an https url: over http no certificate is shown, so none is checked.")
@@ -98,7 +103,7 @@ class Remote:
             worktree_path=str(made["worktree_path"]),
             worktree_branch=str(made["worktree_branch"]),
             found=made["found"] is True,
-            state={"host": made["host_id"], **({LAUNCH: str(made["launch"])} if made.get("launch") else {})},
+            state={"host": made["host_id"], **({LAUNCH_KEY: str(made["launch"])} if made.get("launch") else {})},
         )
         if launched.found:
             await _agentctl(launched, spec).ensure_workspace()
@@ -146,14 +151,14 @@ class Remote:
     def resume_token(self, execution: ExecutionFacts) -> str | None:
         """As the host reads it from the disk there."""
         try:
-            return _wait_for(_client(_config(execution.config)).resume_token(execution.id))
+            return _run_blocking(_client(_config(execution.config)).resume_token(execution.id))
         except AgentctlRefused:
             return None  # the host never had it
 
     def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """As the host reads it from the disk there."""
         try:
-            return _wait_for(_client(_config(execution.config)).left_journal(execution.id, after, epoch))
+            return _run_blocking(_client(_config(execution.config)).left_journal(execution.id, after, epoch))
         except AgentctlRefused:
             return []
 
@@ -163,7 +168,7 @@ class Remote:
             return False
         client = _client(_config(execution.config))
         try:
-            return await workspace_store.take_work(execution, partial(client.work, execution.id))
+            return await workspace_store.receive_work(execution, partial(client.work, execution.id))
         except AgentctlUnreachable as error:
             raise RuntimeUnavailable(error.message) from error
 
@@ -172,12 +177,12 @@ class Remote:
         config = _config(execution.config)
         return config.url, config.token_file, config.fingerprint
 
-    async def deaths(self, source: Hashable) -> AsyncGenerator[Death, None]:
+    async def deaths(self, source: Hashable) -> AsyncGenerator[ExitEvent, None]:
         """Tell when a host falls silent, and when it is back: one that is frozen keeps its streams open."""
         config = HostConfig(*source)  # type: ignore[misc]  # our own word
-        async with open_http() as http:
+        async with open_connection_pool() as http:
             try:
-                async for death in silences(lambda timeout: self._watch(config, http, timeout)):
+                async for death in watch_for_silence(lambda timeout: self._watch(config, http, timeout)):
                     yield death
             finally:
                 self._silent.pop(config.url, None)
@@ -214,10 +219,10 @@ class Remote:
 
     async def _ours_on(self, config: HostConfig) -> list[dict[str, Any]]:
         try:
-            answer = await _client(config).instances(_ASK_WITHIN, _ASK_WITHIN * _SHARE)
+            answer = await _client(config).instances(_ASK_TIMEOUT, _ASK_TIMEOUT * _SHARE)
         except ExecutorError as error:
-            raise _host_trouble(config, error) from error
-        return [one for one in answer["instances"] if one["deployment"] == ours()[DEPLOYMENT]]
+            raise _host_error(config, error) from error
+        return [one for one in answer["instances"] if one["deployment"] == deployment_labels()[DEPLOYMENT_LABEL]]
 
     async def _look_at_host(self, executions: Sequence[ExecutionFacts], timeout: float) -> dict[str, Observation]:
         try:
@@ -225,49 +230,49 @@ class Remote:
             client = _client(config)
         except RuntimeUnavailable as error:
             log.warning("no look at a remote host: %s", error.message)
-            return {one.id: unknown("runtime_unavailable") for one in executions}
+            return {one.id: unknown_observation("runtime_unavailable") for one in executions}
         if reason := self._silent.get(config.url) or self._patience.reason_to_wait(config.url):
-            return {one.id: unknown(reason) for one in executions}
+            return {one.id: unknown_observation(reason) for one in executions}
         try:
             answer = await client.instances(timeout, timeout * _SHARE)
             listed = {str(one["execution_id"]): one for one in answer["instances"]}
             host_id = str(answer["host_id"])
             self._patience.answered(config.url)
-            return {one.id: judged(one, listed.get(one.id), host_id, config) for one in executions}
+            return {one.id: judge_execution(one, listed.get(one.id), host_id, config) for one in executions}
         except (ExecutorError, KeyError, TypeError, ValueError) as error:
-            reason = why(error)
+            reason = error_reason(error)
             if isinstance(error, AgentctlUnreachable):
                 self._patience.failed(config.url, reason)
             log.warning("the host %s could not be asked: %s", config.url, error)
-            return {one.id: unknown(reason) for one in executions}
+            return {one.id: unknown_observation(reason) for one in executions}
 
     async def _give(
         self, config: HostConfig, client: HostClient, order: Mapping[str, Any], secret: str
     ) -> dict[str, Any]:
         """Give the order, again where the host is just not there: the same ids find what is half done."""
-        deadline, tries = time.monotonic() + _AGAIN_WITHIN, 0
+        deadline, tries = time.monotonic() + _RETRY_WINDOW, 0
         while True:
             tries += 1
             try:
                 host = await self._ask_host(config, client)  # one that hangs must not keep a start waiting
                 # Daemons of earlier releases know one token for each execution.
-                token = launch_token.mint(secret) if host.get("launch_tokens") is True else secret
+                token = storage.mint_launch_token(secret) if host.get("launch_tokens") is True else secret
                 return await client.create({**order, "token": token}, secret)
             except (AgentctlUnreachable, RuntimeUnavailable) as error:
-                again = error.details.get("reason") in _COMES_BACK and time.monotonic() < deadline
+                again = error.details.get("reason") in _RETRYABLE_REASONS and time.monotonic() < deadline
                 if not again and isinstance(error, RuntimeUnavailable):
                     raise
                 if not again:
-                    raise _host_trouble(config, error) from error
+                    raise _host_error(config, error) from error
             except AgentctlForeign as error:
-                raise _host_trouble(config, error) from error
-            await asyncio.sleep(pause(tries, _FIRST_PAUSE, _ASK_WITHIN))
+                raise _host_error(config, error) from error
+            await asyncio.sleep(backoff_delay(tries, _FIRST_RETRY_DELAY, _ASK_TIMEOUT))
 
     async def _ask_host(self, config: HostConfig, client: HostClient) -> dict[str, Any]:
         try:
-            host = await client.host(_ASK_WITHIN)
+            host = await client.host(_ASK_TIMEOUT)
         except ExecutorError as error:
-            raise _host_trouble(config, error, **error.details) from error
+            raise _host_error(config, error, **error.details) from error
         self._patience.answered(config.url)
         return host
 
@@ -276,18 +281,18 @@ RUNTIME: Final = Remote()
 
 
 def _agentctl(launched: Launched, spec: LaunchSpec) -> AgentctlClient:
-    token = launch_token.bearer_of(spec.auth_token, launched.state)
-    return AgentctlClient(launched.url, token, spec.execution_id, trust=trust_of(spec.config))
+    token = storage.bearer_token(spec.auth_token, launched.state)
+    return AgentctlClient(launched.url, token, spec.execution_id, trust=tls_trust(spec.config))
 
 
 def _config(config: Mapping[str, Any]) -> HostConfig:
     try:
-        return read_config(config)
+        return read_host_config(config)
     except (ValueError, TypeError) as error:
         raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
 
 
-def _host_trouble(config: HostConfig, error: ExecutorError, **details: Any) -> RuntimeUnavailable:
+def _host_error(config: HostConfig, error: ExecutorError, **details: Any) -> RuntimeUnavailable:
     """What members may read of a host that cannot be used: its address is for operators, here and in the log."""
     log.warning("the host %s cannot be used: %s", config.url, error.message_for_staff)
     about = f"{error.details.get('for_staff', '')} Its address is {config.url}.".strip()
@@ -296,14 +301,14 @@ def _host_trouble(config: HostConfig, error: ExecutorError, **details: Any) -> R
 
 def _client(config: HostConfig, http: aiohttp.ClientSession | None = None) -> HostClient:
     token = config.token(Path(settings.KANDEV_DATA_DIR) / "hosts")
-    return HostClient(config, token, ours()[DEPLOYMENT], http)
+    return HostClient(config, token, deployment_labels()[DEPLOYMENT_LABEL], http)
 
 
 def _name_of(listed: Mapping[str, Any], config: HostConfig) -> str:
     return f"{listed['execution_id']}@{urlsplit(config.url).netloc}"
 
 
-def _wait_for(asked: Coroutine[Any, Any, T]) -> T:
+def _run_blocking(asked: Coroutine[Any, Any, T]) -> T:
     """In a thread of its own: the caller may have an event loop, and is of no thread that may not wait."""
     with ThreadPoolExecutor(1) as alone:
         return alone.submit(asyncio.run, asked).result()

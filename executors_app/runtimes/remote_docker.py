@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from executors_app.agentctl.places.disk import Disk
+from executors_app.agentctl.local_runtime.storage import ExecutionStorage
 from executors_app.containers import archives
-from executors_app.containers.engine import connected
-from executors_app.containers.far_config import read_far
+from executors_app.containers.config import read_remote_config
+from executors_app.containers.engine import open_engine
+from executors_app.containers.remote_site import RemoteSite
 from executors_app.containers.runtime import DockerRuntime
-from executors_app.containers.site import STATE
-from executors_app.containers.volumes import FarVolumes
+from executors_app.containers.sites import STATE_PATH
 from executors_app.domain import ExecutionFacts
 
 T = TypeVar("T")
@@ -27,9 +27,9 @@ class RemoteDocker(DockerRuntime):
 
     name = "remote_docker"
 
-    def read(self, config: Mapping[str, Any]) -> FarVolumes:
-        """``FarConfig`` and ``DockerConfig`` say what there is to set."""
-        return FarVolumes(read_far(config))
+    def read(self, config: Mapping[str, Any]) -> RemoteSite:
+        """``RemoteEngineConfig`` and ``DockerConfig`` say what there is to set."""
+        return RemoteSite(read_remote_config(config))
 
     def is_here(self, execution: ExecutionFacts) -> bool:
         """Whoever reaches the engine can look after it."""
@@ -43,17 +43,17 @@ class RemoteDocker(DockerRuntime):
         """From agentctl's volume; blocks."""
         return self._left(execution, "journal", lambda disk: disk.left_journal(execution.id, after, epoch)) or []
 
-    def _left(self, execution: ExecutionFacts, what: str, read: Callable[[Disk], T]) -> T | None:
+    def _left(self, execution: ExecutionFacts, what: str, read: Callable[[ExecutionStorage], T]) -> T | None:
         """Fetch something of agentctl's state, and read it as if it were on this disk."""
         site = self.read(execution.config)
         with (
             tempfile.TemporaryDirectory(prefix="kandev-left-") as directory,
-            connected(site.address) as engine,
+            open_engine(site.address) as engine,
             site.left(engine, execution) as container,
         ):
-            disk = Disk(Path(directory))
+            disk = ExecutionStorage(Path(directory))
             into = disk.places_of(execution.id).path
-            if container is None or not archives.fetch(engine, container, f"{STATE}/{what}", into):
+            if container is None or not archives.fetch_files(engine, container, f"{STATE_PATH}/{what}", into):
                 return None
             return read(disk)
 

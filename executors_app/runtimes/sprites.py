@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from executors_app import workspace_store
-from executors_app.agentctl.places import launch_token
-from executors_app.agentctl.places.disk import Disk
+from executors_app.agentctl.local_runtime import storage
+from executors_app.agentctl.local_runtime.storage import ExecutionStorage
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
 from executors_app.errors import (
@@ -28,10 +28,9 @@ from executors_app.errors import (
     RepositoryUnusable,
     RuntimeUnavailable,
 )
-from executors_app.sprites import launch, left, look, names
-from executors_app.sprites.api import Organisation, connected
-from executors_app.sprites.config import SpritesConfig, read_config
-from executors_app.sprites.launch import Inside
+from executors_app.sprites import launch, observation, organisation
+from executors_app.sprites.launch import SpriteLayout, SpritesConfig, read_sprites_config
+from executors_app.sprites.organisation import Organisation, open_organisation
 
 T = TypeVar("T")
 
@@ -50,19 +49,19 @@ class Sprites:
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """``SpritesConfig`` says what there is to set."""
-        read_config(config)
+        read_sprites_config(config)
 
     async def check_place(self, config: Mapping[str, Any]) -> None:
         """The API takes our token."""
         _config(config)
-        async with connected(launch.ASK_WITHIN) as api:
-            await api.find(f"{names.PREFIX}probe")
+        async with open_organisation(launch.ASK_TIMEOUT) as api:
+            await api.find(f"{organisation.NAME_PREFIX}probe")
 
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Make the sprite, its workspace and its service, or find them; a paused one is woken."""
-        inside = Inside.of(spec, _config(spec.config))
+        inside = SpriteLayout.of(spec, _config(spec.config))
         # Two launches of one process need not do it twice; that there is one launch is the lease's affair.
-        async with self._launching.setdefault(spec.execution_id, asyncio.Lock()), connected() as api:
+        async with self._launching.setdefault(spec.execution_id, asyncio.Lock()), open_organisation() as api:
             try:
                 return await _launch(api, inside, spec)
             except TimeoutError as error:
@@ -76,17 +75,17 @@ class Sprites:
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
         """One list of the organisation's sprites, then the agentctl of each that is awake."""
-        seen = {one.id: look.unknown("runtime_unavailable") for one in executions}
+        seen = {one.id: observation.unknown_observation("runtime_unavailable") for one in executions}
         try:
-            async with connected(timeout) as api:
+            async with open_organisation(timeout) as api:
                 async with asyncio.timeout(timeout):
                     known = await api.sprites()
                 bound = asyncio.Semaphore(concurrency)
 
                 async def judged(one: ExecutionFacts) -> None:
                     async with bound:
-                        inside = Inside.of(one, _config(one.config))
-                        seen[one.id] = await look.judge(api, one, inside, known, timeout)
+                        inside = SpriteLayout.of(one, _config(one.config))
+                        seen[one.id] = await observation.judge_execution(api, one, inside, known, timeout)
 
                 for outcome in await asyncio.gather(*map(judged, executions), return_exceptions=True):
                     if isinstance(outcome, Exception):
@@ -97,13 +96,13 @@ class Sprites:
 
     async def end(self, execution: ExecutionFacts) -> bool:
         """Stop the service, on the proof of name and label; the sprite is kept, and pauses by itself."""
-        name = names.name_of(execution.id)
+        name = organisation.sprite_name(execution.id)
         try:
-            async with connected() as api:
+            async with open_organisation() as api:
                 if not await _is_ours(api, name):
                     return await api.find(name) is None
-                await api.stop_service(name, names.SERVICE, _GRACE)
-                return await api.service(name, names.SERVICE) in ("", "stopped", "failed")
+                await api.stop_service(name, organisation.SERVICE, _GRACE)
+                return await api.service(name, organisation.SERVICE) in ("", "stopped", "failed")
         except (TimeoutError, ExecutorError) as error:
             log.warning("session %s: its sprite cannot be ended: %s", execution.session_id, error)
             return False
@@ -126,66 +125,70 @@ class Sprites:
             return False
         client = AgentctlClient.of(execution)
         try:
-            return await workspace_store.take_work(execution, client.work)
+            return await workspace_store.receive_work(execution, client.work)
         except AgentctlUnreachable:
-            inside = Inside.of(execution, _config(execution.config))
-            async with connected() as api:
+            inside = SpriteLayout.of(execution, _config(execution.config))
+            async with open_organisation() as api:
                 return await launch.push_work(api, inside, execution)
 
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
         """Sprites of this deployment whose execution id is not among ``known``; raises RuntimeUnavailable."""
-        async with connected() as api:
+        async with open_organisation() as api:
             found = await api.sprites()
         return [
             Orphan(id=one.name, execution_id=execution_id, status=one.status)
             for one in found.values()
-            if names.label() in one.labels and (execution_id := names.execution_of(one.name)) not in known
+            if organisation.deployment_label() in one.labels
+            and (execution_id := organisation.sprite_execution(one.name)) not in known
         ]
 
     async def remove_orphan(self, orphan: Orphan, configs: Collection[Mapping[str, Any]]) -> bool:
         """Remove one with its disk, if it still is what it was listed as."""
-        async with connected() as api:
+        async with open_organisation() as api:
             one = await api.find(orphan.id)
             if one is None:
                 return True
-            if names.label() not in one.labels or names.execution_of(one.name) != orphan.execution_id:
+            if (
+                organisation.deployment_label() not in one.labels
+                or organisation.sprite_execution(one.name) != orphan.execution_id
+            ):
                 return False
             await api.destroy(orphan.id)
             return True
 
-    def _left(self, execution: ExecutionFacts, read: Callable[[Disk], T]) -> T | None:
+    def _left(self, execution: ExecutionFacts, read: Callable[[ExecutionStorage], T]) -> T | None:
         """Fetch agentctl's state, and read it as if it were on this disk."""
         with tempfile.TemporaryDirectory(prefix="kandev-left-") as directory:
-            disk = Disk(Path(directory))
+            disk = ExecutionStorage(Path(directory))
             into = disk.places_of(execution.id).path
-            return read(disk) if _blocking(left.fetch(execution.id, into)) else None
+            return read(disk) if _run_blocking(observation.fetch_state(execution.id, into)) else None
 
 
 RUNTIME: Final = Sprites()
 
 
-async def _launch(api: Organisation, inside: Inside, spec: LaunchSpec) -> Launched:
+async def _launch(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> Launched:
     if not spec.repository_path:
         raise RepositoryUnusable("The task names no repository.")
     sprite = await api.find(inside.name)
     if sprite is None:
         await api.create(inside.name)
-    elif not names.is_ours(sprite.labels):
+    elif not organisation.is_ours(sprite.labels):
         raise LaunchFailed(f"The sprite {inside.name} belongs to another deployment.")
-    await launch.install(api, inside)  # and wakes it: its services come up again by themselves
-    found = await launch.is_served(api, inside, spec)
+    await launch.install_program(api, inside)  # and wakes it: its services come up again by themselves
+    found = await launch.is_service_up(api, inside, spec)
     rebuilt = ""
     if found:
-        token = await launch.token_in(api, inside)
+        token = await launch.read_token(api, inside)
     else:
         rebuilt = await launch.make_workspace(api, inside, spec)
-        token = await launch.start(api, inside, spec)
-    if not launch_token.is_of(token, spec.auth_token):
+        token = await launch.start_service(api, inside, spec)
+    if not storage.is_token_of(token, spec.auth_token):
         raise LaunchFailed("The agentctl of this session does not accept us: it has another execution's token.")
     boot_id = await launch.wait_until_ready(api, inside, token)
     worktree = inside.worktree
     return Launched(
-        url=names.url_of(spec.execution_id),
+        url=organisation.sprite_url(spec.execution_id),
         pid=None,
         boot_id=boot_id,
         workspace_path=str(worktree.path),
@@ -193,23 +196,23 @@ async def _launch(api: Organisation, inside: Inside, spec: LaunchSpec) -> Launch
         worktree_path=str(worktree.path),
         worktree_branch=worktree.branch,
         found=found,
-        state={"sprite": inside.name, **launch_token.noted(token)} | ({"rebuilt": rebuilt} if rebuilt else {}),
+        state={"sprite": inside.name, **storage.token_state(token)} | ({"rebuilt": rebuilt} if rebuilt else {}),
     )
 
 
 async def _is_ours(api: Organisation, name: str) -> bool:
     sprite = await api.find(name)
-    return sprite is not None and names.is_ours(sprite.labels)
+    return sprite is not None and organisation.is_ours(sprite.labels)
 
 
 def _config(config: Mapping[str, Any]) -> SpritesConfig:
     try:
-        return read_config(config)
+        return read_sprites_config(config)
     except (ValueError, TypeError) as error:
         raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
 
 
-def _blocking(work: Coroutine[Any, Any, T]) -> T:
+def _run_blocking(work: Coroutine[Any, Any, T]) -> T:
     """Wait for it on a thread of its own: the caller may be inside a loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()

@@ -1,36 +1,93 @@
-"""Bringing a session's sprite up, or finding it: every step may be done again after a crash (rule 4)."""
+"""Bring up a session's sprite or find it.
+
+Checked settings, agentctl as an archive, the workspace and the service. Every step can be repeated after a crash.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import io
 import shlex
+import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
 import orjson
 
 from executors_app import workspace_store
-from executors_app.agentctl.places import launch_token, workspace_root
-from executors_app.agentctl.places.worktrees import Worktree
+from executors_app.agentctl.local_runtime import storage
+from executors_app.agentctl.workspace import workspace_root
+from executors_app.agentctl.workspace.worktrees import Worktree
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, LaunchSpec
 from executors_app.errors import AgentctlUnreachable, ExecutorError, LaunchFailed, WorkspaceGone
-from executors_app.sprites import names, program
-from executors_app.sprites.api import Organisation
-from executors_app.sprites.config import SpritesConfig
+from executors_app.sprites import organisation
+from executors_app.sprites.organisation import Organisation
 
-READY_WITHIN: Final = 60.0
-ASK_WITHIN: Final = 5.0
+
+@dataclass(frozen=True, slots=True)
+class SpritesConfig:
+    """The settings of one executor; every one has a default."""
+
+    python: str = ""
+    """A Python of the sprite's that has what agentctl needs; empty: one is prepared, with packages pinned by hash."""
+
+
+def read_sprites_config(config: Mapping[str, Any]) -> SpritesConfig:
+    """The settings; ValueError with one clear sentence for anything that is none."""
+    known = [field.name for field in fields(SpritesConfig)]
+    if unknown := sorted(set(map(str, config)) - set(known)):
+        raise ValueError(f"sprites knows no {', '.join(unknown)}; it knows {', '.join(known)}.")
+    read = SpritesConfig(**config)
+    if not isinstance(read.python, str) or (read.python and not read.python.startswith("/")):
+        raise ValueError(f"python wants the absolute path of a program, not {read.python!r}.")
+    return read
+
+
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+_EXTRA_MODULES: Final = ("__init__", "crash_points", "demo_agent", "domain", "errors")
+"""Modules beside ``agentctl/`` that it imports, as the container image has them, too."""
+
+
+@cache
+def program_archive() -> bytes:
+    """A tar of ``executors_app/``, the same to the byte for the same files."""
+    files = [_PACKAGE / f"{name}.py" for name in _EXTRA_MODULES] + sorted((_PACKAGE / "agentctl").rglob("*.py"))
+    into = io.BytesIO()
+    with tarfile.open(fileobj=into, mode="w") as made:
+        for file in files:
+            entry = tarfile.TarInfo(file.relative_to(_PACKAGE.parent).as_posix())
+            entry.size, entry.mode = file.stat().st_size, 0o644
+            with file.open("rb") as content:
+                made.addfile(entry, content)
+    return into.getvalue()
+
+
+@cache
+def program_version() -> str:
+    """What names this very program."""
+    return hashlib.sha256(program_archive()).hexdigest()[:16]
+
+
+def program_requirements() -> bytes:
+    """Its packages, with their hashes."""
+    return (_PACKAGE.parent / "requirements" / "agentctl.txt").read_bytes()
+
+
+READY_TIMEOUT: Final = 60.0
+ASK_TIMEOUT: Final = 5.0
 _POLL: Final = 0.1
 _LONG: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class SpriteLayout:
     """One session's sprite, and where things are in it."""
 
     execution_id: str
@@ -39,7 +96,7 @@ class Inside:
     python: str
 
     @classmethod
-    def of(cls, one: LaunchSpec | ExecutionFacts, config: SpritesConfig) -> Inside:
+    def of(cls, one: LaunchSpec | ExecutionFacts, config: SpritesConfig) -> SpriteLayout:
         """Of a launch, or of a row."""
         execution_id = one.execution_id if isinstance(one, LaunchSpec) else one.id
         return cls(execution_id, one.session_id, one.worktree_branch, config.python)
@@ -47,12 +104,12 @@ class Inside:
     @property
     def name(self) -> str:
         """The sprite's."""
-        return names.name_of(self.execution_id)
+        return organisation.sprite_name(self.execution_id)
 
     @property
     def root(self) -> PurePosixPath:
         """Of all the rest."""
-        return names.root_of(self.execution_id)
+        return organisation.sprite_root(self.execution_id)
 
     @property
     def work(self) -> PurePosixPath:
@@ -62,7 +119,7 @@ class Inside:
     @property
     def worktree(self) -> Worktree:
         """The session's; an empty branch follows from the id."""
-        return workspace_root.worktree_in(Path(self.work), self.session_id, self.branch)
+        return workspace_root.sandbox_worktree_path(Path(self.work), self.session_id, self.branch)
 
     @property
     def seed(self) -> PurePosixPath:
@@ -82,7 +139,7 @@ class Inside:
     @property
     def code(self) -> PurePosixPath:
         """The program, of this version."""
-        return self.root / f"program-{program.version()}"
+        return self.root / f"program-{program_version()}"
 
     @property
     def interpreter(self) -> str:
@@ -94,22 +151,22 @@ class Inside:
         return ["env", f"PYTHONPATH={self.code}", self.interpreter, "-P", "-m", module, *arguments]
 
 
-async def install(api: Organisation, inside: Inside) -> None:
+async def install_program(api: Organisation, inside: SpriteLayout) -> None:
     """Put the program and its Python there, if they are not."""
     done = inside.code / "complete"
     if (await api.run(inside.name, "test", "-e", str(done))).exit_code == 0:
         return
-    await api.write(inside.name, f"{inside.code}.tar", program.archive())
+    await api.write(inside.name, f"{inside.code}.tar", program_archive())
     steps = [f"mkdir -p {inside.code}", f"tar -C {inside.code} -xf {inside.code}.tar", f"rm {inside.code}.tar"]
     if not inside.python:
-        await api.write(inside.name, str(inside.root / "requirements.txt"), program.requirements())
+        await api.write(inside.name, str(inside.root / "requirements.txt"), program_requirements())
         python = inside.root / "python"
         steps.append(f"python3 -m venv {python}")
         steps.append(f"{python}/bin/pip install --quiet --require-hashes -r {inside.root}/requirements.txt")
-    await shell(api, inside, " && ".join([*steps, f"touch {done}"]), "agentctl could not be installed")
+    await run_shell(api, inside, " && ".join([*steps, f"touch {done}"]), "agentctl could not be installed")
 
 
-async def make_workspace(api: Organisation, inside: Inside, spec: LaunchSpec) -> str:
+async def make_workspace(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> str:
     """The repository and its work tree, made, found or rebuilt; what it was rebuilt from, if it was lost.
 
     Raises WorkspaceGone, RepositoryUnusable.
@@ -120,32 +177,32 @@ async def make_workspace(api: Organisation, inside: Inside, spec: LaunchSpec) ->
         return await _make_workspace(api, inside, spec, error.message)
 
 
-async def _make_workspace(api: Organisation, inside: Inside, spec: LaunchSpec, lost: str) -> str:
+async def _make_workspace(api: Organisation, inside: SpriteLayout, spec: LaunchSpec, lost: str) -> str:
     with tempfile.TemporaryDirectory(prefix="kandev-seed-") as directory:
         seed = Path(directory) / "seed"
-        rebuilt = await asyncio.to_thread(workspace_store.prepare, spec, seed, borrows=False, lost=lost)
+        rebuilt = await asyncio.to_thread(workspace_store.prepare_seed, spec, seed, borrows=False, lost=lost)
         await api.write(inside.name, str(inside.seed), await asyncio.to_thread(seed.read_bytes))
-    await _in_workspace(api, inside, "make", "--seed", str(inside.seed))
+    await _run_workspace_command(api, inside, "make", "--seed", str(inside.seed))
     return rebuilt
 
 
-async def push_work(api: Organisation, inside: Inside, one: ExecutionFacts) -> bool:
+async def push_work(api: Organisation, inside: SpriteLayout, one: ExecutionFacts) -> bool:
     """Let the session's branch and snapshots arrive, without its agentctl; False where nothing was new."""
     sent = str(inside.root / "work.bundle")
 
     async def read(known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
         marks = [word for commit in known for word in ("--known", commit)]
         options = ("--branch", inside.worktree.branch, "--into", sent)
-        answer = await _in_workspace(api, inside, "bundle", *options, *marks)
-        refs = workspace_root.refs_of(answer)
+        answer = await _run_workspace_command(api, inside, "bundle", *options, *marks)
+        refs = workspace_root.parse_refs(answer)
         if answer.get("packed"):
-            into.write(await api.read(inside.name, sent, timeout=_LONG, limit=workspace_root.LARGEST_BUNDLE))
+            into.write(await api.read(inside.name, sent, timeout=_LONG, limit=workspace_root.MAX_BUNDLE_BYTES))
         return refs
 
-    return await workspace_store.take_work(one, read)
+    return await workspace_store.receive_work(one, read)
 
 
-async def _in_workspace(api: Organisation, inside: Inside, what: str, *more: str) -> dict[str, Any]:
+async def _run_workspace_command(api: Organisation, inside: SpriteLayout, what: str, *more: str) -> dict[str, Any]:
     """What ``workspace_root`` answers in there; its errors are raised here."""
     arguments = ["--root", str(inside.work), "--owner", inside.session_id]
     command = inside.command(workspace_root.__name__, what, *arguments, *more)
@@ -158,24 +215,24 @@ async def _in_workspace(api: Organisation, inside: Inside, what: str, *more: str
     if not isinstance(answer, dict):
         raise LaunchFailed("The sprite could not make the workspace: its answer is none.")
     if "error" in answer:
-        raise workspace_root.error_of(answer)
+        raise workspace_root.parse_error(answer)
     return answer
 
 
-async def token_in(api: Organisation, inside: Inside) -> str:
+async def read_token(api: Organisation, inside: SpriteLayout) -> str:
     """The token of the last launch, read in the sprite; empty where there was none."""
     ran = await api.run(inside.name, "cat", str(inside.token))
     return "" if ran.exit_code else ran.output.decode(errors="replace")
 
 
-async def start(api: Organisation, inside: Inside, spec: LaunchSpec) -> str:
+async def start_service(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> str:
     """Define the service, which starts it, and answer its token.
 
     The sprite's runtime starts it again after each pause, with the same one.
     """
-    token = launch_token.mint(spec.auth_token)
+    token = storage.mint_launch_token(spec.auth_token)
     await api.write(inside.name, str(inside.token), token.encode())
-    port = names.port_of(spec.execution_id)
+    port = organisation.sprite_port(spec.execution_id)
     worktree = str(inside.worktree.path)
     options = {
         "--workspace": worktree,
@@ -186,51 +243,51 @@ async def start(api: Organisation, inside: Inside, spec: LaunchSpec) -> str:
         "--execution-id": spec.execution_id,
         "--token-file": str(inside.token),
         "--listen": f"127.0.0.1:{port}",
-        "--hold-socket": str(names.HOLD_SOCKET),
+        "--hold-socket": str(organisation.HOLD_SOCKET),
     }
     words = [word for option in options.items() for word in option]
     argv = [inside.interpreter, "-P", "-m", "executors_app.agentctl", "serve", *words]
     environment = {"PYTHONPATH": str(inside.code), "PYTHONNOUSERSITE": "1", "LANG": "C.UTF-8"}
-    await api.define_service(inside.name, names.SERVICE, argv, environment, worktree)
+    await api.define_service(inside.name, organisation.SERVICE, argv, environment, worktree)
     return token
 
 
-async def is_served(api: Organisation, inside: Inside, spec: LaunchSpec) -> bool:
+async def is_service_up(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> bool:
     """Whether the service is up, or comes up: where its worktree is gone it is but tried again and again."""
-    if await api.service(inside.name, names.SERVICE) not in ("starting", "running"):
+    if await api.service(inside.name, organisation.SERVICE) not in ("starting", "running"):
         return False
     if (await api.run(inside.name, "test", "-e", str(inside.worktree.path / ".git"))).exit_code == 0:
         return True
     try:
-        await client_of(spec.execution_id, await token_in(api, inside)).status(ASK_WITHIN)
+        await status_client(spec.execution_id, await read_token(api, inside)).status(ASK_TIMEOUT)
     except AgentctlUnreachable as error:
         return error.details.get("reason") != "refused"
     return True
 
 
-async def wait_until_ready(api: Organisation, inside: Inside, token: str) -> str:
+async def wait_until_ready(api: Organisation, inside: SpriteLayout, token: str) -> str:
     """The boot id of the agentctl that answered as ours."""
-    client = client_of(inside.execution_id, token)
-    deadline, problem = time.monotonic() + READY_WITHIN, ""
+    client = status_client(inside.execution_id, token)
+    deadline, problem = time.monotonic() + READY_TIMEOUT, ""
     while time.monotonic() < deadline:
         try:
-            return str((await client.status(ASK_WITHIN)).get("boot_id", ""))
+            return str((await client.status(ASK_TIMEOUT)).get("boot_id", ""))
         except AgentctlUnreachable as error:
             problem = error.message
         except ExecutorError as error:
             raise LaunchFailed(f"The agentctl of this session does not accept us: {error.message}") from error
-        if (await api.service(inside.name, names.SERVICE)) == "failed":
+        if (await api.service(inside.name, organisation.SERVICE)) == "failed":
             raise LaunchFailed("agentctl ended at its start; the log of the sprite's service agentctl says why.")
         await asyncio.sleep(_POLL)
-    raise LaunchFailed(f"agentctl was not ready within {READY_WITHIN:g} s: {problem}")
+    raise LaunchFailed(f"agentctl was not ready within {READY_TIMEOUT:g} s: {problem}")
 
 
-def client_of(execution_id: str, token: str) -> AgentctlClient:
+def status_client(execution_id: str, token: str) -> AgentctlClient:
     """Whoever asks for the status alone."""
-    return AgentctlClient(names.url_of(execution_id), token, execution_id)
+    return AgentctlClient(organisation.sprite_url(execution_id), token, execution_id)
 
 
-async def shell(api: Organisation, inside: Inside, script: str, problem: str) -> bytes:
+async def run_shell(api: Organisation, inside: SpriteLayout, script: str, problem: str) -> bytes:
     """The output of a shell script; LaunchFailed."""
     ran = await api.run(inside.name, "sh", "-c", script, timeout=_LONG)
     if ran.exit_code:
@@ -238,6 +295,6 @@ async def shell(api: Organisation, inside: Inside, script: str, problem: str) ->
     return ran.output
 
 
-def quoted(words: Sequence[object]) -> str:
+def shell_quote(words: Sequence[object]) -> str:
     """Words for a shell."""
     return shlex.join(map(str, words))

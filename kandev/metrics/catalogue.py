@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sessions_app.services.counted import RESUME_BUCKETS
-from sessions_app.supervisor.tally import BUCKETS
+from sessions_app.services.metric_counters import BUCKETS, RESUME_BUCKETS
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -32,7 +31,7 @@ class Metric:
 
 
 DATABASE_UP: Final = Metric("kandev_database_up", "gauge", "1 while the database answers; 0, and nothing else, else.")
-_ALL: Final = (
+_METRICS: Final = (
     DATABASE_UP,
     Metric(
         "kandev_sweep_duration_seconds",
@@ -120,4 +119,4 @@ _ALL: Final = (
     ),
     Metric("kandev_maintenance_removed_total", "counter", "What each chore has removed.", ("chore",)),
 )
-CATALOGUE: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _ALL}
+CATALOGUE: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _METRICS}

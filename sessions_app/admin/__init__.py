@@ -9,6 +9,8 @@ States are shown and never edited: to move a session somebody *asks* (the action
 the lease holder carries it out. What happened (log, receipts, ledger, sweeps) is read-only.
 """
 
-from sessions_app.admin import attention, maintenance, people, queue, record, sweeps, tasks, tokens, workflows
+from sessions_app.accounts import admin as accounts_admin
+from sessions_app.admin import attention, operations, records, tasks
+from sessions_app.workflows import admin as workflows_admin
 
-__all__ = ["attention", "maintenance", "people", "queue", "record", "sweeps", "tasks", "tokens", "workflows"]
+__all__ = ["accounts_admin", "attention", "operations", "records", "tasks", "workflows_admin"]

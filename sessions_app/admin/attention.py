@@ -7,8 +7,8 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 
-from executors_app.staff_admin import ReadOnly, StaffOnly
-from sessions_app.admin.record import OfSession
+from executors_app.staff_admin import ReadOnlyModelAdmin, StaffModelAdmin
+from sessions_app.admin.records import SessionRowAdmin
 from sessions_app.models import (
     AttentionItem,
     AttentionMark,
@@ -22,19 +22,19 @@ from sessions_app.models import (
 
 
 @admin.register(AttentionItem)
-class AttentionItemAdmin(ReadOnly):
+class AttentionItemAdmin(ReadOnlyModelAdmin):
     """What needs or needed somebody; the backend settles it, nobody edits it."""
 
     list_display = ("created_at", "kind", "session", "task", "workflow", "what", "resolved_at", "resolution")
     list_select_related = ("session__task", "task", "workflow")
     list_filter = ("kind", ("resolved_at", admin.EmptyFieldListFilter), "resolution")
-    search_fields = ("=id", "key", "what", *OfSession.search_fields)
+    search_fields = ("=id", "key", "what", *SessionRowAdmin.search_fields)
     date_hierarchy = "created_at"
     ordering = ("-created_at",)
 
 
 @admin.register(AttentionMark)
-class AttentionMarkAdmin(ReadOnly):
+class AttentionMarkAdmin(ReadOnlyModelAdmin):
     """Who has seen or dismissed what."""
 
     list_display = ("id", "item", "user", "acknowledged_at", "dismissed_at")
@@ -45,7 +45,7 @@ class AttentionMarkAdmin(ReadOnly):
 
 
 @admin.register(Presence)
-class PresenceAdmin(ReadOnly):
+class PresenceAdmin(ReadOnlyModelAdmin):
     """Who looks at which session; what has expired tells of the past."""
 
     list_display = ("expires_at", "user", "session")
@@ -56,7 +56,7 @@ class PresenceAdmin(ReadOnly):
 
 
 @admin.register(NotificationSettings)
-class NotificationSettingsAdmin(ReadOnly):
+class NotificationSettingsAdmin(ReadOnlyModelAdmin):
     """What users want to be told by e-mail; each chooses for themselves."""
 
     list_display = ("user", "email", "every", "only_mine", "minimum_share", "last_email_at")
@@ -67,7 +67,7 @@ class NotificationSettingsAdmin(ReadOnly):
 
 
 @admin.register(Webhook)
-class WebhookAdmin(ReadOnly):
+class WebhookAdmin(ReadOnlyModelAdmin):
     """Webhooks of users and teams, without their secrets; made in the settings, switched off here, too."""
 
     list_display = ("created_at", "url", "user", "team", "enabled", "created_by")
@@ -86,7 +86,7 @@ class WebhookAdmin(ReadOnly):
 
 
 @admin.register(Delivery)
-class DeliveryAdmin(ReadOnly):
+class DeliveryAdmin(ReadOnlyModelAdmin):
     """What was told outside the pages, and how far it got."""
 
     list_display = ("created_at", "channel", "user", "webhook", "state", "attempts", "next_attempt_at", "last_error")
@@ -98,7 +98,7 @@ class DeliveryAdmin(ReadOnly):
 
 
 @admin.register(DeliveredItem)
-class DeliveredItemAdmin(ReadOnly):
+class DeliveredItemAdmin(ReadOnlyModelAdmin):
     """Which item was told to whom."""
 
     list_display = ("id", "item", "target", "delivery")
@@ -108,7 +108,7 @@ class DeliveredItemAdmin(ReadOnly):
 
 
 @admin.register(TeamPolicy)
-class TeamPolicyAdmin(StaffOnly):
+class TeamPolicyAdmin(StaffModelAdmin):
     """What teams say of restarts."""
 
     list_display = ("team", "policy", "continue_prompts", "updated_by", "updated_at")

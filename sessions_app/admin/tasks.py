@@ -1,29 +1,115 @@
-"""Tasks, their sessions, and the repositories that staff opened to teams."""
+"""Admin of tasks, sessions and repositories, with the session actions resume, stop and sweep."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
+from executors_app.errors import ExecutorError
 from executors_app.models import ExecutorRunning
-from executors_app.staff_admin import Form, StaffOnly
-from sessions_app.admin.orders import SessionOrders
-from sessions_app.models import Repository, Task, TaskSession
-from sessions_app.services import catalogue
-from sessions_app.services.errors import Invalid
+from executors_app.staff_admin import Form, StaffModelAdmin
+from sessions_app.domain.states import ENDED_STATES
+from sessions_app.models import IntentKind, Repository, Task, TaskSession
+from sessions_app.services import catalogue, intents
+from sessions_app.services.errors import Invalid, SessionsError, TerminalState
+from sessions_app.services.sweeps import request_sweep
 
-PARTS = ("intent", "prompt", "run", "sessionevent", "message", "permissionrequest", "continuityreceipt", "sweepoutcome")
+MAX_REASONS_SHOWN: Final = 10
+"""Refusals that are told one by one."""
+
+SessionRequest = Callable[[TaskSession, Any], str]
+"""Asks something of a session for a user; why there was nothing to ask, or the empty text."""
 
 
-class NeitherMadeNorForgotten(StaffOnly):
+class SessionActionsMixin(StaffModelAdmin):
+    """Resume, stop, sweep now: for the sessions that are ticked."""
+
+    actions = ("resume", "stop", "sweep_now")
+
+    @admin.action(description="Resume selected sessions", permissions=["change"])
+    def resume(self, request: HttpRequest, queryset: QuerySet[TaskSession]) -> None:
+        """Ask for each to run again, as *Resume session* on its page does."""
+        self._ask(request, queryset, _request_resume, "asked to resume")
+
+    @admin.action(description="Stop selected sessions", permissions=["change"])
+    def stop(self, request: HttpRequest, queryset: QuerySet[TaskSession]) -> None:
+        """Ask for each execution to end; the sessions can be resumed later."""
+        self._ask(request, queryset, _request_stop, "asked to stop")
+
+    @admin.action(description="Sweep selected sessions now", permissions=["change"])
+    def sweep_now(self, request: HttpRequest, queryset: QuerySet[TaskSession]) -> None:
+        """Ask the supervisor to look after these sessions at once."""
+        ids = list(queryset.values_list("id", flat=True))
+        asked = request_sweep(request.user, sessions=ids)
+        text = f"Sweep request {asked.id} for {_session_count_text(len(ids))} was made; it shows the result."
+        self.message_user(request, text, messages.SUCCESS)
+
+    def _ask(self, request: HttpRequest, queryset: QuerySet[TaskSession], ask: SessionRequest, done: str) -> None:
+        asked, refused = 0, []
+        for session in queryset.select_related("task", "agent_profile", "executor"):
+            reason = _request_refusal(ask, session, request.user)
+            if reason:
+                refused.append(f"{session} ({session.task}): {reason}")
+            else:
+                asked += 1
+                self.log_change(request, session, done.capitalize())
+        self._report(request, f"{_session_count_text(asked)} {done}", asked, refused)
+
+    def _report(self, request: HttpRequest, done: str, asked: int, refused: list[str]) -> None:
+        told = f"{done}, {len(refused)} refused." if refused else f"{done}."
+        self.message_user(request, told, messages.SUCCESS if asked else messages.WARNING)
+        for line in refused[:MAX_REASONS_SHOWN]:
+            self.message_user(request, line, messages.WARNING)
+        if len(refused) > MAX_REASONS_SHOWN:
+            self.message_user(request, f"… and {len(refused) - MAX_REASONS_SHOWN} more.", messages.WARNING)
+
+
+def _session_count_text(count: int) -> str:
+    return f"{count} session{'' if count == 1 else 's'}"
+
+
+def _request_refusal(ask: SessionRequest, session: TaskSession, user: Any) -> str:
+    try:
+        return ask(session, user)
+    except (SessionsError, ExecutorError) as error:
+        return error.message
+
+
+def _request_resume(session: TaskSession, user: Any) -> str:
+    intents.request_resume(session.id, user)
+    ordered = session.intents.filter(kind=IntentKind.START, done_at=None).exists()
+    return "" if ordered else "It is running already."
+
+
+def _request_stop(session: TaskSession, user: Any) -> str:
+    if session.state in ENDED_STATES:
+        raise TerminalState
+    intents.request_stop(session.id, user)
+    return ""
+
+
+RELATED_MODELS = (
+    "intent",
+    "prompt",
+    "run",
+    "sessionevent",
+    "message",
+    "permissionrequest",
+    "continuityreceipt",
+    "sweepoutcome",
+)
+
+
+class ServiceManagedAdmin(StaffModelAdmin):
     """Rows that come and go by a service, which writes what belongs to them too."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -36,7 +122,7 @@ class NeitherMadeNorForgotten(StaffOnly):
 
 
 @admin.register(Task)
-class TaskAdmin(NeitherMadeNorForgotten):
+class TaskAdmin(ServiceManagedAdmin):
     """What teams want done. Its state follows from its sessions'."""
 
     list_display = ("title", "team", "state", "repository", "created_by", "created_at", "archived_at")
@@ -61,7 +147,7 @@ class TaskAdmin(NeitherMadeNorForgotten):
 
 
 @admin.register(TaskSession)
-class TaskSessionAdmin(SessionOrders, NeitherMadeNorForgotten):
+class TaskSessionAdmin(SessionActionsMixin, ServiceManagedAdmin):
     """Sessions: what they are up to, and what can be asked of them. Of the row only its policy can be edited."""
 
     list_display = (
@@ -96,7 +182,7 @@ class TaskSessionAdmin(SessionOrders, NeitherMadeNorForgotten):
         """With the status of the present execution, and without secrets."""
         status = ExecutorRunning.objects.filter(id=OuterRef("agent_execution_id")).values("status")
         rows: QuerySet[TaskSession] = super().get_queryset(request)
-        return rows.defer(*catalogue.SECRETS).annotate(executor_status=Subquery(status))
+        return rows.defer(*catalogue.SECRET_FIELDS).annotate(executor_status=Subquery(status))
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Everything of the row; its policy first, for that can be edited."""
@@ -125,7 +211,7 @@ class TaskSessionAdmin(SessionOrders, NeitherMadeNorForgotten):
     @admin.display(description="more")
     def more(self, session: TaskSession) -> SafeString:
         """Ways to what belongs to it."""
-        links = [(reverse(f"admin:sessions_app_{part}_changelist"), session.id, part) for part in PARTS]
+        links = [(reverse(f"admin:sessions_app_{part}_changelist"), session.id, part) for part in RELATED_MODELS]
         return format_html_join(" · ", '<a href="{}?session__id__exact={}">{}s</a>', links)
 
 
@@ -145,7 +231,7 @@ class RepositoryForm(Form):
 
 
 @admin.register(Repository)
-class RepositoryAdmin(StaffOnly):
+class RepositoryAdmin(StaffModelAdmin):
     """The repositories that staff opened to teams; which and to whom is settled when it is added."""
 
     form = RepositoryForm
@@ -167,5 +253,5 @@ class RepositoryAdmin(StaffOnly):
     def save_model(self, request: HttpRequest, obj: Repository, form: Form, change: bool) -> None:
         """Without a branch it is the one that is checked out."""
         if not obj.default_branch and not change:
-            obj.default_branch = catalogue.checked_out(Path(obj.path))
+            obj.default_branch = catalogue.current_branch(Path(obj.path))
         super().save_model(request, obj, form, change)

@@ -18,7 +18,7 @@ from rest_framework.views import set_rollback
 
 from executors_app.errors import AgentctlRefused, ExecutorError
 from sessions_app.domain.states import IllegalMove
-from sessions_app.models import storage
+from sessions_app.models import database_errors
 from sessions_app.services.errors import Invalid, SessionsError, Throttled
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 VALIDATION_ERROR: Final = "validation_error"
 NO_FIELD: Final = "non_field_errors"
 
-STATUS: Final = {
+STATUS_BY_CODE: Final = {
     VALIDATION_ERROR: 400,
     "not_authenticated": 401,
     "permission_denied": 403,
@@ -40,9 +40,9 @@ STATUS: Final = {
     "agentctl_unreachable": 503,
     "checks_unavailable": 503,
     "runtime_unavailable": 503,
-    storage.FULL.code: 503,
-    storage.UNAVAILABLE.code: 503,
-    storage.BUSY.code: 503,
+    database_errors.DATABASE_FULL.code: 503,
+    database_errors.DATABASE_UNAVAILABLE.code: 503,
+    database_errors.DATABASE_BUSY.code: 503,
 }
 """Codes whose status is another than 409."""
 
@@ -56,13 +56,13 @@ _EXECUTOR_CODES: Final = {
 }
 """Codes of places where agents run, as the API says them; any other is ``runtime_unavailable``."""
 
-_REFUSALS: Final = {VALIDATION_ERROR, "not_found", "too_large", "stale_generation", "worktree_missing"}
+_AGENTCTL_CODES: Final = {VALIDATION_ERROR, "not_found", "too_large", "stale_generation", "worktree_missing"}
 """Codes of agentctl's own answers that are handed on; any other is a ``conflict``."""
 
 _CODES_BY_STATUS: Final = {400: VALIDATION_ERROR, 401: "not_authenticated", 403: "permission_denied", 404: "not_found"}
 
 
-class TooLarge(drf.APIException):
+class PayloadTooLarge(drf.APIException):
     """The body of the request is larger than what is accepted."""
 
     status_code = 413
@@ -71,7 +71,7 @@ class TooLarge(drf.APIException):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ErrorResponse:
     """An error as the API tells it."""
 
     status: int
@@ -81,19 +81,19 @@ class Problem:
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_code(
+    def from_code(
         cls, code: str, message: str, details: dict[str, Any] | None = None, headers: dict[str, str] | None = None
-    ) -> Problem:
+    ) -> ErrorResponse:
         """With the status that belongs to the code."""
-        return cls(STATUS.get(code, 409), code, message, details or {}, headers or {})
+        return cls(STATUS_BY_CODE.get(code, 409), code, message, details or {}, headers or {})
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
     """The answer to any exception of a view; one that nobody expected is logged, and tells nothing."""
-    problem = _problem(error)
+    problem = _error_response(error)
     if problem is None:
         log.error("an API request failed", exc_info=error)
-        problem = Problem(500, "internal_error", "Something went wrong here. It has been logged.")
+        problem = ErrorResponse(500, "internal_error", "Something went wrong here. It has been logged.")
     set_rollback()
     request = context.get("request")
     if request is not None:  # an error is JSON, whatever the page itself would have been
@@ -102,19 +102,19 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
     return Response(body, status=problem.status, headers=problem.headers)
 
 
-def _problem(error: Exception) -> Problem | None:
+def _error_response(error: Exception) -> ErrorResponse | None:
     if isinstance(error, SessionsError):
-        return Problem.of_code(error.code, error.message, _details(error), _headers(error))
+        return ErrorResponse.from_code(error.code, error.message, _details(error), _headers(error))
     if isinstance(error, ExecutorError):
-        return _executor_problem(error)
+        return _executor_error(error)
     if isinstance(error, IllegalMove):
-        return Problem.of_code("conflict", "This is not possible in the present state.", {"state": error.state})
+        return ErrorResponse.from_code("conflict", "This is not possible in the present state.", {"state": error.state})
     if isinstance(error, IntegrityError):
-        return Problem.of_code("conflict", "Somebody else has just made the same, or uses it.")
-    if (trouble := storage.trouble_of(error)) is not None:
-        return _database_problem(trouble)
-    translated = _translated(error)
-    return _drf_problem(translated) if isinstance(translated, drf.APIException) else None
+        return ErrorResponse.from_code("conflict", "Somebody else has just made the same, or uses it.")
+    if (trouble := database_errors.classify_error(error)) is not None:
+        return _database_error(trouble)
+    translated = _translate_django_error(error)
+    return _rest_framework_error(translated) if isinstance(translated, drf.APIException) else None
 
 
 def _details(error: SessionsError) -> dict[str, Any]:
@@ -129,30 +129,30 @@ def _headers(error: SessionsError) -> dict[str, str]:
     return {"Retry-After": str(error.retry_after)} if isinstance(error, Throttled) else {}
 
 
-def _executor_problem(error: ExecutorError) -> Problem:
+def _executor_error(error: ExecutorError) -> ErrorResponse:
     if isinstance(error, AgentctlRefused):
-        return Problem.of_code(error.refusal if error.refusal in _REFUSALS else "conflict", error.message)
-    return Problem.of_code(_EXECUTOR_CODES.get(error.code, "runtime_unavailable"), error.message)
+        return ErrorResponse.from_code(error.refusal if error.refusal in _AGENTCTL_CODES else "conflict", error.message)
+    return ErrorResponse.from_code(_EXECUTOR_CODES.get(error.code, "runtime_unavailable"), error.message)
 
 
-def _database_problem(trouble: storage.Trouble) -> Problem:
+def _database_error(trouble: database_errors.DatabaseTrouble) -> ErrorResponse:
     said, headers = f"{trouble.what} {trouble.next_step}", {"Retry-After": str(trouble.retry_after)}
-    return Problem(STATUS[trouble.code], trouble.code, said, {}, headers)
+    return ErrorResponse(STATUS_BY_CODE[trouble.code], trouble.code, said, {}, headers)
 
 
-def _translated(error: Exception) -> Exception:
+def _translate_django_error(error: Exception) -> Exception:
     if isinstance(error, Http404):
         return drf.NotFound("There is no such thing.")
     if isinstance(error, PermissionDenied):
         return drf.PermissionDenied()
     if isinstance(error, RequestDataTooBig):
-        return TooLarge()
+        return PayloadTooLarge()
     if isinstance(error, ModelInvalid):
         return drf.ValidationError(get_error_detail(error))
     return error
 
 
-def _drf_problem(error: drf.APIException) -> Problem:
+def _rest_framework_error(error: drf.APIException) -> ErrorResponse:
     headers = {}
     if challenge := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = challenge
@@ -160,12 +160,12 @@ def _drf_problem(error: drf.APIException) -> Problem:
         headers["Retry-After"] = str(int(wait))
     if isinstance(error, drf.ValidationError):
         details = error.detail if isinstance(error.detail, dict) else {NO_FIELD: error.detail}
-        return Problem(400, VALIDATION_ERROR, _sentence(details), details)
+        return ErrorResponse(400, VALIDATION_ERROR, _first_message(details), details)
     code = _CODES_BY_STATUS.get(error.status_code) or str(error.default_code)
-    return Problem(error.status_code, code, str(error.detail), {}, headers)
+    return ErrorResponse(error.status_code, code, str(error.detail), {}, headers)
 
 
-def _sentence(details: dict[str, Any]) -> str:
+def _first_message(details: dict[str, Any]) -> str:
     """The first thing that is wrong, with its field."""
     name, said = next(iter(details.items()))
     while isinstance(said, (list, dict)):

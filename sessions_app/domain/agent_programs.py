@@ -8,27 +8,27 @@ from typing import Final
 from executors_app.agentctl.protocol import Code
 from executors_app.agents import AgentType
 
-NEEDS_PERSON: Final = frozenset({str(Code.PROGRAM_MISSING), str(Code.AUTH_REQUIRED)})
+NEEDS_PERSON_CODES: Final = frozenset({str(Code.PROGRAM_MISSING), str(Code.AUTH_REQUIRED)})
 """Codes of a start that no waiting cures: somebody has to install the program, or to log in."""
-NEXT_TRY: Final = timedelta(hours=23)
+RECHECK_AFTER: Final = timedelta(hours=23)
 """Until Kandev looks by itself whether somebody has; a user's *Try again* does not wait."""
-RETRIES: Final = "Kandev tries again by itself once a day. Your next prompt, or “Try again”, does so at once."
-_SAID_LIMIT: Final = 500
+RETRY_SENTENCE: Final = "Kandev tries again by itself once a day. Your next prompt, or “Try again”, does so at once."
+_MESSAGE_LIMIT: Final = 500
 
 
-def explain(code: str, said: str, *, kind: AgentType, program: str, profile: str, executor: str) -> str:
+def explain_program_error(code: str, said: str, *, kind: AgentType, program: str, profile: str, executor: str) -> str:
     """The sentence for people: what is missing, where, and the command that installs it or logs it in.
 
     ``said`` is what agentctl, or the agent, told; it is all there is to say under any other code.
     """
     if code == Code.PROGRAM_MISSING:
-        return _missing(kind, program, profile, executor)
+        return _missing_program(kind, program, profile, executor)
     if code == Code.AUTH_REQUIRED:
-        return f"{_logged_out(kind, profile, executor)} It said: {said[:_SAID_LIMIT]}".removesuffix(" It said: ")
+        return f"{_not_logged_in(kind, profile, executor)} It said: {said[:_MESSAGE_LIMIT]}".removesuffix(" It said: ")
     return said
 
 
-def _missing(kind: AgentType, program: str, profile: str, executor: str) -> str:
+def _missing_program(kind: AgentType, program: str, profile: str, executor: str) -> str:
     if program in kind.argv_elsewhere:
         return (
             f"{kind.title} was not found on the executor “{executor}”. It comes with Kandev: update Kandev there, "
@@ -45,7 +45,7 @@ def _missing(kind: AgentType, program: str, profile: str, executor: str) -> str:
     )
 
 
-def _logged_out(kind: AgentType, profile: str, executor: str) -> str:
+def _not_logged_in(kind: AgentType, profile: str, executor: str) -> str:
     ways = [f"run `{kind.login}` there once"] if kind.login else []
     key = f"`{kind.key}`" if kind.key else "its API key"
     ways.append(f"set {key} in the environment of the agent profile “{profile}”")

@@ -9,7 +9,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final
 
-from sessions_app.domain.redaction import redact
+from sessions_app.domain.sanitizing import redact
 
 
 class AttentionKind(StrEnum):
@@ -81,7 +81,9 @@ class Notice:
     """Evidence behind a click: the last error, the end of a log; without secrets that we know for such."""
 
 
-def gave_up(session_id: str, starts: int, error: str, seq: int, log_tail: str = "", *, died: bool = False) -> Notice:
+def gave_up_notice(
+    session_id: str, starts: int, error: str, seq: int, log_tail: str = "", *, died: bool = False
+) -> Notice:
     """Only a user starts it again; ``seq`` tells this time from an earlier one. ``died``: its agents did, once up."""
     failed = f"{starts} starts ended without success. The last error: {excerpt(error) or 'unknown'}"
     return Notice(
@@ -94,7 +96,7 @@ def gave_up(session_id: str, starts: int, error: str, seq: int, log_tail: str = 
     )
 
 
-def error(session_id: str, code: str, message: str, seq: int, log_tail: str = "") -> Notice:
+def error_notice(session_id: str, code: str, message: str, seq: int, log_tail: str = "") -> Notice:
     """Nothing will be tried by itself."""
     return Notice(
         AttentionKind.ERROR,
@@ -106,18 +108,18 @@ def error(session_id: str, code: str, message: str, seq: int, log_tail: str = ""
     )
 
 
-def permission(permission_id: str, tool_call: Mapping[str, Any]) -> Notice:
+def permission_notice(permission_id: str, tool_call: Mapping[str, Any]) -> Notice:
     """The agent waits for an answer."""
     return Notice(
         AttentionKind.PERMISSION,
         f"permission:{permission_id}",
         "The agent asks for permission",
-        f"It wants to go on with: {_deed(tool_call)}",
+        f"It wants to go on with: {_describe_tool_call(tool_call)}",
         "Open the session and allow or refuse it. The agent waits until then.",
     )
 
 
-def _deed(tool_call: Mapping[str, Any]) -> str:
+def _describe_tool_call(tool_call: Mapping[str, Any]) -> str:
     """What the agent wants to do, as far as it told: title, kind, input and files."""
     title = excerpt(str(tool_call.get("title") or ""))
     kind, given = str(tool_call.get("tool_kind") or ""), tool_call.get("raw_input")
@@ -133,7 +135,7 @@ def _deed(tool_call: Mapping[str, Any]) -> str:
     return ". ".join(filter(None, parts))
 
 
-def held(session_id: str, message_id: str, text: str) -> Notice:
+def held_notice(session_id: str, message_id: str, text: str) -> Notice:
     """A prompt in doubt."""
     return Notice(
         AttentionKind.HELD,
@@ -149,7 +151,7 @@ def held_key(session_id: Any, message_id: str) -> str:
     return f"held:{session_id}:{message_id}"
 
 
-def cut_short(session_id: Any, message_id: str, text: str) -> Notice:
+def cut_short_notice(session_id: Any, message_id: str, text: str) -> Notice:
     """A turn that was interrupted, and is not settled."""
     return Notice(
         AttentionKind.CUT_SHORT,
@@ -165,7 +167,7 @@ def cut_short_key(session_id: Any, message_id: str) -> str:
     return f"cut_short:{session_id}:{message_id}"
 
 
-def overdue(session_id: str, message_id: str, reason: str) -> Notice:
+def overdue_notice(session_id: str, message_id: str, reason: str) -> Notice:
     """No agent in time."""
     return Notice(
         AttentionKind.OVERDUE,
@@ -176,7 +178,7 @@ def overdue(session_id: str, message_id: str, reason: str) -> Notice:
     )
 
 
-def wait_interrupted(run_id: str, reason: str) -> Notice:
+def wait_interrupted_notice(run_id: str, reason: str) -> Notice:
     """A wait for the outside that has ended without an answer."""
     return Notice(
         AttentionKind.WAIT_INTERRUPTED,
@@ -187,7 +189,7 @@ def wait_interrupted(run_id: str, reason: str) -> Notice:
     )
 
 
-def stalled(run_id: str, since: str) -> Notice:
+def stalled_notice(run_id: str, since: str) -> Notice:
     """Silence."""
     return Notice(
         AttentionKind.STALLED,
@@ -198,7 +200,7 @@ def stalled(run_id: str, since: str) -> Notice:
     )
 
 
-def cancel_ignored(run_id: str, since: str) -> Notice:
+def cancel_ignored_notice(run_id: str, since: str) -> Notice:
     """A turn that outlives its cancel."""
     return Notice(
         AttentionKind.CANCEL_IGNORED,
@@ -209,7 +211,7 @@ def cancel_ignored(run_id: str, since: str) -> Notice:
     )
 
 
-def receipt(receipt_id: str) -> Notice:
+def receipt_notice(receipt_id: str) -> Notice:
     """A start that lost the conversation."""
     return Notice(
         AttentionKind.RECEIPT,
@@ -220,7 +222,7 @@ def receipt(receipt_id: str) -> Notice:
     )
 
 
-def unproven(receipt_id: str, found: str = "") -> Notice:
+def unproven_notice(receipt_id: str, found: str = "") -> Notice:
     """A start whose success nothing shows; ``found``: what came of asking the agent."""
     return Notice(
         AttentionKind.UNPROVEN,
@@ -231,7 +233,7 @@ def unproven(receipt_id: str, found: str = "") -> Notice:
     )
 
 
-def owner_left(session_id: str, owner: str) -> Notice:
+def owner_left_notice(session_id: str, owner: str) -> Notice:
     """Nobody in the team answers for it."""
     return Notice(
         AttentionKind.OWNER_LEFT,
@@ -247,7 +249,7 @@ def run_key(run_id: str) -> str:
     return f"workflow_run:{run_id}:"
 
 
-def run_failed(run_id: str, name: str, error: str, round_: int) -> Notice:
+def run_failed_notice(run_id: str, name: str, error: str, round_: int) -> Notice:
     """A run of a workflow has ended without success."""
     return Notice(
         AttentionKind.WORKFLOW,
@@ -259,7 +261,7 @@ def run_failed(run_id: str, name: str, error: str, round_: int) -> Notice:
     )
 
 
-def node_waits(run_id: str, path: str, name: str, attempt: int) -> Notice:
+def node_waits_notice(run_id: str, path: str, name: str, attempt: int) -> Notice:
     """A node of a workflow goes on when somebody has settled its prompt."""
     return Notice(
         AttentionKind.WORKFLOW,
@@ -270,7 +272,7 @@ def node_waits(run_id: str, path: str, name: str, attempt: int) -> Notice:
     )
 
 
-def triggers_paused(workflow_id: str, name: str, why: str, who: str) -> Notice:
+def triggers_paused_notice(workflow_id: str, name: str, why: str, who: str) -> Notice:
     """The triggers of a workflow start nothing until somebody confirms it; ``who`` says whose rights suffice."""
     return Notice(
         AttentionKind.WORKFLOW,
@@ -281,7 +283,7 @@ def triggers_paused(workflow_id: str, name: str, why: str, who: str) -> Notice:
     )
 
 
-def idle(run_id: str, state: str) -> Notice:
+def idle_notice(run_id: str, state: str) -> Notice:
     """At rest after work."""
     words = {"completed": "The agent has ended its turn", "failed": "The agent’s turn has failed"}
     return Notice(

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Literal
 
 from executors_app.domain import ExecutorStatus
-from sessions_app.domain.agent_programs import NEEDS_PERSON, RETRIES
+from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES, RETRY_SENTENCE
 from sessions_app.domain.attention import AGENT_DIED
 from sessions_app.domain.resumability import Assessment, Reason, Strategy, token_was_rejected
 from sessions_app.domain.states import TERMINAL_STATES, SessionState, TaskEnd
-from sessions_app.domain.transient import Retry
+from sessions_app.domain.transient_errors import Retry
 
 Action = Literal[
     "",
@@ -114,24 +114,24 @@ def banner(facts: BannerFacts) -> Banner | None:
 
 
 def _is_about_resuming(said: Banner, facts: BannerFacts) -> bool:
-    return _resting(facts) and facts.assessment.cause.row > 5 and said.action not in _OTHER_ACTIONS
+    return _is_resting(facts) and facts.assessment.cause.row > 5 and said.action not in _OTHER_ACTIONS
 
 
 def _count(number: int, one: str, many: str) -> str:
     return one if number == 1 else many.format(number)
 
 
-def _resting(facts: BannerFacts) -> bool:
+def _is_resting(facts: BannerFacts) -> bool:
     """No agent is up or on its way; a session in ERROR is not on its way either."""
     return facts.assessment.row > 2 and facts.session_state != SessionState.STARTING
 
 
 def _because(reason: Reason) -> Callable[[BannerFacts], bool]:
-    return lambda facts: _resting(facts) and facts.assessment.cause.resume_reason is reason
+    return lambda facts: _is_resting(facts) and facts.assessment.cause.resume_reason is reason
 
 
-def _says(reason: Reason) -> Callable[[BannerFacts], bool]:
-    return lambda facts: _resting(facts) and facts.assessment.resume_reason is reason
+def _reason_text(reason: Reason) -> Callable[[BannerFacts], bool]:
+    return lambda facts: _is_resting(facts) and facts.assessment.resume_reason is reason
 
 
 def _ended(facts: BannerFacts) -> Banner:
@@ -180,7 +180,7 @@ def _cancel_ignored(facts: BannerFacts) -> Banner:
 
 def _queued(facts: BannerFacts) -> Banner:
     text = _count(facts.queued_prompts, "A prompt waits for the agent.", "{} prompts wait for the agent.")
-    resume: Action = "resume" if _resting(facts) else ""
+    resume: Action = "resume" if _is_resting(facts) else ""
     return Banner("info", text, resume)
 
 
@@ -190,7 +190,7 @@ def _overdue(facts: BannerFacts) -> Banner:
         "A prompt has waited for the agent for longer than a start should take.",
         "{} prompts have waited for the agent for longer than a start should take.",
     )
-    resume: Action = "try_again" if _resting(facts) else ""
+    resume: Action = "try_again" if _is_resting(facts) else ""
     why = facts.error_message or "It is still tried."
     return Banner("warning", text, resume, f"{why} What waits stays in the queue, and can be withdrawn.")
 
@@ -231,7 +231,7 @@ def _not_resumable(facts: BannerFacts) -> Banner:
 
 def _rejected(facts: BannerFacts) -> Banner:
     told = facts.assessment.cause.strategy is Strategy.HISTORY
-    how = _told_so_far(facts) if told else "starts a new conversation, without what was said before"
+    how = _history_estimate(facts) if told else "starts a new conversation, without what was said before"
     if facts.assessment.cause.token_strange:
         return Banner(
             "warning",
@@ -251,7 +251,7 @@ def _rejected(facts: BannerFacts) -> Banner:
     )
 
 
-def _told_so_far(facts: BannerFacts) -> str:
+def _history_estimate(facts: BannerFacts) -> str:
     """What the next prompt costs, before it is given."""
     told = facts.history
     if not told:
@@ -261,19 +261,21 @@ def _told_so_far(facts: BannerFacts) -> str:
 
 
 def _not_running(facts: BannerFacts) -> Banner:
-    told = f" With your next prompt it {_told_so_far(facts)}." if facts.history else ""
+    told = f" With your next prompt it {_history_estimate(facts)}." if facts.history else ""
     return Banner("info", f"The agent is not running.{told}", "resume")
 
 
 def _armed(facts: BannerFacts) -> Banner:
-    return Banner("info", f"The agent has begun a new conversation. With your next prompt it {_told_so_far(facts)}.")
+    return Banner(
+        "info", f"The agent has begun a new conversation. With your next prompt it {_history_estimate(facts)}."
+    )
 
 
 def _error(facts: BannerFacts) -> Banner:
     return Banner("error", facts.error_message or "The agent stopped with an error.", "try_again")
 
 
-def _in_line(text: str) -> Callable[[BannerFacts], Banner]:
+def _in_queue(text: str) -> Callable[[BannerFacts], Banner]:
     def say(facts: BannerFacts) -> Banner:
         number = facts.starts_before
         return Banner("info", text, "", _count(number, "One is before it.", "{} are before it.") if number else "")
@@ -314,7 +316,7 @@ _BANNERS: tuple[_Case, ...] = (
     (lambda f: f.pending_permissions > 0, _permission),
     (lambda f: f.held_prompts > 0, _held),
     (_because(Reason.WORKTREE_MISSING), _missing_worktree),
-    (_says(Reason.GAVE_UP), _gave_up),
+    (_reason_text(Reason.GAVE_UP), _gave_up),
     (
         _because(Reason.CONTEXT_MISMATCH),
         _fixed(
@@ -326,17 +328,17 @@ _BANNERS: tuple[_Case, ...] = (
     ),
     (
         lambda f: f.queued_for_capacity,
-        _in_line("Too many agents run on this machine. This one starts when another has ended."),
+        _in_queue("Too many agents run on this machine. This one starts when another has ended."),
     ),
     (
         lambda f: f.waits_for_turn,
-        _in_line("Many agents are being started. This one waits for its turn."),
+        _in_queue("Many agents are being started. This one waits for its turn."),
     ),
     (
-        lambda f: _resting(f) and f.error_code in NEEDS_PERSON,
-        lambda f: Banner("error", f.error_message, "try_again", RETRIES),
+        lambda f: _is_resting(f) and f.error_code in NEEDS_PERSON_CODES,
+        lambda f: Banner("error", f.error_message, "try_again", RETRY_SENTENCE),
     ),
-    (lambda f: _resting(f) and f.next_restart_at is not None, _backing_off),
+    (lambda f: _is_resting(f) and f.next_restart_at is not None, _backing_off),
     (_because(Reason.NOT_RESUMABLE), _not_resumable),
     (
         _because(Reason.MISSING_RESUME_TOKEN),
@@ -347,10 +349,10 @@ _BANNERS: tuple[_Case, ...] = (
             "A fresh start keeps the workspace; the agent will not know what was said.",
         ),
     ),
-    (lambda f: _resting(f) and token_was_rejected(f.assessment), _rejected),
+    (lambda f: _is_resting(f) and token_was_rejected(f.assessment), _rejected),
     (lambda f: f.overdue_prompts > 0, _overdue),
     (
-        lambda f: f.retry is not None and not _resting(f),
+        lambda f: f.retry is not None and not _is_resting(f),
         lambda f: Banner("warning", f.retry.said, "cancel", f.retry.message) if f.retry else _queued(f),
     ),
     (lambda f: f.cancel_ignored_since is not None, _cancel_ignored),
@@ -362,12 +364,12 @@ _BANNERS: tuple[_Case, ...] = (
     (lambda f: f.interrupted_wait is not None and not f.queued_prompts, _wait_interrupted),
     (lambda f: f.continuing, _fixed("info", "The agent was interrupted and has been asked to continue.")),
     (lambda f: f.interrupted_prompts > 0, _interrupted),
-    (_says(Reason.STOPPED_BY_USER), _fixed("info", "This agent was stopped.", "resume")),
+    (_reason_text(Reason.STOPPED_BY_USER), _fixed("info", "This agent was stopped.", "resume")),
     (lambda f: f.session_state == SessionState.ERROR, _error),
     (lambda f: f.queued_prompts > 0, _queued),
-    (lambda f: f.history_armed and not _resting(f), _armed),
+    (lambda f: f.history_armed and not _is_resting(f), _armed),
     (
-        lambda f: f.asleep and _resting(f),
+        lambda f: f.asleep and _is_resting(f),
         _fixed(
             "info",
             "The agent sleeps: nothing was asked of it for a while.",
@@ -384,6 +386,6 @@ _BANNERS: tuple[_Case, ...] = (
             "Other sessions of the task, or the nodes of a workflow, work in its directory.",
         ),
     ),
-    (_says(Reason.AGENT_NOT_RUNNING), _fixed("info", "The agent is not running. Resume the session.", "resume")),
-    (_says(Reason.AGENT_NOT_RUNNING_FRESH_START), _not_running),
+    (_reason_text(Reason.AGENT_NOT_RUNNING), _fixed("info", "The agent is not running. Resume the session.", "resume")),
+    (_reason_text(Reason.AGENT_NOT_RUNNING_FRESH_START), _not_running),
 )

@@ -9,8 +9,8 @@ from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import WorkState
 
 _REQUEST_CHARS = 4000
-_LISTED = 20
-_LOOK_FIRST = (
+_MAX_LISTED = 20
+_CHECK_STATE_FIRST = (
     "Some of your last steps may have been done, half done or not done. Look at the files, git status and "
     "running processes first: verify before repeating, and do not repeat what is already there. Then finish the "
     "request."
@@ -62,7 +62,7 @@ class ContinueFacts:
     """The journal holds its end."""
 
 
-def was_cut(facts: ContinueFacts) -> bool:
+def was_interrupted(facts: ContinueFacts) -> bool:
     """Whether the agent is told, with its next prompt, that a turn of its was cut short."""
     ended = facts.turn_finished or facts.cancelled_by_user or facts.agent_owns_turn
     return facts.work_state == WorkState.WORKING and not ended and not facts.prompt_held
@@ -71,7 +71,7 @@ def was_cut(facts: ContinueFacts) -> bool:
 def should_continue(facts: ContinueFacts) -> bool:
     """Whether a continue prompt is made; a user's newer prompt goes in its place, and tells the same."""
     on = facts.policy == Policy.AUTO if facts.setting is None else facts.setting
-    return on and was_cut(facts) and not facts.stopped_by_user and not facts.user_prompt_queued
+    return on and was_interrupted(facts) and not facts.stopped_by_user and not facts.user_prompt_queued
 
 
 def continue_prompt(facts: Interruption) -> str:
@@ -80,7 +80,7 @@ def continue_prompt(facts: Interruption) -> str:
         f"Your process was restarted while you were working on the task “{facts.task_title}”.",
         f"The last request was:\n\n{_quoted(facts.last_request)}",
         *_what_is_known(facts),
-        _LOOK_FIRST,
+        _CHECK_STATE_FIRST,
     ]
     return "\n\n".join(parts)
 
@@ -91,7 +91,7 @@ def retry_prompt(facts: Interruption, trouble: str) -> str:
         f"Your last turn on the task “{facts.task_title}” was cut short. {trouble}",
         f"The last request was:\n\n{_quoted(facts.last_request)}",
         *_what_is_known(facts),
-        _LOOK_FIRST,
+        _CHECK_STATE_FIRST,
     ]
     return "\n\n".join(parts)
 
@@ -107,12 +107,12 @@ def interruption_note(facts: Interruption) -> str:
     return "\n\n".join(parts)
 
 
-def wait_note(wait: InterruptedWait) -> str:
+def interrupted_wait_note(wait: InterruptedWait) -> str:
     """What stands before the next prompt, so that the agent knows that what it waited for has not come."""
     return f"[Note by the system: {_wait_ended(wait)} The new request follows.]"
 
 
-def wait_prompt(wait: InterruptedWait) -> str:
+def interrupted_wait_prompt(wait: InterruptedWait) -> str:
     """The system's words to an agent that goes on without what it waited for."""
     return (
         f"{_wait_ended(wait)}\n\nContinue without it. Do not assume an outcome: look for yourself whether it has "
@@ -137,8 +137,8 @@ def _what_is_known(facts: Interruption) -> list[str]:
 
 
 def _listed(items: Sequence[str]) -> str:
-    lines = [f"- {' '.join(item.split())}" for item in items[:_LISTED]]
-    more = len(items) - _LISTED
+    lines = [f"- {' '.join(item.split())}" for item in items[:_MAX_LISTED]]
+    more = len(items) - _MAX_LISTED
     return "\n".join([*lines, f"- and {more} more"] if more > 0 else lines)
 
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sessions_app.domain.redaction import redact
+from sessions_app.domain.sanitizing import redact
 
 BUDGET_CHARS: Final = 60_000
 MESSAGE_CHARS: Final = 2000
 TOOL_CHARS: Final = 500
 """Of a tool call's arguments, and of its result."""
-SEEN_CHARS: Final = 8000
+SCANNED_CHARS: Final = 8000
 """So much of a text is looked at: a secret must not be cut before it is known for one."""
 _NAME_CHARS: Final = 120
 _LABELS: Final = {"user": "USER", "agent": "ASSISTANT"}
@@ -67,7 +67,7 @@ class Injection:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _EntryText:
     text: str
     shortened: bool = False
     redacted: int = 0
@@ -85,7 +85,7 @@ def tool_entry(payload: Mapping[str, Any]) -> HistoryEntry:
     )
 
 
-def inject(
+def build_injection(
     newest_first: Iterable[HistoryEntry], total: int, budget_chars: int = BUDGET_CHARS, secrets: Iterable[str] = ()
 ) -> Injection:
     """The newest entries that fit into ``budget_chars``, in their order.
@@ -93,10 +93,10 @@ def inject(
     ``total`` is how many there are; no more of ``newest_first`` is read than is needed. ``secrets`` are known by value.
     """
     known = frozenset(secrets)
-    told: list[_Told] = []
+    told: list[_EntryText] = []
     silent, room = 0, budget_chars + 1  # the last line has no line break
     for entry in newest_first:
-        one = _told(entry, known)
+        one = _entry_lines(entry, known)
         if one is None:
             silent += 1
             continue
@@ -115,7 +115,7 @@ def inject(
     )
 
 
-def with_request(injection: Injection, request: str) -> str:
+def prepend_history(injection: Injection, request: str) -> str:
     """The whole prompt: what was said before, and the user's request; the request alone without a history."""
     if not injection.text:
         return request
@@ -134,35 +134,35 @@ def with_request(injection: Injection, request: str) -> str:
     )
 
 
-def _told(entry: HistoryEntry, secrets: frozenset[str]) -> _Told | None:
+def _entry_lines(entry: HistoryEntry, secrets: frozenset[str]) -> _EntryText | None:
     """The lines of an entry; None where it says nothing."""
     if entry.role == "tool":
-        return _tool_told(entry, secrets)
+        return _tool_lines(entry, secrets)
     if entry.role not in _LABELS or not entry.text.strip():
         return None
     said = _cut(entry.text, MESSAGE_CHARS, secrets)
-    return _Told(f"[{_LABELS[entry.role]}]: {said.text}", said.shortened, said.redacted)
+    return _EntryText(f"[{_LABELS[entry.role]}]: {said.text}", said.shortened, said.redacted)
 
 
-def _tool_told(entry: HistoryEntry, secrets: frozenset[str]) -> _Told:
+def _tool_lines(entry: HistoryEntry, secrets: frozenset[str]) -> _EntryText:
     name = _cut(" ".join(entry.name.split()), _NAME_CHARS, secrets)
     given = _cut(entry.arguments, TOOL_CHARS, secrets)
     result = _cut(entry.text, TOOL_CHARS, secrets)
     ending = result.text or ("(no result: it was interrupted)" if entry.unfinished else "(no result)")
-    return _Told(
+    return _EntryText(
         f"[TOOL CALL: {name.text}] {given.text}".rstrip() + f"\n[TOOL RESULT: {name.text}] {ending}",
         any(one.shortened for one in (name, given, result)),
         sum(one.redacted for one in (name, given, result)),
     )
 
 
-def _cut(text: str, limit: int, secrets: frozenset[str]) -> _Told:
+def _cut(text: str, limit: int, secrets: frozenset[str]) -> _EntryText:
     """At most ``limit`` characters; later lines are indented, so that nothing said can pass for a heading of ours."""
     whole = text.strip()
-    clean, redacted = redact(whole[:SEEN_CHARS], secrets)
-    shortened = len(clean) > limit or len(whole) > SEEN_CHARS
+    clean, redacted = redact(whole[:SCANNED_CHARS], secrets)
+    shortened = len(clean) > limit or len(whole) > SCANNED_CHARS
     told = clean[:limit] + _CUT_MARK if shortened else clean
-    return _Told("\n  ".join(told.splitlines()), shortened, redacted)
+    return _EntryText("\n  ".join(told.splitlines()), shortened, redacted)
 
 
 def _result(payload: Mapping[str, Any]) -> str:

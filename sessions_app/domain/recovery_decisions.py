@@ -64,9 +64,9 @@ def _session_as_reported(case: Case) -> str | None:
         return None  # the stream moves it, and is never behind by more than the status call
     if state == S.CREATED:
         return "start"
-    if state == S.ERROR and facts.executor_status == E.READY and not case.agent_working:
+    if state == S.ERROR and facts.executor_status == E.READY and not case.is_agent_working:
         return None  # the error is the conversation's, and the row is in order
-    if case.agent_working:
+    if case.is_agent_working:
         move, target = "turn_started", S.RUNNING
     elif case.agent_state == AgentState.STARTING:
         move, target = "start", S.STARTING
@@ -78,22 +78,22 @@ def _session_as_reported(case: Case) -> str | None:
 # --- decisions ---
 
 
-def nothing(reason: str, *, look_again: bool = False) -> Callable[[Case], Fields]:
+def leave_unchanged(reason: str, *, look_again: bool = False) -> Callable[[Case], Fields]:
     """A decision that leaves all as it is."""
     return lambda case: {"reason": case.observation.reason or reason, "look_again": look_again}
 
 
-def stop_it(case: Case) -> Fields:
+def stop_execution(case: Case) -> Fields:
     """Snapshot, then stop; a user's word stands above the agent's work."""
     return {"executor_move": _executor_stop(case), "agent_action": "stop", "reason": "not wanted any more"}
 
 
-def end_sleepless(case: Case) -> Fields:
+def end_asleep_execution(case: Case) -> Fields:
     """End what was put to sleep and had no time to."""
     return {"agent_action": "stop", "reason": "was put to sleep and still answers"}
 
 
-def unreachable(case: Case) -> Fields:
+def mark_unreachable(case: Case) -> Fields:
     """Say that nobody knows; run, prompts and work stay as they are."""
     executor_move = _executor_fail(case, UNREACHABLE)
     return {
@@ -123,7 +123,7 @@ def _who_answers(case: Case) -> str:
     return "the agent of a later launch is there" if known and launch_id not in (None, known) else "the agent is there"
 
 
-def _agent_gone(case: Case) -> Fields:
+def _without_agent(case: Case) -> Fields:
     """What every decision about a missing agent has in common."""
     alive = case.alive
     return {
@@ -135,36 +135,36 @@ def _agent_gone(case: Case) -> Fields:
     }
 
 
-def later(case: Case) -> Fields:
+def leave_for_later(case: Case) -> Fields:
     """Leave the agent for a page, a prompt or a user."""
-    return _agent_gone(case) | {"needs_resume": case.assessment.needs_resume}
+    return _without_agent(case) | {"needs_resume": case.assessment.needs_resume}
 
 
-def unwanted(case: Case) -> Fields:
+def mark_stopped(case: Case) -> Fields:
     """Make the rows say that nothing runs."""
-    return _agent_gone(case) | {"reason": "not wanted any more"}
+    return _without_agent(case) | {"reason": "not wanted any more"}
 
 
-def owner_left(case: Case) -> Fields:
+def leave_without_owner(case: Case) -> Fields:
     """Leave it: nobody in the team owns it."""
-    return later(case) | {"reason": "the session's owner has left the team"}
+    return leave_for_later(case) | {"reason": "the session's owner has left the team"}
 
 
 def back_off(case: Case) -> Fields:
     """Leave it until the next try is due."""
     at = case.facts.next_restart_at
-    return later(case) | {"reason": f"next try at {at:%H:%M:%S}" if at else ""}
+    return leave_for_later(case) | {"reason": f"next try at {at:%H:%M:%S}" if at else ""}
 
 
 def wait_for_turn(case: Case) -> Fields:
     """Leave it until so many that want to be started are before it no longer."""
-    return later(case) | {"reason": f"waits for its turn: {case.facts.before} before it"}
+    return leave_for_later(case) | {"reason": f"waits for its turn: {case.facts.before} before it"}
 
 
 def give_up(case: Case) -> Fields:
     """Leave it to a user for good."""
     attempts = case.facts.attempts
-    return _agent_gone(case) | {
+    return _without_agent(case) | {
         "session_move": "give_up" if SESSION.allows(case.facts.session_state, "give_up") else None,
         "session_error_code": "gave_up",
         "reason": f"{attempts} starts without success",
@@ -174,7 +174,7 @@ def give_up(case: Case) -> Fields:
 
 def resume(case: Case) -> Fields:
     """Bring the agent back, and before it the execution where that is gone."""
-    return _agent_gone(case) | {
+    return _without_agent(case) | {
         "executor_move": _executor_ready(case) if case.alive else "launch",
         "session_move": "start",
         "agent_action": "resume",
@@ -182,22 +182,22 @@ def resume(case: Case) -> Fields:
     }
 
 
-def open_workspace(case: Case) -> Fields:
+def start_workspace(case: Case) -> Fields:
     """Start the execution of a session that has no agent."""
-    return _agent_gone(case) | {"executor_move": "launch", "agent_action": "start_workspace"}
+    return _without_agent(case) | {"executor_move": "launch", "agent_action": "start_workspace"}
 
 
-def not_resumable(case: Case) -> Fields:
+def start_workspace_not_resumable(case: Case) -> Fields:
     """Give the workspace, and say that the agent cannot come back."""
     gone = {} if case.alive else {"executor_move": "launch", "agent_action": "start_workspace"}
-    return not_resumable_later(case) | gone
+    return mark_not_resumable(case) | gone
 
 
-def not_resumable_later(case: Case) -> Fields:
+def mark_not_resumable(case: Case) -> Fields:
     """Say that the agent cannot come back, and start nothing."""
     reason = case.assessment.cause.resume_reason
     own = {Reason.CONTEXT_MISMATCH, Reason.WORKTREE_MISSING}
-    return _agent_gone(case) | {
+    return _without_agent(case) | {
         "session_move": _session_fail(case, anew=case.unreachable),
         "session_error_code": str(reason) if reason in own else str(Reason.NOT_RESUMABLE),
         "error_message": _ERRORS.get(reason) or _workspace_error(case, reason) or CANNOT_RESUME,
@@ -211,11 +211,11 @@ def _workspace_error(case: Case, reason: Reason) -> str:
     return said or "The session's worktree is gone and cannot be rebuilt."
 
 
-def workspace_gone(case: Case) -> Fields:
+def mark_workspace_gone(case: Case) -> Fields:
     """Say precisely why nothing can be started; row and token stay."""
     executor_move = _executor_fail(case, WORKTREE_MISSING)
     message = _workspace_error(case, Reason.WORKTREE_MISSING)
-    return _agent_gone(case) | {
+    return _without_agent(case) | {
         "executor_move": executor_move,
         "session_move": _session_fail(case, anew=executor_move is not None),
         "session_error_code": WORKTREE_MISSING,

@@ -9,7 +9,7 @@ from typing import Any
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import ExecutorStatus, Observation, Observed, WorkspaceState
 from sessions_app.domain.recovery_facts import OTHER_HOST, UNREACHABLE, Policy, SweepFacts
-from sessions_app.domain.resumability import Assessment, ResumeFacts, as_dead, assess
+from sessions_app.domain.resumability import Assessment, ResumeFacts, assess, without_agent
 from sessions_app.domain.states import DesiredState, SessionState, WorkState
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -36,15 +36,15 @@ RESUME = ResumeFacts(
 """A session at rest whose agent can resume its own conversation."""
 
 
-def assessed(**changes: Any) -> Assessment:
+def example_assessment(**changes: Any) -> Assessment:
     """The assessment of ``RESUME`` with changes, without its agent."""
-    return assess(as_dead(replace(RESUME, **changes)), NOW)
+    return assess(without_agent(replace(RESUME, **changes)), NOW)
 
 
-LOST = assessed(type_supports_resume=False)
+LOST = example_assessment(type_supports_resume=False)
 _WORKSPACE = {
     "has_agent": False,
-    "assessment": assessed(has_agent=False),
+    "assessment": example_assessment(has_agent=False),
     "session_state": SessionState.WAITING_FOR_INPUT,
     "has_open_run": False,
     "known_launch_id": None,
@@ -62,7 +62,7 @@ SWEEP = SweepFacts(
     task_archived=False,
     task_closed=False,
     policy=Policy.AUTO,
-    assessment=assessed(),
+    assessment=example_assessment(),
     workspace=WorkspaceState.PRESENT,
     workspace_reason="",
     has_open_run=True,
@@ -82,13 +82,13 @@ SWEEP = SweepFacts(
 """A session in the middle of a turn, as a sweep at boot finds its rows."""
 
 
-def reported(state: AgentState | None, **more: Any) -> Observation:
+def observed_alive(state: AgentState | None, **more: Any) -> Observation:
     """An agentctl that answers with an agent in ``state``; None: without a report."""
     agent = {"state": str(state), "active_turn": None, "launch_id": "launch"}
     return Observation(Observed.ALIVE, report={"agent": agent} if state else None, **more)
 
 
-WORKING, IDLE, EXITED = (reported(state) for state in (AgentState.WORKING, AgentState.IDLE, AgentState.EXITED))
+WORKING, IDLE, EXITED = (observed_alive(state) for state in (AgentState.WORKING, AgentState.IDLE, AgentState.EXITED))
 DEAD = Observation(Observed.DEAD, reason="process_gone")
 UNKNOWN = Observation(Observed.UNKNOWN, reason="timeout")
 
@@ -126,11 +126,15 @@ EXAMPLES = (
     _example("unknown_boot", UNKNOWN),
     _example("unknown_again", UNKNOWN, boot=False, unknown_before=True),
     _example("unknown_first", UNKNOWN, boot=False),
-    _example("alive_no_report", reported(None)),
-    _example("alive_workspace_session", reported(AgentState.NONE), **_WORKSPACE),
+    _example("alive_no_report", observed_alive(None)),
+    _example("alive_workspace_session", observed_alive(AgentState.NONE), **_WORKSPACE),
     _example("alive_same_agent", IDLE),
     _example(
-        "alive_workspace_only", reported(AgentState.NONE), assessment=LOST, workspace_only=True, has_open_run=False
+        "alive_workspace_only",
+        observed_alive(AgentState.NONE),
+        assessment=LOST,
+        workspace_only=True,
+        has_open_run=False,
     ),
     _example("alive_agent_gone_not_resumable", EXITED, assessment=LOST),
     _example("dead_unwanted", DEAD, desired_state=DesiredState.STOPPED),
@@ -148,7 +152,7 @@ EXAMPLES = (
         "dead_workspace_gone",
         Observation(Observed.DEAD, workspace=WorkspaceState.GONE, workspace_reason="The branch was deleted."),
         workspace=WorkspaceState.GONE,
-        assessment=assessed(workspace=WorkspaceState.GONE),
+        assessment=example_assessment(workspace=WorkspaceState.GONE),
     ),
     _example("dead_resume_later", DEAD, policy=Policy.ON_OPEN),
 )

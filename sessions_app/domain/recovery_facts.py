@@ -1,4 +1,4 @@
-"""The words of a sweep: what it knows of an execution, and what it may decide."""
+"""The vocabulary of a sweep: facts, decisions and recovery policies, and which policy holds for a session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNREACHABLE = "unreachable"
 """Error code of executor and session while nobody knows whether the agent lives."""
 
 WORKTREE_MISSING = "worktree_missing"
-FUTURE = timedelta(days=1)
+MAX_CLOCK_SKEW = timedelta(days=1)
 """Nothing waits for a moment further ahead than that: a wrong clock has written it."""
 OTHER_HOST = "other_host"
 """Observation reason of a row that belongs to another machine (rule 2)."""
@@ -167,19 +167,19 @@ class Case:
         return str(report["agent"]["state"]) if report else None
 
     @cached_property
-    def agent_alive(self) -> bool:
+    def is_agent_alive(self) -> bool:
         """The agent process is the one that was started, and lives."""
         return self.agent_state in ALIVE_AGENT_STATES
 
     @cached_property
-    def agent_working(self) -> bool:
+    def is_agent_working(self) -> bool:
         """The agent owns a turn."""
         report = self.observation.report
         in_turn = bool(report and report["agent"].get("active_turn"))
-        return self.agent_state == AgentState.WORKING or (self.agent_alive and in_turn)
+        return self.agent_state == AgentState.WORKING or (self.is_agent_alive and in_turn)
 
     @cached_property
-    def unwanted(self) -> bool:
+    def is_unwanted(self) -> bool:
         """Stopped, archived, closed or terminal."""
         facts = self.facts
         stopped = facts.desired_state == DesiredState.STOPPED or facts.session_state in TERMINAL_STATES
@@ -190,27 +190,27 @@ class Case:
         """Somebody is starting it, and still has time for that."""
         facts = self.facts
         began = facts.started_at
-        overdue = began is not None and not self.now - facts.start_timeout <= began <= self.now + FUTURE
+        overdue = began is not None and not self.now - facts.start_timeout <= began <= self.now + MAX_CLOCK_SKEW
         by_row = facts.executor_status == ExecutorStatus.STARTING and not facts.boot and facts.started_at is not None
         return (facts.start_in_flight or by_row) and not overdue
 
     @cached_property
     def assessment(self) -> Assessment:
         """Whether and how it could be resumed now."""
-        return self.facts.assessment.if_dead
+        return self.facts.assessment.without_live_agent
 
     @cached_property
-    def workspace_gone(self) -> bool:
+    def is_workspace_gone(self) -> bool:
         """The worktree can neither be found nor rebuilt."""
         return WorkspaceState.GONE in (self.facts.workspace, self.observation.workspace)
 
     @cached_property
-    def policy_starts(self) -> bool:
+    def does_policy_start(self) -> bool:
         """The policy starts something of this session without being asked for; what, is another question."""
         facts = self.facts
         if not facts.has_agent:
             return facts.policy != Policy.MANUAL
-        return wants_now(facts.policy, facts.work_state, facts.has_queued_prompts, facts.boot)
+        return policy_wants_agent(facts.policy, facts.work_state, facts.has_queued_prompts, facts.boot)
 
     @cached_property
     def is_workspace_only(self) -> bool:
@@ -218,37 +218,37 @@ class Case:
         return self.facts.workspace_only and not self.facts.has_queued_prompts
 
     @cached_property
-    def policy_says_now(self) -> bool:
+    def does_policy_want_agent(self) -> bool:
         """The policy gives this session its agent back without being asked for."""
-        return self.policy_starts and not self.is_workspace_only
+        return self.does_policy_start and not self.is_workspace_only
 
     @cached_property
-    def given_up(self) -> bool:
+    def has_given_up(self) -> bool:
         """FAILED is left by a user's *try again* alone."""
         return self.facts.session_state == SessionState.FAILED
 
     @cached_property
-    def agent_wanted(self) -> bool:
+    def is_agent_wanted(self) -> bool:
         """It can be resumed without asking anybody, and the policy says now."""
         can = self.assessment.needs_resume and self.assessment.strategy is not None
-        place = self.alive or not self.workspace_gone
-        return can and place and self.policy_says_now and not self.given_up
+        place = self.alive or not self.is_workspace_gone
+        return can and place and self.does_policy_want_agent and not self.has_given_up
 
     @cached_property
-    def agent_lost(self) -> bool:
+    def is_agent_lost(self) -> bool:
         """It is gone, its agent cannot come back, its workspace can."""
-        lost = not self.assessment.is_resumable and not self.given_up
-        return lost and not self.alive and not self.workspace_gone
+        lost = not self.assessment.is_resumable and not self.has_given_up
+        return lost and not self.alive and not self.is_workspace_gone
 
     @cached_property
-    def workspace_wanted(self) -> bool:
+    def is_workspace_wanted(self) -> bool:
         """Its agent cannot come back, its workspace can, and the policy says now."""
-        return self.agent_lost and self.policy_starts
+        return self.is_agent_lost and self.does_policy_start
 
     @cached_property
-    def start_wanted(self) -> bool:
+    def is_start_wanted(self) -> bool:
         """This pass would start something, were there no brake."""
-        return self.agent_wanted or self.workspace_wanted
+        return self.is_agent_wanted or self.is_workspace_wanted
 
     @cached_property
     def waits_for_turn(self) -> bool:
@@ -262,7 +262,7 @@ class Case:
         return facts.executor_status == ExecutorStatus.ERROR and facts.executor_error_code == UNREACHABLE
 
 
-def wants_now(policy: str, work_state: str, has_queued_prompts: bool, boot: bool) -> bool:
+def policy_wants_agent(policy: str, work_state: str, has_queued_prompts: bool, boot: bool) -> bool:
     """Whether ``policy`` starts an agent that should run and does not, without anybody asking.
 
     A queued prompt is somebody asking, under every policy but ``manual`` in a sweep at boot or by
@@ -277,3 +277,40 @@ def wants_now(policy: str, work_state: str, has_queued_prompts: bool, boot: bool
             return has_queued_prompts
         case Policy.MANUAL:
             return has_queued_prompts and not boot
+
+
+class PolicySource(StrEnum):
+    """Whose word counts, the nearest first."""
+
+    SESSION = "session"
+    TEAM = "team"
+    DEPLOYMENT = "deployment"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """What one of them says; the empty text and None: nothing."""
+
+    policy: str = ""
+    continues: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectivePolicy:
+    """What holds."""
+
+    policy: str
+    """A word of ``Policy``, but for a damaged row's."""
+    source: PolicySource
+    continues: bool
+    """Whether interrupted work is continued by itself (rule 16)."""
+    continues_source: PolicySource | None
+    """None: nobody says, so it follows from the policy."""
+
+
+def effective_policy(session: PolicyChoice, team: PolicyChoice, deployment: PolicyChoice) -> EffectivePolicy:
+    """The nearest word counts, for each of the two by itself; continuing is on where the policy is auto."""
+    heard = ((PolicySource.SESSION, session), (PolicySource.TEAM, team), (PolicySource.DEPLOYMENT, deployment))
+    policy, source = next(((said.policy, who) for who, said in heard if said.policy), ("auto", PolicySource.DEPLOYMENT))
+    continues, who = next(((said.continues, who) for who, said in heard if said.continues is not None), (None, None))
+    return EffectivePolicy(policy, source, policy == Policy.AUTO if continues is None else continues, who)

@@ -115,12 +115,12 @@ class Assessment:
         return self.below.cause if self.below else self
 
     @property
-    def if_dead(self) -> Assessment:
+    def without_live_agent(self) -> Assessment:
         """The answer as if no agent were seen (rows 1 and 2 taken off)."""
         return self.below if self.below and self.row <= 2 else self
 
 
-DAMAGED = Assessment(
+DAMAGED_ASSESSMENT = Assessment(
     is_resumable=False,
     needs_resume=False,
     resume_reason=Reason.DAMAGED_ROW,
@@ -156,17 +156,17 @@ def supports_session_resume(facts: ResumeFacts) -> bool:
     )
 
 
-def as_dead(facts: ResumeFacts) -> ResumeFacts:
+def without_agent(facts: ResumeFacts) -> ResumeFacts:
     """The same session as if no agent of it were running."""
     return replace(facts, running=False, known_dead=True)
 
 
-def _seen_recently(facts: ResumeFacts, now: datetime) -> bool:
+def _was_seen_recently(facts: ResumeFacts, now: datetime) -> bool:
     # The absolute: what a wrong clock has dated ahead is not seen for ever.
     return not facts.known_dead and facts.last_seen_at is not None and abs(now - facts.last_seen_at) < SEEN_RECENTLY
 
 
-def _stopped_by_user(facts: ResumeFacts) -> bool:
+def _is_stopped_by_user(facts: ResumeFacts) -> bool:
     return facts.stopped_by_user and facts.desired_state == DesiredState.STOPPED
 
 
@@ -181,7 +181,7 @@ class _Row:
     needs_resume: Callable[[ResumeFacts], bool] = lambda _: False
 
 
-def _tell_history(facts: ResumeFacts) -> bool:
+def _can_tell_history(facts: ResumeFacts) -> bool:
     token = facts.has_token and supports_session_resume(facts)
     return not token and facts.history_allowed and facts.has_row
 
@@ -200,7 +200,7 @@ _ROWS = (
         Strategy.NATIVE,
         lambda _: True,
     ),
-    _Row(9, _tell_history, _FRESH_START, Strategy.HISTORY, lambda f: not f.token_rejected),
+    _Row(9, _can_tell_history, _FRESH_START, Strategy.HISTORY, lambda f: not f.token_rejected),
     _Row(10, lambda f: f.token_rejected, _FRESH_START, Strategy.FRESH),
     _Row(11, supports_session_resume, Reason.MISSING_RESUME_TOKEN),
     _Row(12, lambda _: True, Reason.NOT_RESUMABLE),
@@ -210,31 +210,31 @@ _ROWS = (
 def assess(facts: ResumeFacts, now: datetime) -> Assessment:
     """Whether, why and how this session can be resumed; the first row of section 8 that fits."""
     if facts.running:
-        return _over(_at_rest(facts), 1, Reason.RUNNING)
-    if _seen_recently(facts, now) and not _stopped_by_user(facts):
-        return _over(_at_rest(facts), 2, Reason.RECENTLY_SEEN)
-    return _at_rest(facts)
+        return _while_seen(_assess_at_rest(facts), 1, Reason.RUNNING)
+    if _was_seen_recently(facts, now) and not _is_stopped_by_user(facts):
+        return _while_seen(_assess_at_rest(facts), 2, Reason.RECENTLY_SEEN)
+    return _assess_at_rest(facts)
 
 
-def _at_rest(facts: ResumeFacts) -> Assessment:
+def _assess_at_rest(facts: ResumeFacts) -> Assessment:
     """Rows 3 to 13: the session as it is without its agent."""
     if facts.session_state in TERMINAL_STATES or facts.task_archived:
-        return _said(facts, 3, Reason.TERMINAL_STATE)
-    below = _ordinary(facts)
+        return _assessment(facts, 3, Reason.TERMINAL_STATE)
+    below = _assess_ordinary(facts)
     if facts.session_state == SessionState.FAILED or facts.give_up:
         return replace(below, row=4, is_resumable=True, needs_resume=False, resume_reason=Reason.GAVE_UP, below=below)
-    if _stopped_by_user(facts) and below.row > 6:
+    if _is_stopped_by_user(facts) and below.row > 6:
         return replace(below, needs_resume=False, resume_reason=Reason.STOPPED_BY_USER, below=below)
     return below
 
 
-def _ordinary(facts: ResumeFacts) -> Assessment:
+def _assess_ordinary(facts: ResumeFacts) -> Assessment:
     """Rows 5 to 13."""
     row = next(row for row in _ROWS if row.holds(facts))
-    return _said(facts, row.number, row.reason, row.strategy, needs_resume=row.needs_resume(facts))
+    return _assessment(facts, row.number, row.reason, row.strategy, needs_resume=row.needs_resume(facts))
 
 
-def _said(
+def _assessment(
     facts: ResumeFacts, row: int, reason: Reason, strategy: Strategy | None = None, *, needs_resume: bool = False
 ) -> Assessment:
     return Assessment(
@@ -248,7 +248,7 @@ def _said(
     )
 
 
-def _over(below: Assessment, row: int, reason: Reason) -> Assessment:
+def _while_seen(below: Assessment, row: int, reason: Reason) -> Assessment:
     """Rows 1 and 2: as below, but nothing needs doing now."""
     return replace(below, needs_resume=False, resume_reason=reason, strategy=None, row=row, below=below)
 

@@ -59,7 +59,7 @@ _NAMED: Final = REGEX_BY_FILETYPE[FileType.TERRAFORM]
 """``secret = "quoted"`` and ``SECRET=unquoted``: what stands in programs and in shells."""
 
 
-def given_away(line: str) -> Iterator[str]:
+def find_named_secrets(line: str) -> Iterator[str]:
     """What a name in a line, or its own entropy, gives away."""
     yield from _KEYWORD.analyze_string(line, denylist_regex_to_group=_NAMED)
     for secret in _ENTROPY.analyze_string(line):

@@ -18,7 +18,7 @@ _MOST: Final = 10**15
 """More is no count of tokens."""
 
 
-def figures_of(told: Mapping[str, Any]) -> dict[str, Any]:
+def parse_usage(told: Mapping[str, Any]) -> dict[str, Any]:
     """The figures that are known: counts of tokens, ``cost`` and its ``currency``; what is none is left out."""
     found: dict[str, Any] = {}
     for ours, names in _COUNTS.items():
@@ -41,7 +41,7 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return type(value) in (int, float) and 0 <= value < _MOST
 
 
-def said(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+def usage_lines(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The figures as lines for people: what it is, and how much."""
     lines = [
         (words, f"{figures[name]:,}")

@@ -1,19 +1,14 @@
-"""What a resume came to, and how far that is proven (rules, section 9).
-
-A load that says success but replays something else is a contradiction: the user decides, the token stays.
-One that replays nothing is *unproven*, because agents answer success for conversations that they have lost;
-where this agent has been seen to replay, it is a contradiction. An ACP turn names no conversation, so it
-proves nothing afterwards. What a turn can prove is *pending* until the first one with output.
-"""
+"""What a resume came to and how far that is proven, including the question that checks an agent's memory."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from sessions_app.domain.resumability import Strategy
 
@@ -63,9 +58,9 @@ REATTACHED = Verdict(ReceiptKind.REATTACHED, Verified.SAME_PROCESS)
 WORKSPACE_ONLY = Verdict(ReceiptKind.WORKSPACE_ONLY, Verified.NONE)
 NOT_STARTED = Verdict(ReceiptKind.FAILED, Verified.NONE)
 
-_HEAD = 200
+_COMPARED_CHARS = 200
 """Characters of a prompt that are looked for: replayed texts arrive cut."""
-_ENOUGH = 64
+_MIN_QUOTE = 64
 """A replayed text shorter than this proves nothing by being part of a prompt."""
 
 
@@ -74,7 +69,7 @@ def fingerprint(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def verify(
+def verify_resume(
     strategy: str,
     outcome: Outcome,
     *,
@@ -100,7 +95,7 @@ def verify(
         injected: History is told with the next prompt.
     """
     if outcome == "created":
-        return _created(strategy, injected)
+        return _verdict_of_new(strategy, injected)
     contradiction = contradicts(replayed_user_texts, last_completed_text, completed_turns, known_to_replay)
     if contradiction:
         return Verdict(ReceiptKind.FAILED, Verified.NONE, contradiction)
@@ -110,7 +105,7 @@ def verify(
     return Verdict(kind, Verified.PENDING if names_conversation else Verified.UNPROVEN)
 
 
-def _created(strategy: str, injected: bool) -> Verdict:
+def _verdict_of_new(strategy: str, injected: bool) -> Verdict:
     if injected:
         return Verdict(ReceiptKind.INJECTED, Verified.PENDING)
     if strategy == Strategy.NATIVE:
@@ -119,7 +114,7 @@ def _created(strategy: str, injected: bool) -> Verdict:
     return Verdict(ReceiptKind.FRESH, Verified.NONE)
 
 
-def accepted(outcome: Outcome, contradiction: str) -> Verdict:
+def accepted_verdict(outcome: Outcome, contradiction: str) -> Verdict:
     """What a user's *go on with the loaded conversation* comes to: the same kind, and proven by nobody.
 
     Only what was taken up can be accepted: a new conversation in its place stays a failure.
@@ -134,7 +129,7 @@ def contradicts(
 ) -> str | None:
     """Why a replay cannot be the conversation of our journal; None where it can."""
     if replayed_user_texts:
-        if last_completed_text is None or any(shows(text, last_completed_text) for text in replayed_user_texts):
+        if last_completed_text is None or any(shows_text(text, last_completed_text) for text in replayed_user_texts):
             return None
         return "The conversation that the agent loaded does not hold the last completed request."
     if completed_turns and known_to_replay:
@@ -143,10 +138,10 @@ def contradicts(
     return None
 
 
-def shows(replayed_text: str, text: str) -> bool:
+def shows_text(replayed_text: str, text: str) -> bool:
     """Whether a replayed user text, possibly wrapped or cut, is ours; also settles a prompt in doubt (rule 13)."""
     seen, ours = _normalised(replayed_text), _normalised(text)
-    return ours[:_HEAD] in seen or (len(seen) >= _ENOUGH and seen in ours)
+    return ours[:_COMPARED_CHARS] in seen or (len(seen) >= _MIN_QUOTE and seen in ours)
 
 
 def _normalised(text: str) -> str:
@@ -169,3 +164,29 @@ def after_first_turn(
     if not expected_fingerprint or expected_fingerprint != seen_fingerprint:
         return Verified.NONE
     return Verified.FIRST_TURN if names_conversation else Verified.UNPROVEN
+
+
+MEMORY_CHECK_KIND: Final = "check"
+"""Of the prompt."""
+MEMORY_CHECK_PREFIX: Final = "check:"
+"""How its message_id begins; the launch that it checks follows."""
+MEMORY_CHECK_PROMPT: Final = (
+    "This message checks what you remember after a restart. Quote the last request that you were given before it, "
+    "word for word and nothing else. Use no tool and change nothing. If you do not know it, answer only: UNKNOWN"
+)
+NOT_QUOTED: Final = "The agent was asked for its last request and did not quote it."
+_TOO_SHORT: Final = 24
+"""A request of fewer characters may be part of any answer: then the whole answer has to be it."""
+
+
+def quotes_request(answer: str, request: str) -> bool:
+    """Whether an answer to ``PROMPT`` is, or holds, the request that our log has as the last one."""
+    wanted, said = _words(request), _words(answer)
+    if not wanted or not said:
+        return False
+    return said == wanted if len(wanted) < _TOO_SHORT else shows_text(answer, request)
+
+
+def _words(text: str) -> str:
+    """The words of a text: how it is quoted, and with which punctuation, does not count."""
+    return " ".join(re.findall(r"\w+", text.casefold()))

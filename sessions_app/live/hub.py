@@ -16,29 +16,29 @@ from itertools import groupby
 from time import monotonic
 from typing import Final
 
-from sessions_app.live.access import refusals
-from sessions_app.live.lines import Line, Log, look
+from sessions_app.live.authentication import revoked_subscriptions
+from sessions_app.live.log_reader import LogLine, SessionLog, load_changes
 from sessions_app.live.subscriber import Subscriber
 from sessions_app.models import wakeups
-from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.services.database_threads import DatabaseThread
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY: Final = 0.25
+POLL_EVERY: Final = 0.25
 """Seconds between two looks, whatever wake-ups come."""
-LOOK_AGAIN: Final = 0.005
+RECHECK_AFTER: Final = 0.005
 """Seconds at least between two looks, however many wake-ups come."""
 CHECK_EVERY: Final = 2.0
 """Seconds between two checks of everybody's access."""
 RETRY: Final = 1.0
 """Seconds until the next look after one that failed."""
-MAX_SEATS: Final = 64
+MAX_SUBSCRIPTIONS: Final = 64
 """Sockets and streams of one user in one process."""
-BREATH: Final = 64
+YIELD_TIME: Final = 64
 """After so many sends others have their turn."""
 
 
-class TooManySeats(Exception):
+class TooManySubscriptions(Exception):
     """The user has as many sockets open as one may have."""
 
 
@@ -51,7 +51,7 @@ class Hub:
         """The reader's own thread and connection, while anybody follows anything."""
         self._circles: defaultdict[uuid.UUID, set[Subscriber]] = defaultdict(set)
         """Who follows a session, and who a task, by its id."""
-        self._cursors: dict[Log, int] = {}
+        self._cursors: dict[SessionLog, int] = {}
         """The last seq that was sent of each followed log; who was served last stands last."""
         self._version: str | None = None
         self._stale = True
@@ -59,17 +59,17 @@ class Hub:
         self._checked_at = 0.0
         self._work: asyncio.Task[None] | None = None
 
-    def join(self, subscriber: Subscriber, heads: Mapping[Log, int]) -> None:
+    def join(self, subscriber: Subscriber, heads: Mapping[SessionLog, int]) -> None:
         """Register it; ``heads`` are the last seq of its logs, a moment ago. Raises TooManySeats."""
-        if self.seats_of(subscriber.seat.badge.user_id) >= MAX_SEATS:
-            raise TooManySeats(TooManySeats.__doc__)
+        if self.count_subscriptions(subscriber.seat.badge.user_id) >= MAX_SUBSCRIPTIONS:
+            raise TooManySubscriptions(TooManySubscriptions.__doc__)
         self.subscribers.add(subscriber)
         self._circles[_place(subscriber)].add(subscriber)
         if subscriber.seat.session_id is None:  # what is known here and not to it was born a moment ago
             for followed in self._cursors:
                 if followed.task_id == subscriber.seat.task_id:
                     subscriber.sent.setdefault(followed, 0)
-        self._adopt({followed: head for followed, head in heads.items() if followed not in self._cursors})
+        self._follow_new_logs({followed: head for followed, head in heads.items() if followed not in self._cursors})
         self._stale = True  # what else was born a moment ago is looked for
         if self._work is None:
             self._work = asyncio.create_task(self._follow(), name="hub")
@@ -96,11 +96,11 @@ class Hub:
             self._work.cancel()
             self._work = None
 
-    def seats_of(self, user_id: int) -> int:
+    def count_subscriptions(self, user_id: int) -> int:
         """How many sockets and streams a user has here."""
         return sum(one.seat.badge.user_id == user_id for one in self.subscribers.copy())
 
-    def _followers(self, of: Log) -> list[Subscriber]:
+    def _followers(self, of: SessionLog) -> list[Subscriber]:
         return [*self._circles.get(of.session_id, ()), *self._circles.get(of.task_id, ())]
 
     def _is_level(self, subscriber: Subscriber) -> bool:
@@ -120,11 +120,11 @@ class Hub:
         self.database = database = DatabaseThread("hub")
         self._checked_at = monotonic()
         try:
-            with contextlib.closing(_Bell()) as bell:
+            with contextlib.closing(_WakeupListener()) as bell:
                 while True:
                     await self._look(database)
                     await self._check(database)
-                    await asyncio.sleep(LOOK_AGAIN)
+                    await asyncio.sleep(RECHECK_AFTER)
                     await bell.rings()
         finally:
             # Whatever is cancelled here, the thread is told to end.
@@ -135,16 +135,16 @@ class Hub:
         more = True
         while more:
             known, self._stale = None if self._stale else self._version, False
-            found = await database(look, known, dict(self._cursors), self._tasks())
+            found = await database(load_changes, known, dict(self._cursors), self._tasks())
             self._version, more = found.version, found.more
             self._stale = self._stale or more
-            self._adopt(dict.fromkeys(found.born, 0))
+            self._follow_new_logs(dict.fromkeys(found.born, 0))
             await self._deliver(found.lines)
 
     def _tasks(self) -> set[uuid.UUID]:
         return {one.seat.task_id for one in self.subscribers if one.seat.session_id is None}
 
-    def _adopt(self, heads: Mapping[Log, int]) -> None:
+    def _follow_new_logs(self, heads: Mapping[SessionLog, int]) -> None:
         """Read these logs too; who follows the task of one and has never heard of it gets it from its beginning."""
         for followed, head in heads.items():
             self._cursors.setdefault(followed, head)
@@ -152,7 +152,7 @@ class Hub:
                 if followed not in one.sent:
                     one.sent[followed] = self._cursors[followed] = 0
 
-    async def _deliver(self, lines: Sequence[Line]) -> None:
+    async def _deliver(self, lines: Sequence[LogLine]) -> None:
         """Send a batch to all who follow; who comes or goes meanwhile is told by ``live`` and seq."""
         for of, group in groupby(lines, key=lambda line: line.log):
             batch = list(group)
@@ -161,10 +161,10 @@ class Hub:
             self._cursors[of] = max(self._cursors.pop(of), batch[-1].seq)
             for number, subscriber in enumerate(self._followers(of), 1):
                 await self._give(subscriber, of, batch)
-                if number % BREATH == 0:
+                if number % YIELD_TIME == 0:
                     await asyncio.sleep(0)
 
-    async def _give(self, subscriber: Subscriber, of: Log, batch: Sequence[Line]) -> None:
+    async def _give(self, subscriber: Subscriber, of: SessionLog, batch: Sequence[LogLine]) -> None:
         try:
             await subscriber.take(of, batch)
         except Exception:  # one broken connection is no reason to leave out the others
@@ -176,7 +176,7 @@ class Hub:
         if monotonic() - self._checked_at < CHECK_EVERY:
             return
         self._checked_at = monotonic()
-        refused = await database(refusals, {one.seat for one in self.subscribers})
+        refused = await database(revoked_subscriptions, {one.seat for one in self.subscribers})
         for subscriber in [one for one in self.subscribers if one.seat in refused]:
             await subscriber.cut(refused[subscriber.seat])
             self.leave(subscriber)
@@ -186,16 +186,16 @@ def _place(subscriber: Subscriber) -> uuid.UUID:
     return subscriber.seat.session_id or subscriber.seat.task_id
 
 
-class _Bell:
+class _WakeupListener:
     """This process's ear for wake-ups."""
 
     def __init__(self) -> None:
-        self._listener = wakeups.listen()
+        self._listener = wakeups.open_listener()
 
     async def rings(self) -> None:
         """Wait until somebody rings, or the clock does."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_EVERY):
+            async with asyncio.timeout(POLL_EVERY):
                 await asyncio.get_running_loop().sock_recv(self._listener, 16)
         with contextlib.suppress(BlockingIOError):
             while self._listener.recv(16):
@@ -203,13 +203,13 @@ class _Bell:
 
     def close(self) -> None:
         """Hear no more."""
-        wakeups.close(self._listener)
+        wakeups.close_listener(self._listener)
 
 
 _hubs: dict[asyncio.AbstractEventLoop, Hub] = {}
 
 
-def hub() -> Hub:
+def get_hub() -> Hub:
     """The hub of the running event loop; a process that serves has one."""
     loop = asyncio.get_running_loop()
     if loop not in _hubs:
@@ -218,6 +218,6 @@ def hub() -> Hub:
     return _hubs[loop]
 
 
-def is_full(user_id: int) -> bool:
+def has_too_many_subscriptions(user_id: int) -> bool:
     """Whether a user has as many sockets and streams as one may have; from any thread."""
-    return any(one.seats_of(user_id) >= MAX_SEATS for one in list(_hubs.values()))
+    return any(one.count_subscriptions(user_id) >= MAX_SUBSCRIPTIONS for one in list(_hubs.values()))

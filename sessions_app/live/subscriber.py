@@ -1,21 +1,92 @@
-"""Somebody who follows one log or those of a task: first by reading what is behind, then by being sent to.
-
-Nothing is queued for anybody. Who cannot be sent to now reads from the database by ``seq`` later.
-"""
+"""A client that follows logs: catch-up, live delivery, and the window of unacknowledged lines that limits both."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from sessions_app.live.access import Seat
-from sessions_app.live.close_codes import CloseCode
-from sessions_app.live.lines import Line, Log, read_behind
-from sessions_app.live.threads import in_database
-from sessions_app.live.window import PATIENCE, Window
-from sessions_app.models.storage import trouble_of
+from sessions_app.live.authentication import CloseCode, Subscription
+from sessions_app.live.log_reader import LogLine, SessionLog, load_lines_after
+from sessions_app.models.database_errors import classify_error
+from sessions_app.services.database_threads import run_in_database
+
+MAX_UNACKED_EVENTS: Final = 5000
+MAX_UNACKED_BYTES: Final = 8 * 1024 * 1024
+ACK_TIMEOUT: Final = 5.0
+"""Seconds that a client with a full window has for an acknowledgement."""
+_MARKS: Final = 32
+"""Into so many parts a window is divided for the account."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What had been sent up to a line."""
+
+    session_id: uuid.UUID
+    seq: int
+    events: int
+    size: int
+
+
+class AckWindow:
+    """The account of one client. Nothing is kept but sums, at a few marks on the way."""
+
+    def __init__(self) -> None:
+        self._marks: deque[_Mark] = deque()
+        self._events = self._size = 0
+        self._acked_events = self._acked_size = 0
+        self._acked = asyncio.Event()
+
+    @property
+    def full(self) -> bool:
+        """Nothing more may be sent."""
+        return (
+            self._events - self._acked_events >= MAX_UNACKED_EVENTS
+            or self._size - self._acked_size >= MAX_UNACKED_BYTES
+        )
+
+    def sent(self, session_id: uuid.UUID, seq: int, events: int, size: int) -> None:
+        """So many ``events`` of ``size`` bytes went out, up to ``seq`` of a session's log."""
+        self._events += events
+        self._size += size
+        if self._marks and self._can_merge_mark(self._marks[-1]):
+            self._marks.pop()
+        self._marks.append(_Mark(session_id, seq, self._events, self._size))
+
+    def _can_merge_mark(self, mark: _Mark) -> bool:
+        """Whether a mark stands so close behind the one before it that it can move on."""
+        events, size = self._acked_events, self._acked_size
+        if len(self._marks) > 1:
+            events, size = self._marks[-2].events, self._marks[-2].size
+        return mark.events - events < MAX_UNACKED_EVENTS // _MARKS and mark.size - size < MAX_UNACKED_BYTES // _MARKS
+
+    def ack(self, session_id: uuid.UUID, seq: int) -> None:
+        """The client has everything up to ``seq`` of a session's log, so everything sent before it too."""
+        reached = [n for n, mark in enumerate(self._marks) if mark.session_id == session_id and mark.seq <= seq]
+        if not reached:
+            return
+        for _ in range(reached[-1] + 1):
+            mark = self._marks.popleft()
+        self._acked_events, self._acked_size = mark.events, mark.size
+        self._acked.set()
+
+    async def room(self, patience: float = ACK_TIMEOUT) -> bool:
+        """Wait until something may be sent; False if no acknowledgement makes room within ``patience`` seconds."""
+        try:
+            async with asyncio.timeout(patience):
+                while self.full:
+                    self._acked.clear()
+                    await self._acked.wait()
+        except TimeoutError:
+            return False
+        return True
+
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +94,10 @@ log = logging.getLogger(__name__)
 class Subscriber(ABC):
     """One client. ``sent`` is the last seq it was given of each log that it follows."""
 
-    def __init__(self, seat: Seat, sent: Mapping[Log, int]):
+    def __init__(self, seat: Subscription, sent: Mapping[SessionLog, int]):
         self.seat = seat
         self.sent = dict(sent)
-        self.window = Window()
+        self.window = AckWindow()
         self.live = False
         """Level with the hub, which sends it every line from now on."""
         self.over = False
@@ -35,7 +106,7 @@ class Subscriber(ABC):
         self._catching_up: asyncio.Task[None] | None = None
 
     @abstractmethod
-    async def transmit(self, lines: Sequence[Line]) -> None:
+    async def transmit(self, lines: Sequence[LogLine]) -> None:
         """Hand lines to the connection."""
 
     @abstractmethod
@@ -45,7 +116,7 @@ class Subscriber(ABC):
     def begin(self, is_level: Callable[[], bool]) -> None:
         """Catch up, then be live; ``is_level`` says whether the hub has sent nothing that is not in ``sent``."""
         self._is_level = is_level
-        self._fall_behind()
+        self._start_catch_up()
 
     def forget(self) -> None:
         """Nothing more is read for it."""
@@ -58,16 +129,16 @@ class Subscriber(ABC):
             self.over, self.live = True, False
             await self.close(code)
 
-    async def take(self, of: Log, lines: Sequence[Line]) -> None:
+    async def take(self, of: SessionLog, lines: Sequence[LogLine]) -> None:
         """New lines of one log from the hub; those it has are dropped by seq."""
         if not self.live:
             return
         known = self.sent.get(of, 0)
         await self._send(lines if lines[0].seq > known else [line for line in lines if line.seq > known])
         if self.window.full and self.live:
-            self._fall_behind()
+            self._start_catch_up()
 
-    async def _send(self, lines: Sequence[Line]) -> None:
+    async def _send(self, lines: Sequence[LogLine]) -> None:
         if not lines or self.over:
             return
         for line in lines:
@@ -76,15 +147,15 @@ class Subscriber(ABC):
         self.window.sent(last.log.session_id, last.seq, len(lines), sum(line.size for line in lines))
         await self.transmit(lines)
 
-    def _fall_behind(self) -> None:
+    def _start_catch_up(self) -> None:
         self.live = False
         self._catching_up = asyncio.create_task(self._catch_up())
 
     async def _catch_up(self) -> None:
         """Send what is behind, page by page and no faster than it is acknowledged, until level with the hub."""
         try:
-            while await self.window.room(PATIENCE):
-                lines, _ = await in_database(read_behind, dict(self.sent))
+            while await self.window.room(ACK_TIMEOUT):
+                lines, _ = await run_in_database(load_lines_after, dict(self.sent))
                 await self._send(lines)
                 # Nothing may be awaited from here on: the hub goes on where this has ended.
                 if self._is_level() and not self.window.full:
@@ -93,4 +164,4 @@ class Subscriber(ABC):
             await self.cut(CloseCode.SLOW)
         except Exception as error:
             log.exception("a client could not be given what it lacks")
-            await self.cut(CloseCode.FAILED if trouble_of(error) is None else CloseCode.UNREACHABLE)
+            await self.cut(CloseCode.FAILED if classify_error(error) is None else CloseCode.UNREACHABLE)

@@ -11,21 +11,21 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.db import transaction
 
-from executors_app.agentctl.places.git import git
+from executors_app.agentctl.workspace.repository_git import run_git
 from executors_app.models import AgentProfile, Executor
 from executors_app.repositories.team import TeamRepository
-from sessions_app.management.private_files import MASK
+from sessions_app.management.startup import PRIVATE_UMASK
 from sessions_app.models import LoginLink, Repository, Task
-from sessions_app.services.catalogue import checked_out
-from sessions_app.services.first_steps import DEMO_TASK
-from sessions_app.services.workflows import save_workflow
+from sessions_app.services.catalogue import current_branch
+from sessions_app.services.restarts import DEMO_TASK
+from sessions_app.workflows.services.workflows import save_workflow
 
-TEAM: Final = "Demo team"
-USER: Final = "demo"
-AGENT: Final = "Demo agent"
-EXECUTOR: Final = "This machine"
-TASK: Final = "Say hello"
-LONG_WORK: Final = "Count for two minutes. While it counts, restart the control plane: it goes on.\nwork 120 at 2"
+DEMO_TEAM: Final = "Demo team"
+DEMO_USER: Final = "demo"
+DEMO_AGENT: Final = "Demo agent"
+DEMO_EXECUTOR: Final = "This machine"
+HELLO_TASK: Final = "Say hello"
+LONG_PROMPT: Final = "Count for two minutes. While it counts, restart the control plane: it goes on.\nwork 120 at 2"
 _README: Final = """# Demo repository
 
 The demo agent works in branches of this repository. It understands a few words, for example:
@@ -34,7 +34,7 @@ The demo agent works in branches of this repository. It understands a few words,
     ask
     write hello.txt Hello
 """
-WORKFLOW: Final = """\
+DEMO_WORKFLOW: Final = """\
 # The agent writes a file, and a script of the same worktree looks at it.
 version: 3
 metadata:
@@ -62,11 +62,11 @@ edges:
 """
 
 
-def make_demo(directory: Path) -> Any:
+def create_demo_data(directory: Path) -> Any:
     """Make whatever of the demo is missing, with its repository in ``directory``; the demo's user."""
     branch = _make_repository(directory)
     with transaction.atomic():
-        team, _ = Group.objects.get_or_create(name=TEAM)
+        team, _ = Group.objects.get_or_create(name=DEMO_TEAM)
         repository, is_first = Repository.objects.get_or_create(
             team=team, path=str(directory), defaults={"name": "Demo repository", "default_branch": branch}
         )
@@ -78,7 +78,7 @@ def make_demo(directory: Path) -> Any:
     return user
 
 
-def login_url(user: Any, port: int) -> str:
+def create_login_url(user: Any, port: int) -> str:
     """A new one-time login link: at the deployment's own address if it has one, else on this machine."""
     origins = [origin for origin in settings.CSRF_TRUSTED_ORIGINS if "*" not in origin]
     local = settings.KANDEV_LOCAL_NAME if settings.KANDEV_LOCAL_NAME in settings.ALLOWED_HOSTS else "127.0.0.1"
@@ -86,7 +86,7 @@ def login_url(user: Any, port: int) -> str:
     return f"{base}/login/{LoginLink.mint(user)}/"
 
 
-def local_hint(link: str, port: int) -> str:
+def local_address_hint(link: str, port: int) -> str:
     """What helps whoever cannot open a link that `login_url` has made; empty where nothing has to be said."""
     if urlsplit(link).hostname != settings.KANDEV_LOCAL_NAME:
         return ""
@@ -97,25 +97,25 @@ def _make_repository(directory: Path) -> str:
     """A git repository with a first commit; its branch."""
     directory.mkdir(parents=True, exist_ok=True)
     if not (directory / ".git").exists():
-        git(directory, "init", "--quiet", "--initial-branch=main", umask=MASK)
+        run_git(directory, "init", "--quiet", "--initial-branch=main", umask=PRIVATE_UMASK)
     if TeamRepository.open(directory).commit_of("HEAD") is None:
         # No agent has worked here yet, so no configuration but ours can steer this git.
         (directory / "README.md").write_text(_README)
         author = ("-c", "user.name=Kandev", "-c", "user.email=demo@kandev.invalid")
-        git(directory, "add", "README.md", umask=MASK)
-        git(directory, *author, "commit", "--quiet", "--no-gpg-sign", "--message=First commit", umask=MASK)
-    return checked_out(directory) or "main"
+        run_git(directory, "add", "README.md", umask=PRIVATE_UMASK)
+        run_git(directory, *author, "commit", "--quiet", "--no-gpg-sign", "--message=First commit", umask=PRIVATE_UMASK)
+    return current_branch(directory) or "main"
 
 
 def _make_agent() -> None:
-    if not AgentProfile.objects.filter(name=AGENT, team=None).exists():
-        AgentProfile.objects.create(name=AGENT, agent_type="demo")
-    Executor.objects.get_or_create(name=EXECUTOR, defaults={"runtime": "local_standalone"})
+    if not AgentProfile.objects.filter(name=DEMO_AGENT, team=None).exists():
+        AgentProfile.objects.create(name=DEMO_AGENT, agent_type="demo")
+    Executor.objects.get_or_create(name=DEMO_EXECUTOR, defaults={"runtime": "local_standalone"})
 
 
 def _make_user(team: Group) -> Any:
     """The demo's user, who comes in by links alone and may see the admin."""
-    user, made = get_user_model().objects.get_or_create(username=USER, defaults={"is_staff": True})
+    user, made = get_user_model().objects.get_or_create(username=DEMO_USER, defaults={"is_staff": True})
     if made:
         user.set_unusable_password()
         user.save(update_fields=["password"])
@@ -124,12 +124,12 @@ def _make_user(team: Group) -> Any:
 
 
 def _make_workflow(team: Group, repository: Repository, user: Any) -> None:
-    profile = AgentProfile.objects.filter(name=AGENT, team=None).first()
-    values = {"team": team, "text": WORKFLOW, "repository": repository, "agent_profile": profile}
+    profile = AgentProfile.objects.filter(name=DEMO_AGENT, team=None).first()
+    values = {"team": team, "text": DEMO_WORKFLOW, "repository": repository, "agent_profile": profile}
     save_workflow(user, values)
 
 
 def _make_task(team: Group, repository: Repository, user: Any) -> None:
     hello = "Say hello, then work for a while.\nwork 5\nask"
-    for title, description in ((TASK, hello), (DEMO_TASK, LONG_WORK)):
+    for title, description in ((HELLO_TASK, hello), (DEMO_TASK, LONG_PROMPT)):
         Task.objects.create(title=title, description=description, team=team, repository=repository, created_by=user)

@@ -3,7 +3,7 @@
 import django.db.models.deletion
 import django.utils.timezone
 import executors_app.encryption
-import sessions_app.models.notification
+import sessions_app.notifications.models
 import uuid
 from django.conf import settings
 from django.db import migrations, models
@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('user', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='notification_settings', serialize=False, to=settings.AUTH_USER_MODEL)),
                 ('email', models.BooleanField(default=False, verbose_name='Send me e-mail')),
-                ('kinds', models.JSONField(blank=True, default=sessions_app.models.notification.all_kinds)),
+                ('kinds', models.JSONField(blank=True, default=sessions_app.notifications.models.all_kinds)),
                 ('only_mine', models.BooleanField(default=False, verbose_name='Only of sessions that I own')),
                 ('every', models.PositiveIntegerField(choices=[(5, 'every 5 minutes'), (15, 'every 15 minutes'), (60, 'once an hour'), (1440, 'once a day')], default=15, verbose_name='At most')),
                 ('minimum_share', models.PositiveSmallIntegerField(default=0, verbose_name='Only when this share of the agents waits')),
@@ -96,8 +96,8 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ('url', models.CharField(max_length=500)),
-                ('secret', executors_app.encryption.EncryptedTextField(default=sessions_app.models.notification.new_secret, editable=False)),
-                ('kinds', models.JSONField(blank=True, default=sessions_app.models.notification.all_kinds)),
+                ('secret', executors_app.encryption.EncryptedTextField(default=sessions_app.notifications.models.new_secret, editable=False)),
+                ('kinds', models.JSONField(blank=True, default=sessions_app.notifications.models.all_kinds)),
                 ('enabled', models.BooleanField(default=True)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('created_by', models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),

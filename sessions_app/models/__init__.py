@@ -1,7 +1,6 @@
 """One noun a file; nothing outside this package writes a status or a line of the log."""
 
-from sessions_app.models.api_token import ApiToken
-from sessions_app.models.attempt_count import AttemptCount
+from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
 from sessions_app.models.attention import (
     AttentionItem,
     AttentionMark,
@@ -9,16 +8,12 @@ from sessions_app.models.attention import (
     raise_for_run,
     raise_for_workflow,
     raise_item,
-    resolve,
     resolve_for_run,
     resolve_for_workflow,
+    resolve_items,
 )
 from sessions_app.models.bulk import update_rows
-from sessions_app.models.draft import Draft, Lease, LeaseLost, refresh_task, writing, writing_all
-from sessions_app.models.event import NewEvent, SessionEvent, append, write_numbered
-from sessions_app.models.intent import IDLE, OVERTAKING, QUEUED_FOR_CAPACITY, Intent, IntentKind
-from sessions_app.models.login_link import LoginLink
-from sessions_app.models.maintenance import Chore, Leftover, Orphaned
+from sessions_app.models.event import NewEvent, SessionEvent, append_events, write_numbered_events
 from sessions_app.models.message import (
     PART_LIMIT,
     TEXT_ROLES,
@@ -32,26 +27,53 @@ from sessions_app.models.message import (
     unfinished_messages,
     write_messages,
 )
-from sessions_app.models.metric_count import MetricCount
-from sessions_app.models.notification import DeliveredItem, Delivery, NotificationSettings, Webhook
-from sessions_app.models.preferences import Preferences
-from sessions_app.models.prompt import Prompt
-from sessions_app.models.receipt import ContinuityReceipt
-from sessions_app.models.resume_token import ResumeToken
-from sessions_app.models.run import PermissionRequest, Run
-from sessions_app.models.session import CANCEL_IGNORED, INTERRUPTED_WAIT, POLICIES, TaskSession
-from sessions_app.models.sweep import RecoverySweep, Supervisor, SweepOutcome
-from sessions_app.models.sweep_request import SweepRequest
-from sessions_app.models.task import Repository, Task
-from sessions_app.models.team_policy import TeamPolicy
-from sessions_app.models.team_role import TeamRole
-from sessions_app.models.workflow import NodeRun, Workflow, WorkflowRun
+from sessions_app.models.operations import (
+    Chore,
+    Leftover,
+    MetricCount,
+    Orphaned,
+    RecoverySweep,
+    Supervisor,
+    SweepOutcome,
+    SweepRequest,
+)
+from sessions_app.models.runs import (
+    IDLE_REASON,
+    OVERTAKING_KINDS,
+    QUEUED_FOR_CAPACITY,
+    ContinuityReceipt,
+    Intent,
+    IntentKind,
+    PermissionRequest,
+    Prompt,
+    Run,
+)
+from sessions_app.models.session import (
+    CANCEL_IGNORED,
+    INTERRUPTED_WAIT,
+    POLICIES,
+    Repository,
+    Task,
+    TaskSession,
+    TeamPolicy,
+)
+from sessions_app.models.transactions import (
+    Lease,
+    LeaseLost,
+    SessionTransaction,
+    refresh_task_state,
+    session_transaction,
+    session_transactions,
+)
+from sessions_app.models.waits import ResumeToken
+from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
+from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 
 __all__ = [
     "CANCEL_IGNORED",
-    "IDLE",
+    "IDLE_REASON",
     "INTERRUPTED_WAIT",
-    "OVERTAKING",
+    "OVERTAKING_KINDS",
     "PART_LIMIT",
     "POLICIES",
     "QUEUED_FOR_CAPACITY",
@@ -64,7 +86,6 @@ __all__ = [
     "ContinuityReceipt",
     "DeliveredItem",
     "Delivery",
-    "Draft",
     "Intent",
     "IntentKind",
     "Lease",
@@ -88,6 +109,7 @@ __all__ = [
     "ResumeToken",
     "Run",
     "SessionEvent",
+    "SessionTransaction",
     "Supervisor",
     "SweepOutcome",
     "SweepRequest",
@@ -98,22 +120,22 @@ __all__ = [
     "Webhook",
     "Workflow",
     "WorkflowRun",
-    "append",
+    "append_events",
     "append_texts",
     "open_tools",
     "raise_for_run",
     "raise_for_workflow",
     "raise_item",
-    "refresh_task",
-    "resolve",
+    "refresh_task_state",
     "resolve_for_run",
     "resolve_for_workflow",
+    "resolve_items",
+    "session_transaction",
+    "session_transactions",
     "texts_of",
     "tools_named",
     "unfinished_messages",
     "update_rows",
     "write_messages",
-    "write_numbered",
-    "writing",
-    "writing_all",
+    "write_numbered_events",
 ]

@@ -10,15 +10,14 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
-from executors_app.prepared import Prepared
+from executors_app.prepared_query import PreparedQuery
+from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.domain.attention import AttentionKind, Notice
-from sessions_app.models.scoping import TeamModel
-from sessions_app.models.session import TaskSession
-from sessions_app.models.task import Task
-from sessions_app.models.workflow import Workflow, WorkflowRun
+from sessions_app.models.session import Task, TaskSession
+from sessions_app.workflows.models import Workflow, WorkflowRun
 
 if TYPE_CHECKING:
-    from sessions_app.models.draft import Draft
+    from sessions_app.models.transactions import SessionTransaction
 
 
 class AttentionItem(TeamModel):
@@ -118,16 +117,16 @@ class Presence(models.Model):
 
 
 ALL_KINDS = frozenset(kind.value for kind in AttentionKind)
-_OPEN = Prepared(lambda key: AttentionItem.objects.filter(session_id=key, resolved_at=None))
+_OPEN = PreparedQuery(lambda key: AttentionItem.objects.filter(session_id=key, resolved_at=None))
 
 
-def raise_item(draft: Draft, notice: Notice, run: WorkflowRun | None = None) -> bool:
+def raise_item(draft: SessionTransaction, notice: Notice, run: WorkflowRun | None = None) -> bool:
     """Raise an item in the draft's transaction; False where it is open already, or was and is over for good.
 
     ``run``: that has failed, which the item leads to. One whose truth has come back (a prompt that is held once more)
     is opened again, for everybody.
     """
-    row = _opened(notice, session=draft.session, task_id=draft.session.task_id, run=run)
+    row = _open_item(notice, session=draft.session, task_id=draft.session.task_id, run=run)
     if row is None:
         return False
     draft.open_attention = None
@@ -140,7 +139,7 @@ def raise_for_workflow(workflow: Workflow, notice: Notice) -> bool:
 
     One that is open keeps its marks, and says from now on what ``notice`` says.
     """
-    if _opened(notice, workflow=workflow) is not None:
+    if _open_item(notice, workflow=workflow) is not None:
         return True
     AttentionItem.objects.filter(key=notice.key).update(why=notice.why, next_step=notice.next_step)
     return False
@@ -148,7 +147,7 @@ def raise_for_workflow(workflow: Workflow, notice: Notice) -> bool:
 
 def raise_for_run(run: WorkflowRun, notice: Notice) -> bool:
     """Raise an item about a run without sessions in the caller's transaction; False where it is open already."""
-    return _opened(notice, run=run, task_id=run.task_id) is not None
+    return _open_item(notice, run=run, task_id=run.task_id) is not None
 
 
 def resolve_for_run(run: WorkflowRun, resolution: str) -> int:
@@ -163,7 +162,7 @@ def resolve_for_workflow(workflow: Workflow, resolution: str) -> int:
     return rows.update(resolved_at=timezone.now(), resolution=resolution[:64])
 
 
-def _opened(notice: Notice, **about: Any) -> AttentionItem | None:
+def _open_item(notice: Notice, **about: Any) -> AttentionItem | None:
     """The item of a notice, new or opened again; None where it is open already."""
     earlier = AttentionItem.objects.filter(key=notice.key).first()
     if earlier is not None and earlier.resolved_at is None:
@@ -185,14 +184,19 @@ def _opened(notice: Notice, **about: Any) -> AttentionItem | None:
     return earlier
 
 
-def retell(notice: Notice) -> None:
+def update_wording(notice: Notice) -> None:
     """Change the words of an open item, of which more is known now."""
     told = {"what": notice.what[:300], "why": notice.why, "next_step": notice.next_step, "detail": notice.detail}
     AttentionItem.objects.filter(key=notice.key, resolved_at=None).update(**told)
 
 
-def resolve(
-    draft: Draft, resolution: str, kinds: Collection[str] = ALL_KINDS, *, key: str = "", key_begins: str = ""
+def resolve_items(
+    draft: SessionTransaction,
+    resolution: str,
+    kinds: Collection[str] = ALL_KINDS,
+    *,
+    key: str = "",
+    key_begins: str = "",
 ) -> int:
     """The open items of the session of these kinds, or with such a key, are true no longer; how many they were."""
     if draft.open_attention is None:

@@ -17,7 +17,7 @@ from typing import Any
 from django.db import connection, models
 
 from executors_app.encryption import EncryptedField
-from executors_app.json_fields import is_misfit
+from executors_app.json_fields import is_malformed
 
 Row = Sequence[Any]
 
@@ -47,14 +47,14 @@ def insert_rows(model: type[models.Model], names: tuple[str, ...], rows: Sequenc
         _insert(model, names).execute(rows)
 
 
-def insert(instance: models.Model) -> None:
+def insert_row(instance: models.Model) -> None:
     """Insert one new instance as it is: no signal is sent, and no moment filled in."""
     names, attributes = _columns_of(type(instance))
     insert_rows(type(instance), names, [[getattr(instance, name) for name in attributes]])
     instance._state.adding = False  # noqa: SLF001  (as ``save`` leaves it)
 
 
-def update(instance: models.Model, names: Collection[str]) -> None:
+def update_row(instance: models.Model, names: Collection[str]) -> None:
     """Write these fields of an instance, and the moments that every write fills in, as ``save`` would; no signal."""
     model = type(instance)
     asked = tuple(sorted({*names, *_moments_of(model)}))
@@ -156,5 +156,5 @@ def _hex(value: uuid.UUID | None) -> str | None:
 
 def _json(value: Any) -> str | None:
     """A misfit that nobody has changed goes back as it came."""
-    kept = value.stored if is_misfit(value) and not value else value
+    kept = value.stored if is_malformed(value) and not value else value
     return None if kept is None else json.dumps(kept)

@@ -13,9 +13,9 @@ from django.db import connection, models, transaction
 from django.utils import timezone
 
 from executors_app.json_fields import ObjectField
+from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.models import wakeups
 from sessions_app.models.bulk import Row, insert_rows
-from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession, session_key
 
 
@@ -63,7 +63,7 @@ class NewEvent:
     seq: int = 0
 
 
-def _reserve(sessions: Sequence[uuid.UUID], count: int) -> dict[uuid.UUID, int]:
+def _reserve_numbers(sessions: Sequence[uuid.UUID], count: int) -> dict[uuid.UUID, int]:
     """Take ``count`` numbers in the log of each session, whose rows the caller has locked; the first of each.
 
     They stay locked until the commit, so the order of commits is the order of ``seq``.
@@ -80,16 +80,16 @@ def _reserve(sessions: Sequence[uuid.UUID], count: int) -> dict[uuid.UUID, int]:
     return firsts
 
 
-def append(session_id: uuid.UUID | str, events: Sequence[NewEvent]) -> int:
+def append_events(session_id: uuid.UUID | str, events: Sequence[NewEvent]) -> int:
     """Write events at the end of a session's log, in the caller's transaction; returns the last seq.
 
     Others are woken after the commit.
     """
-    append_all({session_key(session_id): events})
+    append_all_events({session_key(session_id): events})
     return events[-1].seq if events else 0
 
 
-def append_all(said: Mapping[uuid.UUID, Sequence[NewEvent]]) -> None:
+def append_all_events(said: Mapping[uuid.UUID, Sequence[NewEvent]]) -> None:
     """``append`` for several sessions, whose rows the caller has locked. The one writer of the log, for everybody."""
     if not transaction.get_connection().in_atomic_block:
         raise transaction.TransactionManagementError("append() wants a transaction")
@@ -99,12 +99,12 @@ def append_all(said: Mapping[uuid.UUID, Sequence[NewEvent]]) -> None:
             alike[len(events)].append(key)
     rows: list[Row] = []
     for count, sessions in alike.items():
-        for key, first in _reserve(sessions, count).items():
+        for key, first in _reserve_numbers(sessions, count).items():
             rows += _numbered(key, first, said[key])
     _write(rows)
 
 
-def write_numbered(session_id: uuid.UUID | str, first: int, events: Iterable[NewEvent]) -> int:
+def write_numbered_events(session_id: uuid.UUID | str, first: int, events: Iterable[NewEvent]) -> int:
     """Write events of a log that is brought in, under the numbers they had from ``first`` on; returns the last seq."""
     rows = _numbered(session_key(session_id), first, events)
     _write(rows)
@@ -122,4 +122,4 @@ def _numbered(session_id: uuid.UUID, first: int, events: Iterable[NewEvent]) -> 
 def _write(rows: Sequence[Row]) -> None:
     if rows:
         insert_rows(SessionEvent, ("session_id", "seq", "name", "payload", "at", "once"), rows)
-        wakeups.ring_on_commit()
+        wakeups.notify_on_commit()

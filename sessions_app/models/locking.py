@@ -11,34 +11,34 @@ from functools import cache
 
 from django.db import OperationalError, connection, transaction
 
-from executors_app.prepared import Prepared
+from executors_app.prepared_query import PreparedQuery
+from sessions_app.models.database_errors import DATABASE_BUSY, classify_error
 from sessions_app.models.session import TaskSession, session_key
-from sessions_app.models.storage import BUSY, trouble_of
 
-_patience: ContextVar[float] = ContextVar("patience", default=20.0)
+_lock_timeout: ContextVar[float] = ContextVar("patience", default=20.0)
 """Seconds for which a request waits for its turn; each wait for a lock ends within a third of a lease (rule 6)."""
 
 
 @cache
-def _row(beside: tuple[str, ...]) -> Prepared[TaskSession]:
+def _row(beside: tuple[str, ...]) -> PreparedQuery[TaskSession]:
     """How a session is read and locked, with what is read beside it."""
     rows = TaskSession.objects.select_for_update(no_key=True, of=("self",))
     read = rows.select_related(*beside) if beside else rows  # by no name at all Django would read everything
-    return Prepared(lambda key: read.filter(id=key))
+    return PreparedQuery(lambda key: read.filter(id=key))
 
 
-def be_impatient() -> None:
+def wait_briefly_for_locks() -> None:
     """From now on this thread waits for one lock, and no longer: it has leases to renew."""
-    _patience.set(0.0)
+    _lock_timeout.set(0.0)
 
 
-def patience() -> float:
+def lock_timeout() -> float:
     """Seconds for which this thread may wait for its turn."""
-    return _patience.get()
+    return _lock_timeout.get()
 
 
 @contextmanager
-def locked(session_id: uuid.UUID | str, patience: float, beside: Sequence[str] = ()) -> Iterator[TaskSession]:
+def lock_session(session_id: uuid.UUID | str, patience: float, beside: Sequence[str] = ()) -> Iterator[TaskSession]:
     """The session's row, locked, in one transaction that ends with the block.
 
     ``beside`` names the rows that it refers to and that are read, not locked, with it.
@@ -72,4 +72,4 @@ def _read(session_id: uuid.UUID | str, beside: Sequence[str]) -> TaskSession:
 
 def is_busy(error: OperationalError) -> bool:
     """Whether others held the lock for too long: nothing is wrong, and nothing was done."""
-    return trouble_of(error) is BUSY
+    return classify_error(error) is DATABASE_BUSY

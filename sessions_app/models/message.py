@@ -15,9 +15,9 @@ from django.db.models import QuerySet
 from django.db.models.functions import Length
 
 from executors_app.json_fields import ObjectField
-from executors_app.prepared import MARK, Prepared
+from executors_app.prepared_query import MARK, PreparedQuery
+from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.models.bulk import insert_rows, update_rows
-from sessions_app.models.scoping import TeamModel
 from sessions_app.models.session import TaskSession
 
 PART_LIMIT = 64 * 1024
@@ -101,9 +101,9 @@ _CHANGING = ("payload", "complete", "updated_seq")
 
 
 TEXT_ROLES = ("agent", "thought")
-_UNFINISHED = Prepared(lambda key: _rows(session_id=key, complete=False, role__in=(*TEXT_ROLES, "status")))
-_OPEN_TOOLS = Prepared(lambda key: _rows(session_id=key, complete=False, role="tool"))
-_LAST_PART = Prepared(
+_UNFINISHED = PreparedQuery(lambda key: _rows(session_id=key, complete=False, role__in=(*TEXT_ROLES, "status")))
+_OPEN_TOOLS = PreparedQuery(lambda key: _rows(session_id=key, complete=False, role="tool"))
+_LAST_PART = PreparedQuery(
     lambda key: (
         MessagePart.objects.filter(message_id=key)
         .order_by("-number")
@@ -133,10 +133,10 @@ def tools_named(session_id: uuid.UUID, keys: Collection[str]) -> list[MessageDra
 
 
 @lru_cache(maxsize=128)
-def _tools_by_keys(count: int) -> Prepared[Message]:
+def _tools_by_keys(count: int) -> PreparedQuery[Message]:
     """A query for so many keys: a batch speaks of few, and the next of as many."""
     marks = [f"key {number}" for number in range(count)]
-    return Prepared(lambda session, *keys: _rows(session_id=session, role="tool", key__in=keys), MARK, *marks)
+    return PreparedQuery(lambda session, *keys: _rows(session_id=session, role="tool", key__in=keys), MARK, *marks)
 
 
 def write_messages(new: Sequence[MessageDraft], changed: Sequence[MessageDraft]) -> None:

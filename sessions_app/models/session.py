@@ -1,16 +1,91 @@
-"""The unit of execution: one agent working in one worktree."""
+"""Repositories, tasks and their sessions.
+
+What a team wants done, the agent at work on it, and the team's recovery policy.
+"""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from typing import Final
 
 from django.conf import settings
 from django.db import models
 
 from executors_app.json_fields import ObjectField
-from sessions_app.domain.states import DesiredState, SessionState, WorkState
-from sessions_app.models.scoping import TeamModel
-from sessions_app.models.task import Task
+from sessions_app.accounts.team_scope import TeamModel
+from sessions_app.domain.states import DesiredState, SessionState, TaskEnd, TaskState, WorkState
+
+_ENDS: Final[Mapping[str, TaskEnd]] = {TaskState.DONE: "done", TaskState.CANCELLED: "cancelled"}
+
+
+class Repository(TeamModel):
+    """A git repository that staff opened to a team (rule 38)."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=200)
+    team = models.ForeignKey("auth.Group", models.PROTECT, related_name="repositories")
+    path = models.CharField(max_length=4096)
+    default_branch = models.CharField(max_length=255, blank=True, default="")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "repositories"
+        verbose_name_plural = "repositories"
+        ordering = ("name", "id")
+        constraints = (models.UniqueConstraint(fields=("team", "path"), name="one_repository_per_team_and_path"),)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Task(TeamModel):
+    """What a team wants done; its state follows from its sessions' except for DONE and CANCELLED."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    title = models.CharField(max_length=300)
+    description = models.TextField(blank=True, default="")
+    team = models.ForeignKey("auth.Group", models.PROTECT, related_name="tasks")
+    repository = models.ForeignKey(Repository, models.PROTECT, null=True, blank=True, related_name="tasks")
+    base_branch = models.CharField(max_length=255, blank=True, default="")
+    state = models.CharField(max_length=20, choices=[(s.value, s.value) for s in TaskState], default=TaskState.TODO)
+    idempotency_key = models.CharField(max_length=128, blank=True, default="", editable=False)
+    """With which its maker asked for it, unique in its team; empty: without one."""
+    asked = models.CharField(max_length=64, blank=True, default="", editable=False)
+    """Digest of what was asked with that key."""
+    archived_at = models.DateTimeField(null=True, blank=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "tasks"
+        ordering = ("-created_at", "id")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("team", "idempotency_key"),
+                condition=~models.Q(idempotency_key=""),
+                name="one_task_per_idempotency_key",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.title
+
+    @property
+    def is_over(self) -> bool:
+        """Archived, done or cancelled: none of its sessions is started any more."""
+        return bool(self.end)
+
+    @property
+    def end(self) -> TaskEnd:
+        """How the task ended; empty while work on it can continue. An archived task may also be done or cancelled."""
+        if self.archived_at is not None:
+            return "archived"
+        return _ENDS.get(self.state, "")
+
 
 POLICIES = ("auto", "working", "on_open", "manual")
 INTERRUPTED_WAIT = "interrupted_wait"
@@ -124,3 +199,23 @@ class TaskSession(TeamModel):
 def session_key(session_id: uuid.UUID | str) -> uuid.UUID:
     """A session's id, which may be given as a text; ValueError for one that is none."""
     return session_id if isinstance(session_id, uuid.UUID) else uuid.UUID(session_id)
+
+
+class TeamPolicy(models.Model):
+    """The choices of one team; without a row, and where it says nothing, the deployment's hold."""
+
+    team = models.OneToOneField("auth.Group", models.CASCADE, primary_key=True, related_name="policy")
+    policy = models.CharField(max_length=10, choices=[(p, p) for p in POLICIES], blank=True, default="")
+    continue_prompts = models.BooleanField(null=True, blank=True)
+    """Whether interrupted work is continued by itself; None: as the deployment says."""
+    updated_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", editable=False
+    )
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        db_table = "team_policies"
+        verbose_name_plural = "team policies"
+
+    def __str__(self) -> str:
+        return f"policy of team {self.team_id}"

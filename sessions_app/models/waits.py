@@ -1,8 +1,4 @@
-"""What happens to a wait and its key, each with its line in the log; all in the caller's draft (design 10).
-
-Every settlement of a key is one guarded UPDATE: one row means that it was settled here, none that
-somebody else was first.
-"""
+"""Waits of a session and the single-use tokens that end them, each change with its event."""
 
 from __future__ import annotations
 
@@ -11,34 +7,138 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
+from django.db import models
 from django.utils import timezone
 
+from sessions_app.accounts.team_scope import TeamModel, TeamQuerySet
 from sessions_app.domain.states import PromptState, RunState
-from sessions_app.domain.tokens import WaitKind
+from sessions_app.domain.wait_tokens import (
+    TokenFacts,
+    TokenScope,
+    TokenState,
+    WaitKind,
+    derive_secret,
+    recover_secret,
+    secret_digest,
+    token_state,
+)
 from sessions_app.models.event import NewEvent
-from sessions_app.models.prompt import Prompt
-from sessions_app.models.resume_token import ResumeToken
-from sessions_app.models.run import Run
-from sessions_app.models.session import INTERRUPTED_WAIT
+from sessions_app.models.runs import Prompt, Run
+from sessions_app.models.session import INTERRUPTED_WAIT, TaskSession
 
 if TYPE_CHECKING:
-    from sessions_app.models.draft import Draft
+    from sessions_app.models.transactions import SessionTransaction
 
-GIVEN_UP = frozenset({PromptState.HELD, PromptState.DISMISSED, PromptState.WITHDRAWN})
+
+class TokenQuerySet(TeamQuerySet["ResumeToken"]):
+    """Keys that still count."""
+
+    def unsettled(self) -> TokenQuerySet:
+        """Those of which nothing has been said since they were minted."""
+        return self.filter(consumed_at=None, revoked_at=None, expired_at=None)
+
+    def active(self, now: datetime) -> TokenQuerySet:
+        """Those that can be consumed at ``now``."""
+        return self.unsettled().filter(models.Q(expires_at=None) | models.Q(expires_at__gt=now))
+
+    def due(self, now: datetime) -> TokenQuerySet:
+        """Those that are too old, of which nobody has said so."""
+        return self.unsettled().filter(expires_at__lte=now)
+
+
+class ResumeToken(TeamModel):
+    """One key: good for one wait, once. A wait that is asked for again gets another."""
+
+    team_path = "session__task__team"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="tokens")
+    run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="tokens")
+    wait_kind = models.CharField(max_length=16, choices=[(kind.value, kind.value) for kind in WaitKind])
+    wait_id = models.CharField(max_length=128)
+    secret_hash = models.CharField(max_length=64, unique=True)
+    """SHA-256, in hexadecimal."""
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    """Who asked for the wait; None: an agent."""
+    expires_at = models.DateTimeField(null=True, blank=True)
+    consumed_at = models.DateTimeField(null=True, blank=True)
+    consumed_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    """None: whoever had the key."""
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    expired_at = models.DateTimeField(null=True, blank=True)
+    reason = models.CharField(max_length=64, blank=True, default="")
+    """Why it was revoked."""
+    idempotency_key = models.CharField(max_length=128, blank=True, default="")
+    first_answer = models.JSONField(null=True, blank=True)
+    """What whoever consumed it was answered; the same idempotency key gets it again."""
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects = TokenQuerySet.as_manager()  # type: ignore[misc]
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "resume_tokens"
+        ordering = ("created_at", "id")
+        indexes = (
+            models.Index(fields=("session", "wait_id"), name="token_of_wait"),
+            models.Index(
+                fields=("expires_at",),
+                condition=models.Q(consumed_at=None, revoked_at=None, expired_at=None),
+                name="token_due",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"key {str(self.id)[:8]} of a wait ({self.wait_kind})"
+
+    @property
+    def scope(self) -> TokenScope:
+        """The one wait that it is good for."""
+        run_id = None if self.run_id is None else str(self.run_id)
+        return TokenScope(str(self.session_id), run_id, self.wait_kind, self.wait_id)
+
+    def state(self, now: datetime) -> TokenState:
+        """Whether it opens anything at ``now``."""
+        return token_state(TokenFacts(self.consumed_at, self.revoked_at, self.expired_at, self.expires_at), now)
+
+    def seal(self) -> str:
+        """Give a new row the hash of its secret; the secret."""
+        secret = derive_secret(str(self.id), str(settings.SECRET_KEY))
+        self.secret_hash = secret_digest(secret)
+        return secret
+
+    def secret(self) -> str | None:
+        """The secret, for somebody who may have it; None where the key that made it is gone."""
+        keys = (str(settings.SECRET_KEY), *map(str, settings.SECRET_KEY_FALLBACKS))
+        return recover_secret(str(self.id), self.secret_hash, keys)
+
+    @classmethod
+    def of_secret(cls, secret: str) -> ResumeToken | None:
+        """The row of a secret, whatever became of it."""
+        return cls.objects.select_related("consumed_by").filter(secret_hash=secret_digest(secret)).first()
+
+
+LOST_STATES = frozenset({PromptState.HELD, PromptState.DISMISSED, PromptState.WITHDRAWN})
 """States of a prompt in which it starts no turn by itself."""
 
 
-def begin_permission(draft: Draft, permission_id: str, run: Run | None) -> ResumeToken:
+def begin_permission_wait(draft: SessionTransaction, permission_id: str, run: Run | None) -> ResumeToken:
     """The agent asks, and waits for the answer as long as this deployment lets it."""
     limit = settings.KANDEV_PERMISSION_TIMEOUT
     deadline = timezone.now() + timedelta(seconds=limit) if limit else None
     if run is None:
-        return mint(draft, None, WaitKind.PERMISSION, permission_id, expires_at=deadline)
-    return begin(draft, WaitKind.PERMISSION, permission_id, deadline=deadline)
+        return mint_token(draft, None, WaitKind.PERMISSION, permission_id, expires_at=deadline)
+    return begin_wait(draft, WaitKind.PERMISSION, permission_id, deadline=deadline)
 
 
-def begin(
-    draft: Draft, kind: WaitKind, wait_id: str, *, deadline: datetime | None = None, reason: str = "", by: Any = None
+def begin_wait(
+    draft: SessionTransaction,
+    kind: WaitKind,
+    wait_id: str,
+    *,
+    deadline: datetime | None = None,
+    reason: str = "",
+    by: Any = None,
 ) -> ResumeToken:
     """The open run, if there is one, waits from now on; the key of the wait."""
     run = draft.open_run
@@ -50,57 +150,65 @@ def begin(
         run.save(update_fields=["wait_kind", "wait_id", "wait_reason", "deadline_at"])
         if len(draft.events) > before:
             event = draft.events[-1]
-            draft.then.append(lambda: _keep_seq(run, event))
-    return mint(draft, run, kind, wait_id, expires_at=deadline, by=by)
+            draft.then.append(lambda: _save_seq(run, event))
+    return mint_token(draft, run, kind, wait_id, expires_at=deadline, by=by)
 
 
-def _keep_seq(run: Run, event: NewEvent) -> None:
+def _save_seq(run: Run, event: NewEvent) -> None:
     Run.objects.filter(id=run.id).update(since_seq=event.seq)
 
 
-def mint(
-    draft: Draft, run: Run | None, kind: WaitKind, wait_id: str, *, expires_at: datetime | None = None, by: Any = None
+def mint_token(
+    draft: SessionTransaction,
+    run: Run | None,
+    kind: WaitKind,
+    wait_id: str,
+    *,
+    expires_at: datetime | None = None,
+    by: Any = None,
 ) -> ResumeToken:
     """A new key for a wait; its secret follows from its id."""
     token = ResumeToken(session=draft.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=expires_at, by=by)
     token.seal()
     token.save(force_insert=True)
-    draft.say("session.token.minted", expires_at=expires_at.isoformat() if expires_at else None, **_told(token))
+    draft.say(
+        "session.token.minted", expires_at=expires_at.isoformat() if expires_at else None, **_token_payload(token)
+    )
     return token
 
 
-def consume(draft: Draft, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any) -> bool:
+def consume_token(draft: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any) -> bool:
     """Use a key up, once; False where it is used, revoked or too old by now."""
     now = timezone.now()
     values = {"consumed_at": now, "consumed_by": by, "idempotency_key": key, "first_answer": answer}
     if not ResumeToken.objects.active(now).filter(id=token.id).update(**values):
         return False
-    draft.say("session.token.consumed", by=by.get_username() if by else None, **_told(token))
+    draft.say("session.token.consumed", by=by.get_username() if by else None, **_token_payload(token))
     return True
 
 
-def revoke(draft: Draft, reason: str, **wanted: Any) -> int:
+def revoke_tokens(draft: SessionTransaction, reason: str, **wanted: Any) -> int:
     """Take back whatever keys of the session fit ``wanted`` and are not settled; how many."""
     count = 0
     for token in ResumeToken.objects.unsettled().filter(session=draft.session, **wanted):
         row = ResumeToken.objects.unsettled().filter(id=token.id)
         if row.update(revoked_at=timezone.now(), reason=reason[:64]):
-            draft.say("session.token.revoked", reason=reason, **_told(token))
+            draft.say("session.token.revoked", reason=reason, **_token_payload(token))
             count += 1
     return count
 
 
-def expire(draft: Draft, token_id: uuid.UUID) -> ResumeToken | None:
+def expire_token(draft: SessionTransaction, token_id: uuid.UUID) -> ResumeToken | None:
     """Say of a key that is too old that it is; None where somebody was first."""
     now = timezone.now()
     if not ResumeToken.objects.due(now).filter(id=token_id).update(expired_at=now):
         return None
     token = ResumeToken.objects.get(id=token_id)
-    draft.say("session.token.expired", **_told(token))
+    draft.say("session.token.expired", **_token_payload(token))
     return token
 
 
-def end_external(draft: Draft, reason: str) -> bool:
+def end_external_wait(draft: SessionTransaction, reason: str) -> bool:
     """A wait for the outside is over without an answer: its run is cancelled, its key revoked."""
     run = draft.open_run
     if run is None or run.has_process or run.state != RunState.WAITING:
@@ -109,7 +217,7 @@ def end_external(draft: Draft, reason: str) -> bool:
     return True
 
 
-def interrupt_external(draft: Draft, reason: str) -> bool:
+def interrupt_external_wait(draft: SessionTransaction, reason: str) -> bool:
     """What was waited for has not come: the run is interrupted, and people and the agent are told (``noticing``)."""
     run = draft.open_run
     if run is None or run.has_process or run.state != RunState.WAITING:
@@ -128,14 +236,14 @@ def interrupt_external(draft: Draft, reason: str) -> bool:
     return True
 
 
-def lose_prompt(draft: Draft, prompt: Prompt) -> None:
+def end_run_of_lost_prompt(draft: SessionTransaction, prompt: Prompt) -> None:
     """What came of a wait reaches no agent by itself any more: its run is over."""
     run = draft.open_run
-    if prompt.state in GIVEN_UP and run is not None and not run.has_process and run.message_id == prompt.message_id:
+    if prompt.state in LOST_STATES and run is not None and not run.has_process and run.message_id == prompt.message_id:
         draft.move_run("cancel", reason=f"prompt_{prompt.state}")
 
 
-def _told(token: ResumeToken) -> dict[str, Any]:
+def _token_payload(token: ResumeToken) -> dict[str, Any]:
     """What a line of the log says of a key; nothing that opens anything."""
     return {
         "token_id": str(token.id),

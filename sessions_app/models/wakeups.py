@@ -17,7 +17,7 @@ from typing import Final
 from django.conf import settings
 from django.db import connection, transaction
 
-from sessions_app.models import far_wakeups
+from sessions_app.models.pubsub import base
 
 _VERSION: Final = {
     "sqlite": "PRAGMA data_version",
@@ -26,7 +26,7 @@ _VERSION: Final = {
 }
 
 _listeners: Final = set[socket.socket]()
-_relays: Final = dict[int, far_wakeups.Relay]()
+_relays: Final = dict[int, base.Relay]()
 """The one of this process, while somebody listens; by its pid, for a fork has none of its own."""
 
 
@@ -37,7 +37,7 @@ def database_version() -> str:
         return str(cursor.fetchone()[0])
 
 
-def directory() -> Path:
+def socket_directory() -> Path:
     """Where the sockets are; made on first use, for our own uid alone."""
     path = Path(settings.KANDEV_DATA_DIR) / "wake"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -47,35 +47,35 @@ def directory() -> Path:
 @contextlib.contextmanager
 def _short_directory() -> Iterator[Path]:
     """The directory by a name that leaves room in a socket's address (107 bytes), however deep it lies."""
-    descriptor = os.open(directory(), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(socket_directory(), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield Path(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
 
 
-def ring() -> None:
+def notify() -> None:
     """Wake every listening process, on other hosts too; never fails."""
-    _ring("*.sock")
+    _notify_sockets("*.sock")
     if connection.vendor == "postgresql":
-        _ring_far()
+        _notify_hosts()
 
 
-def ring_on_commit() -> None:
+def notify_on_commit() -> None:
     """Ring when the present transaction has committed: once, however often it is asked for."""
-    if not any(function is ring for _, function, *_ in connection.run_on_commit):
-        transaction.on_commit(ring)
+    if not any(function is notify for _, function, *_ in connection.run_on_commit):
+        transaction.on_commit(notify)
 
 
-def _ring_far() -> None:
+def _notify_hosts() -> None:
     relay = _relays.get(os.getpid())
     if relay is not None:
         relay.tell()
     else:
-        far_wakeups.tell_from(str(directory()))
+        base.notify_hosts(str(socket_directory()))
 
 
-def _ring(pattern: str) -> None:
+def _notify_sockets(pattern: str) -> None:
     """Wake those whose sockets have such names; never blocks."""
     with (
         contextlib.suppress(OSError),
@@ -84,10 +84,10 @@ def _ring(pattern: str) -> None:
     ):
         sender.setblocking(False)
         for path in folder.glob(pattern):
-            _ring_one(sender, path)
+            _notify_socket(sender, path)
 
 
-def _ring_one(sender: socket.socket, path: Path) -> None:
+def _notify_socket(sender: socket.socket, path: Path) -> None:
     try:
         sender.sendto(b"!", str(path))
     except ConnectionRefusedError:
@@ -96,27 +96,27 @@ def _ring_one(sender: socket.socket, path: Path) -> None:
         pass  # full: it is awake already
 
 
-def listen() -> socket.socket:
+def open_listener() -> socket.socket:
     """A socket of this process, readable after each ``ring`` of anybody."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     listener.setblocking(False)
     with _short_directory() as folder:
         listener.bind(str(folder / f"{os.getpid()}-{os.urandom(4).hex()}.sock"))
     if connection.vendor == "postgresql":
-        _hear_far(listener)
+        _start_relay(listener)
     return listener
 
 
-def _hear_far(listener: socket.socket) -> None:
+def _start_relay(listener: socket.socket) -> None:
     """While this process has a listener, its relay rings all that it has."""
     mine = os.getpid()
     _listeners.add(listener)
     if mine not in _relays:
-        _relays[mine] = far_wakeups.Relay(str(directory()), lambda: _ring(f"{mine}-*.sock"))
+        _relays[mine] = base.Relay(str(socket_directory()), lambda: _notify_sockets(f"{mine}-*.sock"))
         _relays[mine].start()
 
 
-def close(listener: socket.socket) -> None:
+def close_listener(listener: socket.socket) -> None:
     """Stop listening and take the socket's file away."""
     _listeners.discard(listener)
     if not _listeners and (relay := _relays.pop(os.getpid(), None)) is not None:
@@ -124,4 +124,4 @@ def close(listener: socket.socket) -> None:
     name = Path(listener.getsockname()).name
     listener.close()
     with contextlib.suppress(OSError):
-        (directory() / name).unlink()
+        (socket_directory() / name).unlink()

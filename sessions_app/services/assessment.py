@@ -1,28 +1,77 @@
-"""The facts of a session's rows, for the one opinion about resuming (design 8). Reads, never writes."""
+"""Facts read from a session's rows.
+
+Their integrity, whether and how it can be resumed, whether its worktree is lost.
+"""
 
 from __future__ import annotations
 
+import logging
+import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from django.db.models import Model
 from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus, WorkspaceState
+from executors_app.encryption import UndecryptedValue
+from executors_app.errors import ExecutorError
+from executors_app.json_fields import is_malformed
 from executors_app.models import AgentProfile, ExecutorRunning
-from executors_app.plugins import agent_type
-from executors_app.prepared import Prepared
-from sessions_app.domain.belonging import REJECTED_TOKEN_OF, TOKEN_OF, Belonging, strange
-from sessions_app.domain.resumability import DAMAGED, Assessment, ModeVerdict, ResumeFacts, assess, assess_mode
-from sessions_app.domain.states import DesiredState, SessionState
-from sessions_app.models import Run, TaskSession
-from sessions_app.services.soundness import flaws_of
+from executors_app.plugins import UnknownPlugin, agent_type, agent_types, runtime
+from executors_app.prepared_query import PreparedQuery
+from executors_app.runtimes import SupportsWorkspaceState
+from sessions_app.domain import integrity
+from sessions_app.domain.resumability import (
+    DAMAGED_ASSESSMENT,
+    Assessment,
+    ModeVerdict,
+    ResumeFacts,
+    assess,
+    assess_mode,
+)
+from sessions_app.domain.states import SESSION, TERMINAL_STATES, DesiredState, SessionState
+from sessions_app.domain.token_binding import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
+from sessions_app.models import Run, TaskSession, session_transaction
+from sessions_app.services.errors import WorktreeMissing
+
+
+def session_flaws(session: TaskSession, execution: ExecutorRunning | None) -> list[str]:
+    """What cannot be in the rows of a session, in words; no query but for a profile that is not loaded."""
+    values = _columns(session)
+    if execution is not None:
+        columns = _columns(execution)
+        values = {**columns, "runtime_state": columns.get("state"), **values}
+    found = integrity.find_flaws(values, unreadable_columns(values))
+    return found + plugin_flaws(session.agent_profile.agent_type) + _missing_plugins(session, execution)
+
+
+def unreadable_columns(values: Mapping[str, Any]) -> list[str]:
+    """The columns whose secret no key opens, or whose JSON has not its shape."""
+    return [name for name, value in values.items() if isinstance(value, UndecryptedValue) or is_malformed(value)]
+
+
+def plugin_flaws(agent_type: str) -> list[str]:
+    """An agent type of which no file is there: nobody can say what its agents can do."""
+    return [] if agent_type in agent_types() else [f"agent_type is {agent_type!r}"]
+
+
+def _missing_plugins(session: TaskSession, execution: ExecutorRunning | None) -> list[str]:
+    dangles = session.agent_execution_id is not None and execution is None
+    return [f"agent_execution_id names no execution: {session.agent_execution_id}"] if dangles else []
+
+
+def _columns(row: Model) -> dict[str, Any]:
+    """The loaded columns as they are, past the attributes that refuse a closed secret."""
+    return {name: value for name, value in row.__dict__.items() if not name.startswith("_")}
+
 
 WORKTREE_MISSING = "worktree_missing"
 
-_EXECUTION = Prepared(lambda key: ExecutorRunning.objects.filter(id=key))
-_ANY_RUN = Prepared(lambda key: Run.objects.filter(session_id=key).order_by().values_list("id")[:1])
+_EXECUTION = PreparedQuery(lambda key: ExecutorRunning.objects.filter(id=key))
+_ANY_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key).order_by().values_list("id")[:1])
 
 
 def execution_of(session: TaskSession) -> ExecutorRunning | None:
@@ -45,7 +94,7 @@ def is_running(session: TaskSession, execution: ExecutorRunning | None) -> bool:
     return bool(session.launch_id) and execution is not None and execution.status == ExecutorStatus.READY
 
 
-class Known(NamedTuple):
+class SessionRows(NamedTuple):
     """What the rows say of a session, as far as resuming it goes."""
 
     state: str
@@ -68,9 +117,9 @@ class Known(NamedTuple):
     workspace_path: str = ""
 
 
-def known_of(session: TaskSession) -> Known:
+def load_session_rows(session: TaskSession) -> SessionRows:
     """The rows of one session; a query for the execution unless the session carries it already."""
-    of_session = Known(
+    of_session = SessionRows(
         state=session.state,
         error_code=session.error_code,
         launch_id=session.launch_id,
@@ -96,7 +145,7 @@ def known_of(session: TaskSession) -> Known:
     )
 
 
-def resume_facts(known: Known, *, ever_prompted: bool, workspace: WorkspaceState | None = None) -> ResumeFacts:
+def resume_facts(known: SessionRows, *, ever_prompted: bool, workspace: WorkspaceState | None = None) -> ResumeFacts:
     """The facts for ``assess``; ``workspace`` where somebody has just looked."""
     gone = WORKTREE_MISSING in (known.error_code, known.executor_error_code)
     fits, token_strange = _own_token(known)
@@ -124,25 +173,65 @@ def resume_facts(known: Known, *, ever_prompted: bool, workspace: WorkspaceState
     )
 
 
-def _own_token(known: Known) -> tuple[bool, bool]:
+def _own_token(known: SessionRows) -> tuple[bool, bool]:
     """Whether the token is of this profile, type and directory; and whether all that there is belongs elsewhere."""
     if not agent_type(known.profile.agent_type).supports_session_resume:
         return known.has_token, False
-    now = Belonging(str(known.profile.pk), known.profile.agent_type, known.workspace_path)
+    now = TokenBinding(str(known.profile.pk), known.profile.agent_type, known.workspace_path)
     if known.has_token:
-        fits = not strange(known.metadata.get(TOKEN_OF), now)
+        fits = not mismatched_fields(known.metadata.get(TOKEN_OF), now)
         return fits, not fits
-    return False, known.has_rejected_token and bool(strange(known.metadata.get(REJECTED_TOKEN_OF), now))
+    return False, known.has_rejected_token and bool(mismatched_fields(known.metadata.get(REJECTED_TOKEN_OF), now))
 
 
 def assess_session(session: TaskSession, now: datetime | None = None) -> Assessment:
     """Whether, why and how this session can be resumed."""
-    if flaws_of(session, execution_of(session)):
-        return DAMAGED
-    facts = resume_facts(known_of(session), ever_prompted=bool(_ANY_RUN.values(session.id)))
+    if session_flaws(session, execution_of(session)):
+        return DAMAGED_ASSESSMENT
+    facts = resume_facts(load_session_rows(session), ever_prompted=bool(_ANY_RUN.values(session.id)))
     return assess(facts, now or timezone.now())
 
 
 def assess_start(session: TaskSession, mode: str) -> ModeVerdict:
     """What a start in ``mode`` comes to, whatever the agent seemed to be a moment ago."""
-    return assess_mode(assess_session(session).if_dead, mode)
+    return assess_mode(assess_session(session).without_live_agent, mode)
+
+
+log = logging.getLogger(__name__)
+
+
+def refuse_lost_worktree(session_id: uuid.UUID) -> None:
+    """Raise WorktreeMissing, with the reason, where this machine's disk shows that neither can be had any more.
+
+    The session then says so, as it does when a sweep finds out. A running one is left alone, and so is one that
+    cannot be looked at from here: its start will tell.
+    """
+    session = TaskSession.objects.select_related("task__repository", "agent_profile", "executor").get(id=session_id)
+    ended = session.state in TERMINAL_STATES or session.task.is_over
+    lost = "" if ended or is_running(session, execution_of(session)) else worktree_loss_reason(session)
+    if not lost:
+        return
+    with session_transaction(session_id) as draft:
+        draft.move_executor("fail", error_code=WORKTREE_MISSING, error_message=lost)
+        if SESSION.allows(draft.session.state, "fail"):
+            draft.move("fail", error_code=WORKTREE_MISSING, error_message=lost)
+            draft.set(next_restart_at=None)
+    raise WorktreeMissing(f"{lost} Create a new session.")
+
+
+def worktree_loss_reason(session: TaskSession) -> str:
+    """Why the session's worktree cannot be had any more; empty where it can, or nobody can tell from here."""
+    execution = execution_of(session)
+    if execution is None or not execution.worktree_path or session_flaws(session, execution):
+        return ""
+    repository = session.task.repository
+    facts = execution.facts(repository.path if repository else "", session.task.base_branch)
+    try:
+        place = runtime(execution.runtime)
+        if not isinstance(place, SupportsWorkspaceState) or not place.is_here(facts):
+            return ""
+        state, reason = place.workspace_of(facts)
+    except (UnknownPlugin, ExecutorError, OSError) as error:
+        log.info("session %s: its worktree cannot be looked at: %s", session.id, error)
+        return ""
+    return reason if state is WorkspaceState.GONE else ""

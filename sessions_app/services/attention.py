@@ -1,37 +1,38 @@
-"""The inbox: what needs a user, and what the user has said of it. Raising and resolving is ``models.noticing``'s."""
+"""The inbox: what needs a user, what the user has said of it, and who looks at which session now."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
+from datetime import timedelta
 from typing import Any, Final
 
 from django.db.models import Case, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.utils import timezone
 
-from executors_app.prepared import MARK, NUMBER, Prepared
+from executors_app.prepared_query import MARK, NUMBER, PreparedQuery
+from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.attention import LOOK_KINDS, PRIORITY, STAFF_KINDS
 from sessions_app.domain.states import TaskState
 from sessions_app.models import AttentionItem, AttentionMark, Presence, TaskSession
-from sessions_app.models.scoping import teams_of
 
-_OVER: Final = (TaskState.DONE, TaskState.CANCELLED)
+_ENDED_TASK_STATES: Final = (TaskState.DONE, TaskState.CANCELLED)
 WORKFLOW_TEXTS: Final = ("workflow__text", "workflow__files", "workflow__confirmed")
 """What is large, and in no inbox."""
-_NOBODY: Final = 0
+_NO_USER: Final = 0
 """No user's id: to nobody everything is news."""
 
 
-def _seen_by(user_id: int) -> QuerySet[AttentionMark]:
+def _seen_filter(user_id: int) -> QuerySet[AttentionMark]:
     """For a query of items: what a user has seen."""
     return AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user_id, acknowledged_at__isnull=False)
 
 
-_OPEN_KINDS: Final = Prepared(
+_OPEN_KINDS: Final = PreparedQuery(
     lambda session_id, user_id: (
         AttentionItem.objects.filter(session_id=session_id, resolved_at=None)
         .order_by()
-        .annotate(news=~Exists(_seen_by(user_id)))
+        .annotate(news=~Exists(_seen_filter(user_id)))
         .values_list("kind", "news")
     ),
     MARK,
@@ -64,47 +65,49 @@ def visible_items(user: Any) -> QuerySet[AttentionItem]:
     )
 
 
-def for_user(user: Any) -> QuerySet[AttentionItem]:
+def open_items_for(user: Any) -> QuerySet[AttentionItem]:
     """What is open for a user: true still, not dismissed, of nothing that is over; the most pressing first."""
     rows: Any = visible_items(user)  # its annotations are no fields that the types know
     rows = rows.filter(resolved_at=None, dismissed_at=None, task__archived_at=None)
-    found: QuerySet[AttentionItem] = rows.exclude(task__state__in=_OVER).order_by("rank", "-created_at", "id")
+    found: QuerySet[AttentionItem] = rows.exclude(task__state__in=_ENDED_TASK_STATES).order_by(
+        "rank", "-created_at", "id"
+    )
     return found
 
 
-def mine(user: Any) -> Q:
+def own_items(user: Any) -> Q:
     """Items of the user's own sessions and runs, and of workflows that the user made or enabled the triggers of."""
     made = Q(workflow__created_by=user.pk) | Q(workflow__triggers_enabled_by=user.pk)
     return Q(session__owner=user.pk) | Q(run__started_by=user.pk) | made
 
 
-def inbox_of_team(team: Any) -> QuerySet[AttentionItem]:
+def team_items(team: Any) -> QuerySet[AttentionItem]:
     """What is open of a team's workflows, and of its tasks that are not over, for whomever."""
     rows = AttentionItem.objects.filter(Q(task__team=team) | Q(workflow__team=team), resolved_at=None)
-    rows = rows.filter(task__archived_at=None).exclude(task__state__in=_OVER)
+    rows = rows.filter(task__archived_at=None).exclude(task__state__in=_ENDED_TASK_STATES)
     return rows.select_related("task__team", "workflow__team").defer(*WORKFLOW_TEXTS)
 
 
-def news_for(user: Any) -> QuerySet[AttentionItem]:
+def unseen_items_for(user: Any) -> QuerySet[AttentionItem]:
     """Of it what the user has not seen, and does not look at right now."""
-    rows: Any = for_user(user)
+    rows: Any = open_items_for(user)
     found: QuerySet[AttentionItem] = rows.filter(acknowledged_at=None, is_present=False)
     return found
 
 
-def count_for(user: Any) -> int:
+def count_unseen(user: Any) -> int:
     """How much is news to the user: the number in the head of every page."""
-    return news_for(user).count()
+    return unseen_items_for(user).count()
 
 
-def acknowledge(item: AttentionItem, user: Any) -> None:
+def acknowledge_item(item: AttentionItem, user: Any) -> None:
     """The user has seen it; it stays until it is settled."""
-    _mark([item.id], user, "acknowledged_at")
+    _set_marks([item.id], user, "acknowledged_at")
 
 
-def dismiss(item: AttentionItem, user: Any) -> None:
+def dismiss_item(item: AttentionItem, user: Any) -> None:
     """The user wants to hear of it no more; others are still shown it."""
-    _mark([item.id], user, "acknowledged_at", "dismissed_at")
+    _set_marks([item.id], user, "acknowledged_at", "dismissed_at")
 
 
 def acknowledge_session(session: TaskSession, user: Any, *, only_looks: bool = False) -> int:
@@ -112,12 +115,12 @@ def acknowledge_session(session: TaskSession, user: Any, *, only_looks: bool = F
     rows = AttentionItem.objects.filter(session=session, resolved_at=None)
     if only_looks:
         rows = rows.filter(kind__in=LOOK_KINDS)
-    found = list(rows.exclude(Exists(_seen_by(user.pk))).values_list("id", flat=True))
-    _mark(found, user, "acknowledged_at")
+    found = list(rows.exclude(Exists(_seen_filter(user.pk))).values_list("id", flat=True))
+    _set_marks(found, user, "acknowledged_at")
     return len(found)
 
 
-def _mark(items: Collection[uuid.UUID], user: Any, *names: str) -> None:
+def _set_marks(items: Collection[uuid.UUID], user: Any, *names: str) -> None:
     """Set times that are not set yet; saying it twice changes nothing."""
     now = timezone.now()
     rows = [AttentionMark(item_id=item, user_id=user.pk) for item in items]
@@ -126,19 +129,42 @@ def _mark(items: Collection[uuid.UUID], user: Any, *names: str) -> None:
         AttentionMark.objects.filter(item__in=list(items), user_id=user.pk, **{name: None}).update(**{name: now})
 
 
-def has_news(user: Any, kind: str) -> Exists:
+def has_unseen(user: Any, kind: str) -> Exists:
     """For a query of sessions: whether one has something open of a kind that the user has not seen."""
     items = AttentionItem.objects.filter(session=OuterRef("pk"), resolved_at=None, kind=kind)
-    return Exists(items.exclude(Exists(_seen_by(user.pk))))
+    return Exists(items.exclude(Exists(_seen_filter(user.pk))))
 
 
 def open_kinds(session: TaskSession, user: Any = None) -> dict[str, bool]:
     """The kinds of what is open of a session, each with whether any of it is news to ``user`` (None: to whomever)."""
     found: dict[str, bool] = {}
-    for kind, is_news in _OPEN_KINDS.values(session.id, _NOBODY if user is None else user.pk):
+    for kind, is_news in _OPEN_KINDS.values(session.id, _NO_USER if user is None else user.pk):
         found[kind] = found.get(kind, False) or is_news
     return found
 
 
 def _presences() -> QuerySet[Presence]:
     return Presence.objects.filter(expires_at__gt=timezone.now())
+
+
+PRESENCE_LIFETIME: Final = timedelta(seconds=45)
+"""How long a word of the page holds; it says it again every 20 seconds while somebody looks."""
+
+
+def mark_present(session: TaskSession, user: Any) -> None:
+    """The user looks at the session: what wants no more than that is settled for them."""
+    row = Presence(session=session, user_id=user.pk, expires_at=timezone.now() + PRESENCE_LIFETIME)
+    Presence.objects.bulk_create(
+        [row], update_conflicts=True, unique_fields=["session", "user"], update_fields=["expires_at"]
+    )
+    acknowledge_session(session, user, only_looks=True)
+
+
+def mark_absent(session: TaskSession, user: Any) -> None:
+    """The user looks elsewhere; another page of theirs on this session says so again."""
+    Presence.objects.filter(session=session, user_id=user.pk).delete()
+
+
+def is_present(session: TaskSession, user: Any) -> bool:
+    """Whether the user looks at the session now."""
+    return Presence.objects.filter(session=session, user_id=user.pk, expires_at__gt=timezone.now()).exists()

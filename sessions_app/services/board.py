@@ -17,18 +17,18 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.states import TaskState
 from sessions_app.models import Supervisor, Task, TaskSession, WorkflowRun
-from sessions_app.services import needs
-from sessions_app.services.attention import has_news
-from sessions_app.services.catalogue import SECRETS
-from sessions_app.services.derived import derived_of
+from sessions_app.services import attention_filters
+from sessions_app.services.attention import has_unseen
+from sessions_app.services.catalogue import SECRET_FIELDS
+from sessions_app.services.status import derived_statuses
 
-SHOWN: Final = 50
+TASKS_PER_COLUMN: Final = 50
 """Tasks of one state on the board; the rest is counted."""
-ALWAYS_SHOWN: Final = (TaskState.TODO, TaskState.IN_PROGRESS, TaskState.REVIEW, TaskState.DONE)
+PERMANENT_COLUMNS: Final = (TaskState.TODO, TaskState.IN_PROGRESS, TaskState.REVIEW, TaskState.DONE)
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class BoardFilter:
     """What is looked for; nothing: everything."""
 
     text: str = ""
@@ -56,7 +56,7 @@ class SessionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class BoardColumn:
     """The tasks of one state."""
 
     state: TaskState
@@ -64,7 +64,7 @@ class Column:
     tasks: Sequence[tuple[Task, Sequence[SessionRow]]]
 
 
-def visible(user: Any, wanted: Filter) -> QuerySet[Task]:
+def filter_tasks(user: Any, wanted: BoardFilter) -> QuerySet[Task]:
     """The tasks of the user's teams that fit, newest first."""
     tasks: QuerySet[Task] = Task.objects.visible_to(user).filter(archived_at__isnull=not wanted.archived)
     sessions = TaskSession.objects.filter(task=OuterRef("pk"))
@@ -81,55 +81,57 @@ def visible(user: Any, wanted: Filter) -> QuerySet[Task]:
     if wanted.mine:
         tasks = tasks.filter(Q(created_by=user) | Q(Exists(sessions.filter(owner=user))))
     if wanted.needs:
-        tasks = tasks.filter(Exists(sessions.filter(needs.somebody())))
+        tasks = tasks.filter(Exists(sessions.filter(attention_filters.needs_person())))
     return tasks
 
 
-def columns(user: Any, wanted: Filter = Filter()) -> list[Column]:
+def board_columns(user: Any, wanted: BoardFilter = BoardFilter()) -> list[BoardColumn]:
     """The columns of the board; a state that is rare is there when it is asked for, or has tasks."""
-    tasks = visible(user, wanted)
+    tasks = filter_tasks(user, wanted)
     counts: dict[str, int] = dict(tasks.order_by().values_list("state").annotate(Count("id")))
     shown = [state for state in TaskState if _is_shown(state, wanted, counts)]
-    found = {state: list(_with_sessions(tasks.filter(state=state), user)[:SHOWN]) for state in shown}
+    found = {state: list(_with_sessions(tasks.filter(state=state), user)[:TASKS_PER_COLUMN]) for state in shown}
     sessions = [one for tasks_ in found.values() for task in tasks_ for one in task.sessions.all()]
     rows = session_rows(sessions)
     return [
-        Column(state, counts.get(state, 0), [(task, [rows[one.id] for one in task.sessions.all()]) for task in tasks_])
+        BoardColumn(
+            state, counts.get(state, 0), [(task, [rows[one.id] for one in task.sessions.all()]) for task in tasks_]
+        )
         for state, tasks_ in found.items()
     ]
 
 
-def _is_shown(state: TaskState, wanted: Filter, counts: Mapping[str, int]) -> bool:
+def _is_shown(state: TaskState, wanted: BoardFilter, counts: Mapping[str, int]) -> bool:
     if wanted.state:
         return wanted.state == state
-    return state in ALWAYS_SHOWN or bool(counts.get(state))
+    return state in PERMANENT_COLUMNS or bool(counts.get(state))
 
 
 def _with_sessions(tasks: QuerySet[Task], user: Any) -> QuerySet[Task]:
     """With their sessions, and the workflow run that a task is for as ``run_id``."""
-    sessions = TaskSession.objects.select_related("agent_profile").defer(*SECRETS)
+    sessions = TaskSession.objects.select_related("agent_profile").defer(*SECRET_FIELDS)
     run = Subquery(WorkflowRun.objects.filter(task=OuterRef("pk")).values("id")[:1])
     found = tasks.select_related("repository", "team").annotate(run_id=run)
-    return found.prefetch_related(Prefetch("sessions", with_marks(sessions, user)))
+    return found.prefetch_related(Prefetch("sessions", annotate_needs(sessions, user)))
 
 
-def with_marks(rows: QuerySet[TaskSession], user: Any) -> QuerySet[TaskSession]:
+def annotate_needs(rows: QuerySet[TaskSession], user: Any) -> QuerySet[TaskSession]:
     """Sessions with what a person has to do about them, a mark for each of ``services.needs``, and to look at."""
     return rows.annotate(
-        asks=needs.asks(),
-        doubts=needs.doubts(),
-        cut_short=needs.cut_short(),
-        overdue=needs.overdue(),
-        raised=needs.raised(),
-        memory=has_news(user, AttentionKind.RECEIPT),
-        looks=has_news(user, AttentionKind.IDLE),
+        asks=attention_filters.awaits_permission(),
+        doubts=attention_filters.has_held_prompt(),
+        cut_short=attention_filters.has_interrupted_prompt(),
+        overdue=attention_filters.has_overdue_prompt(),
+        raised=attention_filters.has_open_item(),
+        memory=has_unseen(user, AttentionKind.RECEIPT),
+        looks=has_unseen(user, AttentionKind.IDLE),
     )
 
 
 def session_rows(sessions: Sequence[TaskSession]) -> dict[uuid.UUID, SessionRow]:
     """The rows of these sessions (of ``with_marks``), by id."""
-    derived = derived_of(sessions)
-    unsure = _claiming(sessions) if not _has_been_swept() else frozenset()
+    derived = derived_statuses(sessions)
+    unsure = _load_claiming(sessions) if not _has_been_swept() else frozenset()
     return {one.id: SessionRow(one, str(derived[one.id]), one.agent_execution_id in unsure) for one in sessions}
 
 
@@ -137,7 +139,7 @@ def _has_been_swept() -> bool:
     return Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
 
 
-def _claiming(sessions: Sequence[TaskSession]) -> frozenset[uuid.UUID]:
+def _load_claiming(sessions: Sequence[TaskSession]) -> frozenset[uuid.UUID]:
     claims = (ExecutorStatus.STARTING, ExecutorStatus.READY)
     ids = [one.agent_execution_id for one in sessions if one.agent_execution_id]
     return frozenset(ExecutorRunning.objects.filter(id__in=ids, status__in=claims).values_list("id", flat=True))

@@ -21,16 +21,16 @@ from executors_app.errors import ExecutorError, RepositoryUnusable, RuntimeUnava
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import runtime
 from executors_app.repositories.team import TeamRepository
+from sessions_app.accounts.rate_limits import AttemptLimit
+from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.states import WorkState
 from sessions_app.models import Repository, Task, TaskSession, Workflow, WorkflowRun
-from sessions_app.models.scoping import teams_of
-from sessions_app.services.attempts import AttemptLimit
 from sessions_app.services.errors import ExecutorInUse, Invalid
-from sessions_app.services.policies import held_policy
+from sessions_app.services.policies import effective_policy_expression
 
-LIVE: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY, ExecutorStatus.ERROR)
+LIVE_STATUSES: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY, ExecutorStatus.ERROR)
 """Statuses of executions that run or should."""
-SECRETS: Final = ("agent_profile__env", "agent_profile__mcp_servers")
+SECRET_FIELDS: Final = ("agent_profile__env", "agent_profile__mcp_servers")
 _probes: Final = AttemptLimit("executor-probe", 20, 60)
 """Of one user: each one calls the place, and asks after all that runs there."""
 
@@ -56,8 +56,9 @@ def visible_sessions(user: Any) -> QuerySet[TaskSession]:
     found: QuerySet[TaskSession] = TaskSession.objects.visible_to(user).select_related(
         "task__repository", "agent_profile", "executor"
     )
-    return found.defer(*SECRETS).annotate(
-        executor_status=Coalesce(Subquery(status), Value(ExecutorStatus.STOPPED.value)), held_policy=held_policy()
+    return found.defer(*SECRET_FIELDS).annotate(
+        executor_status=Coalesce(Subquery(status), Value(ExecutorStatus.STOPPED.value)),
+        held_policy=effective_policy_expression(),
     )
 
 
@@ -99,7 +100,7 @@ def add_repository(values: Mapping[str, Any]) -> Repository:
         name=values["name"],
         team=values["team"],
         path=str(path),
-        default_branch=values.get("default_branch") or checked_out(path),
+        default_branch=values.get("default_branch") or current_branch(path),
     )
 
 
@@ -120,7 +121,7 @@ def usable_repository(given: str) -> Path:
     return path
 
 
-def checked_out(path: Path) -> str:
+def current_branch(path: Path) -> str:
     """The branch that is checked out in a repository, or the empty text."""
     head = TeamRepository.open(path).head()
     return head.removeprefix("refs/heads/") if head.startswith("refs/heads/") else ""
@@ -146,7 +147,7 @@ def delete_executor(executor: Executor) -> None:
         executor.delete()
 
 
-def probe(executor: Executor, user: Any) -> dict[str, Any]:
+def probe_executor(executor: Executor, user: Any) -> dict[str, Any]:
     """Look at a place now: its settings, and how many of its executions are alive, dead or unknown.
 
     The caller has checked that ``user`` is staff: an error says what operators may read, addresses included.
@@ -162,7 +163,7 @@ def probe(executor: Executor, user: Any) -> dict[str, Any]:
         async_to_sync(place.check_place)(executor.config)
     except ExecutorError as error:
         raise RuntimeUnavailable(error.message_for_staff) from error
-    rows = ExecutorRunning.objects.filter(executor=executor, status__in=LIVE)
+    rows = ExecutorRunning.objects.filter(executor=executor, status__in=LIVE_STATUSES)
     facts = [
         row.facts(row.session.task.repository.path if row.session.task.repository else "", row.session.task.base_branch)
         for row in rows.select_related("session__task__repository")

@@ -92,7 +92,7 @@ class MissingResumeToken(SessionsError):
     code = "missing_resume_token"
 
 
-class StrangeToken(SessionsError):
+class TokenMismatch(SessionsError):
     """This conversation belongs to another agent profile, agent type or directory, and is not given to this one."""
 
     code = "strange_token"
@@ -169,14 +169,14 @@ class TokenRevoked(SessionsError):
     code = "token_revoked"
 
 
-BY_CODE: dict[str, type[SessionsError]] = {
+ERRORS_BY_CODE: dict[str, type[SessionsError]] = {
     error.code: error
     for error in (
         AlreadyRunning,
         NotResumable,
         NoAgent,
         MissingResumeToken,
-        StrangeToken,
+        TokenMismatch,
         TerminalState,
         WorktreeMissing,
         PromptInDoubt,

@@ -16,9 +16,9 @@ from pygments.lexers import find_lexer_class_for_filename, get_lexer_by_name
 from pygments.token import STANDARD_TYPES
 from pygments.util import ClassNotFound
 
-LIMIT: Final = 200_000
+MAX_CHARS: Final = 200_000
 """Characters of a longer code stay without colours."""
-LONGEST_LINE: Final = 5_000
+MAX_LINE: Final = 5_000
 LANGUAGES: Final = frozenset(
     {"bash", "c", "cmake", "console", "cpp", "csharp", "css", "csv", "dart", "diff", "docker", "elixir", "erlang", "go"}
     | {"graphql", "groovy", "haskell", "html", "html+django", "ini", "java", "javascript", "jinja", "json", "jsx"}
@@ -32,30 +32,30 @@ _FORMATTER: Final = HtmlFormatter(nowrap=True)
 
 
 @lru_cache(maxsize=1024)
-def highlighted(code: str, language: str) -> str:
+def highlight_code(code: str, language: str) -> str:
     """Code in a language that is named as people do (``py``, ``sh``); escaped alone where it is not known."""
-    return _coloured(code, _by_name(language))
+    return _highlight(code, _lexer_by_name(language))
 
 
-def highlighted_file(code: str, path: str) -> str:
+def highlight_file(code: str, path: str) -> str:
     """The content of a file, by its name."""
     kind = find_lexer_class_for_filename(path.rpartition("/")[2])
     lexer = kind(stripnl=False, ensurenl=False) if kind is not None else None
-    return _coloured(code, lexer)
+    return _highlight(code, lexer)
 
 
-def _by_name(language: str) -> Lexer | None:
+def _lexer_by_name(language: str) -> Lexer | None:
     try:
         return get_lexer_by_name(language, stripnl=False, ensurenl=False) if language else None
     except ClassNotFound:
         return None
 
 
-def _coloured(code: str, lexer: Lexer | None) -> str:
+def _highlight(code: str, lexer: Lexer | None) -> str:
     if lexer is None or not LANGUAGES.intersection(lexer.aliases) or _is_too_much(code):
         return str(escape(code))
     return str(highlight(code, lexer, _FORMATTER))
 
 
 def _is_too_much(code: str) -> bool:
-    return len(code) > LIMIT or any(len(line) > LONGEST_LINE for line in code.splitlines())
+    return len(code) > MAX_CHARS or any(len(line) > MAX_LINE for line in code.splitlines())

@@ -1,127 +1,141 @@
-"""Writing down what somebody asks of a session; the lease holder carries it out (design 2).
-
-Each call is one transaction, after which the supervisors are woken. Nothing here waits for an agent.
-"""
+"""Write down what somebody asks of a session, or of many at once; the lease holder carries it out."""
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.db.models import Q
 from django.utils import timezone
 
 from executors_app import crash_points
-from executors_app.prepared import Prepared
-from sessions_app.domain.recovery import FUTURE
+from executors_app.prepared_query import PreparedQuery
+from sessions_app.accounts.authorization import writable_teams
+from sessions_app.domain.recovery import MAX_CLOCK_SKEW
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, RunState, SessionState
-from sessions_app.models import Draft, Intent, IntentKind, Prompt, Run, TaskSession, waits, wakeups, writing
-from sessions_app.models.bulk import insert
-from sessions_app.services.assessment import assess_session
+from sessions_app.models import (
+    Intent,
+    IntentKind,
+    Prompt,
+    Run,
+    SessionTransaction,
+    TaskSession,
+    session_transaction,
+    waits,
+    wakeups,
+)
+from sessions_app.models.bulk import insert_row
+from sessions_app.services.assessment import assess_session, refuse_lost_worktree
+from sessions_app.services.catalogue import visible_sessions
 from sessions_app.services.errors import (
-    BY_CODE,
+    ERRORS_BY_CODE,
     Conflict,
     Invalid,
     NoAgent,
+    NotFound,
     PermissionPending,
     PromptInDoubt,
+    ReadOnly,
+    SessionsError,
     TerminalState,
 )
-from sessions_app.services.lost_worktrees import refuse_lost_worktree
-from sessions_app.services.retries import take_back
+from sessions_app.services.turn_retries import withdraw_retry
 
 MODES = tuple(mode.value for mode in Mode)
 RUNNING_ROW = 1
-GIVEN_UP = "This session was given up. Choose “Try again” first, then send your prompt."
+GIVEN_UP_MESSAGE = "This session was given up. Choose “Try again” first, then send your prompt."
 TEXT_LIMIT = 1024 * 1024
 """Characters of a prompt."""
-NO_TEXT = re.compile("[\0\ud800-\udfff]")
+UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
 """What no database stores: U+0000 and halves of characters."""
 
-_OPEN_START = Prepared(lambda key: Intent.objects.filter(session_id=key, kind=IntentKind.START, done_at=None)[:1])
+_OPEN_START = PreparedQuery(lambda key: Intent.objects.filter(session_id=key, kind=IntentKind.START, done_at=None)[:1])
 
 
-def due() -> Q:
+def due_intents() -> Q:
     """Orders of sessions whose next try is due; one that a wrong clock has put off for ever is."""
-    return due_between(*now_and_beyond())
+    return due_intents_between(*due_bounds())
 
 
-def now_and_beyond() -> tuple[datetime, datetime]:
+def due_bounds() -> tuple[datetime, datetime]:
     """What ``due_between`` takes: now, and after which no next try is believed."""
     now = timezone.now()
-    return now, now + FUTURE
+    return now, now + MAX_CLOCK_SKEW
 
 
-def due_between(now: datetime, beyond: datetime) -> Q:
+def due_intents_between(now: datetime, beyond: datetime) -> Q:
     """As ``due`` at such a time."""
     at = "session__next_restart_at"
     return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": beyond})
 
 
-def order(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | None = None) -> Intent:
+def create_intent(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | None = None) -> Intent:
     """Write one order, in the caller's transaction."""
     intent = Intent(session=session, kind=kind, by=by, payload=payload or {})
-    insert(intent)
+    insert_row(intent)
     crash_points.reached("request.order_written", session.id)
     transaction.on_commit(lambda: crash_points.reached("request.order_committed", session.id))
-    wakeups.ring_on_commit()
+    wakeups.notify_on_commit()
     return intent
 
 
-def open_start(session: TaskSession) -> Intent | None:
+def open_start_intent(session: TaskSession) -> Intent | None:
     """The session's open start order; there is never more than one."""
     return _OPEN_START.first(session.id)
 
 
-def order_start(session: TaskSession, by: Any, mode: str) -> Intent:
+def ensure_start_intent(session: TaskSession, by: Any, mode: str) -> Intent:
     """The session's open start order: the one there is, or a new one (never two).
 
     What a user chose counts as long as nobody has begun the start.
     """
-    earlier = open_start(session)
+    earlier = open_start_intent(session)
     if earlier is None:
-        return order(session, IntentKind.START, by, {"mode": mode})
+        return create_intent(session, IntentKind.START, by, {"mode": mode})
     if by is not None and mode != Mode.AUTO and earlier.claimed_generation is None:
         earlier.by, earlier.payload = by, {"mode": mode}
         earlier.save(update_fields=["by", "payload"])
     return earlier
 
 
-def resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
+def request_resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
     """Ask for a session to run again; raises the error of the assessment's refusal."""
     if mode not in MODES:
         raise Invalid(f"mode is one of {', '.join(MODES)}.", field="mode")
     refuse_lost_worktree(session_id)
-    with writing(session_id, beside=("agent_profile", "task")) as draft:
-        assessment = _opinion(draft)
+    with session_transaction(session_id, beside=("agent_profile", "task")) as draft:
+        assessment = _assess(draft)
         if mode == Mode.AUTO and assessment.row == RUNNING_ROW:
             return
         verdict = assess_mode(assessment, mode)
         if not verdict.allowed:
-            raise BY_CODE.get(verdict.refusal, Conflict)
-        _want(draft, by)
+            raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
+        _want_running(draft, by)
         draft.set(start_attempts=0, next_restart_at=None)
-        order_start(draft.session, by, mode)
+        ensure_start_intent(draft.session, by, mode)
 
 
-def _opinion(draft: Draft) -> Assessment:
+def _assess(draft: SessionTransaction) -> Assessment:
     """What a start would meet; an agent that is to be stopped is as good as gone."""
     assessment = assess_session(draft.session)
-    return assessment if draft.session.desired_state == DesiredState.RUNNING else assessment.if_dead
+    return assessment if draft.session.desired_state == DesiredState.RUNNING else assessment.without_live_agent
 
 
-def _want(draft: Draft, by: Any) -> None:
+def _want_running(draft: SessionTransaction, by: Any) -> None:
     """The user wants the session to run."""
     draft.set(desired_state=DesiredState.RUNNING, stopped_by_user=False, start_rank=None)
     if draft.session.owner_id is None and by is not None:
         draft.set(owner_id=by.id)
 
 
-def prompt(
+def queue_prompt(
     session_id: uuid.UUID, message_id: str, text: str, by: Any, *, ends_permission: bool = True
 ) -> tuple[Prompt, bool]:
     """Put a user's prompt into the ledger; (prompt, whether it is new). Wakes or resumes the session.
@@ -130,18 +144,18 @@ def prompt(
     agent that waits for a permission. Raises Invalid, TerminalState, NotResumable, NoAgent, MissingResumeToken,
     WorktreeMissing, PromptInDoubt, PermissionPending.
     """
-    _check_prompt(message_id, text)
-    with writing(session_id) as draft:
+    _validate_prompt(message_id, text)
+    with session_transaction(session_id) as draft:
         earlier = draft.session.prompts.filter(message_id=message_id).first()
         if earlier is not None:
-            return _given_again(earlier, text), False
+            return _same_prompt(earlier, text), False
         if draft.session.task.end:
             raise TerminalState.of_task(draft.session.task.end)
         if draft.session.state == SessionState.FAILED:
-            raise TerminalState(GIVEN_UP)
+            raise TerminalState(GIVEN_UP_MESSAGE)
         if draft.session.state in ENDED_STATES:
             raise TerminalState("The session has ended. Start a new one.")
-        wake(draft, by, ends_permission=ends_permission)
+        prepare_for_prompt(draft, by, ends_permission=ends_permission)
         row = Prompt.objects.create(session=draft.session, message_id=message_id, text=text, by=by)
         draft.say("session.prompt.queued", message_id=message_id, kind=row.kind, state=row.state)
         crash_points.reached("request.prompt_written", session_id)
@@ -149,25 +163,25 @@ def prompt(
     return row, True
 
 
-def _check_prompt(message_id: str, text: str) -> None:
+def _validate_prompt(message_id: str, text: str) -> None:
     if not message_id or len(message_id) > 128 or not message_id.isprintable():
         raise Invalid("message_id is 1 to 128 printable characters.", field="message_id")
     if message_id.startswith(("continue:", "wait:", "check:")):
         raise Invalid("message_id begins with a word that the system keeps for itself.", field="message_id")
-    check_text(text)
+    validate_prompt_text(text)
 
 
-def check_text(text: str, *, field: str = "text") -> None:
+def validate_prompt_text(text: str, *, field: str = "text") -> None:
     """Whether a text can be a prompt; Invalid, naming the request's ``field``, if not."""
     if not text.strip():
         raise Invalid("The prompt is empty.", field=field)
-    if NO_TEXT.search(text):
+    if UNSTORABLE_CHARACTERS.search(text):
         raise Invalid("The prompt holds characters that are no text.", field=field)
     if len(text) > TEXT_LIMIT:
         raise Invalid(f"The prompt is longer than {TEXT_LIMIT} characters.", field=field)
 
 
-def _given_again(earlier: Prompt, text: str) -> Prompt:
+def _same_prompt(earlier: Prompt, text: str) -> Prompt:
     if earlier.state == PromptState.HELD:
         raise PromptInDoubt
     if earlier.text != text:
@@ -175,54 +189,54 @@ def _given_again(earlier: Prompt, text: str) -> Prompt:
     return earlier
 
 
-def wake(draft: Draft, by: Any, *, ends_permission: bool = True) -> None:
+def prepare_for_prompt(draft: SessionTransaction, by: Any, *, ends_permission: bool = True) -> None:
     """Make way for a prompt: order a start where nothing runs, end the turn of an agent that waits.
 
     Refuses where no start can be had. A user's prompt does not wait for the time of the loop's next try.
     """
     if not draft.session.has_agent:
         raise NoAgent
-    waits.end_external(draft, "new_message")
-    assessment = _opinion(draft)
+    waits.end_external_wait(draft, "new_message")
+    assessment = _assess(draft)
     if assessment.row == RUNNING_ROW:
         _end_wait(draft, by, allowed=ends_permission)
         return
     verdict = assess_mode(assessment, Mode.AUTO)
     if not verdict.allowed:
-        raise BY_CODE.get(verdict.refusal, Conflict)
-    _want(draft, by)
+        raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
+    _want_running(draft, by)
     draft.set(next_restart_at=None)
-    order_start(draft.session, by, Mode.AUTO)
+    ensure_start_intent(draft.session, by, Mode.AUTO)
 
 
-def _end_wait(draft: Draft, by: Any, *, allowed: bool) -> None:
+def _end_wait(draft: SessionTransaction, by: Any, *, allowed: bool) -> None:
     """A fresh message to an agent that waits for a permission cancels the question and its turn (rule 30).
 
     What has been answered is waited for no more: that turn goes on, and the message comes behind it.
     PermissionPending, and nothing is changed, where that is not ``allowed``.
     """
     run = draft.open_turn
-    if run is not None and run.state == RunState.WAITING and waits.revoke(draft, "new_message", run=run):
+    if run is not None and run.state == RunState.WAITING and waits.revoke_tokens(draft, "new_message", run=run):
         if not allowed:
             raise PermissionPending
-        order(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
+        create_intent(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
 
 
-def cancel(session_id: uuid.UUID, by: Any) -> bool:
+def request_cancel(session_id: uuid.UUID, by: Any) -> bool:
     """Ask for the active turn to end, or to be tried no more; False where there is none."""
-    with writing(session_id) as draft:
+    with session_transaction(session_id) as draft:
         run = draft.open_run
         if run is None:
-            return take_back(draft)
+            return withdraw_retry(draft)
         if not run.has_process and _cancel_wait(draft, run):
             return True
-        order(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
+        create_intent(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
     return True
 
 
-def _cancel_wait(draft: Draft, run: Run) -> bool:
+def _cancel_wait(draft: SessionTransaction, run: Run) -> bool:
     """End a wait for the outside, with what came of it where no agent was told of it; False where one may have it."""
-    if waits.end_external(draft, "cancelled"):
+    if waits.end_external_wait(draft, "cancelled"):
         return True
     row = draft.session.prompts.filter(message_id=run.message_id, state=PromptState.QUEUED).first()
     if row is not None:
@@ -230,35 +244,96 @@ def _cancel_wait(draft: Draft, run: Run) -> bool:
     return row is not None
 
 
-def stop(session_id: uuid.UUID, by: Any) -> None:
+def request_stop(session_id: uuid.UUID, by: Any) -> None:
     """Ask for the execution to end; the session can be resumed later. A start in flight loses."""
-    with writing(session_id) as draft:
-        _refuse_start(draft)
-        waits.end_external(draft, "stopped")
-        take_back(draft)
+    with session_transaction(session_id) as draft:
+        _withdraw_start(draft)
+        waits.end_external_wait(draft, "stopped")
+        withdraw_retry(draft)
         draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None, start_rank=None)
         if not draft.session.intents.filter(kind=IntentKind.STOP, done_at=None).exists():
-            order(draft.session, IntentKind.STOP, by)
+            create_intent(draft.session, IntentKind.STOP, by)
 
 
-def close(session_id: uuid.UUID, by: Any, outcome: str) -> None:
+def request_close(session_id: uuid.UUID, by: Any, outcome: str) -> None:
     """End a session for good, as ``completed`` or ``cancelled``; its execution ends too."""
     if outcome not in ("completed", "cancelled"):
         raise Invalid("as is one of completed, cancelled.", field="as")
-    with writing(session_id) as draft:
+    with session_transaction(session_id) as draft:
         if draft.session.state in (SessionState.COMPLETED, SessionState.CANCELLED):
             raise TerminalState
         earlier = draft.session.intents.filter(kind=IntentKind.CLOSE, done_at=None).first()
         if earlier is not None and earlier.payload["as"] != outcome:
             raise Conflict(f"The session is being closed as {earlier.payload['as']}.")
-        _refuse_start(draft)
-        waits.end_external(draft, "closed")
+        _withdraw_start(draft)
+        waits.end_external_wait(draft, "closed")
         draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=True, start_rank=None)
         if earlier is None:
-            order(draft.session, IntentKind.CLOSE, by, {"as": outcome})
+            create_intent(draft.session, IntentKind.CLOSE, by, {"as": outcome})
 
 
-def _refuse_start(draft: Draft) -> None:
+def _withdraw_start(draft: SessionTransaction) -> None:
     """Take back a start that nobody has begun; one in flight sees ``desired_state`` at its last write."""
     waiting = draft.session.intents.filter(kind=IntentKind.START, done_at=None, claimed_generation=None)
     waiting.update(done_at=timezone.now(), outcome="stopped")
+
+
+log = logging.getLogger(__name__)
+
+BULK_LIMIT: Final = 200
+"""Sessions of one request."""
+BULK_ACTIONS: Final[Mapping[str, Callable[[uuid.UUID, Any], Any]]] = {
+    "resume": request_resume,
+    "stop": request_stop,
+}
+UNEXPECTED_ERROR: Final = "internal_error"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOutcome:
+    """What came of one row; without a code it was ordered."""
+
+    session_id: uuid.UUID
+    session: TaskSession | None
+    """None: there is none that the user may see."""
+    code: str = ""
+    message: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the order was taken."""
+        return not self.code
+
+
+def request_many(user: Any, action: str, ids: Sequence[uuid.UUID]) -> list[BulkOutcome]:
+    """Give one of ``ORDERS`` to each session, in the order of ``ids``; a row that fails stops no other.
+
+    Raises Invalid for another action, for none and for more than ``LIMIT`` sessions.
+    """
+    if action not in BULK_ACTIONS:
+        raise Invalid(f"action is one of {', '.join(BULK_ACTIONS)}.", field="action")
+    wanted = list(dict.fromkeys(ids))
+    if not wanted or len(wanted) > BULK_LIMIT:
+        raise Invalid(f"Choose 1 to {BULK_LIMIT} sessions.", field="sessions")
+    found = {one.id: one for one in visible_sessions(user).filter(id__in=wanted)}
+    writable = set(writable_teams(user).values_list("id", flat=True))
+    return [_request_one(user, action, one, found.get(one), writable) for one in wanted]
+
+
+def _request_one(
+    user: Any, action: str, session_id: uuid.UUID, row: TaskSession | None, writable: set[int]
+) -> BulkOutcome:
+    try:
+        if row is None:
+            raise NotFound
+        if row.task.team_id not in writable:
+            raise ReadOnly
+        BULK_ACTIONS[action](row.id, user)
+    except SessionsError as error:
+        return BulkOutcome(session_id, row, error.code, error.message)
+    except DatabaseError:
+        raise  # of the whole request: the next row would meet it too
+    except Exception:  # one bad row never stops the rest
+        log.exception("session %s: the order %s could not be written", session_id, action)
+        return BulkOutcome(session_id, row, UNEXPECTED_ERROR, "Something went wrong with this one; the log says what.")
+    return BulkOutcome(session_id, row)

@@ -11,74 +11,74 @@ from django.contrib.auth.models import Group
 from django.db.models import Case, CharField, F, OuterRef, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
-from executors_app.prepared import NUMBER, Prepared
-from sessions_app.domain.policy import Effective, Said, effective
-from sessions_app.models import POLICIES, TaskSession, TeamPolicy, writing
+from executors_app.prepared_query import NUMBER, PreparedQuery
+from sessions_app.accounts.authorization import may_manage
+from sessions_app.domain.recovery_facts import EffectivePolicy, PolicyChoice, effective_policy
+from sessions_app.models import POLICIES, TaskSession, TeamPolicy, session_transaction
 from sessions_app.services.errors import Invalid, ReadOnly
-from sessions_app.services.rights import may_manage
 
-UNSAID: Final = Said()
+NO_CHOICE: Final = PolicyChoice()
 
 
-def held_policy() -> Case:
+def effective_policy_expression() -> Case:
     """For a query of sessions: the policy that holds for each."""
     team = TeamPolicy.objects.filter(team=OuterRef("task__team")).exclude(policy="").values("policy")
     others = Coalesce(Subquery(team), Value(settings.KANDEV_RECOVERY_POLICY))
     return Case(When(policy="", then=others), default=F("policy"), output_field=CharField())
 
 
-def policy_of(session: TaskSession) -> Effective:
+def effective_policy_of(session: TaskSession) -> EffectivePolicy:
     """What holds for one session; one query unless the session says both itself."""
-    own = Said(session.policy, session.continue_prompts)
+    own = PolicyChoice(session.policy, session.continue_prompts)
     if own.policy and own.continues is not None:
-        return effective(own, UNSAID, deployment())
-    return effective(own, team_said(session.task.team_id), deployment())
+        return effective_policy(own, NO_CHOICE, deployment_policy())
+    return effective_policy(own, team_choice(session.task.team_id), deployment_policy())
 
 
-def deployment() -> Said:
+def deployment_policy() -> PolicyChoice:
     """What the environment says."""
     continues = {"on": True, "off": False}.get(settings.KANDEV_CONTINUE)
-    return Said(settings.KANDEV_RECOVERY_POLICY, continues)
+    return PolicyChoice(settings.KANDEV_RECOVERY_POLICY, continues)
 
 
-def team_said(team_id: int) -> Said:
+def team_choice(team_id: int) -> PolicyChoice:
     """What one team says."""
-    return next((Said(*said) for said in _TEAM.values(team_id)), UNSAID)
+    return next((PolicyChoice(*said) for said in _TEAM.values(team_id)), NO_CHOICE)
 
 
-def teams_said(team_ids: Collection[int]) -> Mapping[int, Said]:
+def team_choices(team_ids: Collection[int]) -> Mapping[int, PolicyChoice]:
     """What teams say, by id; those that say nothing may be missing. One query."""
     rows = TeamPolicy.objects.filter(team_id__in=set(team_ids))
-    return {team: Said(policy, continues) for team, policy, continues in rows.values_list("team_id", *_FIELDS)}
+    return {team: PolicyChoice(policy, continues) for team, policy, continues in rows.values_list("team_id", *_FIELDS)}
 
 
 _FIELDS: Final = ("policy", "continue_prompts")
-_TEAM: Final = Prepared(lambda team: TeamPolicy.objects.filter(team_id=team).values_list(*_FIELDS), NUMBER)
+_TEAM: Final = PreparedQuery(lambda team: TeamPolicy.objects.filter(team_id=team).values_list(*_FIELDS), NUMBER)
 
 
 def set_session_policy(session_id: uuid.UUID, values: Mapping[str, Any]) -> None:
     """Let a session say its ``policy`` (empty: not itself) or ``continue_prompts`` (None: not itself)."""
-    _check(values)
-    with writing(session_id) as draft:
+    _validate(values)
+    with session_transaction(session_id) as draft:
         draft.set(**values)
         if draft.changed:
-            held = policy_of(draft.session)
+            held = effective_policy_of(draft.session)
             draft.say("session.policy_changed", policy=held.policy, source=str(held.source), continues=held.continues)
 
 
 def set_team_policy(team: Group, values: Mapping[str, Any], by: Any) -> TeamPolicy:
     """Let a team say its policy; ReadOnly for whoever is neither staff nor an admin of the team."""
-    _check(values)
+    _validate(values)
     if not may_manage(by, team):
         raise ReadOnly("Only staff and the team’s admins set its policy.")
     row, _ = TeamPolicy.objects.update_or_create(team=team, defaults={**values, "updated_by_id": by.pk})
     return row
 
 
-def team_policy(team: Group) -> dict[str, Any]:
+def team_policy_json(team: Group) -> dict[str, Any]:
     """What a team says, and what holds for those of its sessions that say nothing."""
-    said = team_said(team.pk)
-    held = effective(UNSAID, said, deployment())
+    said = team_choice(team.pk)
+    held = effective_policy(NO_CHOICE, said, deployment_policy())
     return {
         "team": team.pk,
         "policy": said.policy,
@@ -87,6 +87,6 @@ def team_policy(team: Group) -> dict[str, Any]:
     }
 
 
-def _check(values: Mapping[str, Any]) -> None:
+def _validate(values: Mapping[str, Any]) -> None:
     if values.get("policy", "") not in ("", *POLICIES):
         raise Invalid(f"policy is one of {', '.join(POLICIES)}, or empty.", field="policy")

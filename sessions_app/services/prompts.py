@@ -1,18 +1,20 @@
-"""What a user may do with a prompt of the ledger: send again, continue, dismiss, withdraw (rule 15)."""
+"""What a user may do with a prompt: resend, continue, dismiss, withdraw."""
 
 from __future__ import annotations
 
 import uuid
 from typing import Any
 
+from sessions_app.domain.continuation import Interruption, continue_prompt
 from sessions_app.domain.states import PROMPT, PromptState
-from sessions_app.models import Draft, Prompt, TaskSession, writing
+from sessions_app.models import Prompt, Run, SessionTransaction, TaskSession, session_transaction
+from sessions_app.services import prompt_context
 from sessions_app.services.errors import Conflict, NotFound
-from sessions_app.services.intents import wake
-from sessions_app.services.retries import rest_after
+from sessions_app.services.intents import prepare_for_prompt
+from sessions_app.services.turn_retries import end_work_after_retry
 
 
-def _locked(draft: Draft, message_id: str, *wanted: str) -> Prompt:
+def _locked(draft: SessionTransaction, message_id: str, *wanted: str) -> Prompt:
     row: Prompt | None = draft.session.prompts.select_for_update().filter(message_id=message_id).first()
     if row is None:
         raise NotFound("The session has no such prompt.")
@@ -21,14 +23,14 @@ def _locked(draft: Draft, message_id: str, *wanted: str) -> Prompt:
     return row
 
 
-def resend(session_id: uuid.UUID, message_id: str, by: Any) -> Prompt:
+def resend_prompt(session_id: uuid.UUID, message_id: str, by: Any) -> Prompt:
     """A new ledger row with the text of a held or interrupted one, which is settled by it."""
-    with writing(session_id) as draft:
+    with session_transaction(session_id) as draft:
         old = draft.session.prompts.select_for_update().filter(message_id=message_id).first()
         if old is not None and old.resent_as is not None:
             return old.resent_as
         old = _locked(draft, message_id, PromptState.HELD, PromptState.INTERRUPTED)
-        wake(draft, by)
+        prepare_for_prompt(draft, by)
         row = Prompt.objects.create(
             session=draft.session, message_id=str(uuid.uuid4()), text=old.text, kind=old.kind, by=by
         )
@@ -37,9 +39,9 @@ def resend(session_id: uuid.UUID, message_id: str, by: Any) -> Prompt:
     return row
 
 
-def dismiss(session_id: uuid.UUID, message_id: str) -> Prompt:
+def dismiss_prompt(session_id: uuid.UUID, message_id: str) -> Prompt:
     """Settle a held or interrupted prompt without sending anything."""
-    with writing(session_id) as draft:
+    with session_transaction(session_id) as draft:
         row: Prompt | None = draft.session.prompts.filter(message_id=message_id).first()
         if row is not None and row.state == PromptState.DISMISSED:
             return row
@@ -48,16 +50,16 @@ def dismiss(session_id: uuid.UUID, message_id: str) -> Prompt:
     return row
 
 
-def withdraw(session_id: uuid.UUID, message_id: str) -> Prompt:
+def withdraw_prompt(session_id: uuid.UUID, message_id: str) -> Prompt:
     """Take a queued prompt back before it is sent."""
-    with writing(session_id) as draft:
+    with session_transaction(session_id) as draft:
         row = _locked(draft, message_id, PromptState.QUEUED)
         draft.move_prompt(row, "withdraw")
-        rest_after(draft, row)
+        end_work_after_retry(draft, row)
     return row
 
 
-def queue_length(session: TaskSession) -> int:
+def count_queued(session: TaskSession) -> int:
     """How many prompts wait for their turn."""
     return session.prompts.filter(state=PromptState.QUEUED).count()
 
@@ -65,3 +67,47 @@ def queue_length(session: TaskSession) -> int:
 def can_dismiss(row: Prompt) -> bool:
     """Whether *dismiss* and *send again* are offered for a prompt."""
     return PROMPT.allows(row.state, "dismiss")
+
+
+def continue_interrupted(session_id: uuid.UUID, message_id: str, by: Any) -> Prompt:
+    """A new ledger row in the system's words, which settles the interrupted one; the same again gives the first.
+
+    Raises NotFound, Conflict for a prompt that was not interrupted, and whatever refuses a start.
+    """
+    with session_transaction(session_id) as draft:
+        old = draft.session.prompts.select_for_update().filter(message_id=message_id).first()
+        if old is None:
+            raise NotFound("The session has no such prompt.")
+        if old.continued_by is not None:
+            return old.continued_by
+        if old.state != PromptState.INTERRUPTED:
+            raise Conflict(f"This prompt is {old.state}.", state=old.state)
+        prepare_for_prompt(draft, by)
+        row = _create_continue_prompt(draft, old, by)
+        draft.move_prompt(old, "dismiss", continued_by=row)
+    return row
+
+
+def _create_continue_prompt(draft: SessionTransaction, old: Prompt, by: Any) -> Prompt:
+    """Named after the interrupted run, so that nobody makes a second one for it."""
+    run = draft.session.runs.filter(message_id=old.message_id).last()
+    name = f"continue:{run.id if run else uuid.uuid4()}"
+    known = prompt_context.unfinished_of(draft.session)
+    if known and known.get("message_id") == old.message_id:
+        facts = prompt_context.to_interruption(draft.session, known)
+    else:  # of an earlier turn, of which no more is known than the log has
+        facts = Interruption(draft.session.task.title, old.text, _unfinished_tools(draft, run) if run else ())
+    row, made = Prompt.objects.get_or_create(
+        session=draft.session,
+        message_id=name,
+        defaults={"text": continue_prompt(facts), "kind": "continue", "by": by},
+    )
+    if made:
+        draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+    return row
+
+
+def _unfinished_tools(draft: SessionTransaction, run: Run) -> list[str]:
+    """What the log says of the run's end."""
+    said = draft.session.events.filter(once=f"run.interrupted:{run.id}").first()
+    return [str(title) for title in said.payload.get("unfinished_tools", ())] if said else []

@@ -1,53 +1,107 @@
-"""``task.session.status``: everything a page or a program wants to know of a session (interfaces 4).
-
-No side effect, and a constant number of queries.
-"""
+"""The status of a session as API and pages show it, and the derived status of many sessions at once."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
-from executors_app.prepared import EARLY, LATE, MARK, Prepared
+from executors_app.prepared_query import EARLY, LATE, MARK, PreparedQuery
+from sessions_app.domain.derived_status import DerivedStatus, RunFacts, derive_status
+from sessions_app.domain.integrity import DAMAGED_ROW, flaws_sentence
 from sessions_app.domain.resumability import Assessment, Reason, Strategy
-from sessions_app.domain.soundness import DAMAGED_ROW, said
 from sessions_app.domain.states import PromptState, RunState
+from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models import (
     CANCEL_IGNORED,
-    IDLE,
+    IDLE_REASON,
     QUEUED_FOR_CAPACITY,
     ContinuityReceipt,
     PermissionRequest,
     Prompt,
+    ResumeToken,
     Run,
     Supervisor,
     TaskSession,
 )
-from sessions_app.models.derived import derived_status, newest_run
-from sessions_app.services.assessment import assess_session, execution_of, is_running
+from sessions_app.models.derived_status import derived_status, is_agent_gone, newest_run
+from sessions_app.services.assessment import assess_session, execution_of, is_running, session_flaws
 from sessions_app.services.attention import open_kinds
-from sessions_app.services.history import history_of
-from sessions_app.services.intents import open_start
-from sessions_app.services.overdue import overdue_between, since_and_beyond
-from sessions_app.services.policies import policy_of
-from sessions_app.services.retries import retry_json
-from sessions_app.services.soundness import flaws_of
-from sessions_app.services.starts import start_wait
-from sessions_app.services.stillness import stillness_json
-from sessions_app.services.transfers import transfer_json
-from sessions_app.services.unfinished import wait_of
+from sessions_app.services.attention_filters import overdue_between, overdue_bounds
+from sessions_app.services.idle_reason import idle_reason_json, start_wait_json
+from sessions_app.services.intents import open_start_intent
+from sessions_app.services.policies import effective_policy_of
+from sessions_app.services.prompt_context import load_history, wait_of
+from sessions_app.services.turn_retries import retry_json
+from sessions_app.services.workspace import transfer_json
+
+
+def derived_statuses(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, DerivedStatus]:
+    """The derived status by session id; as ``models.derived`` says of one."""
+    runs = _newest_runs([session.id for session in sessions])
+    tokens = _best_tokens([run for run in runs.values() if run.state == RunState.WAITING])
+    executions = ExecutorRunning.objects.only("id", "status", "session_id").in_bulk(
+        [session.agent_execution_id for session in sessions if session.agent_execution_id]
+    )
+    return {
+        session.id: _derive(
+            session, runs.get(session.id), executions.get(cast(Any, session.agent_execution_id)), tokens
+        )
+        for session in sessions
+    }
+
+
+def _newest_runs(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Run]:
+    mine = Run.objects.filter(session=OuterRef("session")).order_by("-started_at", "-id")
+    found = Run.objects.filter(session__in=ids, id=Subquery(mine.values("id")[:1]))
+    return {run.session_id: run for run in found}
+
+
+def _best_tokens(runs: Sequence[Run]) -> Mapping[uuid.UUID, TokenState | None]:
+    """Of the keys of whatever each run still waits for."""
+    if not runs:
+        return {}
+    now, states = timezone.now(), defaultdict(list)
+    waits = {run.id: run.wait_id for run in runs}
+    asked = set(PermissionRequest.objects.filter(run__in=runs, state="pending").values_list("run_id", "id"))
+    for key in ResumeToken.objects.filter(run__in=runs):
+        run_id = cast(uuid.UUID, key.run_id)
+        is_waited = key.wait_kind != WaitKind.PERMISSION and key.wait_id == waits[run_id]
+        if is_waited or (run_id, key.wait_id) in asked:
+            states[run_id].append(key.state(now))
+    return {run.id: most_usable_state(states[run.id]) for run in runs}
+
+
+def _derive(
+    session: TaskSession,
+    run: Run | None,
+    execution: ExecutorRunning | None,
+    tokens: Mapping[uuid.UUID, TokenState | None],
+) -> DerivedStatus:
+    if run is None:
+        return derive_status(None)
+    return derive_status(
+        RunFacts(
+            state=cast(RunState, run.state),
+            waited=run.waited,
+            process_gone=run.has_process and is_agent_gone(session, execution),
+            token=tokens.get(run.id) if run.state == RunState.WAITING else TokenState.ACTIVE,
+        )
+    )
+
 
 CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 _COUNTED = ("held", "queued", "overdue", "retries", "continuing")
-_NEWEST_RECEIPT = Prepared(lambda key: ContinuityReceipt.objects.filter(session_id=key)[:1])
-_PENDING = Prepared(
+_NEWEST_RECEIPT = PreparedQuery(lambda key: ContinuityReceipt.objects.filter(session_id=key)[:1])
+_PENDING = PreparedQuery(
     lambda key: PermissionRequest.objects.filter(session_id=key, state="pending").order_by().values_list("id")
 )
 
@@ -63,7 +117,7 @@ def _prompts(key: uuid.UUID, since: datetime, beyond: datetime) -> QuerySet[Prom
     ).values_list(*_COUNTED)
 
 
-_PROMPTS = Prepared(_prompts, MARK, EARLY, LATE)
+_PROMPTS = PreparedQuery(_prompts, MARK, EARLY, LATE)
 
 
 def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
@@ -71,7 +125,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
     execution = execution_of(session)
     assessment = assess_session(session)
     counts, run = _counts(session), newest_run(session)
-    start = open_start(session)
+    start = open_start_intent(session)
     open_ones = open_kinds(session, user)
     status: dict[str, Any] = {
         "session_id": str(session.id),
@@ -118,9 +172,9 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "overdue_prompts": counts["overdue"],
         "starting": start is not None,
         "queued_for_capacity": bool(start is not None and start.payload.get(QUEUED_FOR_CAPACITY)),
-        "start_wait": start_wait(session, start),
+        "start_wait": start_wait_json(session, start),
     }
-    return {**status, "stillness": stillness_json(session, status, open_ones)}
+    return {**status, "stillness": idle_reason_json(session, status, open_ones)}
 
 
 def _interrupted_wait(session: TaskSession, run: Run | None) -> dict[str, Any] | None:
@@ -140,12 +194,12 @@ def _cancel_ignored_since(session: TaskSession, run: Run | None) -> str | None:
 def _history(session: TaskSession, assessment: Assessment) -> dict[str, int] | None:
     """What the next prompt would tell a new agent of the conversation, before anybody gives it."""
     tells = session.inject_history or (assessment.cause.strategy is Strategy.HISTORY and not session.launch_id)
-    return history_of(session).facts() if tells else None
+    return load_history(session).facts() if tells else None
 
 
 def _error_part(session: TaskSession, execution: ExecutorRunning | None) -> dict[str, str]:
     """The session's error; damage of its rows stands above any."""
-    damage = said(flaws_of(session, execution))
+    damage = flaws_sentence(session_flaws(session, execution))
     return {
         "error_code": DAMAGED_ROW if damage else session.error_code,
         "error_message": damage or session.error_message,
@@ -154,7 +208,7 @@ def _error_part(session: TaskSession, execution: ExecutorRunning | None) -> dict
 
 def _policy_part(session: TaskSession) -> dict[str, Any]:
     """Which policy holds, and whose word it is."""
-    held = policy_of(session)
+    held = effective_policy_of(session)
     return {"policy": held.policy, "policy_source": str(held.source), "continues": held.continues}
 
 
@@ -180,11 +234,14 @@ def _serves_workspace(session: TaskSession, execution: ExecutorRunning | None, a
 
 def is_asleep(execution: ExecutorRunning | None) -> bool:
     """Put to sleep for idleness: a prompt wakes it."""
-    return execution is not None and (execution.status, execution.status_reason) == (ExecutorStatus.STOPPED, IDLE)
+    return execution is not None and (execution.status, execution.status_reason) == (
+        ExecutorStatus.STOPPED,
+        IDLE_REASON,
+    )
 
 
 def _counts(session: TaskSession) -> dict[str, int]:
-    (prompts,) = _PROMPTS.values(session.id, *since_and_beyond()) or [[0] * len(_COUNTED)]
+    (prompts,) = _PROMPTS.values(session.id, *overdue_bounds()) or [[0] * len(_COUNTED)]
     return {**dict(zip(_COUNTED, prompts, strict=True)), "pending": len(_PENDING.values(session.id))}
 
 

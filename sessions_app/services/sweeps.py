@@ -1,9 +1,9 @@
-"""Asking for a sweep between the loop's own passes; and what one came to, for the sessions of a user's teams."""
+"""Requesting sweeps, and what each row of a sweep came to."""
 
 from __future__ import annotations
 
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,24 +11,110 @@ from typing import Any, Final
 from django.db import transaction
 from django.db.models import QuerySet
 
-from sessions_app.models import RecoverySweep, SweepOutcome, SweepRequest, TaskSession, wakeups
-from sessions_app.services.catalogue import SECRETS
-from sessions_app.services.sweep_results import SKIPPED, UNDER_WAY, results_of
+from sessions_app.domain.integrity import DAMAGED_ROW
+from sessions_app.domain.states import SessionState
+from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, SweepRequest, TaskSession, wakeups
+from sessions_app.services.catalogue import SECRET_FIELDS
 
-_SECRETS: Final = tuple(f"session__{name}" for name in SECRETS)
-__all__ = ["SKIPPED", "UNDER_WAY", "Found", "Wanted", "ask_for_sweep", "counts_of", "outcomes_of", "report_for"]
+FAILED_RESULT: Final = "failed"
+OVERTAKEN: Final = "overtaken"
+"""``reason`` of a row that another supervisor, or a later start, has taken care of."""
+REATTACHED: Final = "reattached"
+SKIPPED: Final = "skipped"
+UNDER_WAY: Final = "under_way"
+OPENS_WORKSPACE: Final = "start_workspace"
+STARTING_ACTIONS: Final = ("resume", OPENS_WORKSPACE)
+"""Decisions whose receipt comes after the sweep."""
+_BY_STRATEGY: Final = {"native": "resumed", "history": "injected", "fresh": "fresh"}
+_FACTS: Final = ("receipt_kind", "agent_action", "rule", "reason", "error_message", "session_state")
 
 
-def ask_for_sweep(by: Any, *, dry_run: bool = False, sessions: Iterable[uuid.UUID] = ()) -> SweepRequest:
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """What one row came to."""
+
+    row: int
+    """Its id."""
+    session: uuid.UUID
+    observed: str
+    kind: str
+    """The kind of its receipt, ``failed``, ``reattached``, ``under_way`` or ``skipped``."""
+
+
+def row_result(row: Mapping[str, Any]) -> str:
+    """What a row, or one of a report, came to by itself: a start without a receipt is ``under_way``."""
+    if row.get("receipt_kind"):
+        return str(row["receipt_kind"])
+    failed = row.get("session_state") == SessionState.ERROR or bool(row.get("error_message"))
+    # A session whose agent cannot come back is in error, and its workspace is opened: the receipt says how that went.
+    if failed and row.get("rule") != DAMAGED_ROW and row.get("agent_action") != OPENS_WORKSPACE:
+        return FAILED_RESULT
+    if row.get("reason") == OVERTAKEN:
+        return SKIPPED
+    if row.get("agent_action") == "reattach":
+        return REATTACHED
+    return UNDER_WAY if row.get("agent_action") in STARTING_ACTIONS else SKIPPED
+
+
+def planned_row_result(row: Mapping[str, Any]) -> str:
+    """What a row of a dry run would come to. A native start counts as ``resumed``: it may turn out as ``loaded``."""
+    action = row.get("agent_action")
+    if action == "resume":
+        return _BY_STRATEGY[row["strategy"]]
+    if action == "start_workspace":
+        return "workspace_only"
+    return row_result({**row, "session_state": ""})
+
+
+def load_results(user: Any, sweeps: Iterable[RecoverySweep]) -> dict[uuid.UUID, list[RowResult]]:
+    """The rows that ``user`` may see, by sweep, in their order; two queries.
+
+    A start that a sweep ordered ends after it: its result is the first receipt of the session since.
+    """
+    begun = {sweep.id: sweep.started_at for sweep in sweeps}
+    rows = SweepOutcome.objects.visible_to(user).filter(sweep__in=begun).order_by("id")
+    told = [
+        (row.pop("id"), row.pop("sweep_id"), row.pop("session_id"), row.pop("observed"), row_result(row))
+        for row in rows.values("id", "sweep_id", "session_id", "observed", *_FACTS)
+    ]
+    waiting = {session for _, _, session, _, kind in told if kind == UNDER_WAY}
+    receipts = defaultdict(list)
+    if waiting:
+        later = ContinuityReceipt.objects.visible_to(user).filter(
+            session_id__in=waiting, created_at__gte=min(begun.values())
+        )
+        for session, created_at, kind in later.order_by("created_at").values_list("session_id", "created_at", "kind"):
+            receipts[session].append((created_at, kind))
+    found: dict[uuid.UUID, list[RowResult]] = {sweep: [] for sweep in begun}
+    for row, sweep, session, observed, kind in told:
+        since = (then for at, then in receipts[session] if at >= begun[sweep]) if kind == UNDER_WAY else ()
+        found[sweep].append(RowResult(row, session, observed, next(iter(since), kind)))
+    return found
+
+
+_SECRETS: Final = tuple(f"session__{name}" for name in SECRET_FIELDS)
+__all__ = [
+    "SKIPPED",
+    "UNDER_WAY",
+    "OutcomeFilter",
+    "OutcomePage",
+    "count_results",
+    "load_outcomes",
+    "report_for",
+    "request_sweep",
+]
+
+
+def request_sweep(by: Any, *, dry_run: bool = False, sessions: Iterable[uuid.UUID] = ()) -> SweepRequest:
     """Write down that a sweep is wanted, of these sessions or of whatever claims to run, and wake the supervisor."""
     with transaction.atomic():
         asked = SweepRequest.objects.create(by=by, dry_run=dry_run, sessions=[str(one) for one in sessions])
-        wakeups.ring_on_commit()
+        wakeups.notify_on_commit()
     return asked
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OutcomeFilter:
     """Which rows of a sweep are looked for; nothing: all."""
 
     text: str = ""
@@ -40,7 +126,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class OutcomePage:
     """Rows of a sweep with what they came to."""
 
     rows: Sequence[tuple[SweepOutcome, str]]
@@ -56,12 +142,12 @@ class Found:
         return sum(self.counts.values())
 
 
-def outcomes_of(user: Any, sweep: RecoverySweep, wanted: Wanted, *, start: int, limit: int) -> Found:
+def load_outcomes(user: Any, sweep: RecoverySweep, wanted: OutcomeFilter, *, start: int, limit: int) -> OutcomePage:
     """The rows of ``sweep`` that fit, from the number ``start`` on; a constant number of queries."""
     mine = SweepOutcome.objects.visible_to(user).filter(sweep=sweep)
-    told = results_of(user, [sweep])[sweep.id]
+    told = load_results(user, [sweep])[sweep.id]
     came = {one.row: one.kind for one in told}
-    fits = _named(mine, wanted.text) if wanted.text else None
+    fits = _matching_text(mine, wanted.text) if wanted.text else None
     chosen = [
         one.row
         for one in told
@@ -69,19 +155,21 @@ def outcomes_of(user: Any, sweep: RecoverySweep, wanted: Wanted, *, start: int, 
     ]
     shown = mine.select_related("session__task", "session__agent_profile").defer(*_SECRETS)
     rows = shown.in_bulk(chosen[start : start + limit])
-    return Found([(rows[one], came[one]) for one in chosen[start : start + limit]], len(chosen), Counter(came.values()))
+    return OutcomePage(
+        [(rows[one], came[one]) for one in chosen[start : start + limit]], len(chosen), Counter(came.values())
+    )
 
 
-def _named(rows: QuerySet[SweepOutcome], text: str) -> set[int]:
+def _matching_text(rows: QuerySet[SweepOutcome], text: str) -> set[int]:
     titled = rows.filter(session__task__title__icontains=text) | rows.filter(
         session__agent_profile__name__icontains=text
     )
     return set(titled.values_list("id", flat=True))
 
 
-def counts_of(user: Any, sweeps: Sequence[RecoverySweep]) -> dict[uuid.UUID, Mapping[str, int]]:
+def count_results(user: Any, sweeps: Sequence[RecoverySweep]) -> dict[uuid.UUID, Mapping[str, int]]:
     """How many of the user's sessions came to what, by sweep."""
-    return {key: Counter(one.kind for one in rows) for key, rows in results_of(user, sweeps).items()}
+    return {key: Counter(one.kind for one in rows) for key, rows in load_results(user, sweeps).items()}
 
 
 def report_for(user: Any, asked: SweepRequest) -> list[dict[str, Any]]:

@@ -1,27 +1,89 @@
-"""Making tasks and sessions, and ending tasks."""
+"""Create, change and end tasks and sessions, decide in whose worktree a session works.
+
+And what a user's defaults are.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
 
 from django.db import transaction
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
-from executors_app.plugins import agent_type
-from sessions_app.domain.states import DesiredState, TaskState
-from sessions_app.models import Prompt, Repository, Task, TaskSession, refresh_task, writing
-from sessions_app.services import counted, intents
-from sessions_app.services.errors import Conflict, Invalid, NoAgent, TerminalState
-from sessions_app.services.maintenance import leftovers
-from sessions_app.services.once import Mark, make_once
+from executors_app.plugins import UnknownPlugin, agent_type, runtime
+from executors_app.runtimes import SupportsSharedWorktrees
+from sessions_app.domain.states import ENDED_STATES, DesiredState, TaskState
+from sessions_app.models import (
+    Prompt,
+    Repository,
+    Task,
+    TaskSession,
+    WorkflowRun,
+    refresh_task_state,
+    session_transaction,
+)
+from sessions_app.services import intents, metric_counters
+from sessions_app.services.assessment import execution_of, is_running, worktree_loss_reason
+from sessions_app.services.catalogue import profiles_for
+from sessions_app.services.errors import Conflict, Invalid, NoAgent, TerminalState, WorktreeMissing, WorktreeNotShared
+from sessions_app.services.idempotency import IdempotencyMark, create_once
+from sessions_app.services.maintenance import files
 from sessions_app.services.portable import record as portable_record
-from sessions_app.services.worktrees import owner_of, refuse_take_over, take_over
 
-_USERS_STATES: Final = frozenset({TaskState.DONE, TaskState.CANCELLED})
+
+def worktree_owner(wanted: TaskSession | None, task: Task, executor: Executor) -> TaskSession | None:
+    """The session that the worktree belongs to, if sessions of ``task`` on ``executor`` can work in it.
+
+    None where none is wanted. Raises WorktreeNotShared.
+    """
+    if wanted is None:
+        return None
+    owner = wanted.shares_worktree_of or wanted
+    if not isinstance(runtime(executor.runtime), SupportsSharedWorktrees):
+        raise WorktreeNotShared(f"Sessions on {executor.runtime} cannot share a worktree.", runtime=executor.runtime)
+    if (owner.task_id, owner.executor_id) != (task.id, executor.id):
+        raise WorktreeNotShared("A worktree is shared by sessions of one task on one executor.")
+    return owner
+
+
+def can_be_taken_over(session: TaskSession) -> bool:
+    """Whether a new session on its task could go on in its worktree, as far as no look at the disk is needed."""
+    try:
+        shares = isinstance(runtime(session.executor.runtime), SupportsSharedWorktrees)
+    except UnknownPlugin:
+        return False
+    return shares and bool(session.worktree_path)
+
+
+def require_can_be_taken_over(owner: TaskSession) -> None:
+    """Raise Conflict while an agent or a workflow works in the worktree, WorktreeMissing where it cannot be had."""
+    if WorkflowRun.objects.filter(workspace=owner, ended_at=None).exists():
+        raise Conflict("A workflow’s run works in this worktree. Wait for its end, or cancel it.")
+    for one in _sessions_in_worktree(owner):
+        if is_running(one, execution_of(one)):
+            raise Conflict("An agent works in this worktree. Stop its session first.", session_id=str(one.id))
+    if lost := worktree_loss_reason(owner):
+        raise WorktreeMissing(f"{lost} Start without it.")
+
+
+def take_over_worktree(owner: TaskSession, by: Any) -> None:
+    """Stop the sessions that worked in the worktree, in the caller's transaction: none comes back there by itself."""
+    for one in _sessions_in_worktree(owner).filter(desired_state=DesiredState.RUNNING).exclude(state__in=ENDED_STATES):
+        intents.request_stop(one.id, by)
+
+
+def _sessions_in_worktree(owner: TaskSession) -> QuerySet[TaskSession]:
+    rows = TaskSession.objects.filter(Q(id=owner.id) | Q(shares_worktree_of=owner)).order_by("id")
+    return rows.select_related("task", "agent_profile", "executor")
+
+
+_USER_SET_STATES: Final = frozenset({TaskState.DONE, TaskState.CANCELLED})
 """What only users set, and only ``reopen`` leaves."""
 
 
@@ -29,7 +91,7 @@ def create_task_once(user: Any, values: Mapping[str, Any], key: str) -> tuple[Ta
     """``create_task``, and what it made before with this idempotency ``key`` in the team; (task, whether it is new)."""
     asked = {name: getattr(value, "pk", value) for name, value in values.items()}
     rows = Task.objects.filter(team=values["team"])
-    return make_once(rows, key, asked, lambda mark: create_task(user, values, mark))
+    return create_once(rows, key, asked, lambda mark: create_task(user, values, mark))
 
 
 def create_task(user: Any, values: Mapping[str, Any], mark: Mapping[str, str] | None = None) -> Task:
@@ -38,7 +100,7 @@ def create_task(user: Any, values: Mapping[str, Any], mark: Mapping[str, str] | 
     ``values``: title, team, and maybe description, repository (a row), repository_path, base_branch.
     Raises Invalid for a repository that the team has not been given (rule 38).
     """
-    repository = values.get("repository") or _by_path(values["team"], values.get("repository_path", ""))
+    repository = values.get("repository") or _repository_by_path(values["team"], values.get("repository_path", ""))
     if repository is not None and repository.team_id != values["team"].id:
         raise Invalid("This repository belongs to another team.", field="repository")
     return Task.objects.create(
@@ -52,7 +114,7 @@ def create_task(user: Any, values: Mapping[str, Any], mark: Mapping[str, str] | 
     )
 
 
-def _by_path(team: Any, path: str) -> Repository | None:
+def _repository_by_path(team: Any, path: str) -> Repository | None:
     if not path:
         return None
     found = Repository.objects.filter(team=team, path=str(Path(path))).first()
@@ -94,10 +156,10 @@ def create_session_once(
     said = {"desired_state": DesiredState.RUNNING, **asked, "agent_profile": profile.id, "executor": executor.id}
     said |= {name: value.id for name, value in asked.items() if isinstance(value, TaskSession)}
 
-    def make(mark: Mark) -> TaskSession:
+    def make(mark: IdempotencyMark) -> TaskSession:
         return create_session(user, task, profile, executor, **asked, mark=mark)
 
-    return make_once(TaskSession.objects.filter(task=task), key, said, make)
+    return create_once(TaskSession.objects.filter(task=task), key, said, make)
 
 
 def create_session(
@@ -128,12 +190,12 @@ def create_session(
         raise TerminalState.of_task(task.end)
     if task.repository_id is None:
         raise Invalid("The task names no repository, so a session has nowhere to work.", field="repository")
-    taken_over = owner_of(worktree_of, task, executor)
+    taken_over = worktree_owner(worktree_of, task, executor)
     if taken_over is not None:
-        refuse_take_over(taken_over)
+        require_can_be_taken_over(taken_over)
     with transaction.atomic():
         if taken_over is not None:
-            take_over(taken_over, user)
+            take_over_worktree(taken_over, user)
         session = TaskSession.objects.create(
             task=task,
             agent_profile=profile,
@@ -144,7 +206,7 @@ def create_session(
             policy=policy,
             has_agent=has_agent,
             model=model,
-            shares_worktree_of=taken_over or owner_of(shares_worktree_of, task, executor),
+            shares_worktree_of=taken_over or worktree_owner(shares_worktree_of, task, executor),
             **(mark or {}),
         )
         execution = _execution(session)
@@ -153,7 +215,7 @@ def create_session(
         if prompt:
             Prompt.objects.create(session=session, message_id=str(uuid.uuid4()), text=prompt, by=user)
         if desired_state == DesiredState.RUNNING:
-            intents.order_start(session, user, "auto")
+            intents.ensure_start_intent(session, user, "auto")
     return session
 
 
@@ -170,7 +232,7 @@ def _execution(session: TaskSession) -> ExecutorRunning:
     )
 
 
-def archive(task: Task, user: Any) -> Task:
+def archive_task(task: Task, user: Any) -> Task:
     """Put a task away; its sessions are stopped, and their workspaces stay."""
     with transaction.atomic():
         _stop_sessions(task, user)  # first: whoever changes a session locks it before its task
@@ -179,41 +241,41 @@ def archive(task: Task, user: Any) -> Task:
     return task
 
 
-def unarchive(task: Task, user: Any) -> Task:
+def unarchive_task(task: Task, user: Any) -> Task:
     """Put an archived task back on the board; its sessions stay stopped until somebody resumes them."""
     Task.objects.filter(id=task.id).exclude(archived_at=None).update(archived_at=None, updated_at=timezone.now())
     task.refresh_from_db()
     return task
 
 
-def finish(task: Task, user: Any) -> Task:
+def finish_task(task: Task, user: Any) -> Task:
     """Mark a task as done; its sessions are stopped. Conflict for a cancelled one."""
-    return _end(task, user, TaskState.DONE)
+    return _end_task(task, user, TaskState.DONE)
 
 
-def cancel(task: Task, user: Any) -> Task:
+def cancel_task(task: Task, user: Any) -> Task:
     """Mark a task as cancelled; its sessions are stopped. Conflict for one that is done."""
-    return _end(task, user, TaskState.CANCELLED)
+    return _end_task(task, user, TaskState.CANCELLED)
 
 
-def _end(task: Task, user: Any, state: TaskState) -> Task:
+def _end_task(task: Task, user: Any, state: TaskState) -> Task:
     with transaction.atomic():
         _stop_sessions(task, user)  # first, as in ``archive``
         row = Task.objects.select_for_update(no_key=True).get(id=task.id)
-        if row.state in _USERS_STATES - {state}:
+        if row.state in _USER_SET_STATES - {state}:
             raise Conflict(f"This task is {row.state.lower()}. Reopen it first.")
         Task.objects.filter(id=task.id).exclude(state=state).update(state=state, updated_at=timezone.now())
     task.refresh_from_db()
     return task
 
 
-def reopen(task: Task, user: Any) -> Task:
+def reopen_task(task: Task, user: Any) -> Task:
     """Continue a task that is done or cancelled: its state follows from its sessions again."""
     with transaction.atomic():
         # A session that changes now would leave the task as it is, done, and we would not see its change: lock them.
         list(task.sessions.select_for_update(no_key=True).order_by("id").values_list("id"))
-        if Task.objects.filter(id=task.id, state__in=_USERS_STATES).update(state=TaskState.TODO):
-            refresh_task(task.id)
+        if Task.objects.filter(id=task.id, state__in=_USER_SET_STATES).update(state=TaskState.TODO):
+            refresh_task_state(task.id)
             Task.objects.filter(id=task.id).update(updated_at=timezone.now())
     task.refresh_from_db()
     return task
@@ -222,9 +284,9 @@ def reopen(task: Task, user: Any) -> Task:
 def _stop_sessions(task: Task, user: Any) -> None:
     for session in task.sessions.order_by("id"):
         if session.desired_state == DesiredState.RUNNING:
-            intents.stop(session.id, user)  # its end says that its work is done
+            intents.request_stop(session.id, user)  # its end says that its work is done
         elif not session.executions.exclude(status=ExecutorRunning.Status.STOPPED).exists():
-            with writing(session.id) as draft:
+            with session_transaction(session.id) as draft:
                 draft.work("finish")
 
 
@@ -238,7 +300,37 @@ def delete_session(session: TaskSession) -> None:
         if session.sharing.exists():
             raise Conflict("Other sessions work in the worktree of this one. Delete them first.")
         forgotten = session.id
-        counted.carry_over_session(forgotten)
-        leftovers.note(session)
+        metric_counters.keep_session_counts(forgotten)
+        files.note_leftover(session)
         session.delete()
-        transaction.on_commit(lambda: portable_record.forget(forgotten))
+        transaction.on_commit(lambda: portable_record.forget_record(forgotten))
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultChoice:
+    """Ids of rows, as a form takes them; None: nothing was chosen yet."""
+
+    profile: uuid.UUID | None = None
+    executor: uuid.UUID | None = None
+    repository: uuid.UUID | None = None
+
+
+def default_choice(user: Any) -> DefaultChoice:
+    """What ``user`` chose last among what is still theirs to see; one query."""
+    rows = TaskSession.objects.visible_to(user).filter(owner=user).order_by("-created_at")
+    last = rows.values_list("agent_profile_id", "executor_id", "task__repository_id").first()
+    return DefaultChoice(*last) if last else DefaultChoice()
+
+
+def create_session_with_defaults(user: Any, task: Task) -> TaskSession:
+    """A session on ``task`` with the usual agent and place, or the first there are; its description is the prompt.
+
+    Raises Invalid where there is no agent or no place, and as ``create_session``.
+    """
+    usual = default_choice(user)
+    profiles, places = profiles_for(task), Executor.objects.all()
+    profile = (profiles.filter(id=usual.profile).first() if usual.profile else None) or profiles.first()
+    place = (places.filter(id=usual.executor).first() if usual.executor else None) or places.first()
+    if profile is None or place is None:
+        raise Invalid("There is no agent profile or no executor yet. Staff can add them.")
+    return create_session(user, task, profile, place, prompt=task.description if task.description.strip() else "")

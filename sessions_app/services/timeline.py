@@ -1,7 +1,4 @@
-"""The recovery story of a session: the lines of its log that tell it, and what sweeps decided meanwhile.
-
-Read page by page, newest first; a constant number of queries for each.
-"""
+"""A session's log for readers: one line as JSON, and the recovery timeline."""
 
 from __future__ import annotations
 
@@ -16,13 +13,28 @@ from django.db.models import F, QuerySet
 from executors_app.domain import Observed
 from sessions_app.models import ContinuityReceipt, Prompt, Run, SessionEvent, SweepOutcome, TaskSession
 
-PAGE: Final = 60
+
+def event_json(event: SessionEvent, session: TaskSession) -> dict[str, Any]:
+    """One line of the log of ``session``."""
+    return {
+        "type": "event",
+        "event": event.name,
+        "seq": event.seq,
+        "epoch": session.epoch,
+        "session_id": str(session.id),
+        "task_id": str(session.task_id),
+        "at": event.at.isoformat(),
+        "payload": event.payload,
+    }
+
+
+EVENTS_PER_PAGE: Final = 60
 """Lines of the log on a page."""
-SWEEPS: Final = 100
+MAX_SWEEPS: Final = 100
 """Sweeps on a page, at most."""
-RUNS: Final = 400
+MAX_RUNS: Final = 400
 """Turns in the picture of a page, at most."""
-TOLD: Final = (
+STORY_EVENTS: Final = (
     "session.state_changed",
     "session.agentctl_ready",
     "session.agentctl_error",
@@ -59,7 +71,7 @@ _PROCESS: Final = ("session.receipt", "session.agent_exited", "session.agentctl_
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TimelinePage:
     """A piece of the story, newest first in every list."""
 
     events: Sequence[SessionEvent]
@@ -72,15 +84,17 @@ class Page:
     """The number to read before for the page behind it; None: this is the last one."""
 
 
-def page(session: TaskSession, before: int | None = None) -> Page:
+def timeline_page(session: TaskSession, before: int | None = None) -> TimelinePage:
     """The newest events of the story, or those before the event with the number ``before``."""
-    story = session.events.filter(name__in=TOLD).exclude(name="session.state_changed", payload__to__in=_QUIET)
+    story = session.events.filter(name__in=STORY_EVENTS).exclude(
+        name="session.state_changed", payload__to__in=_ROUTINE_STATES
+    )
     rows = story if before is None else story.filter(seq__lt=before)
-    found = list(rows.order_by("-seq")[: PAGE + 1])
-    events, more = found[:PAGE], len(found) > PAGE
+    found = list(rows.order_by("-seq")[: EVENTS_PER_PAGE + 1])
+    events, more = found[:EVENTS_PER_PAGE], len(found) > EVENTS_PER_PAGE
     until = session.events.filter(seq=before).values_list("at", flat=True).first() if before is not None else None
     since = events[-1].at if more else None
-    return Page(
+    return TimelinePage(
         events=events,
         sweeps=_sweeps(session, since, until),
         receipts=_receipts(session, events),
@@ -89,7 +103,7 @@ def page(session: TaskSession, before: int | None = None) -> Page:
     )
 
 
-_QUIET: Final = ("CREATED", "STARTING", "RUNNING", "WAITING_FOR_INPUT")
+_ROUTINE_STATES: Final = ("CREATED", "STARTING", "RUNNING", "WAITING_FOR_INPUT")
 """States whose changes are told by turns and receipts."""
 
 
@@ -100,7 +114,7 @@ def _sweeps(session: TaskSession, since: datetime | None, until: datetime | None
         rows = rows.filter(sweep__started_at__gte=since)
     if until is not None:
         rows = rows.filter(sweep__started_at__lt=until)
-    return list(rows.order_by(F("sweep__started_at").desc(), "-id")[:SWEEPS])
+    return list(rows.order_by(F("sweep__started_at").desc(), "-id")[:MAX_SWEEPS])
 
 
 def _receipts(session: TaskSession, events: Sequence[SessionEvent]) -> dict[str, ContinuityReceipt]:
@@ -124,7 +138,7 @@ def _prompts(session: TaskSession, events: Sequence[SessionEvent]) -> dict[str, 
 def runs_between(session: TaskSession, since: datetime, until: datetime) -> list[Run]:
     """The turns that touch this time, newest first."""
     rows = session.runs.filter(started_at__lte=until).exclude(ended_at__lt=since)
-    return list(rows.order_by("-started_at")[:RUNS])
+    return list(rows.order_by("-started_at")[:MAX_RUNS])
 
 
 def process_events(session: TaskSession, since: datetime, until: datetime) -> list[tuple[datetime, bool]]:
@@ -133,20 +147,20 @@ def process_events(session: TaskSession, since: datetime, until: datetime) -> li
     A receipt is told once more when it is settled, maybe by the death of its agent: that is no sign of life.
     """
     rows = session.events.filter(name__in=_PROCESS, at__gte=since, at__lte=until).order_by("seq")
-    told = [(at, _is_up(name, payload)) for at, name, payload in _first_told(session, rows, since)]
+    told = [(at, _is_up(name, payload)) for at, name, payload in _first_events(session, rows, since)]
     found_dead = SweepOutcome.objects.filter(
         session=session, observed=Observed.DEAD, sweep__started_at__gte=since, sweep__started_at__lte=until
     )
-    looks = found_dead.order_by("sweep__started_at").values_list("sweep__started_at", flat=True)[:RUNS]
+    looks = found_dead.order_by("sweep__started_at").values_list("sweep__started_at", flat=True)[:MAX_RUNS]
     return sorted([*told, *((at, False) for at in looks)])
 
 
-def _first_told(
+def _first_events(
     session: TaskSession, rows: QuerySet[SessionEvent], since: datetime
 ) -> Iterator[tuple[datetime, str, Mapping[str, Any]]]:
     earlier = session.receipts.filter(created_at__lt=since).values_list("id", flat=True)
     seen = set(map(str, earlier))
-    for at, name, payload in rows.values_list("at", "name", "payload")[:RUNS]:
+    for at, name, payload in rows.values_list("at", "name", "payload")[:MAX_RUNS]:
         receipt = str(payload.get("receipt_id", ""))
         if receipt not in seen or not receipt:
             yield at, name, payload

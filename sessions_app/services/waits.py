@@ -1,33 +1,161 @@
-"""Waits for the outside: a build, an approval, anything that has a deadline and may call back (design 10).
-
-What comes back becomes a prompt ``wait:<wait_id>`` (rule 31); the run waits, is resumed and ends as one.
-"""
+"""Waits that a token ends: permission answers, tool results and external callbacks."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
 
+from sessions_app.accounts.authorization import may_write_session
 from sessions_app.domain.attention import AttentionKind
-from sessions_app.domain.continuation import wait_prompt
+from sessions_app.domain.continuation import interrupted_wait_prompt
+from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.states import ENDED_STATES, PromptState, RunState
-from sessions_app.domain.status import DerivedStatus
-from sessions_app.domain.tokens import WaitKind
-from sessions_app.models import INTERRUPTED_WAIT, Draft, Prompt, ResumeToken, Run, TaskSession, resolve, writing
+from sessions_app.domain.wait_tokens import TokenScope, TokenState, WaitKind
+from sessions_app.models import (
+    INTERRUPTED_WAIT,
+    IntentKind,
+    PermissionRequest,
+    Prompt,
+    ResumeToken,
+    Run,
+    SessionTransaction,
+    TaskSession,
+    resolve_items,
+    session_transaction,
+)
 from sessions_app.models import waits as writes
-from sessions_app.services import tokens
-from sessions_app.services.errors import Conflict, Invalid, TerminalState, TokenInvalid, TokenRevoked
-from sessions_app.services.intents import check_text, wake
-from sessions_app.services.rights import may_write_session
-from sessions_app.services.unfinished import going_on, wait_of, words_of
+from sessions_app.models.waits import consume_token
+from sessions_app.services.errors import (
+    Conflict,
+    Invalid,
+    NotFound,
+    TerminalState,
+    TokenConsumed,
+    TokenExpired,
+    TokenInvalid,
+    TokenRevoked,
+)
+from sessions_app.services.intents import create_intent, prepare_for_prompt, validate_prompt_text
+from sessions_app.services.prompt_context import continue_prompt_prefix, to_interrupted_wait, wait_of
 
-UNDER_WAY = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
+
+def find_token(secret: str) -> ResumeToken:
+    """The row of a secret, whatever became of it; TokenInvalid for anything that is none."""
+    token = ResumeToken.of_secret(secret) if secret else None
+    if token is None:
+        raise TokenInvalid
+    return token
+
+
+def find_token_for(secret: str, session: TaskSession, kind: WaitKind, wait_id: str, run_id: Any) -> ResumeToken:
+    """The row of a secret that is good for this very wait; TokenInvalid for that of another."""
+    token = find_token(secret)
+    if token.scope != TokenScope(str(session.id), None if run_id is None else str(run_id), kind, wait_id):
+        raise TokenInvalid
+    return token
+
+
+def redeem_token(
+    draft: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any = None
+) -> tuple[dict[str, Any], bool]:
+    """Use a key up and answer ``answer``; (the answer, whether it is the first).
+
+    The same ``key`` again gets the first answer; no key is the same as none. Raises TokenConsumed,
+    with what is known of who was first, TokenRevoked and TokenExpired.
+    """
+    if consume_token(draft, token, key=key, answer=answer, by=by):
+        return answer, True
+    settled = ResumeToken.objects.select_related("consumed_by").get(id=token.id)
+    told = earlier_answer(settled, key)
+    if told is None:
+        raise _refusal_error(settled)
+    return told, False
+
+
+def earlier_answer(token: ResumeToken, key: str) -> dict[str, Any] | None:
+    """What a key that opens nothing any more answers: None while it does; raises like ``redeem``."""
+    state = token.state(timezone.now())
+    if state is TokenState.ACTIVE:
+        return None
+    if state is TokenState.CONSUMED and key and token.idempotency_key == key:
+        return dict(token.first_answer or {})
+    raise _refusal_error(token)
+
+
+def _refusal_error(token: ResumeToken) -> TokenConsumed | TokenRevoked | TokenExpired:
+    """Why a key opens nothing any more, with what is known."""
+    state = token.state(timezone.now())
+    if state is TokenState.CONSUMED:
+        by = token.consumed_by.get_username() if token.consumed_by else None
+        return TokenConsumed(wait_id=token.wait_id, consumed_at=_iso_time(token.consumed_at), by=by)
+    if state is TokenState.REVOKED:
+        return TokenRevoked(wait_id=token.wait_id, revoked_at=_iso_time(token.revoked_at), reason=token.reason)
+    return TokenExpired(wait_id=token.wait_id, expired_at=_iso_time(token.expires_at))
+
+
+def _iso_time(moment: Any) -> str | None:
+    return moment.isoformat() if moment else None
+
+
+def permission_tokens(asked: Collection[PermissionRequest]) -> dict[str, ResumeToken]:
+    """The newest key of each permission, by its id; one query."""
+    ids = [one.id for one in asked]
+    rows = ResumeToken.objects.filter(wait_kind=WaitKind.PERMISSION, wait_id__in=ids).select_related("consumed_by")
+    return {token.wait_id: token for token in rows.order_by("created_at", "id")}
+
+
+def shown_secret(token: ResumeToken | None) -> str | None:
+    """The secret of a key that still opens something, for somebody who may answer."""
+    if token is None or token.state(timezone.now()) is not TokenState.ACTIVE:
+        return None
+    return token.secret()
+
+
+def answer_permission(
+    session_id: uuid.UUID, permission_id: str, option_id: str, secret: str, by: Any
+) -> PermissionRequest:
+    """Answer a permission with its key; the same option again gets the first answer, from whomever.
+
+    Raises NotFound, Invalid for an option that was not offered, and the errors of ``services.tokens``.
+    """
+    with session_transaction(session_id) as draft:
+        asked = draft.session.permissions.select_for_update().filter(id=permission_id).first()
+        if asked is None:
+            raise NotFound("The session asked no such permission.")
+        token = find_token_for(secret, draft.session, WaitKind.PERMISSION, asked.id, asked.run_id)
+        if option_id not in {option.get("option_id") for option in asked.options}:
+            raise Invalid("This permission has no such option.", field="option_id")
+        try:
+            _, first = redeem_token(draft, token, key=option_id, answer={"option_id": option_id}, by=by)
+        except TokenConsumed as error:
+            raise _winning_answer(asked, error) from None
+        if first:
+            create_intent(draft.session, IntentKind.ANSWER, by, {"permission_id": asked.id, "option_id": option_id})
+    return asked
+
+
+def _winning_answer(asked: PermissionRequest, error: TokenConsumed) -> TokenConsumed:
+    """Which option won, and whose answer it was."""
+    token = permission_tokens([asked])[asked.id]
+    option_id = str((token.first_answer or {}).get("option_id", ""))
+    who = error.details.get("by") or "Somebody"
+    message = f"{who} has answered this already: {option_name(asked, option_id)}."
+    return TokenConsumed(message, **{**error.details, "option_id": option_id})
+
+
+def option_name(asked: PermissionRequest, option_id: str) -> str:
+    """An option in the agent's words."""
+    names = {option.get("option_id"): option.get("name") for option in asked.options}
+    return str(names.get(option_id) or option_id)
+
+
+OPEN_PROMPT_STATES = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,40 +178,40 @@ def open_wait(
     """
     if deadline is not None and deadline <= timezone.now():
         raise Invalid("The deadline has passed.", field="deadline")
-    with writing(session_id) as draft:
+    with session_transaction(session_id) as draft:
         _refuse_ended(draft)
         run = draft.open_run
         if run is not None and not run.has_process and run.state == RunState.WAITING:
             run.wait_kind = kind
-            token = _ask_again(draft, run, reason, deadline, by)
+            token = _repeat_wait(draft, run, reason, deadline, by)
         else:
-            token = _begin(draft, kind, reason, deadline, by)
+            token = _begin_wait(draft, kind, reason, deadline, by)
     return OpenWait(token.run_id, token.wait_id, token.secret(), deadline)
 
 
-def rotate(session_id: uuid.UUID, wait_id: str, by: Any) -> OpenWait:
+def rotate_wait_token(session_id: uuid.UUID, wait_id: str, by: Any) -> OpenWait:
     """Give an open wait another key; the earlier one is revoked. Raises Conflict where it is over."""
-    with writing(session_id) as draft:
+    with session_transaction(session_id) as draft:
         run = _open_run_of(draft, wait_id)
-        token = _ask_again(draft, run, run.wait_reason, run.deadline_at, by)
+        token = _repeat_wait(draft, run, run.wait_reason, run.deadline_at, by)
     return OpenWait(token.run_id, token.wait_id, token.secret(), token.expires_at)
 
 
-def end(session_id: uuid.UUID, wait_id: str) -> None:
+def end_wait(session_id: uuid.UUID, wait_id: str) -> None:
     """Wait no longer: the key is revoked, the run is cancelled. Raises Conflict where the wait is over."""
-    with writing(session_id) as draft:
+    with session_transaction(session_id) as draft:
         _open_run_of(draft, wait_id)
-        writes.end_external(draft, "cancelled")
+        writes.end_external_wait(draft, "cancelled")
 
 
-def _open_run_of(draft: Draft, wait_id: str) -> Run:
+def _open_run_of(draft: SessionTransaction, wait_id: str) -> Run:
     run = draft.open_run
     if run is None or run.has_process or run.state != RunState.WAITING or run.wait_id != wait_id:
         raise Conflict("This wait is over.")
     return run
 
 
-def may_begin(session: TaskSession) -> bool:
+def can_begin_wait(session: TaskSession) -> bool:
     """Whether the session is at rest, so that a wait could begin now."""
     if session.state in ENDED_STATES or session.task.is_over:
         return False
@@ -91,48 +219,48 @@ def may_begin(session: TaskSession) -> bool:
 
 
 def _has_prompts(session: TaskSession) -> bool:
-    return session.prompts.filter(state__in=UNDER_WAY).exists()
+    return session.prompts.filter(state__in=OPEN_PROMPT_STATES).exists()
 
 
-def wait_again(session_id: uuid.UUID, wait_id: str, by: Any, deadline: datetime | None = None) -> OpenWait:
+def restart_wait(session_id: uuid.UUID, wait_id: str, by: Any, deadline: datetime | None = None) -> OpenWait:
     """Begin anew a wait that ended without an answer, for as long as before unless a ``deadline`` is given.
 
     Raises Conflict where it is not the last thing that happened, and what ``open_wait`` raises.
     """
     if deadline is not None and deadline <= timezone.now():
         raise Invalid("The deadline has passed.", field="deadline")
-    with writing(session_id) as draft:
+    with session_transaction(session_id) as draft:
         _refuse_ended(draft)
-        wait = _interrupted(draft, wait_id)
+        wait = _interrupted_run(draft, wait_id)
         if deadline is None and wait["deadline"]:
             since, until = (datetime.fromisoformat(wait[name]) for name in ("since", "deadline"))
             deadline = timezone.now() + max(until - since, timedelta(0))
         draft.set(metadata={**draft.session.metadata, INTERRUPTED_WAIT: {}})
-        token = _begin(draft, WaitKind(wait["kind"]), wait["reason"], deadline, by)
+        token = _begin_wait(draft, WaitKind(wait["kind"]), wait["reason"], deadline, by)
     return OpenWait(token.run_id, token.wait_id, token.secret(), deadline)
 
 
-def continue_without(session_id: uuid.UUID, wait_id: str, by: Any) -> Prompt:
+def continue_without_answer(session_id: uuid.UUID, wait_id: str, by: Any) -> Prompt:
     """Tell the agent to go on without what it waited for; the same again gives that prompt, unless it was withdrawn.
 
     Raises Conflict where the wait is not the last thing that happened, and whatever refuses a start.
     """
-    name = going_on({"id": wait_id})
-    with writing(session_id) as draft:
+    name = continue_prompt_prefix({"id": wait_id})
+    with session_transaction(session_id) as draft:
         earlier = list(draft.session.prompts.filter(message_id__startswith=name).order_by("id"))
         if earlier and earlier[-1].state != PromptState.WITHDRAWN:
             return earlier[-1]
         _refuse_ended(draft)
-        wait = _interrupted(draft, wait_id)
-        wake(draft, by)
-        resolve(draft, "continued", kinds=(AttentionKind.WAIT_INTERRUPTED,))
-        name, text = f"{name}:{len(earlier)}" if earlier else name, wait_prompt(words_of(wait))
+        wait = _interrupted_run(draft, wait_id)
+        prepare_for_prompt(draft, by)
+        resolve_items(draft, "continued", kinds=(AttentionKind.WAIT_INTERRUPTED,))
+        name, text = f"{name}:{len(earlier)}" if earlier else name, interrupted_wait_prompt(to_interrupted_wait(wait))
         row = Prompt.objects.create(session=draft.session, message_id=name, text=text, kind="wait", by=by)
         draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
     return row
 
 
-def _interrupted(draft: Draft, wait_id: str) -> Mapping[str, Any]:
+def _interrupted_run(draft: SessionTransaction, wait_id: str) -> Mapping[str, Any]:
     """The wait that ended without an answer, if nothing has happened since."""
     wait, run = wait_of(draft.session), draft.newest_run
     if wait is None or run is None or (wait["id"], wait["run_id"]) != (wait_id, str(run.id)):
@@ -140,71 +268,73 @@ def _interrupted(draft: Draft, wait_id: str) -> Mapping[str, Any]:
     return wait
 
 
-def _begin(draft: Draft, kind: WaitKind, reason: str, deadline: datetime | None, by: Any) -> ResumeToken:
+def _begin_wait(
+    draft: SessionTransaction, kind: WaitKind, reason: str, deadline: datetime | None, by: Any
+) -> ResumeToken:
     if draft.open_run is not None or _has_prompts(draft.session):
         raise Conflict("The agent is at work, or has a prompt to work on. A wait can begin when its turn has ended.")
     wait_id = str(uuid.uuid4())
-    draft.start_run(message_id(wait_id), has_process=False)
-    resolve(draft, "waits_again", kinds=(AttentionKind.WAIT_INTERRUPTED,))
-    return writes.begin(draft, kind, wait_id, deadline=deadline, reason=reason, by=by)
+    draft.start_run(wait_message_id(wait_id), has_process=False)
+    resolve_items(draft, "waits_again", kinds=(AttentionKind.WAIT_INTERRUPTED,))
+    return writes.begin_wait(draft, kind, wait_id, deadline=deadline, reason=reason, by=by)
 
 
-def _ask_again(draft: Draft, run: Run, reason: str, deadline: datetime | None, by: Any) -> ResumeToken:
-    writes.revoke(draft, "rotated", run=run)
+def _repeat_wait(draft: SessionTransaction, run: Run, reason: str, deadline: datetime | None, by: Any) -> ResumeToken:
+    writes.revoke_tokens(draft, "rotated", run=run)
     run.wait_reason, run.deadline_at = reason, deadline
     run.save(update_fields=["wait_kind", "wait_reason", "deadline_at"])
-    return writes.mint(draft, run, WaitKind(run.wait_kind), run.wait_id, expires_at=deadline, by=by)
+    return writes.mint_token(draft, run, WaitKind(run.wait_kind), run.wait_id, expires_at=deadline, by=by)
 
 
-def message_id(wait_id: str) -> str:
+def wait_message_id(wait_id: str) -> str:
     """The name of the prompt that a wait becomes, and of its run from the beginning."""
     return f"wait:{wait_id}"
 
 
-def resume(secret: str, payload: Any, key: str) -> dict[str, str]:
+def resume_wait(secret: str, payload: Any, key: str) -> dict[str, str]:
     """End a wait with what has come; ``{run_id, status}``. The key is the only credential.
 
     It is worth what whoever asked for the wait may do: the key of somebody who may not write in the team any more
     opens nothing (TokenRevoked). The same idempotency ``key`` again gets the first answer. Raises the errors of
     ``services.tokens`` and whatever refuses a start; then the key can be used later.
     """
-    found = tokens.find(secret)
+    found = find_token(secret)
     if found.wait_kind == WaitKind.PERMISSION or found.run_id is None:
         raise TokenInvalid
-    if (told := tokens.told_before(found, key)) is not None:
+    if (told := earlier_answer(found, key)) is not None:
         return told
     if found.by is not None and not may_write_session(found.by, found.session):
         raise TokenRevoked(wait_id=found.wait_id, reason="owner_left")
     answer = {"run_id": str(found.run_id), "status": str(DerivedStatus.RUNNING)}
-    with writing(found.session_id) as draft:
-        told, first = tokens.redeem(draft, found, key=key, answer=answer)
+    with session_transaction(found.session_id) as draft:
+        told, first = redeem_token(draft, found, key=key, answer=answer)
         if first:
-            _go_on(draft, found, payload)
+            _resume_run(draft, found, payload)
     return told
 
 
-def _go_on(draft: Draft, token: ResumeToken, payload: Any) -> None:
+def _resume_run(draft: SessionTransaction, token: ResumeToken, payload: Any) -> None:
     """The run is resumed, and its prompt waits for the agent, which is woken if it sleeps."""
     _refuse_ended(draft)
     run = draft.open_run
     if run is None or run.id != token.run_id:
         raise TokenRevoked
-    text = _text(run, payload)
+    text = _payload_text(run, payload)
     draft.move_run("resume")
-    wake(draft, None)
+    prepare_for_prompt(draft, None)
     row = Prompt.objects.create(session=draft.session, message_id=run.message_id, text=text, kind="wait")
     draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
 
 
-def _refuse_ended(draft: Draft) -> None:
+def _refuse_ended(draft: SessionTransaction) -> None:
     if draft.session.state in ENDED_STATES or draft.session.task.is_over:
         raise TerminalState
 
 
-def _text(run: Run, payload: Any) -> str:
+def _payload_text(run: Run, payload: Any) -> str:
     """The payload as the agent is told it: a text as it is, anything else as JSON."""
     if payload in (None, "", {}, []):
         payload = f"What was waited for has come: {run.wait_reason or 'go on'}"
     text = payload if isinstance(payload, str) else json.dumps(payload, indent=2, ensure_ascii=False)
-    check_text(text, field="payload")
+    validate_prompt_text(text, field="payload")
     return text

@@ -1,23 +1,93 @@
-"""Who commands an execution: one owner at a time, each take-over with a higher generation (rules 17-19)."""
+"""Who may command an execution.
+
+The lock of an embedded database, leases with generations, and the heartbeat of this supervisor.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
 
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Q
+from django.db.models.functions import Now
 from django.utils import timezone
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
-from sessions_app.domain.recovery import FUTURE
+from sessions_app.domain.recovery import MAX_CLOCK_SKEW
 from sessions_app.models import Lease, LeaseLost, Supervisor
+
+LockHolder = Literal["supervise", "sweep", "run"]
+
+
+def is_shared_database() -> bool:
+    """Whether several supervisors may have this database at once."""
+    return connection.vendor == "postgresql"
+
+
+class LockUnusable(Exception):
+    """The lock file cannot be opened: it is another user's, or its disk is read-only."""
+
+
+class SupervisorLock:
+    """The right to supervise this database; PostgreSQL needs none, its leases are enough."""
+
+    def __init__(self, holder: LockHolder):
+        self.holder = holder
+        self.path = Path(settings.KANDEV_DATA_DIR) / "supervisor.lock"
+        self._descriptor: int | None = None
+
+    def take(self) -> bool:
+        """Take it without waiting; True when it is ours. Raises LockUnusable."""
+        if is_shared_database():
+            return True
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LockUnusable(f"{self.path} cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"holder": self.holder, "pid": os.getpid()}).encode(), 0)
+        self._descriptor = descriptor
+        return True
+
+    def held_by(self) -> str:
+        """Who holds it, as far as the file tells."""
+        try:
+            told = json.loads(self.path.read_text() or "{}")
+        except (OSError, ValueError):
+            return ""
+        return str(told.get("holder", ""))
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
 
 
 def database_now() -> datetime:
@@ -31,17 +101,17 @@ def database_now() -> datetime:
     return now
 
 
-def ttl() -> timedelta:
+def lease_ttl() -> timedelta:
     """How long a lease lives without a renewal."""
     return timedelta(seconds=settings.KANDEV_LEASE_TTL)
 
 
-def is_fresh(expires: datetime | None, now: datetime) -> bool:
+def is_unexpired(expires: datetime | None, now: datetime) -> bool:
     """Whether a lease until then counts; one that a wrong clock has given for ever does not."""
-    return expires is not None and now < expires <= now + FUTURE
+    return expires is not None and now < expires <= now + MAX_CLOCK_SKEW
 
 
-def is_dead(owner: str) -> bool:
+def is_owner_dead(owner: str) -> bool:
     """Whether the supervisor of that boot id is provably gone: same host, its pid and start time not alive."""
     row = Supervisor.objects.filter(boot_id=owner).first()
     if row is None or row.host_id != identity.host_id():
@@ -49,7 +119,7 @@ def is_dead(owner: str) -> bool:
     return not identity.is_alive(identity.ProcessIdentity.from_json(row.process))
 
 
-def is_here(execution: ExecutorRunning) -> bool:
+def is_local_execution(execution: ExecutorRunning) -> bool:
     """Whether this machine may look after it (rule 2); one of an unknown runtime is nobody's in particular."""
     if execution.host_id in ("", identity.host_id()):
         return True
@@ -59,22 +129,22 @@ def is_here(execution: ExecutorRunning) -> bool:
         return True
 
 
-def held_by_others(rows: Iterable[tuple[uuid.UUID, str, datetime | None]], me: str) -> set[uuid.UUID]:
+def leased_by_others(rows: Iterable[tuple[uuid.UUID, str, datetime | None]], me: str) -> set[uuid.UUID]:
     """Of rows of (id, owner, end of the lease) the ids of those that another living supervisor holds."""
     now = database_now()
     dead: dict[str, bool] = {}
     held = set()
     for key, owner, expires in rows:
-        if owner in ("", me) or not is_fresh(expires, now):
+        if owner in ("", me) or not is_unexpired(expires, now):
             continue
         if owner not in dead:
-            dead[owner] = is_dead(owner)
+            dead[owner] = is_owner_dead(owner)
         if not dead[owner]:
             held.add(key)
     return held
 
 
-def left_behind(me: str) -> set[tuple[uuid.UUID, str]]:
+def load_orphaned_sessions(me: str) -> set[tuple[uuid.UUID, str]]:
     """Sessions that claim to run and that no living supervisor holds, with who held them last."""
     here = Supervisor.objects.filter(host_id=identity.host_id()).exclude(boot_id=me)
     dead = [row.boot_id for row in here if not identity.is_alive(identity.ProcessIdentity.from_json(row.process))]
@@ -83,18 +153,18 @@ def left_behind(me: str) -> set[tuple[uuid.UUID, str]]:
     return set(claims.filter(free).exclude(owner=me).values_list("session_id", "owner"))
 
 
-def held(session_id: uuid.UUID, me: str) -> Lease | None:
+def get_lease(session_id: uuid.UUID, me: str) -> Lease | None:
     """The lease of a session's execution, if ``me`` has it."""
     row = ExecutorRunning.objects.filter(session_id=session_id, owner=me).order_by("-created_at").first()
     return Lease(me, row.generation, str(row.id)) if row else None
 
 
-def acquire(execution_id: uuid.UUID, me: str, reported: int = 0) -> Lease | None:
+def acquire_lease(execution_id: uuid.UUID, me: str, reported: int = 0) -> Lease | None:
     """Take one execution over; None where ``acquire_all`` would leave it out."""
-    return acquire_all({execution_id: reported}, me).get(execution_id)
+    return acquire_leases({execution_id: reported}, me).get(execution_id)
 
 
-def acquire_all(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID, Lease]:
+def acquire_leases(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID, Lease]:
     """Take executions over; left out is what somebody else holds, was quicker to take, or should have.
 
     ``reported`` holds by id the generation that agentctl has seen. A lease that is ours already is kept. Those that
@@ -105,11 +175,13 @@ def acquire_all(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID, L
     with transaction.atomic():
         rows = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=reported)
         found = list(rows.order_by("session_id").only("owner", "lease_expires_at", "generation", "host_id"))
-        others = held_by_others([(row.id, row.owner, row.lease_expires_at) for row in found], me) | _elsewhere(found)
+        others = leased_by_others([(row.id, row.owner, row.lease_expires_at) for row in found], me) | _on_other_hosts(
+            found
+        )
         for row in found:
             if row.id not in others:
                 alike[row.owner, row.generation, _next_generation(row, me, reported[row.id])].append(row.id)
-        ends = database_now() + ttl()
+        ends = database_now() + lease_ttl()
         taken: dict[uuid.UUID, Lease] = {}
         for (owner, before, generation), ids in alike.items():
             guarded = ExecutorRunning.objects.filter(id__in=ids, owner=owner, generation=before)
@@ -121,11 +193,13 @@ def acquire_all(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID, L
     return taken
 
 
-def _elsewhere(executions: Iterable[ExecutorRunning]) -> set[uuid.UUID]:
+def _on_other_hosts(executions: Iterable[ExecutorRunning]) -> set[uuid.UUID]:
     """Those that this machine may not look after; whole rows are read only of those that name another."""
     here = ("", identity.host_id())
     named = [execution.id for execution in executions if execution.host_id not in here]
-    return {execution.id for execution in ExecutorRunning.objects.filter(id__in=named) if not is_here(execution)}
+    return {
+        execution.id for execution in ExecutorRunning.objects.filter(id__in=named) if not is_local_execution(execution)
+    }
 
 
 def _next_generation(execution: ExecutorRunning, me: str, reported: int) -> int:
@@ -135,7 +209,7 @@ def _next_generation(execution: ExecutorRunning, me: str, reported: int) -> int:
     return max(execution.generation, reported) + 1
 
 
-def renew(me: str) -> set[uuid.UUID]:
+def renew_leases(me: str) -> set[uuid.UUID]:
     """Prolong every lease of ``me``; returns the executions that are still its own.
 
     The rows are locked in the order in which ingest locks several, else both would wait for each other.
@@ -143,13 +217,44 @@ def renew(me: str) -> set[uuid.UUID]:
     mine = ExecutorRunning.objects.filter(owner=me)
     with transaction.atomic():
         list(mine.select_for_update(no_key=True).order_by("session_id").values_list("id"))
-        mine.update(lease_expires_at=database_now() + ttl())
+        mine.update(lease_expires_at=database_now() + lease_ttl())
     return set(mine.values_list("id", flat=True))
 
 
-def release(me: str, execution_id: uuid.UUID | None = None) -> None:
+def release_leases(me: str, execution_id: uuid.UUID | None = None) -> None:
     """Give leases of ``me`` back, one or all; the generation stays."""
     mine = ExecutorRunning.objects.filter(owner=me)
     if execution_id is not None:
         mine = mine.filter(id=execution_id)
     mine.update(owner="", lease_expires_at=None)
+
+
+KEEP_ROWS = timedelta(days=7)
+"""How long the rows of dead supervisors stay, to tell whether a lease's owner is dead."""
+
+
+def register_supervisor(boot_id: str) -> None:
+    """Say that this process supervises, before it takes any lease."""
+    Supervisor.objects.filter(beat_at__lt=Now() - KEEP_ROWS).delete()
+    Supervisor.objects.create(
+        boot_id=boot_id,
+        host_id=identity.host_id(),
+        process=identity.identify_self().to_json(),
+        started_at=Now(),
+        beat_at=Now(),
+    )
+
+
+def record_heartbeat(boot_id: str) -> None:
+    """Say that it still lives."""
+    Supervisor.objects.filter(boot_id=boot_id).update(beat_at=Now())
+
+
+def mark_first_sweep_done(boot_id: str) -> None:
+    """Say that its first pass has seen every row: pages may be believed."""
+    Supervisor.objects.filter(boot_id=boot_id).update(swept_at=Now())
+
+
+def unregister_supervisor(boot_id: str) -> None:
+    """It ends in order and holds no lease any more."""
+    Supervisor.objects.filter(boot_id=boot_id).delete()

@@ -1,4 +1,4 @@
-"""Lets the work of sessions arrive at the control plane after each snapshot, so that it outlives their sandboxes."""
+"""Push each snapshot of a session's work to the control plane, and record in the rows what has arrived."""
 
 from __future__ import annotations
 
@@ -6,24 +6,138 @@ import asyncio
 import logging
 import uuid
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Final
+
+from django.db.models import F, Q
+from django.utils import timezone
 
 from executors_app import workspace_store
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError, RuntimeUnavailable, SnapshotMissing
+from executors_app.models import SNAPSHOT_DUE, ExecutorRunning
 from executors_app.plugins import runtime
 from executors_app.runtimes import SupportsPush
-from sessions_app.domain import acting
-from sessions_app.models import LeaseLost
-from sessions_app.supervisor import transfers
-from sessions_app.supervisor.pace import Pace
-from sessions_app.supervisor.threads import DatabaseThread
-from sessions_app.supervisor.transfers import Transfer
+from sessions_app.domain import actor_context
+from sessions_app.models import Lease, LeaseLost, session_transaction
+from sessions_app.models.bulk import update_row
+from sessions_app.services.database_threads import DatabaseThread
+from sessions_app.services.metric_counters import METRICS_BUFFER
+from sessions_app.services.workspace import is_transfer_due, is_transfer_overdue, push_runtimes
+from sessions_app.supervisor import leases
+from sessions_app.supervisor.backoff import Backoff
+from sessions_app.supervisor.executions import execution_facts_of, load_session
 
 log = logging.getLogger(__name__)
-AT_ONCE: Final = 4
+_STATE = ("snapshot_announced", "snapshot_arrived", "snapshot_due_since", "snapshot_error_code", "snapshot_error")
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One try, and under which lease its result may be written."""
+
+    facts: ExecutionFacts
+    lease: Lease
+    announced: str
+    """The snapshot that is to arrive."""
+
+    @property
+    def session_id(self) -> uuid.UUID:
+        """The session's id."""
+        return uuid.UUID(self.facts.session_id)
+
+    @property
+    def owner_id(self) -> str:
+        """The session whose work tree it is; its archive and recovery ref have this name."""
+        return self.facts.worktree_id or self.facts.session_id
+
+
+def load_due_transfers(me: str) -> dict[uuid.UUID, str]:
+    """Return the executions with a snapshot that has not arrived, with its commit.
+
+    Left out are those that another living supervisor holds. One query finds them by an index of just these rows.
+    """
+    # Only a session's present execution: an earlier one would move the archive back to older work.
+    rows = ExecutorRunning.objects.filter(
+        SNAPSHOT_DUE, runtime__in=push_runtimes(), session__agent_execution_id=F("id")
+    ).values_list("id", "owner", "lease_expires_at", "snapshot_announced")
+    found = list(rows)
+    foreign = leases.leased_by_others([(key, owner, expires) for key, owner, expires, _ in found], me)
+    return {key: announced for key, _, _, announced in found if key not in foreign}
+
+
+def begin_transfer(me: str, execution_id: uuid.UUID) -> Transfer | None:
+    """Lease an execution for its transfer; None where it is another supervisor's to do. SecretUnreadable.
+
+    The lease stays ours until we end, as that of a live execution does: to give it back here could take it from a
+    start of ours that has begun meanwhile.
+    """
+    lease = leases.acquire_lease(execution_id, me)
+    execution = ExecutorRunning.objects.select_related("executor").filter(id=execution_id).first()
+    if lease is None or execution is None:
+        return None
+    facts = execution_facts_of(execution, load_session(execution.session_id))
+    return Transfer(facts, lease, execution.snapshot_announced)
+
+
+def record_arrival(transfer: Transfer, arrived: str | None) -> bool:
+    """Write what the archive has after a push that succeeded; False if a newer snapshot was announced meanwhile.
+
+    ``arrived``: of ``workspace_store.newest_snapshot``. Raises LeaseLost, SnapshotMissing.
+    """
+    with session_transaction(transfer.session_id, transfer.lease) as draft:
+        execution = draft.execution
+        if execution is None:
+            raise LeaseLost
+        late, code = is_transfer_overdue(execution, timezone.now()), execution.snapshot_error_code
+        if arrived is None or _is_superseded(transfer, execution, arrived):
+            execution.snapshot_announced = arrived or ""
+        execution.snapshot_arrived = arrived or ""
+        missing = is_transfer_due(execution) and execution.snapshot_announced == transfer.announced
+        if not is_transfer_due(execution):
+            execution.snapshot_due_since = None
+            execution.snapshot_error_code = execution.snapshot_error = ""
+            if late:
+                draft.say("session.workspace.arrived", commit=execution.snapshot_arrived)
+        update_row(execution, _STATE)
+    if missing:
+        raise SnapshotMissing
+    if code and not is_transfer_due(execution):
+        log.info("session %s: its newest snapshot has arrived", transfer.session_id)
+    return not is_transfer_due(execution)
+
+
+def _is_superseded(transfer: Transfer, execution: ExecutorRunning, arrived: str) -> bool:
+    """Whether another session that works in the same work tree has taken a newer snapshot under the same ref."""
+    owner = transfer.owner_id
+    beside = ExecutorRunning.objects.filter(Q(worktree_id=owner) | Q(session_id=owner), snapshot_announced=arrived)
+    unchanged = execution.snapshot_announced == transfer.announced
+    return bool(arrived) and unchanged and beside.exclude(id=execution.id).exists()
+
+
+def record_failure(transfer: Transfer, error: ExecutorError) -> None:
+    """Write why a push failed. The first failure of an outage is logged, counted and put into the session's log.
+
+    Raises LeaseLost.
+    """
+    with session_transaction(transfer.session_id, transfer.lease) as draft:
+        execution = draft.execution
+        if execution is None or not is_transfer_due(execution):
+            return
+        is_first = not execution.snapshot_error_code
+        told = {"error_code": error.code, "error_message": error.message[:2000]}
+        execution.snapshot_error_code, execution.snapshot_error = told["error_code"], told["error_message"]
+        update_row(execution, _STATE)
+        if is_first:
+            draft.say("session.workspace.delayed", commit=execution.snapshot_announced, **told)
+    if is_first:
+        METRICS_BUFFER.count("kandev_workspace_transfer_outages_total", runtime=transfer.facts.runtime)
+        log.warning("session %s: its newest snapshot has not arrived: %s", transfer.session_id, error.message)
+
+
+MAX_PUSHES: Final = 4
 """Pushes at a time from one place: one that is silent holds up its own sessions and no others."""
-MISSING_TRIES: Final = 5
+MAX_MISSING_TRIES: Final = 5
 """Tries until a snapshot counts as lost that the workspace does not contain: its successor may not be announced yet."""
 
 
@@ -34,7 +148,7 @@ class WorkspaceSync:
         self._database, self._me = database, me
         self._due: set[uuid.UUID] = set()
         self._pushes: dict[uuid.UUID, asyncio.Task[None]] = {}
-        self._gates: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
+        self._gates: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_PUSHES))
         self._given_up: dict[uuid.UUID, str] = {}
         """Snapshots that can never arrive as things stand; forgotten with this supervisor, so a restart tries again."""
 
@@ -45,7 +159,7 @@ class WorkspaceSync:
 
     async def catch_up(self) -> None:
         """Push whatever has not arrived: a kill may have come between a snapshot and its transfer."""
-        due = await self._database(transfers.due, self._me)
+        due = await self._database(load_due_transfers, self._me)
         for execution_id, announced in due.items():
             if execution_id not in self._pushes and self._given_up.get(execution_id) != announced:
                 self._request(execution_id)
@@ -64,20 +178,20 @@ class WorkspaceSync:
             self._pushes[execution_id] = push
 
     async def _push(self, execution_id: uuid.UUID) -> None:
-        acting.begin(cause="workspace sync", execution_id=execution_id)
-        backoff, missing = Pace(), 0
+        actor_context.begin_context(cause="workspace sync", execution_id=execution_id)
+        backoff, missing = Backoff(), 0
         try:
             while execution_id in self._due:
                 self._due.discard(execution_id)
                 try:
-                    if await self._transfer(execution_id, is_lost=missing + 1 >= MISSING_TRIES):
-                        backoff, missing = Pace(), 0
+                    if await self._transfer(execution_id, is_lost=missing + 1 >= MAX_MISSING_TRIES):
+                        backoff, missing = Backoff(), 0
                         continue
                 except SnapshotMissing:
                     missing += 1
                 except Exception:
                     # Where not even the row can be read or written: told once, not at each try.
-                    level = logging.ERROR if backoff.is_calm else logging.DEBUG
+                    level = logging.ERROR if backoff.is_reset else logging.DEBUG
                     log.log(level, "execution %s: its work could not be transferred", execution_id, exc_info=True)
                 self._due.add(execution_id)
                 await asyncio.sleep(backoff.failed())
@@ -87,12 +201,12 @@ class WorkspaceSync:
 
     async def _transfer(self, execution_id: uuid.UUID, *, is_lost: bool) -> bool:
         """Try once; True if there is nothing more to do for now. Raises SnapshotMissing unless ``is_lost``."""
-        transfer = await self._database(transfers.begin, self._me, execution_id)
+        transfer = await self._database(begin_transfer, self._me, execution_id)
         if transfer is None:
             return True  # another supervisor's, or gone with its session
         try:
-            arrived = await self._arrive(transfer)
-            return await self._database(transfers.record_arrival, transfer, arrived)
+            arrived = await self._push_and_verify(transfer)
+            return await self._database(record_arrival, transfer, arrived)
         except LeaseLost:
             return False  # the next try finds out whose it is
         except SnapshotMissing as error:
@@ -105,7 +219,7 @@ class WorkspaceSync:
             log.debug("session %s: a push failed", transfer.session_id, exc_info=True)
             return await self._failed(transfer, RuntimeUnavailable(f"The transfer failed: {error!r}"), final=False)
 
-    async def _arrive(self, transfer: Transfer) -> str | None:
+    async def _push_and_verify(self, transfer: Transfer) -> str | None:
         """Push, and return what the archive has now: what was announced proves nothing."""
         facts = transfer.facts
         place = runtime(facts.runtime)
@@ -116,7 +230,7 @@ class WorkspaceSync:
 
     async def _failed(self, transfer: Transfer, error: ExecutorError, *, final: bool) -> bool:
         try:
-            await self._database(transfers.record_failure, transfer, error)
+            await self._database(record_failure, transfer, error)
         except LeaseLost:
             return False
         if final:

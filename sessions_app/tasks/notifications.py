@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 
-from sessions_app.services import notifying
+from sessions_app.notifications import delivery
 
 
 def notify() -> dict[str, int]:
     """One round; how many were planned, given and forgotten."""
-    return notifying.notify()
+    return delivery.run_notifications()
 
 
 def give(delivery_id: uuid.UUID) -> bool:
     """One delivery; False where somebody else has given it."""
-    return notifying.give(delivery_id)
+    return delivery.send_delivery(delivery_id)

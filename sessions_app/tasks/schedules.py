@@ -20,13 +20,13 @@ SCHEDULES: Final[Mapping[str, Mapping[str, Any]]] = {
     "workflows": {"func": "sessions_app.tasks.workflows.start_due", "schedule_type": Schedule.MINUTES, "minutes": 1},
 }
 """By name; whatever else a schedule is made of may be said, too."""
-FIRST_AFTER: Final = timedelta(minutes=10)
+FIRST_RUN_DELAY: Final = timedelta(minutes=10)
 """A deployment that has just come up has other things to do."""
-SOON: Final[Mapping[str, timedelta]] = {"workflows": timedelta(seconds=10)}
+FIRST_RUN_DELAYS: Final[Mapping[str, timedelta]] = {"workflows": timedelta(seconds=10)}
 """What people wait for: a workflow that is due now is not started ten minutes late."""
 
 
-def ensure(**signal: Any) -> None:
+def ensure_schedules(**signal: Any) -> None:
     """Let every schedule be there, once, as it is said here. Called after each migration, too."""
     if Schedule._meta.db_table not in connection.introspection.table_names():
         return  # only a part was migrated
@@ -34,14 +34,14 @@ def ensure(**signal: Any) -> None:
     for name, wanted in SCHEDULES.items():
         row = there.get(name)
         if row is None:
-            first = timezone.now() + SOON.get(name, FIRST_AFTER)
+            first = timezone.now() + FIRST_RUN_DELAYS.get(name, FIRST_RUN_DELAY)
             Schedule.objects.create(name=name, next_run=first, **wanted)
         elif any(getattr(row, field) != value for field, value in wanted.items()):
             Schedule.objects.filter(name=name).update(**wanted)
-    Schedule.objects.filter(name__in=SCHEDULES).exclude(id__in=_newest()).delete()
+    Schedule.objects.filter(name__in=SCHEDULES).exclude(id__in=_newest_schedule_ids()).delete()
 
 
-def _newest() -> list[int]:
+def _newest_schedule_ids() -> list[int]:
     """Of two that were made at the same moment one is enough."""
     ids: dict[str, int] = dict(Schedule.objects.filter(name__in=SCHEDULES).order_by("id").values_list("name", "id"))
     return list(ids.values())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django.utils import timezone
 
-from sessions_app.services import workflow_triggers
+from sessions_app.workflows.services import runs
 
 
 def start_due() -> int:
     """Start the runs that are due; how many were new."""
-    return workflow_triggers.start_due(timezone.now())
+    return runs.start_due_runs(timezone.now())

@@ -10,7 +10,7 @@ from django import template
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
-from sessions_app.domain import plain_text
+from sessions_app.domain import sanitizing
 
 register = template.Library()
 
@@ -22,7 +22,7 @@ _CLOCK: Final = re.compile(r"\b([0-2]\d:[0-5]\d:[0-5]\d) UTC\b")
 @register.filter(needs_autoescape=True)
 def sentence(value: Any, at: datetime | None = None, *, autoescape: bool = True) -> SafeString:
     """A sentence for people: commands in backquotes are set as code, and the clock of ``at`` as the reader's own."""
-    html: str = escape(plain_text.visible(str(value)))
+    html: str = escape(sanitizing.make_visible(str(value)))
     html = _COMMAND.sub(r"<code>\1</code>", html)
     if at is not None:
         html = _CLOCK.sub(rf'<time datetime="{at.isoformat()}" data-clock>\1 UTC</time>', html)
@@ -32,4 +32,4 @@ def sentence(value: Any, at: datetime | None = None, *, autoescape: bool = True)
 @register.filter(is_safe=True)
 def visible(value: Any) -> str:
     """``domain.plain_text.visible`` of whatever is to be shown; escaped as everything else."""
-    return plain_text.visible(str(value))
+    return sanitizing.make_visible(str(value))

@@ -13,13 +13,20 @@ from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from sessions_app.models import ApiToken, AttemptCount, LoginLink, attempt_count
-from sessions_app.services import login_attempts
-from sessions_app.services.attempts import AttemptLimit, key_of, network_of
-from sessions_app.services.login_attempts import MOST_OF_ADDRESS, MOST_OF_ALL, MOST_OF_NAME, LoginAttempt
-from sessions_app.services.maintenance.rows import logins
-from sessions_app.services.maintenance.work import Work
-from sessions_app.views.login import KNOWN_BROWSER
+from sessions_app.accounts import models, rate_limits
+from sessions_app.accounts.pages.login import KNOWN_BROWSER_COOKIE
+from sessions_app.accounts.rate_limits import (
+    MAX_IN_TOTAL,
+    MAX_PER_ADDRESS,
+    MAX_PER_NAME,
+    AttemptLimit,
+    LoginAttempt,
+    attempt_key,
+    network_of_address,
+)
+from sessions_app.models import ApiToken, AttemptCount, LoginLink
+from sessions_app.services.maintenance.chore_run import ChoreRun
+from sessions_app.services.maintenance.chores import clean_logins
 from tests.pages.world import World
 
 ADDRESS = "203.0.113.1"
@@ -31,7 +38,7 @@ def address(number: int) -> str:
 
 def guess(name: str, caller: str, browser: str = "") -> bool:
     """Whether a password may be tried; it was wrong."""
-    return LoginAttempt(name, caller, browser).may_be_made()
+    return LoginAttempt(name, caller, browser).count_and_check()
 
 
 def log_in(caller: str, given: str = "lovelace", client: Client | None = None) -> int:
@@ -56,7 +63,7 @@ def test_a_count_ends_with_its_window(db: None) -> None:
 
 
 def test_three_hundred_other_addresses_evict_no_count(db: None) -> None:
-    for _ in range(MOST_OF_ADDRESS):
+    for _ in range(MAX_PER_ADDRESS):
         guess(f"name{_}", ADDRESS)
     for number in range(300):
         guess(f"other{number}", address(number))
@@ -100,17 +107,17 @@ def test_a_one_time_link_makes_a_browser_known(world: World, settings: Any) -> N
     settings.SESSION_COOKIE_SECURE = True
     client = Client()
     client.post(f"/login/{LoginLink.mint(world.ada)}/")
-    kept = client.cookies[KNOWN_BROWSER]
+    kept = client.cookies[KNOWN_BROWSER_COOKIE]
     assert (kept["httponly"], kept["secure"], kept["samesite"], kept["path"]) == (True, True, "Lax", "/")
-    assert login_attempts._known_browser(kept.value, "ada")
+    assert rate_limits._read_known_browser(kept.value, "ada")
 
 
 def test_a_known_browser_is_one_for_its_own_name_and_has_a_limit(db: None) -> None:
-    cookie = login_attempts.known_browser_cookie("ada")
-    for number in range(MOST_OF_NAME):
+    cookie = rate_limits.make_known_browser_cookie("ada")
+    for number in range(MAX_PER_NAME):
         guess("bob", address(number))
         guess("ada", address(number))
-    assert [guess("ada", ADDRESS, cookie) for _ in range(MOST_OF_NAME + 2)] == [True] * (MOST_OF_NAME + 1) + [False]
+    assert [guess("ada", ADDRESS, cookie) for _ in range(MAX_PER_NAME + 2)] == [True] * (MAX_PER_NAME + 1) + [False]
     assert guess("bob", ADDRESS, cookie)
     assert not guess("bob", ADDRESS, cookie)
 
@@ -118,26 +125,26 @@ def test_a_known_browser_is_one_for_its_own_name_and_has_a_limit(db: None) -> No
 @pytest.mark.parametrize(
     ("said", "salt"),
     [
-        ("ada", login_attempts._SALT),
-        (["ada", "1"], login_attempts._SALT),
-        ([key_of("login-name", "ada"), "1"], "another"),
+        ("ada", rate_limits._SALT),
+        (["ada", "1"], rate_limits._SALT),
+        ([attempt_key("login-name", "ada"), "1"], "another"),
     ],
 )
 def test_a_cookie_that_is_not_ours_makes_no_browser_known(said: Any, salt: str) -> None:
     for cookie in (signing.dumps(said, salt=salt), "", "nonsense", "a:b:c"):
-        assert not login_attempts._known_browser(cookie, "ada")
+        assert not rate_limits._read_known_browser(cookie, "ada")
 
 
 def test_one_password_tried_with_many_names_is_slowed(db: None) -> None:
-    for number in range(MOST_OF_ALL):
+    for number in range(MAX_IN_TOTAL):
         guess(f"name{number}", address(number))
     assert [guess("another", ADDRESS) for _ in range(2)] == [True, False]
 
 
 def test_a_crowd_is_stopped_in_the_end(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login_attempts, "_crowds", AttemptLimit("login-crowd", 5, 3600))
-    said = [guess("ada", address(number)) for number in range(MOST_OF_NAME + 6)]
-    assert said == [True] * (MOST_OF_NAME + 5) + [False]
+    monkeypatch.setattr(rate_limits, "_strangers_per_name_limit", AttemptLimit("login-crowd", 5, 3600))
+    said = [guess("ada", address(number)) for number in range(MAX_PER_NAME + 6)]
+    assert said == [True] * (MAX_PER_NAME + 5) + [False]
 
 
 @pytest.mark.parametrize(
@@ -152,11 +159,11 @@ def test_a_crowd_is_stopped_in_the_end(db: None, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_caller_is_an_address_or_a_network_of_64_bits(one: str, other: str, is_same: bool) -> None:
-    assert (network_of(one) == network_of(other)) is is_same
+    assert (network_of_address(one) == network_of_address(other)) is is_same
 
 
 def test_one_network_of_ipv6_is_one_caller(world: World) -> None:
-    for number in range(MOST_OF_ADDRESS):
+    for number in range(MAX_PER_ADDRESS):
         guess(f"name{number}", f"2001:db8::{number:x}")
     assert log_in("2001:db8::ffff") == 429
     assert log_in("2001:db8:0:1::1") == 302
@@ -195,11 +202,11 @@ class TestRows:
         AttemptLimit("test", 1, 60).admits("over")
         AttemptCount.objects.update(ends_at=timezone.now() - timedelta(seconds=1))
         AttemptLimit("test", 1, 60).admits("goes on")
-        logins(Work("logins"))
+        clean_logins(ChoreRun("logins"))
         assert AttemptCount.objects.count() == 1
 
     def test_are_bounded_and_those_that_end_first_go(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(attempt_count, "MOST_ROWS", 10)
+        monkeypatch.setattr(models, "MAX_ATTEMPT_ROWS", 10)
         kept = AttemptLimit("login-name", 1, 3600)
         kept.admits("ada")
         for number in range(20):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from django.test import Client
 
-from sessions_app.views.design import COLOURS, TONES, colour, tokens
+from sessions_app.pages.help_pages import COLOURS, TONES, find_colour, read_design_tokens
 
 STYLES = Path(__file__).resolve().parents[2] / "sessions_app" / "static" / "kandev"
 THEMES = ("light", "dark")
@@ -47,7 +47,7 @@ def test_words_and_edges_can_be_told_from_what_they_stand_on(theme: str) -> None
     low = {
         (front, back): round(found, 2)
         for front, back, least in PAIRS
-        if (found := contrast(getattr(colour(front), theme), getattr(colour(back), theme))) < least
+        if (found := contrast(getattr(find_colour(front), theme), getattr(find_colour(back), theme))) < least
     }
     assert low == {}
 
@@ -68,7 +68,7 @@ def test_every_variable_that_a_style_uses_is_a_token() -> None:
         for path in sorted(STYLES.glob("*.css"))
         for name in re.findall(r"var\(--([\w-]+)", path.read_text())
     }
-    assert {pair for pair in used if pair[1] not in tokens()} == set()
+    assert {pair for pair in used if pair[1] not in read_design_tokens()} == set()
 
 
 def test_the_page_shows_every_token_and_component(ada: Client) -> None:

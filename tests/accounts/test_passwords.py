@@ -9,9 +9,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from sessions_app.accounts.pages.profile import MAX_PASSWORD_ATTEMPTS
+from sessions_app.accounts.rate_limits import MAX_PER_ADDRESS, MAX_PER_NAME
 from sessions_app.models import LoginLink
-from sessions_app.services.login_attempts import MOST_OF_ADDRESS, MOST_OF_NAME
-from sessions_app.views.settings.password import MOST
 from tests.accounts.conftest import browser_of
 from tests.pages.world import World
 
@@ -40,24 +40,24 @@ class TestTooManyWrongPasswords:
     def test_for_one_name_wait_from_everywhere_and_tell_not_whether_it_is_anybodys(
         self, name: str, world: World
     ) -> None:
-        said = [log_in(name, "wrong", f"203.0.113.{number}") for number in range(MOST_OF_NAME + 1)]
-        assert said == [200] * MOST_OF_NAME + [429]
+        said = [log_in(name, "wrong", f"203.0.113.{number}") for number in range(MAX_PER_NAME + 1)]
+        assert said == [200] * MAX_PER_NAME + [429]
 
     def test_from_one_address_wait_whatever_the_name(self, world: World) -> None:
-        said = [log_in(f"name{number}", "wrong") for number in range(MOST_OF_ADDRESS)]
+        said = [log_in(f"name{number}", "wrong") for number in range(MAX_PER_ADDRESS)]
         assert (set(said), log_in()) == ({200}, 429)
         assert log_in(address="203.0.113.2") == 302
 
     def test_are_counted_by_who_calls_and_not_by_what_they_say(self, world: World) -> None:
-        for number in range(MOST_OF_ADDRESS):
+        for number in range(MAX_PER_ADDRESS):
             log_in(f"n{number}", "wrong", HTTP_X_FORWARDED_FOR=f"198.51.100.{number}")
         assert log_in(HTTP_X_FORWARDED_FOR="198.51.100.99") == 429
 
     def test_do_not_count_those_that_were_right(self, world: World) -> None:
-        assert {log_in() for _ in range(MOST_OF_ADDRESS + 2)} == {302}
+        assert {log_in() for _ in range(MAX_PER_ADDRESS + 2)} == {302}
 
     def test_leave_the_link_of_whoever_has_to_wait(self, world: World) -> None:
-        for _ in range(MOST_OF_NAME + 1):
+        for _ in range(MAX_PER_NAME + 1):
             log_in(password="wrong")
         assert Client().post(f"/login/{LoginLink.mint(world.ada)}/").status_code == 302
 
@@ -89,8 +89,10 @@ def test_a_password_is_not_changed_by(wrong: dict[str, str], why: str, ada: Clie
 
 
 def test_wrong_old_passwords_have_to_wait(ada: Client) -> None:
-    said = [ada.post(PASSWORD, {**CHANGE, "old_password": "byron"}).status_code for _ in range(MOST + 1)]
-    assert said == [422] * MOST + [429]
+    said = [
+        ada.post(PASSWORD, {**CHANGE, "old_password": "byron"}).status_code for _ in range(MAX_PASSWORD_ATTEMPTS + 1)
+    ]
+    assert said == [422] * MAX_PASSWORD_ATTEMPTS + [429]
     assert ada.post(PASSWORD, CHANGE).status_code == 429
     assert log_in() == 302
 

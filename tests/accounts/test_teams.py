@@ -9,8 +9,8 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
+from sessions_app.accounts import authorization
 from sessions_app.models import TeamRole
-from sessions_app.services import rights
 from tests.accounts.conftest import browser_of
 from tests.pages.world import World
 
@@ -44,7 +44,7 @@ def test_a_new_person_comes_in_by_a_link_and_sets_a_password(
     assert link is not None
     mary = User.objects.get(username="mary")
     assert not mary.has_usable_password()
-    assert not rights.may_write(mary, world.team)
+    assert not authorization.may_write(mary, world.team)
     browser = Client()
     assert browser.post(link[0]).headers["Location"] == "/settings/password/"
     assert "Ada&#x27;s team" in browser.get("/settings/teams/").text
@@ -66,7 +66,7 @@ def test_a_link_into_an_account_that_is_there_is_not_an_admins_to_give(admin: Cl
 def test_somebody_who_has_an_account_is_added(admin: Client, bob: Client, world: World) -> None:
     assert bob.get(page(world)).status_code == 404
     assert admin.post(page(world, "add/"), {"add-username": "bob", "add-role": "member"}).status_code == 302
-    assert rights.may_write(world.bob, world.team)
+    assert authorization.may_write(world.bob, world.team)
     assert bob.get(page(world)).status_code == 200
     told = admin.post(page(world, "add/"), {"add-username": "nobody", "add-role": "member"})
     assert told.status_code == 422
@@ -76,8 +76,8 @@ def test_somebody_who_has_an_account_is_added(admin: Client, bob: Client, world:
 def test_a_role_is_changed_and_changed_back(admin: Client, world: World) -> None:
     for role, writes, manages in (("viewer", False, False), ("admin", True, True), ("member", True, False)):
         assert admin.post(member(world, world.ada), {"role": role}).status_code == 302
-        assert rights.may_write(world.ada, world.team) is writes
-        assert rights.may_manage(world.ada, world.team) is manages
+        assert authorization.may_write(world.ada, world.team) is writes
+        assert authorization.may_manage(world.ada, world.team) is manages
     assert admin.post(member(world, world.ada), {"role": "owner"}).status_code == 422
     assert admin.post(member(world, world.bob), {"role": "admin"}).status_code == 404
 
@@ -95,7 +95,7 @@ def test_an_admin_who_leaves_says_nothing_any_more(admin: Client, world: World) 
     assert admin.post(member(world, grace, "remove/")).headers["Location"] == "/settings/teams/"
     assert admin.post(page(world, "add/"), {"add-username": "bob", "add-role": "admin"}).status_code == 404
     TeamRole.objects.create(user=grace, team=world.team, role=TeamRole.Role.ADMIN)
-    assert not rights.may_manage(grace, world.team)
+    assert not authorization.may_manage(grace, world.team)
 
 
 def test_an_admin_of_one_team_is_nobody_in_another(admin: Client, world: World) -> None:

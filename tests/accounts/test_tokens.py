@@ -15,8 +15,8 @@ from django.test import Client
 from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
+from sessions_app.accounts import authorization, credentials
 from sessions_app.models import ApiToken, Preferences
-from sessions_app.services import api_tokens, rights
 from tests.accounts.conftest import browser_of
 from tests.pages.world import World, asks, hear
 
@@ -110,10 +110,10 @@ class TestAKeyThatOnlyReads:
             assert bool(asked["resume_token"]) is shown, scope
 
     def test_gives_its_user_the_rights_of_a_viewer(self, world: World) -> None:
-        found = api_tokens.holder_of(minted(world, "read"))
+        found = credentials.authenticate_token(minted(world, "read"))
         assert found is not None
-        assert not rights.may_write(found[0], world.team)
-        assert rights.may_write(world.ada, world.team)
+        assert not authorization.may_write(found[0], world.team)
+        assert authorization.may_write(world.ada, world.team)
 
 
 def test_the_last_use_is_written_once_an_hour(world: World) -> None:
@@ -125,7 +125,7 @@ def test_the_last_use_is_written_once_an_hour(world: World) -> None:
 
 
 def test_there_are_not_endlessly_many(ada: Client, world: World) -> None:
-    for number in range(api_tokens.MOST):
+    for number in range(credentials.MAX_TOKENS):
         ApiToken.mint(world.ada, str(number), "read", None)
     told = ada.post("/settings/tokens/", {"name": "one more", "scope": "read", "days": "7"})
     assert told.status_code == 422

@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from sessions_app.services.user_names import skeleton
+from sessions_app.accounts.teams import name_skeleton
 from tests.accounts.conftest import browser_of
 from tests.pages.world import World
 
@@ -28,12 +28,12 @@ LOOK_ALIKES = [CYRILLIC_ADA, "ad\u0251", "ada\u200b", "\u00e5da", "Ada", "ADA"]
     ],
 )
 def test_names_that_look_alike_have_one_skeleton(one: str, other: str) -> None:
-    assert skeleton(one) == skeleton(other)
+    assert name_skeleton(one) == name_skeleton(other)
 
 
 @pytest.mark.parametrize(("one", "other"), [("ada", "adam"), ("ali", "all"), ("ada.b", "ada-b"), ("user1", "user2")])
 def test_names_that_differ_to_the_eye_stay_apart(one: str, other: str) -> None:
-    assert skeleton(one) != skeleton(other)
+    assert name_skeleton(one) != name_skeleton(other)
 
 
 @pytest.mark.parametrize("name", LOOK_ALIKES)

@@ -14,7 +14,7 @@ from django_q.models import Task as QueueTask
 from django_q.signing import SignedPackage
 
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
-from sessions_app.domain.tokens import WaitKind
+from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import (
     ApiToken,
     AttemptCount,
@@ -50,9 +50,9 @@ from sessions_app.models import (
     Webhook,
     Workflow,
     WorkflowRun,
-    writing,
+    session_transaction,
 )
-from sessions_app.models.waits import mint
+from sessions_app.models.waits import mint_token
 from sessions_app.services.tasks import create_session
 
 SECRET: Final = "s3cr3t-value"
@@ -90,14 +90,14 @@ def make_set(name: str) -> TaskSession:
 
 def _make_record(session: TaskSession, user: User, name: str) -> None:
     now = timezone.now()
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         draft.say("session.workspace.changed")
     message = Message.objects.create(session=session, seq=1, updated_seq=1, role="agent", created_at=now)
     MessagePart.objects.create(message=message, number=0, text="Hello")
     run = Run.objects.create(session=session, message_id="m", started_at=now)
     PermissionRequest.objects.create(id=f"permission-{name}", session=session, run=run, requested_at=now)
-    with writing(session.id) as draft:
-        mint(draft, run, WaitKind.PERMISSION, f"permission-{name}", by=user)
+    with session_transaction(session.id) as draft:
+        mint_token(draft, run, WaitKind.PERMISSION, f"permission-{name}", by=user)
     ContinuityReceipt.objects.create(session=session, kind="resumed", launch_id=uuid.uuid4().hex)
     sweep = RecoverySweep.objects.create(boot_id="boot", trigger="boot", started_at=now, outcomes={"resumed": 1})
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")

@@ -14,9 +14,9 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 
-from executors_app.agentctl.places.git import git
+from executors_app.agentctl.workspace.repository_git import run_git
 from executors_app.models import AgentProfile, Executor
-from executors_app.staff_admin import ReadOnly
+from executors_app.staff_admin import ReadOnlyModelAdmin
 from sessions_app.models import LoginLink, Repository, TaskSession
 from tests.admin.everything import SECRET, browser, make_set, staff, superuser
 
@@ -113,7 +113,7 @@ def test_an_executor_is_checked_by_its_runtime(desk: Client, config: str, status
 @pytest.fixture
 def repository(tmp_path: Path, settings: Any) -> Iterator[Path]:
     settings.KANDEV_REPOSITORY_ROOTS = (str(tmp_path),)
-    git(tmp_path, "init", "--quiet", "--initial-branch=trunk")
+    run_git(tmp_path, "init", "--quiet", "--initial-branch=trunk")
     yield tmp_path
 
 
@@ -181,7 +181,7 @@ def test_an_edit_does_not_undo_what_the_supervisor_writes_meanwhile(desk: Client
 
 @pytest.mark.parametrize(
     "model",
-    [model for model, shown in admin.site._registry.items() if isinstance(shown, ReadOnly)],
+    [model for model, shown in admin.site._registry.items() if isinstance(shown, ReadOnlyModelAdmin)],
     ids=lambda model: model.__name__,
 )
 def test_the_record_cannot_be_changed_even_by_a_superuser(db: None, model: Any) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from executors_app.agentctl.drivers import Host, Started, StartFailed, StartRequest, TurnFailed
-from executors_app.agentctl.protocol import Code, Kind
+from executors_app.agentctl.drivers import Host, StartFailed, StartRequest, StartResult, TurnFailed
+from executors_app.agentctl.protocol import Code, JournalKind
 
 OPTIONS = [
     {"option_id": "no", "name": "No", "kind": "reject_once"},
@@ -30,7 +30,7 @@ class ObedientDriver:
     def pid(self) -> int | None:
         return 4711 if self.alive else None
 
-    async def start(self, request: StartRequest) -> Started:
+    async def start(self, request: StartRequest) -> StartResult:
         match list(request.argv):
             case ["refuses"]:
                 raise StartFailed(Code.TOKEN_REJECTED, "no such conversation", permanent=True, token_valid=False)
@@ -42,7 +42,7 @@ class ObedientDriver:
         await self.host.keep_token("conversation-1")
         if request.argv == ["dies at once"]:
             self.die(1)
-        return Started(
+        return StartResult(
             outcome="loaded" if request.resume_token else "created",
             resume_token="conversation-1",
             agent={"name": "obedient", "version": "1"},
@@ -78,9 +78,9 @@ class ObedientDriver:
                 raise TurnFailed(Code.AGENT_EXITED, "the agent is gone")
             case "ask":
                 chosen = await self.host.ask_permission({"tool_call": {"title": "rm"}, "options": OPTIONS})
-                self.host.record(Kind.MESSAGE_AGENT, text=f"chosen: {chosen}")
+                self.host.record(JournalKind.MESSAGE_AGENT, text=f"chosen: {chosen}")
                 return "end_turn" if chosen else "cancelled"
-        self.host.record(Kind.MESSAGE_AGENT, text=text)
+        self.host.record(JournalKind.MESSAGE_AGENT, text=text)
         return "end_turn"
 
     async def cancel(self) -> None:

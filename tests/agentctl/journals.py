@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
-from executors_app.agentctl.journal import Journal, Limits
-from executors_app.agentctl.journal_files import read_lines, segments
+from executors_app.agentctl.journal.journal import Journal, JournalLimits
+from executors_app.agentctl.journal.line_format import list_segments, read_lines
 
-QUICK = Limits(retry_pause=0.02, closing=1)
+QUICK = JournalLimits(retry_pause=0.02, closing=1)
 
 
 @asynccontextmanager
@@ -49,4 +49,4 @@ def shown(journal: Journal, after: int = 0) -> Iterator[dict[str, Any]]:
 
 def last_segment(directory: Path) -> Path:
     """The file that is written to."""
-    return segments(directory)[-1][1]
+    return list_segments(directory)[-1][1]

@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.journal_files import journal_directory, read_lines
+from executors_app.agentctl.journal.line_format import journal_directory, read_lines
+from executors_app.agentctl.process import identity
 from executors_app.client import AgentctlClient
 from tests.agentctl.running import TOKEN
 from tests.waiting import eventually
@@ -75,7 +75,7 @@ class Place:
 
     def state(self) -> dict[str, Any]:
         """What a row keeps of its process."""
-        process = identity.of(self.ready()["pid"])
+        process = identity.identify(self.ready()["pid"])
         assert process is not None
         return {"process": process.to_json()}
 

@@ -13,12 +13,11 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from executors_app.agentctl.agent_life import Create
-from executors_app.agentctl.event_stream import EventStreams
-from executors_app.agentctl.journal_files import journal_directory, read_lines
+from executors_app.agentctl.agent_lifecycle import DriverFactory
+from executors_app.agentctl.daemon import listen_tcp
+from executors_app.agentctl.http.server import EventStreams, build_app
+from executors_app.agentctl.journal.line_format import journal_directory, read_lines
 from executors_app.agentctl.protocol import GENERATION_HEADER
-from executors_app.agentctl.server import build_app
-from executors_app.agentctl.serving import listen
 from executors_app.agentctl.sidecar import Execution, Sidecar
 from tests.agentctl.fakes import DELIVERED, Obedient
 from tests.agentctl.journals import QUICK
@@ -99,7 +98,7 @@ class Running:
 
 @asynccontextmanager
 async def agentctl(
-    base: Path, limits: Any = QUICK, drivers: Mapping[str, Create] | None = None
+    base: Path, limits: Any = QUICK, drivers: Mapping[str, DriverFactory] | None = None
 ) -> AsyncIterator[Running]:
     """Over ``base``, where an earlier one may have been; ``drivers`` beside the obedient one."""
     state_dir, workspace = base / "state", base / "workspace"
@@ -109,7 +108,7 @@ async def agentctl(
     known = {"obedient": agent.create, **(drivers or {})}
     sidecar = Sidecar(Execution("execution-1", "session-1", workspace, state_dir), known, limits)
     streams = EventStreams(sidecar.journal, sidecar.fence)
-    listener = listen("127.0.0.1", 0)
+    listener = listen_tcp("127.0.0.1", 0)
     port = listener.getsockname()[1]
     runner = web.AppRunner(build_app(sidecar, streams, TOKEN, "127.0.0.1", port), access_log=None, shutdown_timeout=0.2)
     await runner.setup()

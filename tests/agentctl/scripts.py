@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.identity import ProcessIdentity
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.process.identity import ProcessIdentity
 from tests.agentctl.running import Running
 from tests.waiting import eventually_async
 
@@ -47,7 +47,7 @@ async def pid_in(path: Path) -> int:
 
 async def process_in(path: Path) -> ProcessIdentity:
     """The live process whose id a script writes into a file."""
-    found = identity.of(await pid_in(path))
+    found = identity.identify(await pid_in(path))
     assert found is not None
     return found
 

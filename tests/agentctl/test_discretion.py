@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.discretion import Discretion, fingerprint
+from executors_app.agentctl.journal.filters import TokenRedactor, token_fingerprint
 from executors_app.errors import AgentctlRefused
 from tests.agentctl.processes import REAL, ROOT, Place
 from tests.agents.scripts import Script, agent, error, result
@@ -19,11 +19,14 @@ TOKEN = "0195f3a2-conversation-secret"
 
 
 def test_an_id_is_named_instead_of_told_wherever_it_stands() -> None:
-    discretion = Discretion()
-    discretion.learn(TOKEN)
-    discretion.learn(f"{TOKEN}-longer")
-    name, longer = f"[conversation {fingerprint(TOKEN)}]", f"[conversation {fingerprint(TOKEN + '-longer')}]"
-    assert discretion.hide({"a": [f"x{TOKEN}y", 5, None], TOKEN: (f"{TOKEN}-longer",)}) == {
+    discretion = TokenRedactor()
+    discretion.add_token(TOKEN)
+    discretion.add_token(f"{TOKEN}-longer")
+    name, longer = (
+        f"[conversation {token_fingerprint(TOKEN)}]",
+        f"[conversation {token_fingerprint(TOKEN + '-longer')}]",
+    )
+    assert discretion.redact({"a": [f"x{TOKEN}y", 5, None], TOKEN: (f"{TOKEN}-longer",)}) == {
         "a": [f"x{name}y", 5, None],
         name: [longer],
     }
@@ -31,9 +34,9 @@ def test_an_id_is_named_instead_of_told_wherever_it_stands() -> None:
 
 @pytest.mark.parametrize("token", ["", None, "abc"])
 def test_a_word_is_no_id(token: str | None) -> None:
-    discretion = Discretion()
-    discretion.learn(token)
-    assert discretion.hide("abc and nothing else") == "abc and nothing else"
+    discretion = TokenRedactor()
+    discretion.add_token(token)
+    assert discretion.redact("abc and nothing else") == "abc and nothing else"
 
 
 def _body(place: Place, script: Script, **more: Any) -> dict[str, Any]:
@@ -61,7 +64,7 @@ async def test_what_an_agent_says_of_its_new_conversation_is_not_written_down(tm
         await client.prompt("m1", "go on")
         await eventually_async(lambda: "turn.failed" in place.kinds())
         failed = next(line for line in place.lines() if line["kind"] == "turn.failed")
-    assert failed["message"] == f"session [conversation {fingerprint(TOKEN)}] is full"
+    assert failed["message"] == f"session [conversation {token_fingerprint(TOKEN)}] is full"
     assert "_vendor/thing" in _written(place)
     assert TOKEN not in _written(place)
     assert "another-id" not in _written(place)
@@ -78,7 +81,7 @@ async def test_a_refusal_that_quotes_the_id_is_told_without_it(tmp_path: Path, p
             with pytest.raises(AgentctlRefused) as refused:
                 await client.start_agent(_body(place, script, **native), 30)
             told = f"{refused.value} {refused.value.details}"
-            assert f"[conversation {fingerprint(TOKEN)}]" in told
+            assert f"[conversation {token_fingerprint(TOKEN)}]" in told
             assert TOKEN not in told
         assert (await client.agent_session())["resume_token"] is None
     assert TOKEN not in _written(place)

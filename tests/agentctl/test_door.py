@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.door import Door
+from executors_app.agentctl.http.auth import AuthMiddleware
 from executors_app.agentctl.protocol import GENERATION_HEADER
 from tests.agentctl.running import TOKEN, Running
 
@@ -90,7 +90,7 @@ async def test_every_name_of_this_machine_is_ours(running: Running, name: str) -
     ],
 )
 def test_one_who_listens_everywhere_is_called_by_address_never_by_a_foreign_name(host: str, is_ours: bool) -> None:
-    assert Door(TOKEN, "0.0.0.0", 8080, lambda: None).is_our_host(host) is is_ours  # noqa: S104
+    assert AuthMiddleware(TOKEN, "0.0.0.0", 8080, lambda: None).is_our_host(host) is is_ours  # noqa: S104
 
 
 BAD_BODIES: dict[str, tuple[str, bytes]] = {

@@ -8,8 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from executors_app.agentctl.journal import Limits
-from executors_app.agentctl.protocol import CLOSE_STALE_GENERATION, Kind
+from executors_app.agentctl.journal.journal import JournalLimits
+from executors_app.agentctl.protocol import CLOSE_STALE_GENERATION, JournalKind
 from tests.agentctl.running import Running, agentctl, next_lines
 from tests.waiting import eventually_async
 
@@ -28,7 +28,7 @@ async def test_old_lines_then_live_ones(started: Running) -> None:
 @pytest.mark.parametrize("after", [0, 1, 3, 4])
 async def test_a_consumer_goes_on_behind_its_last_line(started: Running, after: int) -> None:
     async with started.events(after, started.sidecar.journal.epoch) as socket:
-        started.sidecar.journal.append(Kind.LOG, text="last")
+        started.sidecar.journal.append(JournalKind.LOG, text="last")
         lines = await next_lines(socket, 5 - after)
 
     assert [line["seq"] for line in lines] == list(range(after + 1, 6))
@@ -47,10 +47,10 @@ async def test_a_point_that_is_not_in_this_journal_is_told_and_the_stream_begins
 
 
 async def test_lines_that_were_acknowledged_away_are_told_as_truncated(tmp_path: Path) -> None:
-    async with agentctl(tmp_path, Limits(segment=1)) as running:
+    async with agentctl(tmp_path, JournalLimits(segment=1)) as running:
         journal = running.sidecar.journal
         for _ in range(6):
-            await journal.durable(journal.append(Kind.LOG, text="x"))
+            await journal.durable(journal.append(JournalKind.LOG, text="x"))
         async with running.events() as socket:
             await next_lines(socket, 6)
             await socket.send_str('{"ack": 4}')
@@ -63,17 +63,17 @@ async def test_lines_that_were_acknowledged_away_are_told_as_truncated(tmp_path:
 
 
 async def test_an_acknowledgement_reaches_no_further_than_what_was_sent(tmp_path: Path) -> None:
-    async with agentctl(tmp_path, Limits(segment=1)) as running:
+    async with agentctl(tmp_path, JournalLimits(segment=1)) as running:
         journal = running.sidecar.journal
         for _ in range(3):
-            await journal.durable(journal.append(Kind.LOG, text="x"))
+            await journal.durable(journal.append(JournalKind.LOG, text="x"))
         async with running.events(1, journal.epoch) as socket:
             await next_lines(socket, 2)
             for odd in ("{", "[]", "null", '{"ack": "3"}', '{"ack": true}', '{"ack": -5}', '{"else": 1}', '{"ack": 2}'):
                 await socket.send_str(odd)
             await eventually_async(lambda: journal.first_seq == 3)
             await socket.send_str('{"ack": 999999}')
-            await journal.durable(journal.append(Kind.LOG, text="x"))
+            await journal.durable(journal.append(JournalKind.LOG, text="x"))
             assert [line["seq"] for line in await next_lines(socket, 1)] == [4]
         assert journal.first_seq == 3
 
@@ -91,7 +91,7 @@ async def test_a_newer_generation_closes_older_streams_and_older_ones_are_refuse
             with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
                 await started.events(generation=3)
             assert refused.value.status == 409
-            started.sidecar.journal.append(Kind.LOG, text="still there")
+            started.sidecar.journal.append(JournalKind.LOG, text="still there")
             await next_lines(new, 1)
 
     assert (await started.get("/status"))["generation"] == 4
@@ -124,7 +124,7 @@ async def test_a_plain_request_is_no_stream_and_raises_no_generation(running: Ru
 async def test_many_lines_come_in_few_frames_and_in_order(running: Running) -> None:
     journal = running.sidecar.journal
     for number in range(20_000):
-        last = journal.append(Kind.MESSAGE_AGENT, text=f"chunk {number} " + "x" * 40)
+        last = journal.append(JournalKind.MESSAGE_AGENT, text=f"chunk {number} " + "x" * 40)
     await journal.durable(last)
 
     frames = 0
@@ -142,7 +142,7 @@ async def test_a_consumer_that_does_not_read_costs_no_memory_and_holds_up_nobody
     journal = running.sidecar.journal
     async with running.events() as idle, running.events() as reading:
         for _ in range(80):
-            last = journal.append(Kind.MESSAGE_AGENT, text="x" * (1 << 20))
+            last = journal.append(JournalKind.MESSAGE_AGENT, text="x" * (1 << 20))
             await journal.durable(last)
         seen = 0
         while seen < last:

@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 import pytest
 
-from executors_app.agentctl import journal_store
-from executors_app.agentctl.durable_files import write_all
-from executors_app.agentctl.event_stream import FRAME_BYTES
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.http.server import FRAME_BYTES
+from executors_app.agentctl.journal import store
+from executors_app.agentctl.protocol import JournalKind
+from executors_app.agentctl.state_files import write_all
 from tests.agentctl.running import Running, agentctl
 from tests.waiting import eventually_async
 
@@ -38,7 +38,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     made = Disk()
-    monkeypatch.setattr(journal_store, "write_all", made.write_all)
+    monkeypatch.setattr(store, "write_all", made.write_all)
     yield made
     made.room = float("inf")
 
@@ -65,9 +65,9 @@ async def test_a_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path
     async with agentctl(tmp_path) as running, _listening(running) as told:
         await running.start()
         assert await running.prompt("hang") == (202, {"accepted": True, "duplicate": False})
-        await running.line(Kind.PROMPT_DELIVERED)
+        await running.line(JournalKind.PROMPT_DELIVERED)
         disk.room = 10
-        running.agent.driver.host.record(Kind.MESSAGE_AGENT, text="what did not fit")
+        running.agent.driver.host.record(JournalKind.MESSAGE_AGENT, text="what did not fit")
         await eventually_async(lambda: told, describe="the consumer is told")
         assert told == [{"type": "journal", "trouble": "disk_full"}]
         assert (await running.get("/status"))["journal"]["trouble"] == "disk_full"
@@ -77,13 +77,13 @@ async def test_a_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path
 
         disk.room = float("inf")
 
-        failed = await running.line(Kind.TURN_FAILED)
+        failed = await running.line(JournalKind.TURN_FAILED)
         assert (failed["message_id"], failed["code"]) == ("m1", "disk_full")
         await eventually_async(lambda: told[1:] == [{"type": "journal", "trouble": ""}], describe="all is well again")
         assert "trouble" not in (await running.get("/status"))["journal"]
         await running.reaches("idle")
         assert (await running.prompt("hello", "m2"))[0] == 202
-        await running.line(Kind.TURN_COMPLETED)
+        await running.line(JournalKind.TURN_COMPLETED)
         kinds = [kind for kind in running.kinds() if kind.startswith(("turn.", "message.", "prompt."))]
         assert kinds == [
             *("prompt.accepted", "prompt.delivered", "message.agent", "turn.failed"),
@@ -99,11 +99,11 @@ async def test_what_is_acknowledged_makes_room_on_a_disk_that_the_journal_itself
         await running.start()
         journal = running.sidecar.journal
         for _ in range(5):
-            await journal.durable(journal.append(Kind.LOG, text="x" * FRAME_BYTES))
+            await journal.durable(journal.append(JournalKind.LOG, text="x" * FRAME_BYTES))
         journal.ack(journal.last_seq)
         first = journal.first_seq
         disk.room = 10
-        journal.append(Kind.LOG, text="y")
+        journal.append(JournalKind.LOG, text="y")
         await eventually_async(lambda: journal.first_seq > first, describe="what was acknowledged is gone")
         disk.room = float("inf")
         await asyncio.wait_for(journal.durable(journal.last_seq), 5)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.identity import ProcessIdentity
-from executors_app.agentctl.jobs import jobs
-from executors_app.agentctl.jobs.requests import LONGEST_SCRIPT
+from executors_app.agentctl.jobs import runner
+from executors_app.agentctl.jobs.runner import MAX_SCRIPT_BYTES
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.process.identity import ProcessIdentity
 from executors_app.agentctl.protocol import GENERATION_HEADER
 from tests.agentctl.running import Running
 from tests.agentctl.scripts import DEADLINE, begin, end, is_gone, pid_in, process_in, run
@@ -45,7 +45,7 @@ ATTACKS = [
     Attack("no script", {"script": None}),
     Attack("a script that is no text", {"script": ["rm"]}),
     Attack("a script with U+0000", {"script": "true\0false"}),
-    Attack("a script longer than a system takes", {"script": "#" * (LONGEST_SCRIPT + 1)}),
+    Attack("a script longer than a system takes", {"script": "#" * (MAX_SCRIPT_BYTES + 1)}),
     Attack("no id", {"job_id": None}),
     Attack("an empty id", {"job_id": ""}),
     Attack("an id that leads up", {"job_id": ".."}),
@@ -160,13 +160,13 @@ async def test_a_storm_of_processes_that_leave_their_group_ends_with_its_job(run
     _, answer = await running.post("/jobs/job-1/cancel")
 
     assert (answer["state"], answer["error"]) == ("ended", "cancelled")
-    found = [identity.of(int(pid)) for pid in pids.read_text().split()]
+    found = [identity.identify(int(pid)) for pid in pids.read_text().split()]
     assert not [one for one in found if one and one.start_time and _is_sleeper(one) and identity.is_alive(one)]
 
 
 def _is_sleeper(one: ProcessIdentity) -> bool:
     """Whether a pid still is a process of the storm: it may be another's by now."""
-    return b"KANDEV_EXECUTION_ID=execution-1" in identity.environment(one.pid)
+    return b"KANDEV_EXECUTION_ID=execution-1" in identity.read_environment(one.pid)
 
 
 async def test_a_script_that_kills_its_guard_is_ended_and_told_as_lost(running: Running) -> None:
@@ -187,11 +187,11 @@ async def test_a_script_that_kills_its_guard_is_ended_and_told_as_lost(running: 
 async def test_a_script_that_stops_its_guard_is_ended_all_the_same(
     running: Running, monkeypatch: pytest.MonkeyPatch, order: str, why: str
 ) -> None:
-    monkeypatch.setattr(jobs, "_PATIENCE", 0.5)
-    monkeypatch.setattr(jobs, "CANCEL_GRACE", 0.5)
+    monkeypatch.setattr(runner, "_GUARD_TIMEOUT", 0.5)
+    monkeypatch.setattr(runner, "CANCEL_GRACE", 0.5)
     times: dict[str, Any] = {"timeout": 2, "grace": 0} if order == "timeout" else {}
     await begin(running, "kill -STOP $PPID; echo $$ >pid; exec sleep 3600", **times)
-    script = identity.of(await pid_in(running.workspace / "pid"))
+    script = identity.identify(await pid_in(running.workspace / "pid"))
     if order == "cancel":
         await running.post("/jobs/job-1/cancel")
 

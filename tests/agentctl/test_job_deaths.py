@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.identity import ProcessIdentity
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.process.identity import ProcessIdentity
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, StaleGeneration
 from tests.agentctl.processes import REAL, Place
 from tests.agentctl.scripts import DEADLINE, is_gone, pid_in, process_in
@@ -148,7 +148,7 @@ async def test_a_kill_at_any_point_of_a_job_runs_it_at_most_once(tmp_path: Path,
     assert _times(place) == before <= 1
     left = place.workspace / "left"
     if left.exists():
-        process_left = identity.of(await pid_in(left))
+        process_left = identity.identify(await pid_in(left))
         assert process_left is None or not identity.is_alive(process_left)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.jobs import jobs, records
-from executors_app.agentctl.jobs.job_process import KEPT
+from executors_app.agentctl.jobs import runner, store
+from executors_app.agentctl.process.job_process import KEPT_BYTES
 from executors_app.agentctl.protocol import JobError
 from tests.agentctl.running import Running, agentctl
 from tests.agentctl.scripts import DEADLINE, begin, end, is_gone, process_in, run
@@ -90,9 +90,9 @@ async def test_of_a_giant_output_the_last_mebibyte_is_kept(running: Running, str
 
     assert ended["exit_code"] == 0
     assert ended["truncated"] is True
-    assert len(ended[stream]) == KEPT
+    assert len(ended[stream]) == KEPT_BYTES
     assert ended[stream].endswith("\n399999\n400000\nthe last\n")
-    assert sum(path.stat().st_size for path in (running.state_dir / "jobs").rglob("*")) < 2 * KEPT
+    assert sum(path.stat().st_size for path in (running.state_dir / "jobs").rglob("*")) < 2 * KEPT_BYTES
 
 
 async def test_output_is_text_that_every_database_takes(running: Running) -> None:
@@ -182,7 +182,7 @@ async def test_an_agentctl_that_ends_begins_no_more(running: Running) -> None:
 async def test_a_result_is_there_after_another_start_and_an_old_one_without_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "MOST_KEPT", 2)
+    monkeypatch.setattr(store, "MAX_KEPT", 2)
     async with agentctl(tmp_path) as running:
         before = [await run(running, f"echo {number}; exit {number}", f"job-{number}") for number in range(4)]
     async with agentctl(tmp_path) as again:
@@ -199,7 +199,7 @@ async def test_a_result_is_there_after_another_start_and_an_old_one_without_its_
 async def test_no_more_scripts_run_at_a_time_than_agentctl_takes(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "MOST_RUNNING", 1)
+    monkeypatch.setattr(runner, "MAX_RUNNING", 1)
     await begin(running, "sleep 3600")
     status, answer = await running.post("/jobs", job_id="job-2", script="true")
     assert (status, answer["code"]) == (409, "busy")
@@ -216,7 +216,7 @@ async def test_what_a_job_is_run_with_stands_in_no_file_of_agentctls(running: Ru
 
 
 async def test_the_words_for_why_a_job_ended_are_the_same_on_both_sides() -> None:
-    from executors_app.agentctl.jobs import job_process  # noqa: PLC0415
+    from executors_app.agentctl.process import job_process  # noqa: PLC0415
 
     assert {job_process.TIMED_OUT, job_process.ORPHANED, job_process.NOT_STARTED} == {
         JobError.TIMEOUT,

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.journal import Journal, Limits
-from executors_app.agentctl.journal_files import ASIDE, META, epoch_of, read_lines, segments
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.journal.journal import Journal, JournalLimits
+from executors_app.agentctl.journal.line_format import ASIDE, META_FILE, list_segments, read_epoch, read_lines
+from executors_app.agentctl.protocol import JournalKind
 from tests.agentctl.journals import last_segment, opened, seqs, shown, write_lines
 from tests.waiting import eventually_async
 
 FLOOD = """
 import asyncio, sys
 from pathlib import Path
-from executors_app.agentctl.journal import Journal
+from executors_app.agentctl.journal.journal import Journal
 
 async def flood():
     journal = Journal(Path(sys.argv[1]))
@@ -38,8 +38,8 @@ async def test_lines_count_from_one_and_go_on_after_a_restart(tmp_path: Path) ->
     epoch = await write_lines(tmp_path, 3)
 
     async with opened(tmp_path) as journal:
-        assert journal.epoch == epoch == epoch_of(tmp_path)
-        assert journal.append(Kind.LOG, text="again") == 4
+        assert journal.epoch == epoch == read_epoch(tmp_path)
+        assert journal.append(JournalKind.LOG, text="again") == 4
         await journal.wait_beyond(3)
         lines = list(shown(journal))
 
@@ -63,12 +63,12 @@ async def test_a_line_that_decides_is_on_the_disk_before_it_is_shown(
 ) -> None:
     async with opened(tmp_path) as journal:
         release = _hold_syncs(journal, monkeypatch)
-        journal.append(Kind.MESSAGE_AGENT, text="said")
-        journal.append(Kind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
-        journal.append(Kind.LOG, text="behind it")
+        journal.append(JournalKind.MESSAGE_AGENT, text="said")
+        journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
+        journal.append(JournalKind.LOG, text="behind it")
 
         await journal.wait_beyond(0)
-        assert [line["kind"] for line in shown(journal)] == [Kind.MESSAGE_AGENT]
+        assert [line["kind"] for line in shown(journal)] == [JournalKind.MESSAGE_AGENT]
 
         release.set()
         await journal.durable(3)
@@ -106,7 +106,7 @@ async def test_a_torn_tail_is_cut_and_the_epoch_goes_on(tmp_path: Path, tail: by
 
     async with opened(tmp_path) as journal:
         assert journal.epoch == epoch
-        assert journal.append(Kind.LOG, text="next") == 4
+        assert journal.append(JournalKind.LOG, text="next") == 4
 
     assert seqs(tmp_path) == [1, 2, 3, 4]
 
@@ -119,7 +119,7 @@ async def test_damage_in_the_middle_starts_an_epoch_and_keeps_what_is_readable(t
 
     async with opened(tmp_path) as journal:
         assert journal.epoch != epoch
-        assert journal.append(Kind.LOG, text="anew") == 1
+        assert journal.append(JournalKind.LOG, text="anew") == 1
 
     assert [(line["epoch"] == epoch, line["seq"]) for line in read_lines(tmp_path, 1, epoch)] == [
         (True, 2),
@@ -135,9 +135,9 @@ async def test_a_journal_that_cannot_go_on_never_gives_a_seq_twice_in_an_epoch(t
         case "missing segment":
             last_segment(tmp_path).unlink()
         case "missing meta":
-            (tmp_path / META).unlink()
+            (tmp_path / META_FILE).unlink()
         case "empty meta":
-            (tmp_path / META).write_bytes(b"")
+            (tmp_path / META_FILE).write_bytes(b"")
 
     async with opened(tmp_path) as journal:
         assert journal.epoch != epoch
@@ -165,10 +165,10 @@ async def test_only_so_many_old_epochs_are_kept(tmp_path: Path) -> None:
 
 
 async def test_segments_turn_over_and_go_once_they_are_acknowledged(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=Limits(segment=1000)) as journal:
+    async with opened(tmp_path, limits=JournalLimits(segment=1000)) as journal:
         for _ in range(30):
-            await journal.durable(journal.append(Kind.LOG, text="x" * 100))
-        before = segments(tmp_path)
+            await journal.durable(journal.append(JournalKind.LOG, text="x" * 100))
+        before = list_segments(tmp_path)
         assert len(before) > 3
         assert [line["seq"] for line in shown(journal)] == list(range(1, 31))
 
@@ -180,7 +180,7 @@ async def test_segments_turn_over_and_go_once_they_are_acknowledged(tmp_path: Pa
         assert [line["seq"] for line in shown(journal, boundary + 3)] == list(range(boundary + 4, 31))
 
         journal.ack(10**9)
-        assert len(segments(tmp_path)) == 1
+        assert len(list_segments(tmp_path)) == 1
 
     assert seqs(tmp_path)[-1] == 30
     async with opened(tmp_path) as journal:
@@ -188,9 +188,9 @@ async def test_segments_turn_over_and_go_once_they_are_acknowledged(tmp_path: Pa
 
 
 async def test_at_the_cap_the_agent_waits_until_lines_are_acknowledged(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=Limits(cap=20_000)) as journal:
+    async with opened(tmp_path, limits=JournalLimits(cap=20_000)) as journal:
         while not journal.full:
-            await journal.durable(journal.append(Kind.LOG, text="x" * 200))
+            await journal.durable(journal.append(JournalKind.LOG, text="x" * 200))
         waiting = asyncio.create_task(journal.room())
         await eventually_async(lambda: "at its cap" in list(shown(journal))[-1]["text"])
         assert not waiting.done()
@@ -208,7 +208,7 @@ async def test_more_than_half_a_reserve_that_is_not_durable_holds_the_agent_back
         release = _hold_syncs(journal, monkeypatch)
         await journal.room()
         for _ in range(5):
-            journal.append(Kind.LOG, text="x" * (1 << 17))
+            journal.append(JournalKind.LOG, text="x" * (1 << 17))
         waiting = asyncio.create_task(journal.room())
         await journal.wait_beyond(4)
         assert not waiting.done()
@@ -218,9 +218,9 @@ async def test_more_than_half_a_reserve_that_is_not_durable_holds_the_agent_back
 
 
 async def test_a_reader_from_any_point_gets_exactly_the_rest(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=Limits(segment=300_000)) as journal:
+    async with opened(tmp_path, limits=JournalLimits(segment=300_000)) as journal:
         for number in range(2000):
-            last = journal.append(Kind.LOG, text="x" * (number % 700))
+            last = journal.append(JournalKind.LOG, text="x" * (number % 700))
             if number % 50 == 0:
                 await journal.durable(last)
         await journal.durable(last)
@@ -241,7 +241,7 @@ async def test_a_kill_in_the_middle_of_a_flood_leaves_no_gap_and_takes_back_noth
         assert len(kept) >= last_told > 0
 
     async with opened(tmp_path) as journal:
-        assert journal.append(Kind.LOG, text="on") > last_told
+        assert journal.append(JournalKind.LOG, text="on") > last_told
 
 
 def _flood_and_kill(directory: Path) -> int:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.journal import Journal
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.journal.journal import Journal
+from executors_app.agentctl.protocol import JournalKind
 from tests.agentctl.journals import opened, seqs, shown
 from tests.waiting import eventually_async
 
@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 async def _write_until_it_fails(journal: Journal) -> None:
     while not journal.full:
-        journal.append(Kind.MESSAGE_AGENT, text="x" * 90_001)
+        journal.append(JournalKind.MESSAGE_AGENT, text="x" * 90_001)
         await eventually_async(lambda: journal.full or journal.shown_seq == journal.last_seq)
 
 
@@ -44,9 +44,9 @@ async def test_a_full_disk_is_waited_out(small_disk: Path) -> None:
     filler.write_bytes(b"x" * (1 << 20))
     async with opened(small_disk / "journal") as journal:
         await _write_until_it_fails(journal)
-        said = journal.append(Kind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
+        said = journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
         for _ in range(200):  # more than the freed reserve can take
-            journal.append(Kind.MESSAGE_AGENT, text="y" * 9_001)
+            journal.append(JournalKind.MESSAGE_AGENT, text="y" * 9_001)
         await eventually_async(lambda: not (small_disk / "journal" / "reserve").exists())
         waiting = asyncio.create_task(journal.room())
         await eventually_async(lambda: journal.full)
@@ -58,7 +58,7 @@ async def test_a_full_disk_is_waited_out(small_disk: Path) -> None:
         await asyncio.wait_for(waiting, 5)
         lines = list(shown(journal))
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
-    assert lines[said - 1]["kind"] == Kind.TURN_COMPLETED
+    assert lines[said - 1]["kind"] == JournalKind.TURN_COMPLETED
     assert any("could not be written" in line.get("text", "") for line in lines)
     assert seqs(small_disk / "journal")[-1] >= len(lines)
 
@@ -68,7 +68,7 @@ async def test_the_last_words_fit_into_the_reserve(small_disk: Path) -> None:
         (small_disk / "filler").write_bytes(b"x" * (1 << 20))
         await _write_until_it_fails(journal)
 
-        await asyncio.wait_for(journal.durable(journal.append(Kind.AGENT_EXITED, exit_code=0)), 5)
+        await asyncio.wait_for(journal.durable(journal.append(JournalKind.AGENT_EXITED, exit_code=0)), 5)
 
 
 async def test_a_file_that_may_not_grow_is_waited_out(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ async def test_a_failed_sync_is_never_repeated_on_the_same_file(
 
     async with opened(tmp_path) as journal:
         for _ in range(written_before):
-            await journal.durable(journal.append(Kind.LOG, text="before"))
+            await journal.durable(journal.append(JournalKind.LOG, text="before"))
         monkeypatch.setattr(os, "fdatasync", fails_once)
-        last = journal.append(Kind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
+        last = journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
         await asyncio.wait_for(journal.durable(last + 1), 5)
         assert [line["seq"] for line in shown(journal)][:last] == list(range(1, last + 1))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl import out_of_memory
+from executors_app.agentctl.process import control_group
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from executors_app.agentctl import out_of_memory
 def test_it_is_read_from_either_version_of_control_groups(tmp_path: Path, text: str, count: int) -> None:
     place = tmp_path / "events"
     place.write_text(text)
-    assert out_of_memory.kills((tmp_path / "absent", place)) == count
+    assert control_group.count_oom_kills((tmp_path / "absent", place)) == count
 
 
 def test_where_nobody_counts_it_is_none(tmp_path: Path) -> None:
-    assert out_of_memory.kills((tmp_path / "absent",)) == 0
+    assert control_group.count_oom_kills((tmp_path / "absent",)) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.agentctl.drivers import acp
-from executors_app.agentctl.journal import Limits
+from executors_app.agentctl.journal.journal import JournalLimits
 from tests.agentctl.running import Running, agentctl, holds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ async def test_a_second_delivery_of_the_same_prompt_does_nothing(started: Runnin
 
 
 async def test_a_prompt_is_a_duplicate_after_a_restart_too_and_after_its_lines_are_gone(tmp_path: Path) -> None:
-    tiny = Limits(segment=1)  # each batch a segment of its own
+    tiny = JournalLimits(segment=1)  # each batch a segment of its own
     async with agentctl(tmp_path, tiny) as first:
         await first.start()
         await first.prompt("hello")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl import two_users
-from executors_app.agentctl.two_users import AGENTCTL
+from executors_app.agentctl.process import privilege_drop
+from executors_app.agentctl.process.privilege_drop import AGENTCTL_UID
 from tests.services import ROOT
 
 OWNER = 54321
@@ -25,25 +25,25 @@ ATTEMPTS = (
 )
 AS_AGENTCTL = """
 import json, os, subprocess, sys
-from executors_app.agentctl import two_users
-two_users.become(sys.argv[1])
+from executors_app.agentctl.process import privilege_drop
+privilege_drop.drop_privileges(sys.argv[1])
 open("made", "w").close()
 def child(*argv):
-    return subprocess.run(argv, capture_output=True, text=True, **two_users.of_children())
+    return subprocess.run(argv, capture_output=True, text=True, **privilege_drop.child_user_arguments())
 told = {"self": os.getresuid(), "child": child("cat", "/proc/self/status").stdout, "token": open("kept/token").read()}
 told["codes"] = [child("sh", "-c", attempt.format(agentctl=os.getpid())).returncode for attempt in sys.argv[2:]]
 print(json.dumps(told))
 """
 
 
-@pytest.mark.parametrize("spec", ["", "1000", "a:b", "1000:1000:1", "-1:0", f"{AGENTCTL}:0"])
+@pytest.mark.parametrize("spec", ["", "1000", "a:b", "1000:1000:1", "-1:0", f"{AGENTCTL_UID}:0"])
 def test_what_names_no_other_user_is_refused(spec: str) -> None:
     with pytest.raises(ValueError, match="--run-as"):
-        two_users.become(spec)
+        privilege_drop.drop_privileges(spec)
 
 
 def test_where_there_is_one_user_children_are_the_same() -> None:
-    assert two_users.of_children() == {}
+    assert privilege_drop.child_user_arguments() == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -51,7 +51,7 @@ def test_where_there_is_one_user_children_are_the_same() -> None:
 def test_children_are_wholly_the_owners_and_cannot_touch_agentctl(tmp_path: Path, owner: int) -> None:
     told = run_as(tmp_path, owner)
 
-    assert told["self"] == [AGENTCTL, owner, AGENTCTL]
+    assert told["self"] == [AGENTCTL_UID, owner, AGENTCTL_UID]
     child = dict(line.split(":", 1) for line in told["child"].splitlines())
     assert (child["Uid"].split(), child["Gid"].split(), child["Groups"].split()) == ([str(owner)] * 4,) * 2 + ([],)
     assert {child[f"Cap{name}"].strip() for name in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
@@ -67,7 +67,7 @@ def run_as(directory: Path, owner: int) -> dict[str, Any]:
     (kept / "token").write_text("secret")
     for path in (directory, kept / "token"):
         os.chown(path, owner, owner)
-    os.chown(kept, AGENTCTL, AGENTCTL)
+    os.chown(kept, AGENTCTL_UID, AGENTCTL_UID)
     kept.chmod(0o710)
     done = subprocess.run(
         [sys.executable, "-c", AS_AGENTCTL, f"{owner}:{owner}", *ATTEMPTS],

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places.answers import check_execution
+from executors_app.agentctl.http.bulk_status import check_execution
+from executors_app.agentctl.process import identity
 from executors_app.agentctl.protocol import GENERATION_HEADER, PROTOCOL_VERSION
 from executors_app.errors import AgentctlForeign
 from tests.drills.deployment import make_repository
@@ -89,7 +89,7 @@ def agentctl_of(code: Path, home: Path) -> Iterator[str]:
         eventually(ready.exists, timeout=60, describe=f"it listens: {(home / 'log').read_text()}")
         yield str(json.loads(ready.read_text())["url"])
     finally:
-        identity.end_all(identity.marked(EXECUTION), 10)
+        identity.kill_all(identity.find_marked(EXECUTION), 10)
         process.kill()
         process.wait(30)
 

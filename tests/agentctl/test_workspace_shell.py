@@ -10,10 +10,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from executors_app.agentctl.protocol import CLOSE_OVERTAKEN
-from executors_app.agentctl.workspace.scrollback import SCROLLBACK, Scrollback
-from executors_app.agentctl.workspace.shells import MOST
+from executors_app.agentctl.workspace.shells import MAX_SHELLS, SCROLLBACK_BYTES, Scrollback
 from tests.agentctl.running import Running, agentctl
 from tests.agentctl.shells import Typist, shell
 from tests.waiting import eventually, eventually_async
@@ -141,7 +140,7 @@ async def test_without_a_reader_only_the_end_is_kept(running: Running, tmp_path:
     await eventually_async((tmp_path / "said").exists)
     async with shell(running) as typist:
         await typist.hears("400000\r\n-end")
-        assert len(typist.heard) <= SCROLLBACK + (128 << 10), "no more than a chunk, and what came meanwhile"
+        assert len(typist.heard) <= SCROLLBACK_BYTES + (128 << 10), "no more than a chunk, and what came meanwhile"
         assert typist.hello["offset"] > 0
         assert typist.heard[:6].strip().isdigit(), "a replay begins with a whole line"
 
@@ -180,7 +179,7 @@ async def test_a_text_that_is_no_order_is_told_and_changes_nothing(running: Runn
 
 
 async def test_there_are_only_so_many(running: Running) -> None:
-    for number in range(MOST):
+    for number in range(MAX_SHELLS):
         async with shell(running, f"n{number}"):
             pass
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
@@ -227,11 +226,11 @@ async def test_a_shell_ends_with_agentctl_and_so_does_what_it_started(tmp_path: 
     async with agentctl(tmp_path) as running:
         async with shell(running) as typist:
             pid = await _starts(typist, job, tmp_path / "pid")
-            started = identity.of(pid)
+            started = identity.identify(pid)
             assert started
             (inner,) = [one.terminal.pid for one in running.sidecar.workspace.shells._shells.values()]
         assert identity.is_alive(started)
-    for left in [one for one in (identity.of(inner), started) if one]:
+    for left in [one for one in (identity.identify(inner), started) if one]:
         eventually(lambda: not identity.is_alive(left))  # noqa: B023
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.workspace.snapshots import Limits
+from executors_app.agentctl.workspace.snapshots import SnapshotLimits
 from tests.agentctl.running import Running, agentctl
 from tests.executors.repositories import commit, run_git
 
@@ -66,7 +66,7 @@ async def test_a_snapshot_that_hangs_delays_a_turn_up_to_its_limit_only(running:
     run_git(repository, "config", "filter.stuck.clean", "sleep 600")
     (repository / ".gitattributes").write_text("*.stuck filter=stuck\n")
     (repository / "a.stuck").write_text("x")
-    running.sidecar.keeper._limits = Limits(seconds=2.0, turn_waits=0.2, end_waits=0.2)
+    running.sidecar.keeper._limits = SnapshotLimits(seconds=2.0, turn_waits=0.2, end_waits=0.2)
     await running.start()
     began = time.monotonic()
 

@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from executors_app.agentctl.drivers import Driver, StartRequest
 from executors_app.agentctl.drivers.acp import create
-from executors_app.agentctl.guard_process import PR_SET_CHILD_SUBREAPER
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.process.guard_process import PR_SET_CHILD_SUBREAPER
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from tests.agents import scripts
 from tests.agents.driver_contract import AGENTS, Agent, Talk
 from tests.agents.hosts import RecordingHost
@@ -37,7 +37,7 @@ async def host() -> RecordingHost:
 
 @pytest_asyncio.fixture
 async def driver(host: RecordingHost) -> AsyncIterator[Driver]:
-    made = create(host, {MARKER: "execution-of-a-test"})
+    made = create(host, {EXECUTION_MARKER: "execution-of-a-test"})
     yield made
     host.has_room.set()
     await made.stop(0)

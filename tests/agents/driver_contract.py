@@ -14,18 +14,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from executors_app.agentctl import identity
 from executors_app.agentctl.drivers import (
     Driver,
-    Started,
     StartRequest,
+    StartResult,
     acp,
     amp_cli,
     claude_cli,
     codex_cli,
     gemini_cli,
 )
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from tests.agents.hosts import RecordingHost
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,7 @@ class Talk:
         self.agent, self.home = agent, directory / "home"
         self._directory = directory
         self.host = ContractHost(directory)
-        self.driver: Driver = agent.driver.create(self.host, {MARKER: EXECUTION})
+        self.driver: Driver = agent.driver.create(self.host, {EXECUTION_MARKER: EXECUTION})
         self._messages = 0
 
     def request(self, **changes: Any) -> StartRequest:
@@ -108,10 +108,10 @@ class Talk:
         argv = [sys.executable, "-S", "-m", f"tests.agents.standins.{self.agent.name}"]
         return StartRequest(argv=argv, env=env, cwd=str(self._directory), **{**told, **changes})
 
-    async def start(self, **changes: Any) -> Started:
+    async def start(self, **changes: Any) -> StartResult:
         return await self.driver.start(self.request(**changes))
 
-    async def resume(self, token: str | None = None, **changes: Any) -> Started:
+    async def resume(self, token: str | None = None, **changes: Any) -> StartResult:
         return await self.start(strategy="native", resume_token=token or self.host.tokens[-1], **changes)
 
     async def say(self, text: str) -> str:
@@ -127,13 +127,13 @@ class Talk:
         await self.driver.stop(0)
         self.host.lines.clear()
         self.host.exits.clear()
-        self.driver = self.agent.driver.create(self.host, {MARKER: EXECUTION})
+        self.driver = self.agent.driver.create(self.host, {EXECUTION_MARKER: EXECUTION})
 
     def processes_left(self) -> list[int]:
         """Whatever still runs with this test's stand-in home in its environment."""
         mark = f"STANDIN_HOME={self.home}".encode()
-        ours = identity.marked(EXECUTION, MARKER)
-        return [each.pid for each in ours if mark in identity.environment(each.pid)]
+        ours = identity.find_marked(EXECUTION, EXECUTION_MARKER)
+        return [each.pid for each in ours if mark in identity.read_environment(each.pid)]
 
     def has_process(self) -> bool:
         return self.driver.pid is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from executors_app.agentctl.conversations import Conversations
+from executors_app.agentctl.conversation_store import ConversationStore
 
 
 class RecordingHost:
@@ -25,7 +25,7 @@ class RecordingHost:
         self.questions: list[tuple[Mapping[str, Any], asyncio.Future[str | None]]] = []
         self.has_room = asyncio.Event()
         self.has_room.set()
-        self.conversations = Conversations(directory / "conversations")
+        self.conversations = ConversationStore(directory / "conversations")
 
     def record(self, kind: str, **body: Any) -> int:
         orjson.dumps(body)  # the journal takes only what is JSON

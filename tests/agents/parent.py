@@ -13,21 +13,21 @@ import os
 import sys
 from pathlib import Path
 
-from executors_app.agentctl import control_group, identity
-from executors_app.agentctl.agent_process import AgentProcess
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.process import control_group, identity
+from executors_app.agentctl.process.agent_process import AgentProcess
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 async def main(home: Path, behaviour: str) -> None:
-    control_group.enter(home.name)
+    control_group.enter_group(home.name)
     argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", behaviour, "--home", str(home)]
-    marker = {MARKER: home.name}
+    marker = {EXECUTION_MARKER: home.name}
     agent = await AgentProcess.spawn(argv, {"PYTHONPATH": str(ROOT)}, "/", marker, lambda *_, **__: None)
     await agent.write(b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}\n')
     await agent.read()
-    found = identity.stat(agent.pid)
+    found = identity.read_stat(agent.pid)
     pids = {"parent": os.getpid(), "guard": found.parent if found else 0, "agent": agent.pid}
     _write(home / "parent.json", pids)
     while await agent.read():

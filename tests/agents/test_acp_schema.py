@@ -13,7 +13,7 @@ from acp import schema
 from acp.schema import BaseModel
 
 from executors_app.agentctl.drivers import Driver, StartFailed
-from executors_app.agentctl.drivers.acp_wire import decode, encode
+from executors_app.agentctl.drivers.json_rpc import decode_message, encode_message
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
 from tests.agents.scripts import SESSION, agent, error, request, result
@@ -143,10 +143,10 @@ def test_what_the_demo_agent_sends_is_valid(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_is_decoded_as_far_as_it_makes_sense(line: bytes, value: Any) -> None:
-    assert decode(line) == value
+    assert decode_message(line) == value
 
 
 @pytest.mark.parametrize("value", [{"id": 10**30}, {"text": "half \ud83d"}, {"text": "two\nlines"}])
 def test_whatever_is_sent_is_one_line_of_json(value: Any) -> None:
-    assert b"\n" not in encode(value)
-    assert json.loads(encode(value)) == value
+    assert b"\n" not in encode_message(value)
+    assert json.loads(encode_message(value)) == value

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.drivers import Driver, StartFailed, acp_listing
+from executors_app.agentctl.drivers import Driver, StartFailed, acp_session_setup
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
 from tests.agents.scripts import SESSION, Script, agent, chunk, error, result
@@ -189,7 +189,7 @@ async def test_the_list_tells_a_lost_conversation_from_one_that_could_not_be_ope
 async def test_a_list_that_does_not_come_is_no_witness_and_is_not_waited_for_long(
     driver: Driver, request_for: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acp_listing, "LIST_LIMIT", 0.3)
+    monkeypatch.setattr(acp_session_setup, "LIST_TIMEOUT", 0.3)
     script: Script = {**agent(load=True, also=["list"], session_load=[LOST]), "session/list": [[]]}
 
     with pytest.raises(StartFailed) as failed:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from executors_app import crash_points
-from executors_app.agentctl import child_environment
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.process import child_environment
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from tests.agents.conftest import ROOT
 
 
@@ -21,19 +21,21 @@ def test_only_what_is_allowed_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> N
     for name in (*secrets, "LC_ALL", "TZ", "https_proxy"):
         monkeypatch.setenv(name, "x")
 
-    built = child_environment.build({}, {})
+    built = child_environment.build_environment({}, {})
 
     assert not set(secrets) & set(built)
     assert {"LC_ALL", "TZ", "https_proxy", "PATH"} <= set(built)
 
 
 def test_the_mark_stands_above_what_is_asked_for() -> None:
-    built = child_environment.build({MARKER: "forged", "KANDEV_X": "asked for", "PATH": "/mine"}, {MARKER: "true"})
+    built = child_environment.build_environment(
+        {EXECUTION_MARKER: "forged", "KANDEV_X": "asked for", "PATH": "/mine"}, {EXECUTION_MARKER: "true"}
+    )
 
-    assert built[MARKER] == "true"
+    assert built[EXECUTION_MARKER] == "true"
     assert built["KANDEV_X"] == "asked for"
     assert built["PATH"] == "/mine"
-    assert {name for name in built if name.startswith("KANDEV_")} == {MARKER, "KANDEV_X"}
+    assert {name for name in built if name.startswith("KANDEV_")} == {EXECUTION_MARKER, "KANDEV_X"}
 
 
 # -- crash points
@@ -41,10 +43,14 @@ def test_the_mark_stands_above_what_is_asked_for() -> None:
 
 def _run(spec: str, directory: Path, times: int = 1) -> int:
     script = (
-        "from executors_app import crash_points\nfrom executors_app.agentctl import child_environment\n"
+        "from executors_app import crash_points\nfrom executors_app.agentctl.process import child_environment\n"
         f"child_environment.arm_crash_point()\nfor _ in range({times}): crash_points.reached('sweep.decided')"
     )
-    armed = {child_environment.CRASH_AT: spec, child_environment.CRASH_DIR: str(directory), "PYTHONPATH": str(ROOT)}
+    armed = {
+        child_environment.CRASH_AT_VARIABLE: spec,
+        child_environment.CRASH_DIR_VARIABLE: str(directory),
+        "PYTHONPATH": str(ROOT),
+    }
     return subprocess.run([sys.executable, "-c", script], env={**os.environ, **armed}, check=False).returncode
 
 
@@ -91,5 +97,5 @@ def test_an_unknown_point_is_refused_with_the_nearest_name(tmp_path: Path) -> No
 
 
 def test_an_unarmed_process_passes_every_point() -> None:
-    for name in crash_points.POINTS:
+    for name in crash_points.POINT_NAMES:
         crash_points.reached(name)

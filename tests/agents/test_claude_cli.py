@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from executors_app.agentctl.drivers import StartFailed, TurnFailed
-from executors_app.agentctl.drivers.cli.message_lines import MessageLines
-from executors_app.agentctl.drivers.cli.told import Failed, Line, Named
+from executors_app.agentctl.drivers.cli.stream_json import StreamJsonReader
+from executors_app.agentctl.drivers.events import ConversationNamed, JournalLine, TurnErrored
 from tests.agents.driver_contract import AGENTS, Talk
 
 CLAUDE = next(agent for agent in AGENTS if agent.name == "claude")
@@ -97,7 +97,7 @@ async def test_an_agent_that_ends_before_it_is_ready_is_said_with_its_last_words
 
 
 def lines_of(*messages: dict[str, object]) -> list[object]:
-    read = MessageLines()
+    read = StreamJsonReader()
     return [told for message in messages for told in read(message)]
 
 
@@ -111,7 +111,7 @@ def lines_of(*messages: dict[str, object]) -> list[object]:
     ],
 )
 def test_an_error_result_is_no_proof_of_the_conversation_that_it_names(result: dict[str, object], words: str) -> None:
-    assert lines_of({"type": "result", "session_id": "asked-for", **result}) == [Failed(words)]
+    assert lines_of({"type": "result", "session_id": "asked-for", **result}) == [TurnErrored(words)]
 
 
 def test_what_a_subagent_says_is_kept_apart_and_what_it_does_is_shown() -> None:
@@ -125,8 +125,8 @@ def test_what_a_subagent_says_is_kept_apart_and_what_it_does_is_shown() -> None:
         {"type": "assistant", "message": said, **nested}, {"type": "assistant", "message": did, **nested}
     )
 
-    assert isinstance(log, Line) and log.kind == "log"
-    assert isinstance(call, Line) and call.body["tool_kind"] == "read"
+    assert isinstance(log, JournalLine) and log.kind == "log"
+    assert isinstance(call, JournalLine) and call.body["tool_kind"] == "read"
     assert call.body["locations"] == [{"path": "a"}]
 
 
@@ -135,7 +135,7 @@ def test_a_list_of_todos_is_a_plan_as_well() -> None:
     block = {"type": "tool_use", "id": "t1", "name": "TodoWrite", "input": {"todos": todos}}
     _, plan = lines_of({"type": "assistant", "message": {"content": [block]}, "parent_tool_use_id": None})
 
-    assert isinstance(plan, Line)
+    assert isinstance(plan, JournalLine)
     assert [(step["content"], step["status"]) for step in plan.body["entries"]] == [
         ("first", "completed"),
         ("second", "in_progress"),
@@ -147,5 +147,5 @@ def test_its_first_message_names_the_conversation_and_news_of_tomorrow_are_kept_
         {"type": "system", "subtype": "init", "session_id": "one"}, {"type": "weather_report", "x": 1}
     )
 
-    assert named == Named("one")
-    assert isinstance(log, Line) and log.body["data"] == {"type": "weather_report", "x": 1}
+    assert named == ConversationNamed("one")
+    assert isinstance(log, JournalLine) and log.body["data"] == {"type": "weather_report", "x": 1}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl.drivers import StartRequest
-from executors_app.agentctl.drivers.amp_cli import Amp
-from executors_app.agentctl.drivers.cli.told import Failed, Line, failure_code
-from executors_app.agentctl.drivers.codex_cli import Codex, ItemLines
-from executors_app.agentctl.drivers.gemini_cli import EventLines, Gemini
+from executors_app.agentctl.drivers.amp_cli import AmpDialect
+from executors_app.agentctl.drivers.codex_cli import CodexDialect, CodexEventReader
+from executors_app.agentctl.drivers.events import JournalLine, TurnErrored, failure_code
+from executors_app.agentctl.drivers.gemini_cli import GeminiDialect, GeminiEventReader
 
 
 def item(event: str, kind: str, **body: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def item(event: str, kind: str, **body: Any) -> dict[str, Any]:
 
 
 def lines_of(*messages: dict[str, Any]) -> list[Any]:
-    read = ItemLines()
+    read = CodexEventReader()
     return [told for message in messages for told in read(message)]
 
 
@@ -93,18 +93,18 @@ def test_a_failed_turn_of_codex_has_its_own_words() -> None:
     again = {"type": "error", "message": "Reconnecting... 1/1"}
     log, failed = lines_of(again, {"type": "turn.failed", "error": {"message": "high demand"}})
 
-    assert isinstance(log, Line) and log.kind == "log"
-    assert failed == Failed("high demand")
+    assert isinstance(log, JournalLine) and log.kind == "log"
+    assert failed == TurnErrored("high demand")
 
 
 def test_a_failed_turn_of_gemini_has_its_own_words() -> None:
-    read = EventLines()
+    read = GeminiEventReader()
     result = {"type": "result", "status": "error", "error": {"type": "FatalError", "message": "quota"}}
 
-    assert list(read(result)) == [Failed("quota")]
+    assert list(read(result)) == [TurnErrored("quota")]
     tool = {"type": "tool_result", "tool_id": "t", "status": "error", "error": {"message": "denied"}}
     (told,) = read(tool)
-    assert isinstance(told, Line)
+    assert isinstance(told, JournalLine)
     assert told.body["status"] == "failed"
     assert told.body["content"][0]["content"]["text"] == "denied"
 
@@ -115,21 +115,21 @@ def request(**changes: Any) -> StartRequest:
 
 
 COMMANDS: list[tuple[Any, dict[str, Any], str | None, bool, str]] = [
-    (Codex(), {}, None, False, "agent exec --skip-git-repo-check --json -- -"),
-    (Codex(), {}, "T", False, "agent exec resume --skip-git-repo-check --json -- T -"),
-    (Codex(), {}, "T", True, "agent exec fork --skip-git-repo-check --json -- T -"),
-    (Codex(), {"model": "m"}, None, False, "agent exec --skip-git-repo-check --json --model=m -- -"),
-    (Gemini(), {}, None, False, "agent --output-format=stream-json"),
-    (Gemini(), {}, "T", False, "agent --output-format=stream-json --resume=T"),
+    (CodexDialect(), {}, None, False, "agent exec --skip-git-repo-check --json -- -"),
+    (CodexDialect(), {}, "T", False, "agent exec resume --skip-git-repo-check --json -- T -"),
+    (CodexDialect(), {}, "T", True, "agent exec fork --skip-git-repo-check --json -- T -"),
+    (CodexDialect(), {"model": "m"}, None, False, "agent exec --skip-git-repo-check --json --model=m -- -"),
+    (GeminiDialect(), {}, None, False, "agent --output-format=stream-json"),
+    (GeminiDialect(), {}, "T", False, "agent --output-format=stream-json --resume=T"),
     (
-        Gemini(),
+        GeminiDialect(),
         {"permission_mode": "auto_approve"},
         None,
         False,
         "agent --output-format=stream-json --approval-mode=yolo",
     ),
-    (Amp(), {}, None, False, "agent --execute --stream-json"),
-    (Amp(), {"model": "rush"}, "T", False, "agent threads continue T --execute --stream-json --mode rush"),
+    (AmpDialect(), {}, None, False, "agent --execute --stream-json"),
+    (AmpDialect(), {"model": "rush"}, "T", False, "agent threads continue T --execute --stream-json --mode rush"),
 ]
 
 

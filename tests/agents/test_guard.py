@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl import adoption, control_group, guard, guard_process, identity
-from executors_app.agentctl.agent_process import AgentProcess, SpawnFailed
-from executors_app.agentctl.guard_process import PR_SET_CHILD_SUBREAPER, children_of
-from executors_app.agentctl.identity import ProcessIdentity
-from executors_app.agentctl.places import local_processes
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.process import control_group, execution_processes, guard_client, guard_process, identity
+from executors_app.agentctl.process import subreaper as adoption
+from executors_app.agentctl.process.agent_process import AgentProcess, SpawnFailed
+from executors_app.agentctl.process.guard_process import PR_SET_CHILD_SUBREAPER, children_of
+from executors_app.agentctl.process.identity import ProcessIdentity
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from tests.agents.conftest import ROOT
 from tests.waiting import eventually
 
@@ -70,8 +70,8 @@ def family(tmp_path: Path) -> Iterator[Callable[[str], Family]]:
         parent.kill()
         parent.communicate()
     for each in families:
-        identity.end_all(each.tree, 5)
-        control_group.remove(each.home.name)
+        identity.kill_all(each.tree, 5)
+        control_group.remove_group(each.home.name)
 
 
 def _text(path: Path) -> str:
@@ -79,7 +79,7 @@ def _text(path: Path) -> str:
 
 
 def _identity(pid: int) -> ProcessIdentity:
-    found = identity.of(pid)
+    found = identity.identify(pid)
     assert found is not None
     return found
 
@@ -92,7 +92,7 @@ def test_nothing_is_left_when_one_of_them_is_killed(
     those = family(behaviour)
     assert len(those.living()) == len(those.tree)
 
-    assert identity.signal(getattr(those, victim), signal.SIGKILL)
+    assert identity.send_signal(getattr(those, victim), signal.SIGKILL)
 
     eventually(lambda: not those.living(), describe="all of the agent's processes end")
     if victim != "parent":
@@ -103,14 +103,14 @@ def test_nothing_is_left_when_one_of_them_is_killed(
 def test_what_outlives_a_guard_and_its_parent_is_found_by_its_mark(family: Callable[[str], Family]) -> None:
     those = family("forks")
     child, leader, cleared = those.forked
-    grouped = control_group.execution_of(cleared.pid) == those.home.name
-    identity.signal(those.parent, signal.SIGSTOP)
-    identity.signal(those.guard, signal.SIGKILL)
-    identity.signal(those.parent, signal.SIGKILL)
+    grouped = control_group.execution_of_process(cleared.pid) == those.home.name
+    identity.send_signal(those.parent, signal.SIGSTOP)
+    identity.send_signal(those.guard, signal.SIGKILL)
+    identity.send_signal(those.parent, signal.SIGKILL)
     eventually(lambda: not identity.is_alive(those.parent) and not identity.is_alive(those.agent))
     assert identity.is_alive(leader), "else there is nothing to prove here"
 
-    left = asyncio.run(adoption.end_leftovers(those.home.name))
+    left = asyncio.run(adoption.end_marked_processes(those.home.name))
 
     assert left == []
     assert not identity.is_alive(child)
@@ -123,14 +123,14 @@ def test_where_a_control_group_can_be_had_even_an_emptied_environment_does_not_h
 ) -> None:
     those = family("forks")
     cleared = those.forked[-1]
-    grouped = control_group.execution_of(cleared.pid) == those.home.name
-    identity.signal(those.parent, signal.SIGSTOP)
-    identity.signal(those.guard, signal.SIGKILL)
-    identity.signal(those.parent, signal.SIGKILL)
+    grouped = control_group.execution_of_process(cleared.pid) == those.home.name
+    identity.send_signal(those.parent, signal.SIGSTOP)
+    identity.send_signal(those.guard, signal.SIGKILL)
+    identity.send_signal(those.parent, signal.SIGKILL)
     eventually(lambda: not identity.is_alive(those.parent))
 
-    assert local_processes.look_at(those.home.name).others
-    assert local_processes.end_others(those.home.name)
+    assert execution_processes.find_processes(those.home.name).others
+    assert execution_processes.kill_leftovers(those.home.name)
 
     assert those.living() == ([] if grouped else [cleared])
 
@@ -163,7 +163,7 @@ async def test_the_agent_gets_its_arguments_environment_and_directory_and_gives_
     assert await agent.wait() == 7
     await agent.close()
     assert lines == ["oh"]
-    assert agent.last_words() == "oh"
+    assert agent.output_tail() == "oh"
 
 
 async def test_the_agent_inherits_nothing_but_its_three_pipes_and_no_ignored_signal(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ async def test_children_that_outlive_a_finished_agent_are_ended(tmp_path: Path) 
     assert await agent.wait() == 0
     await agent.close()
 
-    assert identity.of(child) is None
+    assert identity.identify(child) is None
 
 
 @pytest.fixture
@@ -230,12 +230,12 @@ def test_the_reaper_takes_in_adopted_corpses_and_none_that_somebody_waits_for() 
     orphan = int(starter.stdout.readline())
     starter.wait()
     starter.communicate()
-    eventually(lambda: (seen := identity.stat(orphan)) and seen.ended)
-    eventually(lambda: (seen := identity.stat(ours.pid)) and seen.ended)
+    eventually(lambda: (seen := identity.read_stat(orphan)) and seen.ended)
+    eventually(lambda: (seen := identity.read_stat(ours.pid)) and seen.ended)
 
     adoption.Reaper().reap()
 
-    assert identity.stat(orphan) is None
+    assert identity.read_stat(orphan) is None
     assert ours.wait() == 0, "its status was left to who started it"
 
 
@@ -251,16 +251,16 @@ def test_a_guard_imports_nothing_that_takes_long() -> None:
 async def ready() -> AsyncIterator[Callable[[], ProcessIdentity]]:
     """One guard is kept ready; gives the process that waits now."""
     execution = uuid.uuid4().hex
-    guard.keep_one_ready({MARKER: execution})
+    guard_client.keep_spare_guard({EXECUTION_MARKER: execution})
 
     def waiting() -> ProcessIdentity:
-        marked = eventually(lambda: identity.marked(execution), describe="a guard waits")
+        marked = eventually(lambda: identity.find_marked(execution), describe="a guard waits")
         (found,) = [each for each in marked if not children_of(each.pid)]
         return found
 
     yield waiting
-    await guard.keep_none_ready()
-    assert identity.marked(execution) == []
+    await guard_client.drop_spare_guard()
+    assert identity.find_marked(execution) == []
 
 
 async def test_the_next_agent_gets_the_guard_that_waits_and_its_end_brings_another(
@@ -269,7 +269,7 @@ async def test_the_next_agent_gets_the_guard_that_waits_and_its_end_brings_anoth
     first = ready()
 
     agent = await _spawn("read x; exit 3", tmp_path, [])
-    found = identity.stat(agent.pid)
+    found = identity.read_stat(agent.pid)
     assert found is not None
     assert found.parent == first.pid
     await agent.write(b"\n")
@@ -283,7 +283,7 @@ async def test_a_guard_that_died_while_it_waited_costs_no_start(
     ready: Callable[[], ProcessIdentity], tmp_path: Path
 ) -> None:
     dead = ready()
-    identity.end_all([dead], 5)
+    identity.kill_all([dead], 5)
 
     agent = await _spawn("pwd", tmp_path, [])
 
@@ -306,10 +306,10 @@ def test_a_guard_that_waits_ends_with_its_agentctl(tmp_path: Path) -> None:
     execution = uuid.uuid4().hex
     program = (
         "import asyncio, sys\n"
-        "from executors_app.agentctl import guard\n"
-        "from executors_app.agentctl.protocol import MARKER\n"
+        "from executors_app.agentctl.process import guard_client\n"
+        "from executors_app.agentctl.protocol import EXECUTION_MARKER\n"
         "async def main():\n"
-        "    guard.keep_one_ready({MARKER: sys.argv[1]})\n"
+        "    guard_client.keep_spare_guard({EXECUTION_MARKER: sys.argv[1]})\n"
         "    print(flush=True)\n"
         "    await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
@@ -318,7 +318,7 @@ def test_a_guard_that_waits_ends_with_its_agentctl(tmp_path: Path) -> None:
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as parent:
         assert parent.stdout
         parent.stdout.readline()
-        eventually(lambda: identity.marked(execution), describe="a guard waits")
+        eventually(lambda: identity.find_marked(execution), describe="a guard waits")
         parent.kill()
 
-    eventually(lambda: not identity.marked(execution), describe="it has ended")
+    eventually(lambda: not identity.find_marked(execution), describe="it has ended")

@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.identity import ProcessIdentity
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.process.identity import ProcessIdentity
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from tests.waiting import eventually
 
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "3600"], env={MARKER: "a-test-of-marks"})
+    process = subprocess.Popen(["sleep", "3600"], env={EXECUTION_MARKER: "a-test-of-marks"})
     yield process
     process.kill()
     process.wait()
 
 
 def _of(process: subprocess.Popen[bytes]) -> ProcessIdentity:
-    found = identity.of(process.pid)
+    found = identity.identify(process.pid)
     assert found is not None
     return found
 
@@ -37,7 +37,7 @@ def test_an_identity_survives_json(sleeper: subprocess.Popen[bytes]) -> None:
 
     assert ProcessIdentity.from_json(found.to_json()) == found
     assert identity.is_alive(found)
-    assert identity.of_self().pid == os.getpid()
+    assert identity.identify_self().pid == os.getpid()
 
 
 @pytest.mark.parametrize(
@@ -60,20 +60,20 @@ def test_a_process_with_the_same_pid_is_another_one(change: dict[str, Any], slee
     other = dataclasses.replace(_of(sleeper), **change)
 
     assert not identity.is_alive(other)
-    assert identity.signal(other, signal.SIGKILL) is False
-    assert identity.end_all([other], 1) == []
+    assert identity.send_signal(other, signal.SIGKILL) is False
+    assert identity.kill_all([other], 1) == []
     assert sleeper.poll() is None
 
 
 def test_a_zombie_is_dead(sleeper: subprocess.Popen[bytes]) -> None:
     found = _of(sleeper)
 
-    assert identity.signal(found, signal.SIGKILL) is True
+    assert identity.send_signal(found, signal.SIGKILL) is True
     eventually(lambda: not identity.is_alive(found))
 
     assert sleeper.returncode is None, "nobody has waited for it"
-    assert identity.stat(found.pid) is not None
-    assert identity.signal(found, signal.SIGKILL) is False
+    assert identity.read_stat(found.pid) is not None
+    assert identity.send_signal(found, signal.SIGKILL) is False
 
 
 def test_a_name_with_parentheses_and_spaces_is_parsed(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_name_with_parentheses_and_spaces_is_parsed(tmp_path: Path) -> None:
     process = subprocess.Popen([str(program), "3600"])
     try:
         eventually(lambda: program.name in Path(f"/proc/{process.pid}/stat").read_text())
-        found = identity.stat(process.pid)
+        found = identity.read_stat(process.pid)
         assert found is not None
         assert found.parent == os.getpid()
     finally:
@@ -91,16 +91,16 @@ def test_a_name_with_parentheses_and_spaces_is_parsed(tmp_path: Path) -> None:
 
 
 def test_all_marked_processes_are_found_and_no_other(sleeper: subprocess.Popen[bytes]) -> None:
-    with subprocess.Popen(["sleep", "3600"], env={MARKER: "a-test-of-marks-2"}) as other:
-        assert identity.marked("a-test-of-marks") == [_of(sleeper)]
-        assert identity.marked("a-test") == []
+    with subprocess.Popen(["sleep", "3600"], env={EXECUTION_MARKER: "a-test-of-marks-2"}) as other:
+        assert identity.find_marked("a-test-of-marks") == [_of(sleeper)]
+        assert identity.find_marked("a-test") == []
         other.kill()
 
 
 def test_end_all_ends_them_and_waits(sleeper: subprocess.Popen[bytes]) -> None:
     found = _of(sleeper)
 
-    assert identity.end_all([found], 5) == []
+    assert identity.kill_all([found], 5) == []
 
     assert not identity.is_alive(found)
 
@@ -109,16 +109,16 @@ def test_the_host_is_told_apart_by_machine_boot_and_namespace() -> None:
     assert identity.host_id() == identity.host_id()
     assert len(identity.host_id()) == 32
     assert identity.kernel_boot_id() not in identity.host_id()
-    assert identity.of(2**22 + 1) is None
+    assert identity.identify(2**22 + 1) is None
 
 
 def test_a_process_that_has_only_just_been_started_is_known_by_its_marks() -> None:
     """In the middle of ``execve`` the kernel shows no environment; taken at its word, that hides a live process."""
     for number in range(200):
-        mark = f"{MARKER}=just-started-{number}"
+        mark = f"{EXECUTION_MARKER}=just-started-{number}"
         process = subprocess.Popen(["sleep", "3600"], env=dict([mark.split("=")]))
         try:
-            assert identity.environment(process.pid) == {mark.encode()}
+            assert identity.read_environment(process.pid) == {mark.encode()}
         finally:
             process.kill()
             process.wait()
@@ -128,12 +128,12 @@ def test_a_process_without_any_environment_is_not_waited_for() -> None:
     process = subprocess.Popen(["sleep", "3600"], env={})
     try:
         eventually(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sleep"))
-        found = identity.stat(process.pid)
+        found = identity.read_stat(process.pid)
         assert found is not None
         assert not found.in_exec
-        assert identity.environment(process.pid) == frozenset()
+        assert identity.read_environment(process.pid) == frozenset()
     finally:
         process.kill()
-    assert identity.environment(process.pid) == frozenset(), "nor is a corpse"
+    assert identity.read_environment(process.pid) == frozenset(), "nor is a corpse"
     process.wait()
-    assert identity.environment(process.pid) == frozenset()
+    assert identity.read_environment(process.pid) == frozenset()

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from executors_app.agentctl.drivers import Started, StartFailed, StartRequest, TurnFailed, openai_chat
+from executors_app.agentctl.drivers import StartFailed, StartRequest, StartResult, TurnFailed, openai_chat
 from executors_app.agentctl.drivers.openai_chat import ChatDriver
-from sessions_app.domain.transient import hint_of, trouble_of
+from sessions_app.domain.transient_errors import retry_after_hint, transient_trouble
 from tests.agents.chat_server import DONE, KEY, ChatServer, Handler, answer_of, chat_server, event, refuses, says
 from tests.agents.hosts import RecordingHost
 from tests.waiting import eventually_async
@@ -49,7 +49,7 @@ async def ask(driver: ChatDriver, message_id: str, text: str) -> str:
     return await driver.prompt(message_id, text, (), lambda: None)
 
 
-async def start_with(driver: ChatDriver, server: ChatServer, *answers: Handler) -> Started:
+async def start_with(driver: ChatDriver, server: ChatServer, *answers: Handler) -> StartResult:
     server.answers[:] = answers
     return await driver.start(request_to(server))
 
@@ -193,9 +193,9 @@ async def test_why_a_provider_did_not_answer_and_when_to_ask_again(
         await ask(driver, "m1", "hi")
 
     assert (failed.value.code, failed.value.retry_after) == (code, after)
-    passes = trouble_of(code, failed.value.message)
+    passes = transient_trouble(code, failed.value.message)
     assert passes == (code if code.startswith("provider_") else None), "the control plane judges likewise"
-    assert hint_of(failed.value.message) == (timedelta(seconds=round(after)) if after is not None else None)
+    assert retry_after_hint(failed.value.message) == (timedelta(seconds=round(after)) if after is not None else None)
     assert KEY not in failed.value.message + str(host.lines)
     assert await ask(driver, "m2", "hi") == "end_turn"
     assert provider.texts() == [("user", "hi")], "a prompt that nobody has read does not stand there twice"
@@ -216,7 +216,7 @@ async def test_a_provider_that_is_not_there_is_no_answer(
 async def test_a_provider_that_falls_silent_is_given_up(
     driver: ChatDriver, provider: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openai_chat, "SILENCE_LIMIT", 0.3)
+    monkeypatch.setattr(openai_chat, "SILENCE_TIMEOUT", 0.3)
     await start_with(driver, provider, says(event(text="let me th"), hangs=True), answer_of("ok"))
 
     with pytest.raises(TurnFailed) as failed:

@@ -11,22 +11,28 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl import conversations as module
-from executors_app.agentctl.conversations import AGENT, USER, WITHDRAWN, ConversationGone, Conversations, Entry
-from executors_app.agentctl.drivers.openai_chat_provider import Provider, messages_of
-from executors_app.agentctl.drivers.openai_chat_stream import ServerSentEvents
+from executors_app.agentctl import conversation_store as module
+from executors_app.agentctl.conversation_store import (
+    AGENT,
+    USER,
+    WITHDRAWN,
+    ConversationEntry,
+    ConversationGone,
+    ConversationStore,
+)
+from executors_app.agentctl.drivers.openai_chat_api import ChatProvider, ServerSentEvents, build_messages
 from tests.agents.conftest import ROOT
 from tests.waiting import eventually
 
-HELLO = [Entry("m1", USER, "hello"), Entry("m1", AGENT, "hi \u2028 there\nfriend")]
+HELLO = [ConversationEntry("m1", USER, "hello"), ConversationEntry("m1", AGENT, "hi \u2028 there\nfriend")]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Conversations:
-    return Conversations(tmp_path / "conversations")
+def store(tmp_path: Path) -> ConversationStore:
+    return ConversationStore(tmp_path / "conversations")
 
 
-def kept(store: Conversations, entries: list[Entry]) -> str:
+def kept(store: ConversationStore, entries: list[ConversationEntry]) -> str:
     conversation = store.create()
     for entry in entries:
         conversation.append(entry)
@@ -34,13 +40,13 @@ def kept(store: Conversations, entries: list[Entry]) -> str:
     return conversation.id
 
 
-def read(store: Conversations, conversation_id: str) -> tuple[list[Entry], int]:
+def read(store: ConversationStore, conversation_id: str) -> tuple[list[ConversationEntry], int]:
     conversation = store.open(conversation_id)
     conversation.close()
     return list(conversation.entries), conversation.lost
 
 
-def test_what_was_appended_is_read_again_and_nobody_else_can(store: Conversations, tmp_path: Path) -> None:
+def test_what_was_appended_is_read_again_and_nobody_else_can(store: ConversationStore, tmp_path: Path) -> None:
     conversation_id = kept(store, HELLO)
 
     assert read(store, conversation_id) == (HELLO, 0)
@@ -48,12 +54,12 @@ def test_what_was_appended_is_read_again_and_nobody_else_can(store: Conversation
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_the_same_entry_again_is_kept_once(store: Conversations) -> None:
+def test_the_same_entry_again_is_kept_once(store: ConversationStore) -> None:
     assert read(store, kept(store, [*HELLO, *HELLO])) == (HELLO, 0)
 
 
-def test_a_prompt_that_was_taken_back_is_not_told_again(store: Conversations) -> None:
-    refused = [Entry("m2", USER, "again?"), Entry("m2", WITHDRAWN, "")]
+def test_a_prompt_that_was_taken_back_is_not_told_again(store: ConversationStore) -> None:
+    refused = [ConversationEntry("m2", USER, "again?"), ConversationEntry("m2", WITHDRAWN, "")]
 
     assert read(store, kept(store, [*HELLO, *refused])) == (HELLO, 0)
 
@@ -62,21 +68,21 @@ def test_a_prompt_that_was_taken_back_is_not_told_again(store: Conversations) ->
     "torn", [b'{"key": "m2", "role": "us', b"\0" * 40, b'{"key": "m2", "role": "user", "text": "cut just before"}']
 )
 def test_a_torn_end_is_cut_and_told_and_the_next_entry_is_whole(
-    torn: bytes, store: Conversations, tmp_path: Path
+    torn: bytes, store: ConversationStore, tmp_path: Path
 ) -> None:
     conversation_id = kept(store, HELLO)
     with (tmp_path / "conversations" / f"{conversation_id}.jsonl").open("ab") as file:
         file.write(torn)
 
     conversation = store.open(conversation_id)
-    conversation.append(Entry("m3", USER, "go on"))
+    conversation.append(ConversationEntry("m3", USER, "go on"))
     conversation.close()
 
-    assert (conversation.lost, conversation.entries) == (len(torn), [*HELLO, Entry("m3", USER, "go on")])
-    assert read(store, conversation_id) == ([*HELLO, Entry("m3", USER, "go on")], 0)
+    assert (conversation.lost, conversation.entries) == (len(torn), [*HELLO, ConversationEntry("m3", USER, "go on")])
+    assert read(store, conversation_id) == ([*HELLO, ConversationEntry("m3", USER, "go on")], 0)
 
 
-def test_damage_in_the_middle_costs_the_damaged_lines_alone(store: Conversations, tmp_path: Path) -> None:
+def test_damage_in_the_middle_costs_the_damaged_lines_alone(store: ConversationStore, tmp_path: Path) -> None:
     conversation_id = kept(store, HELLO)
     file = tmp_path / "conversations" / f"{conversation_id}.jsonl"
     damage = [b'{"key": 7}', b"[]", b"\xff\xfe"]
@@ -86,7 +92,7 @@ def test_damage_in_the_middle_costs_the_damaged_lines_alone(store: Conversations
 
 
 def test_an_entry_that_the_disk_does_not_take_leaves_nothing_behind(
-    store: Conversations, monkeypatch: pytest.MonkeyPatch
+    store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversation = store.create()
     conversation.append(HELLO[0])
@@ -105,12 +111,14 @@ def test_an_entry_that_the_disk_does_not_take_leaves_nothing_behind(
     assert read(store, conversation.id) == (HELLO, 0)
 
 
-def test_half_a_character_costs_one_character(store: Conversations) -> None:
-    assert read(store, kept(store, [Entry("m1", USER, "a\ud83d")]))[0] == [Entry("m1", USER, "a?")]
+def test_half_a_character_costs_one_character(store: ConversationStore) -> None:
+    assert read(store, kept(store, [ConversationEntry("m1", USER, "a\ud83d")]))[0] == [
+        ConversationEntry("m1", USER, "a?")
+    ]
 
 
-def test_a_conversation_of_another_store_is_not_found(store: Conversations, tmp_path: Path) -> None:
-    conversation_id = kept(Conversations(tmp_path / "other"), HELLO)
+def test_a_conversation_of_another_store_is_not_found(store: ConversationStore, tmp_path: Path) -> None:
+    conversation_id = kept(ConversationStore(tmp_path / "other"), HELLO)
 
     with pytest.raises(ConversationGone):
         store.open(conversation_id)
@@ -121,16 +129,18 @@ def test_a_conversation_of_another_store_is_not_found(store: Conversations, tmp_
 APPENDS_FOR_EVER = """
 import itertools, sys
 from pathlib import Path
-from executors_app.agentctl.conversations import Conversations, Entry
-conversation = Conversations(Path(sys.argv[1])).create()
+from executors_app.agentctl.conversation_store import ConversationEntry, ConversationStore
+conversation = ConversationStore(Path(sys.argv[1])).create()
 print(conversation.id, flush=True)
 for number in itertools.count():
-    conversation.append(Entry(f"m{number}", "user", str(number) * 2000))
+    conversation.append(ConversationEntry(f"m{number}", "user", str(number) * 2000))
     print(number, flush=True)
 """
 
 
-def test_a_kill_loses_nothing_that_was_acknowledged_and_doubles_nothing(store: Conversations, tmp_path: Path) -> None:
+def test_a_kill_loses_nothing_that_was_acknowledged_and_doubles_nothing(
+    store: ConversationStore, tmp_path: Path
+) -> None:
     command = [sys.executable, "-c", APPENDS_FOR_EVER, str(tmp_path / "conversations")]
     said = tmp_path / "said"
     with said.open("wb") as output:
@@ -161,9 +171,9 @@ def test_a_kill_loses_nothing_that_was_acknowledged_and_doubles_nothing(store: C
 def test_what_goes_out_with_a_prompt(
     entries: list[tuple[str, str]], limit: int, messages: list[tuple[str, str]], left_out: int
 ) -> None:
-    told = [Entry(f"m{number}", role, text) for number, (role, text) in enumerate(entries)]
+    told = [ConversationEntry(f"m{number}", role, text) for number, (role, text) in enumerate(entries)]
 
-    sent, missing = messages_of(told, limit)
+    sent, missing = build_messages(told, limit)
 
     assert ([(message["role"], message["content"]) for message in sent], missing) == (messages, left_out)
 
@@ -187,7 +197,9 @@ def test_the_proxy_is_the_one_that_the_environment_names(
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
 
-    provider = Provider.of({"OPENAI_BASE_URL": "https://api.example.com/v1/?v=2", "OPENAI_API_KEY": "k3y", **env}, "m")
+    provider = ChatProvider.of(
+        {"OPENAI_BASE_URL": "https://api.example.com/v1/?v=2", "OPENAI_API_KEY": "k3y", **env}, "m"
+    )
 
     assert (provider.url, provider.proxy) == ("https://api.example.com/v1/chat/completions?v=2", proxy)
     assert "k3y" not in repr(provider)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.log_valve import LogValve
-from executors_app.agentctl.pipes import LAST_WORDS, LineSplitter, PipeReader, PipeStuck, PipeWriter
+from executors_app.agentctl.journal.filters import RateLimitedLog
+from executors_app.agentctl.process.async_io import LAST_OUTPUT_TIMEOUT, LineSplitter, PipeReader, PipeStuck, PipeWriter
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ async def test_after_the_end_of_a_child_its_output_is_read_but_not_waited_for(pi
 
     assert await reader.read() == b"last words"
     assert await reader.read() == b"", "somebody still holds the writing end"
-    assert LAST_WORDS <= time.monotonic() - begin < LAST_WORDS + 2
+    assert LAST_OUTPUT_TIMEOUT <= time.monotonic() - begin < LAST_OUTPUT_TIMEOUT + 2
     reader.close()
 
 
@@ -104,7 +104,9 @@ async def test_a_read_in_flight_ends_with_the_close(pipe: tuple[int, int]) -> No
 
 def test_a_valve_lets_a_burst_and_then_a_few_lines_a_second_pass() -> None:
     now, recorded = [0.0], list[dict[str, Any]]()
-    valve = LogValve(lambda _, **body: recorded.append(body), "stderr", burst=3, per_second=1.0, clock=lambda: now[0])
+    valve = RateLimitedLog(
+        lambda _, **body: recorded.append(body), "stderr", burst=3, per_second=1.0, clock=lambda: now[0]
+    )
     for number in range(10):
         valve.put(b"line %d" % number)
     assert [each["text"] for each in recorded] == ["line 0", "line 1", "line 2"]
@@ -118,7 +120,7 @@ def test_a_valve_lets_a_burst_and_then_a_few_lines_a_second_pass() -> None:
 
 def test_a_valve_cuts_long_lines_and_mends_bad_bytes() -> None:
     recorded = list[dict[str, Any]]()
-    valve = LogValve(lambda _, **body: recorded.append(body), "stderr")
+    valve = RateLimitedLog(lambda _, **body: recorded.append(body), "stderr")
 
     valve.put(b"\xff" + b"x" * 10_000)
     valve.put(b"   ")

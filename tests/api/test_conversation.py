@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from sessions_app.models import Intent, PermissionRequest, Prompt, ResumeToken, Run, TaskSession, writing
+from sessions_app.models import Intent, PermissionRequest, Prompt, ResumeToken, Run, TaskSession, session_transaction
 from tests.api.world import PERMISSION, World, message, prompt, say
 
 
@@ -95,7 +95,7 @@ def interrupted(world: World) -> Run:
     prompt(world.session, "interrupted", "1")
     TaskSession.objects.update(state="WAITING_FOR_INPUT")
     world.run_it()
-    with writing(world.session.id) as draft:
+    with session_transaction(world.session.id) as draft:
         draft.say("session.run.interrupted", f"run.interrupted:{run.id}", unfinished_tools=["Paint the gate"])
     return run
 

@@ -13,8 +13,8 @@ from rest_framework.exceptions import Throttled
 from rest_framework.test import APIClient
 
 from executors_app import errors as places
+from sessions_app.api.base_views import MAX_BODY
 from sessions_app.api.errors import exception_handler
-from sessions_app.api.parsing import MAX_BODY
 from sessions_app.services import catalogue
 from tests.api.world import World
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from rest_framework.test import APIClient
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from executors_app.models import ExecutorRunning
 from tests.api.world import SECRET, World
 
@@ -47,7 +47,7 @@ def agentctl(world: World) -> Iterator[World]:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         world.run_it(f"http://127.0.0.1:{server.server_port}")
         execution = world.execution()
-        execution.auth_token, execution.state = SECRET, {"process": identity.of_self().to_json()}
+        execution.auth_token, execution.state = SECRET, {"process": identity.identify_self().to_json()}
         execution.save()
         yield world
         server.shutdown()

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import Group
 from rest_framework.test import APIClient
 
-from sessions_app.models import Intent, Task, TaskSession, writing
+from sessions_app.models import Intent, Task, TaskSession, session_transaction
 from tests.api.world import World, client_of
 
 TASKS = "/api/v1/tasks/"
@@ -134,7 +134,7 @@ def test_reopened_task_takes_the_state_of_its_sessions(
 
 
 def test_closing_the_only_session_leaves_the_task_for_review(world: World) -> None:
-    with writing(world.session.id) as draft:
+    with session_transaction(world.session.id) as draft:
         draft.move("complete")
     assert Task.objects.get().state == "REVIEW"
 

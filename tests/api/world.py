@@ -11,7 +11,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
-from sessions_app.domain.tokens import WaitKind
+from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import (
     ContinuityReceipt,
     Message,
@@ -26,11 +26,11 @@ from sessions_app.models import (
     Task,
     TaskSession,
     WorkflowRun,
-    writing,
+    session_transaction,
 )
 from sessions_app.services.tasks import create_session, create_task
-from sessions_app.services.workflow_starts import start_run_of
-from sessions_app.services.workflows import save_workflow
+from sessions_app.workflows.services.runs import start_saved_run
+from sessions_app.workflows.services.workflows import save_workflow
 
 SECRET = "s3cr3t-value"
 PERMISSION = "permission-1"
@@ -118,12 +118,12 @@ def workflow_run(world: World) -> WorkflowRun:
     """A run of a workflow of the team's that asks for neither script nor agent."""
     text = "{version: 3, metadata: {name: Plain}, nodes: [{id: one, type: trigger}], edges: []}"
     workflow, _ = save_workflow(world.member, {"team": world.team, "name": "Plain", "text": text})
-    return start_run_of(world.member, workflow, {})[0]
+    return start_saved_run(world.member, workflow, {})[0]
 
 
 def say(session: TaskSession, name: str = "session.workspace.changed", times: int = 1) -> None:
     """Put events into a session's log."""
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         for number in range(times):
             draft.say(name, number=number)
 

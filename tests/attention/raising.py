@@ -8,13 +8,13 @@ from typing import Any
 from django.utils import timezone
 
 from sessions_app.domain.attention import AttentionKind, Notice
-from sessions_app.models import AttentionItem, TaskSession, raise_item, resolve, writing
+from sessions_app.models import AttentionItem, TaskSession, raise_item, resolve_items, session_transaction
 
 
 def raised(session: TaskSession, kind: str = "error", name: str = "one", *, age: float = 60) -> AttentionItem:
     """One that was raised ``age`` seconds ago."""
     notice = Notice(AttentionKind(kind), f"{kind}:{name}", f"What {name}", f"Why {name}", f"Next {name}", "The log")
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         raise_item(draft, notice)
     return made_at(AttentionItem.objects.get(key=notice.key), age)
 
@@ -28,5 +28,5 @@ def made_at(item: AttentionItem, age: float) -> AttentionItem:
 
 def settled(session: TaskSession, **wanted: Any) -> None:
     """What it tells is true no longer."""
-    with writing(session.id) as draft:
-        resolve(draft, "settled", **wanted)
+    with session_transaction(session.id) as draft:
+        resolve_items(draft, "settled", **wanted)

@@ -10,7 +10,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from sessions_app.models import AttentionItem, Presence, Task
-from sessions_app.services import attention, presence
+from sessions_app.services import attention
 from sessions_app.services.tasks import create_session
 from tests.api.world import World, client_of
 from tests.attention.raising import raised, settled
@@ -137,23 +137,23 @@ def test_while_a_user_looks_at_the_session_nothing_of_it_is_news_and_looking_set
 ) -> None:
     raised(world.session, "permission")
     raised(world.session, "idle")
-    assert attention.count_for(world.member) == 2
-    presence.arrive(world.session, world.member)
+    assert attention.count_unseen(world.member) == 2
+    attention.mark_present(world.session, world.member)
     raised(world.session, "held")
-    assert (attention.count_for(world.member), attention.count_for(world.staff)) == (0, 3)
-    presence.leave(world.session, world.member)
+    assert (attention.count_unseen(world.member), attention.count_unseen(world.staff)) == (0, 3)
+    attention.mark_absent(world.session, world.member)
     assert sorted(keys(api, "state=news")) == ["held:one", "permission:one"]
 
 
 def test_presence_ends_by_itself_and_is_renewed_by_being_said_again(world: World) -> None:
-    presence.arrive(world.session, world.member)
-    presence.arrive(world.session, world.member)
+    attention.mark_present(world.session, world.member)
+    attention.mark_present(world.session, world.member)
     row = Presence.objects.get()
-    assert timedelta(seconds=30) < row.expires_at - timezone.now() <= presence.STAYS
+    assert timedelta(seconds=30) < row.expires_at - timezone.now() <= attention.PRESENCE_LIFETIME
     Presence.objects.update(expires_at=timezone.now())
-    assert not presence.is_present(world.session, world.member)
-    presence.arrive(world.session, world.member)
-    assert presence.is_present(world.session, world.member)
+    assert not attention.is_present(world.session, world.member)
+    attention.mark_present(world.session, world.member)
+    assert attention.is_present(world.session, world.member)
 
 
 def test_a_status_says_whether_the_user_is_wanted_until_the_user_has_seen_it(world: World, api: APIClient) -> None:

@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import JournalKind
 from sessions_app.domain.attention import DETAIL_LIMIT, AttentionKind, Notice
-from sessions_app.models import AttentionItem, Draft, Prompt, Run, TaskSession, raise_item, writing
+from sessions_app.models import (
+    AttentionItem,
+    Prompt,
+    Run,
+    SessionTransaction,
+    TaskSession,
+    raise_item,
+    session_transaction,
+)
 from sessions_app.services import intents, prompts
-from sessions_app.supervisor.start.outcomes import Failure, write_failure, write_stopped
-from sessions_app.supervisor.sweep.acting import _say_owner_left
+from sessions_app.supervisor.outcomes import StartFailure, write_start_failure, write_stopped
+from sessions_app.supervisor.sweep.actions import _raise_owner_left
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, change, fresh, make_session, make_user, running_session
 
@@ -29,8 +37,8 @@ def told(session: TaskSession) -> list[tuple[str, str]]:
     return [(payload["kind"], payload["state"]) for payload in rows]
 
 
-def edit(session: TaskSession, does: Callable[[Draft], Any]) -> None:
-    with writing(session.id) as draft:
+def edit(session: TaskSession, does: Callable[[SessionTransaction], Any]) -> None:
+    with session_transaction(session.id) as draft:
         does(draft)
 
 
@@ -72,15 +80,15 @@ def test_what_a_user_has_ended_needs_no_look(state: str) -> None:
         change(fresh(session), desired_state="stopped", stopped_by_user=True)
         write_stopped(session.id, MINE, "stopped")
     else:
-        hear(session, [journal.line(Kind.TURN_CANCELLED, message_id="m")])
+        hear(session, [journal.line(JournalKind.TURN_CANCELLED, message_id="m")])
     assert open_kinds(session) == []
 
 
 @pytest.mark.parametrize(
     ("ends", "resolution"),
     [
-        (lambda j: [j.line(Kind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")], "resolved"),
-        (lambda j: [j.line(Kind.PERMISSION_CANCELLED, permission_id="q1", reason="x")], "cancelled"),
+        (lambda j: [j.line(JournalKind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")], "resolved"),
+        (lambda j: [j.line(JournalKind.PERMISSION_CANCELLED, permission_id="q1", reason="x")], "cancelled"),
         (lambda j: [j.exits("m")], "agent_gone"),
     ],
 )
@@ -107,9 +115,9 @@ def test_an_interrupted_turn_waits_until_somebody_settles_it(settle: str, settin
     assert open_kinds(session) == ["cut_short"]
     assert AttentionItem.objects.get().key == f"cut_short:{session.id}:{message_id}"
     if settle == "resend":
-        prompts.resend(session.id, message_id, make_user())
+        prompts.resend_prompt(session.id, message_id, make_user())
     else:
-        prompts.dismiss(session.id, message_id)
+        prompts.dismiss_prompt(session.id, message_id)
     assert open_kinds(session) == []
 
 
@@ -121,9 +129,9 @@ def test_a_held_prompt_waits_until_somebody_settles_it(settle: str) -> None:
     item = AttentionItem.objects.get(kind="held")
     assert item.key == f"held:{session.id}:{row.message_id}"
     if settle == "resend":
-        prompts.resend(session.id, row.message_id, make_user())
+        prompts.resend_prompt(session.id, row.message_id, make_user())
     else:
-        prompts.dismiss(session.id, row.message_id)
+        prompts.dismiss_prompt(session.id, row.message_id)
     item.refresh_from_db()
     assert (item.resolved_at is not None, open_kinds(session)) == (True, [])
 
@@ -144,7 +152,7 @@ def test_a_prompt_that_is_held_once_more_is_the_same_item_and_news_again() -> No
 def test_a_give_up_is_one_item_with_the_last_error_and_the_end_of_the_log() -> None:
     session = make_session("do it", start_attempts=5, state="STARTING")
 
-    def give_up(draft: Draft) -> None:
+    def give_up(draft: SessionTransaction) -> None:
         draft.log_tail = "x" * 20_000 + f"\ntoken={GHOST}\nboom"
         draft.move("give_up", error_code="spawn_failed", error_message="No such program.")
 
@@ -153,7 +161,7 @@ def test_a_give_up_is_one_item_with_the_last_error_and_the_end_of_the_log() -> N
     assert (item.kind, item.key.split(":")[:2]) == ("gave_up", ["gave_up", str(session.id)])
     assert "5 starts" in item.why and "No such program." in item.why
     assert item.detail.endswith("boom") and GHOST not in item.detail and len(item.detail) <= DETAIL_LIMIT
-    intents.resume(session.id, make_user())
+    intents.request_resume(session.id, make_user())
     edit(session, lambda draft: draft.move("start"))
     assert open_kinds(session) == []
     edit(session, give_up)
@@ -163,8 +171,8 @@ def test_a_give_up_is_one_item_with_the_last_error_and_the_end_of_the_log() -> N
 def test_a_failed_start_that_is_tried_again_by_itself_calls_nobody() -> None:
     session = make_session(state="STARTING", start_attempts=1)
     order = session.intents.get()
-    failure = Failure("spawn_failed", "No such program.", permanent=False)
-    write_failure(session.id, order.id, None, failure)
+    failure = StartFailure("spawn_failed", "No such program.", permanent=False)
+    write_start_failure(session.id, order.id, None, failure)
     assert (fresh(session).state, open_kinds(session)) == ("ERROR", [])
 
 
@@ -216,7 +224,7 @@ def test_a_start_that_lost_the_conversation_is_told_unless_it_was_asked_for(
 def test_an_owner_who_left_is_told_once() -> None:
     session = make_session()
     for _ in range(3):
-        _say_owner_left(session.id)
+        _raise_owner_left(session.id)
     item = AttentionItem.objects.get()
     assert (item.kind, "ada" in item.why, told(session)) == ("owner_left", True, [("owner_left", "raised")])
     edit(session, lambda draft: draft.move("start"))
@@ -228,7 +236,7 @@ def test_a_session_that_has_ended_for_good_calls_nobody_any_more(end: str) -> No
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")
 
-    def trouble(draft: Draft) -> None:
+    def trouble(draft: SessionTransaction) -> None:
         draft.move_prompt(row, "hold")
         draft.move("fail", error_code="not_resumable")
 
@@ -242,7 +250,7 @@ def test_nothing_is_raised_where_the_change_itself_is_undone() -> None:
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")
 
-    def fails(draft: Draft) -> None:
+    def fails(draft: SessionTransaction) -> None:
         draft.move_prompt(row, "hold")
         raise RuntimeError
 
@@ -264,6 +272,6 @@ def test_words_of_an_agent_are_cut_and_lose_their_secrets() -> None:
 def test_raising_is_idempotent_by_key() -> None:
     session = make_session()
     notice = Notice(AttentionKind.ERROR, "error:one", "What", "Why", "Next")
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         assert [raise_item(draft, notice), raise_item(draft, notice)] == [True, False]
     assert told(session) == [("error", "raised")]

@@ -11,9 +11,10 @@ from django.core import mail
 from django.utils import timezone
 
 from sessions_app.models import AttentionItem, DeliveredItem, Delivery, NotificationSettings, Webhook
-from sessions_app.services import attention, notifying, presence
+from sessions_app.notifications import delivery as notifying
+from sessions_app.notifications.user_settings import change_settings, create_webhook, send_test_call, send_test_email
+from sessions_app.services import attention
 from sessions_app.services.errors import Throttled
-from sessions_app.services.notification_choices import change_settings, make_webhook, send_test_call, send_test_email
 from sessions_app.services.tasks import create_session
 from tests.api.world import World, client_of
 from tests.attention.raising import made_at, raised, settled
@@ -57,7 +58,7 @@ def subjects() -> list[str]:
 
 def test_an_email_says_what_happened_why_what_next_and_where(world: World, reader: Any) -> None:
     raised(world.session, "gave_up")
-    assert notifying.notify() == {"planned": 1, "given": 1, "forgotten": 0}
+    assert notifying.run_notifications() == {"planned": 1, "given": 1, "forgotten": 0}
     (message,) = mail.outbox
     assert (message.to, message.subject) == (["member@example.com"], "[Kandev] What one: Mend the fence")
     page = f"https://kandev.example/tasks/{world.task.id}/sessions/{world.session.id}/"
@@ -69,24 +70,24 @@ def test_an_email_says_what_happened_why_what_next_and_where(world: World, reade
 
 def test_nobody_is_told_twice_nor_before_a_moment_has_passed(world: World, reader: Any) -> None:
     item = raised(world.session, age=1)
-    notifying.notify()
+    notifying.run_notifications()
     assert subjects() == []
     made_at(item, 30)
     for _ in range(3):
-        notifying.notify()
+        notifying.run_notifications()
         later(hours=1)
     assert len(mail.outbox) == 1
 
 
 def test_what_comes_within_the_pause_comes_together(world: World, reader: Any) -> None:
     raised(world.session, "gave_up")
-    notifying.notify()
+    notifying.run_notifications()
     for name in ("two", "three"):
         raised(world.session, "held", name)
-    notifying.notify()
+    notifying.run_notifications()
     assert len(mail.outbox) == 1
     later(minutes=16)
-    notifying.notify()
+    notifying.run_notifications()
     assert subjects()[1:] == ["[Kandev] 2 things need you in 1 tasks"]
 
 
@@ -99,11 +100,11 @@ def test_what_needs_nobody_is_not_sent(world: World, reader: Any, why: str) -> N
         case "settled":
             settled(world.session)
         case "acknowledged":
-            attention.acknowledge(item, world.member)
+            attention.acknowledge_item(item, world.member)
         case "dismissed":
-            attention.dismiss(item, world.member)
+            attention.dismiss_item(item, world.member)
         case "present":
-            presence.arrive(world.session, world.member)
+            attention.mark_present(world.session, world.member)
         case "off":
             change_settings(world.member, {"email": False})
         case "kind":
@@ -115,16 +116,16 @@ def test_what_needs_nobody_is_not_sent(world: World, reader: Any, why: str) -> N
         case "inactive":
             world.member.is_active = False
             world.member.save()
-    notifying.notify()
+    notifying.run_notifications()
     assert subjects() == []
 
 
 def test_whoever_only_looked_is_told_when_it_is_still_open_after_they_have_gone(world: World, reader: Any) -> None:
     raised(world.session, "permission")
-    presence.arrive(world.session, world.member)
-    notifying.notify()
-    presence.leave(world.session, world.member)
-    notifying.notify()
+    attention.mark_present(world.session, world.member)
+    notifying.run_notifications()
+    attention.mark_absent(world.session, world.member)
+    notifying.run_notifications()
     assert len(mail.outbox) == 1
 
 
@@ -132,10 +133,10 @@ def test_of_sessions_of_others_only_those_hear_who_want_to(world: World, reader:
     change_settings(world.member, {"only_mine": True})
     theirs = create_session(world.staff, world.task, world.profile, world.executor)
     raised(theirs)
-    notifying.notify()
+    notifying.run_notifications()
     assert subjects() == []
     change_settings(world.member, {"only_mine": False})
-    notifying.notify()
+    notifying.run_notifications()
     assert len(mail.outbox) == 1
 
 
@@ -143,18 +144,18 @@ def test_a_user_can_wait_until_a_share_of_the_agents_waits(world: World, reader:
     change_settings(world.member, {"minimum_share": 50})
     others = [create_session(world.member, world.task, world.profile, world.executor) for _ in range(3)]
     raised(world.session)
-    notifying.notify()
+    notifying.run_notifications()
     assert subjects() == []
     raised(others[0], name="two")
-    notifying.notify()
+    notifying.run_notifications()
     assert len(mail.outbox) == 1
 
 
 def test_what_is_settled_between_plan_and_sending_is_dropped(world: World, reader: Any) -> None:
     raised(world.session)
-    assert notifying.plan() == 1
+    assert notifying.plan_deliveries() == 1
     settled(world.session)
-    notifying.give_due()
+    notifying.send_due_deliveries()
     assert (subjects(), Delivery.objects.get().state) == ([], "dropped")
 
 
@@ -163,19 +164,19 @@ def test_a_mail_server_that_fails_is_tried_again_and_its_words_are_not_kept(
 ) -> None:
     settings.EMAIL_BACKEND = "tests.attention.broken_mail.EmailBackend"
     raised(world.session)
-    notifying.notify()
+    notifying.run_notifications()
     row = Delivery.objects.get()
     assert (row.state, row.attempts, "password" in row.last_error) == ("pending", 1, False)
-    assert not notifying.give(row.id)  # not due yet
+    assert not notifying.send_delivery(row.id)  # not due yet
     settings.EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
     later(minutes=2)
-    notifying.notify()
+    notifying.run_notifications()
     row.refresh_from_db()
     assert (row.state, row.attempts, len(mail.outbox)) == ("sent", 2, 1)
 
 
 def test_a_test_email_is_sent_at_once(world: World, reader: Any) -> None:
-    assert notifying.give(send_test_email(world.member).id)
+    assert notifying.send_delivery(send_test_email(world.member).id)
     assert subjects() == ["[Kandev] A test"]
 
 
@@ -183,7 +184,7 @@ def test_a_test_email_is_sent_at_once(world: World, reader: Any) -> None:
 
 
 def hook_of(world: World, receiver: Receiver, **more: Any) -> Webhook:
-    hook = make_webhook(world.member, receiver.url, **more)
+    hook = create_webhook(world.member, receiver.url, **more)
     Webhook.objects.filter(id=hook.id).update(created_at=timezone.now() - timedelta(hours=1))
     return hook
 
@@ -192,8 +193,8 @@ def test_a_webhook_is_told_of_each_item_signed_with_its_secret(world: World, rec
     hook = hook_of(world, receiver)
     item = raised(world.session, "permission")
     raised(world.session, "held")
-    notifying.notify()
-    notifying.notify()
+    notifying.run_notifications()
+    notifying.run_notifications()
     assert [told["item"]["kind"] for told in receiver.told()] == ["permission", "held"]
     first, (headers, body) = receiver.told()[0], receiver.requests[0]
     assert is_genuine(hook.secret, headers, body)
@@ -209,12 +210,12 @@ def test_a_webhook_is_told_of_each_item_signed_with_its_secret(world: World, rec
 
 def test_a_teams_webhook_hears_of_the_team_alone(world: World, receiver: Receiver) -> None:
     world.staff.is_staff = True
-    hook = make_webhook(world.staff, receiver.url, team=world.team)
+    hook = create_webhook(world.staff, receiver.url, team=world.team)
     Webhook.objects.filter(id=hook.id).update(created_at=timezone.now() - timedelta(hours=1))
-    other = make_webhook(world.staff, receiver.url, team=world.stranger.groups.get())
+    other = create_webhook(world.staff, receiver.url, team=world.stranger.groups.get())
     Webhook.objects.filter(id=other.id).update(created_at=timezone.now() - timedelta(hours=1))
     raised(world.session)
-    notifying.notify()
+    notifying.run_notifications()
     assert [row.webhook_id for row in Delivery.objects.all()] == [hook.id]
 
 
@@ -222,13 +223,13 @@ def test_a_call_that_fails_is_made_again_with_the_same_id_until_it_arrives(world
     hook_of(world, receiver)
     raised(world.session)
     receiver.status = 503
-    notifying.notify()
-    notifying.notify()
+    notifying.run_notifications()
+    notifying.run_notifications()
     row = Delivery.objects.get()
     assert (row.state, row.attempts, row.last_error, len(receiver.requests)) == ("pending", 1, "It answered 503.", 1)
     receiver.status = 200
     later(hours=1)
-    notifying.notify()
+    notifying.run_notifications()
     row.refresh_from_db()
     assert (row.state, row.attempts) == ("sent", 2)
     assert len({headers["x-kandev-delivery"] for headers, _ in receiver.requests}) == 1
@@ -239,7 +240,7 @@ def test_a_call_that_never_arrives_is_given_up(world: World, receiver: Receiver)
     raised(world.session)
     receiver.status = 500
     for _ in range(notifying.MOST_ATTEMPTS + 2):
-        notifying.notify()
+        notifying.run_notifications()
         later(hours=2)
     row = Delivery.objects.get()
     assert (row.state, row.attempts, len(receiver.requests)) == ("failed", notifying.MOST_ATTEMPTS, 8)
@@ -248,13 +249,13 @@ def test_a_call_that_never_arrives_is_given_up(world: World, receiver: Receiver)
 def test_a_worker_that_dies_within_an_attempt_leaves_it_to_the_next(world: World, receiver: Receiver) -> None:
     hook_of(world, receiver)
     raised(world.session)
-    notifying.plan()
+    notifying.plan_deliveries()
     row = Delivery.objects.get()
-    row.attempts, row.next_attempt_at = 1, timezone.now() + notifying.CLAIM  # as the dead one has left it
+    row.attempts, row.next_attempt_at = 1, timezone.now() + notifying.CLAIM_TIMEOUT  # as the dead one has left it
     row.save()
-    assert notifying.give_due() == 0
+    assert notifying.send_due_deliveries() == 0
     later(minutes=6)
-    assert (notifying.give_due(), len(receiver.requests)) == (1, 1)
+    assert (notifying.send_due_deliveries(), len(receiver.requests)) == (1, 1)
 
 
 def test_a_webhook_that_is_switched_off_or_gone_inside_is_not_called(
@@ -262,21 +263,21 @@ def test_a_webhook_that_is_switched_off_or_gone_inside_is_not_called(
 ) -> None:
     hook = hook_of(world, receiver)
     raised(world.session)
-    notifying.plan()
+    notifying.plan_deliveries()
     settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = ()
-    notifying.give_due()
+    notifying.send_due_deliveries()
     row = Delivery.objects.get()
     assert (row.state, receiver.requests) == ("failed", [])
     Webhook.objects.filter(id=hook.id).update(enabled=False)
     raised(world.session, name="two")
-    assert notifying.plan() == 0
+    assert notifying.plan_deliveries() == 0
 
 
 def test_a_test_call_is_made_once_whatever_comes_of_it(world: World, receiver: Receiver) -> None:
     hook = hook_of(world, receiver)
     receiver.status = 500
     delivery = send_test_call(world.member, hook)
-    assert notifying.give(delivery.id)
+    assert notifying.send_delivery(delivery.id)
     delivery.refresh_from_db()
     assert (delivery.state, receiver.told()[0]["type"]) == ("failed", "ping")
 
@@ -295,10 +296,10 @@ def test_tests_of_one_user_are_limited(world: World, receiver: Receiver) -> None
 
 def test_what_is_long_over_is_forgotten(world: World, reader: Any) -> None:
     raised(world.session)
-    notifying.notify()
+    notifying.run_notifications()
     old = timezone.now() - timedelta(days=31)
     settled(world.session)
     AttentionItem.objects.update(resolved_at=old)
     Delivery.objects.update(created_at=old)
-    notifying.forget_old()
+    notifying.delete_old_deliveries()
     assert (AttentionItem.objects.count(), Delivery.objects.count(), DeliveredItem.objects.count()) == (0, 0, 0)

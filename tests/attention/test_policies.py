@@ -7,34 +7,44 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from sessions_app.domain.policy import Effective, Said, Source, effective
+from sessions_app.domain.recovery_facts import EffectivePolicy, PolicyChoice, PolicySource, effective_policy
 from sessions_app.models import TeamPolicy, TeamRole
-from sessions_app.services.policies import policy_of
-from sessions_app.supervisor.sweep import looking
+from sessions_app.services.policies import effective_policy_of
+from sessions_app.supervisor.sweep import candidates
 from tests.api.world import World, client_of
 from tests.supervisor.rows import fresh
 
-S, T, D = Source.SESSION, Source.TEAM, Source.DEPLOYMENT
-NOTHING = Said()
+S, T, D = PolicySource.SESSION, PolicySource.TEAM, PolicySource.DEPLOYMENT
+NOTHING = PolicyChoice()
 
 
 @pytest.mark.parametrize(
     ("session", "team", "deployment", "holds"),
     [
-        (NOTHING, NOTHING, Said("auto"), Effective("auto", D, True, None)),
-        (NOTHING, NOTHING, Said("working"), Effective("working", D, False, None)),
-        (NOTHING, Said("manual"), Said("auto"), Effective("manual", T, False, None)),
-        (Said("on_open"), Said("manual"), Said("auto"), Effective("on_open", S, False, None)),
-        (Said("auto"), Said("manual"), Said("manual"), Effective("auto", S, True, None)),
-        (Said("auto"), Said("", False), Said("auto"), Effective("auto", S, False, T)),
-        (Said("auto", True), Said("", False), Said("auto", False), Effective("auto", S, True, S)),
-        (NOTHING, NOTHING, Said("manual", True), Effective("manual", D, True, D)),
+        (NOTHING, NOTHING, PolicyChoice("auto"), EffectivePolicy("auto", D, True, None)),
+        (NOTHING, NOTHING, PolicyChoice("working"), EffectivePolicy("working", D, False, None)),
+        (NOTHING, PolicyChoice("manual"), PolicyChoice("auto"), EffectivePolicy("manual", T, False, None)),
+        (
+            PolicyChoice("on_open"),
+            PolicyChoice("manual"),
+            PolicyChoice("auto"),
+            EffectivePolicy("on_open", S, False, None),
+        ),
+        (PolicyChoice("auto"), PolicyChoice("manual"), PolicyChoice("manual"), EffectivePolicy("auto", S, True, None)),
+        (PolicyChoice("auto"), PolicyChoice("", False), PolicyChoice("auto"), EffectivePolicy("auto", S, False, T)),
+        (
+            PolicyChoice("auto", True),
+            PolicyChoice("", False),
+            PolicyChoice("auto", False),
+            EffectivePolicy("auto", S, True, S),
+        ),
+        (NOTHING, NOTHING, PolicyChoice("manual", True), EffectivePolicy("manual", D, True, D)),
     ],
 )
 def test_each_of_the_two_is_taken_from_the_nearest_who_says_it(
-    session: Said, team: Said, deployment: Said, holds: Effective
+    session: PolicyChoice, team: PolicyChoice, deployment: PolicyChoice, holds: EffectivePolicy
 ) -> None:
-    assert effective(session, team, deployment) == holds
+    assert effective_policy(session, team, deployment) == holds
 
 
 def status(api: APIClient, world: World) -> tuple[str, str, bool]:
@@ -43,7 +53,7 @@ def status(api: APIClient, world: World) -> tuple[str, str, bool]:
 
 
 def sweep_sees(world: World) -> str:
-    (row,) = looking.read("me", [world.session.id])
+    (row,) = candidates.load_candidate_rows("me", [world.session.id])
     return row.policy
 
 
@@ -59,7 +69,7 @@ def test_page_api_and_sweep_agree_on_what_holds(world: World, api: APIClient, se
     assert (status(api, world), sweep_sees(world)) == (("manual", "session", False), "manual")
     shown = api.patch(world.url(), {"policy": "", "continue_prompts": None}, format="json").json()
     assert (shown["policy"], shown["own_policy"]) == ("on_open", "")
-    assert policy_of(fresh(world.session)).source == T
+    assert effective_policy_of(fresh(world.session)).source == T
 
 
 def test_a_change_of_a_session_is_said_in_its_log(world: World, api: APIClient) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sessions_app.domain.webhook_address import BadAddress, is_public, parse
-from sessions_app.services import webhook_calls
-from sessions_app.services.webhook_calls import Call, CallFailed, call, check_address
+from sessions_app.notifications import webhooks
+from sessions_app.notifications.webhook_address import InvalidWebhookAddress, is_public, parse_webhook_address
+from sessions_app.notifications.webhooks import WebhookFailed, WebhookRequest, check_address, send_webhook
 from tests.attention.receiver import Receiver, is_genuine, receiving
 from tests.docker.certificates import SERVER, Authority
 
@@ -31,7 +31,7 @@ def receiver(settings: Any) -> Iterator[Receiver]:
 
 
 def tell(url: str) -> int:
-    return call(Call(url, SECRET, b'{"type":"ping"}', "delivery-1", "ping"))
+    return send_webhook(WebhookRequest(url, SECRET, b'{"type":"ping"}', "delivery-1", "ping"))
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_an_address_of_the_open_internet_may_be_called(address: str) -> None:
     ],
 )
 def test_an_address_of_a_shape_that_none_has_is_refused(url: str) -> None:
-    with pytest.raises(BadAddress):
-        parse(url)
+    with pytest.raises(InvalidWebhookAddress):
+        parse_webhook_address(url)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_an_address_of_a_shape_that_none_has_is_refused(url: str) -> None:
 def test_a_host_is_trusted_where_the_deployment_names_it(
     url: str, allowed: tuple[str, ...], trusted: bool, authority: str
 ) -> None:
-    found = parse(url, allowed)
+    found = parse_webhook_address(url, allowed)
     assert (found.is_trusted, found.authority) == (trusted, authority)
 
 
@@ -115,9 +115,9 @@ def test_a_host_is_trusted_where_the_deployment_names_it(
     ],
 )
 def test_this_machine_is_not_called_however_it_is_written(url: str) -> None:
-    with pytest.raises((BadAddress, OSError)):
+    with pytest.raises((InvalidWebhookAddress, OSError)):
         check_address(url)
-    with pytest.raises(CallFailed):
+    with pytest.raises(WebhookFailed):
         tell(url)
 
 
@@ -129,7 +129,7 @@ def answers(*addresses: str) -> Any:
 
 def test_a_name_with_one_address_inside_is_refused_whatever_its_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", answers("93.184.216.34", "10.0.0.1"))
-    with pytest.raises(BadAddress):
+    with pytest.raises(InvalidWebhookAddress):
         check_address("https://hooks.example/")
 
 
@@ -145,7 +145,7 @@ def test_a_name_that_changes_between_look_and_call_is_looked_up_once_and_judged_
         return answers("127.0.0.1" if len(looked) == 1 else "93.184.216.34")(host, port)
 
     monkeypatch.setattr(socket, "getaddrinfo", rebinds)
-    with pytest.raises(CallFailed, match="private network"):
+    with pytest.raises(WebhookFailed, match="private network"):
         tell("https://hooks.example/")
     assert looked == ["hooks.example"]
 
@@ -177,7 +177,7 @@ def test_tls_is_spoken_to_the_name_at_the_address_that_was_judged(
             assert tell(f"https://hooks.example:{receiver.port}/") == 204
             assert receiver.requests[0][0]["host"] == f"hooks.example:{receiver.port}"
         else:
-            with pytest.raises(CallFailed, match="could not be reached"):
+            with pytest.raises(WebhookFailed, match="could not be reached"):
                 tell(f"https://hooks.example:{receiver.port}/")
     assert names == ["hooks.example"]
 
@@ -199,23 +199,23 @@ def test_another_answer_than_a_good_one_is_a_failure_and_no_redirect_is_followed
     receiver: Receiver, status: int, permanent: bool
 ) -> None:
     receiver.status, receiver.headers = status, {"Location": receiver.url}
-    with pytest.raises(CallFailed, match=f"answered {status}") as failed:
+    with pytest.raises(WebhookFailed, match=f"answered {status}") as failed:
         tell(receiver.url)
     assert (failed.value.permanent, len(receiver.requests)) == (permanent, 1)
 
 
 def test_whoever_says_nothing_is_not_waited_for(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook_calls, "TIMEOUT", 0.3)
+    monkeypatch.setattr(webhooks, "TIMEOUT", 0.3)
     receiver.hangs = threading.Event()
     begun = time.monotonic()
-    with pytest.raises(CallFailed, match="could not be reached"):
+    with pytest.raises(WebhookFailed, match="could not be reached"):
         tell(receiver.url)
     receiver.hangs.set()
     assert time.monotonic() - begun < 5
 
 
 def test_whoever_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    monkeypatch.setattr(webhook_calls, "TIMEOUT", 0.5)
+    monkeypatch.setattr(webhooks, "TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port, over = server.getsockname()[1], threading.Event()
         settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = (f"127.0.0.1:{port}",)
@@ -234,7 +234,7 @@ def test_whoever_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch, settings: Any
         thread = threading.Thread(target=drip)
         thread.start()
         begun = time.monotonic()
-        with pytest.raises(CallFailed):
+        with pytest.raises(WebhookFailed):
             tell(f"http://127.0.0.1:{port}/")
         over.set()
         thread.join()
@@ -242,12 +242,12 @@ def test_whoever_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch, settings: Any
 
 
 def test_a_server_that_cannot_show_its_name_is_not_told(receiver: Receiver) -> None:
-    with pytest.raises(CallFailed, match="could not be reached"):
+    with pytest.raises(WebhookFailed, match="could not be reached"):
         tell(receiver.url.replace("http://", "https://"))
 
 
 def test_an_error_holds_nothing_of_the_answer_nor_of_the_secret(receiver: Receiver) -> None:
     receiver.status, receiver.headers = 500, {"X-Inside": "confidential"}
-    with pytest.raises(CallFailed) as failed:
+    with pytest.raises(WebhookFailed) as failed:
         tell(receiver.url)
     assert "confidential" not in str(failed.value) and SECRET not in str(failed.value)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from executors_app.agentctl import unix_socket
-from executors_app.stand_in import StandIn
+from executors_app.agentctl.http import sockets
+from executors_app.fake_agentctl import FakeAgentctl
 
 AT_ONCE = 50
 TABLE = "CREATE TABLE events (session BLOB, seq INTEGER PRIMARY KEY, name TEXT, payload TEXT, at TEXT)"
@@ -21,7 +21,7 @@ INSERT = "INSERT INTO events VALUES (?, ?, ?, ?, ?)"
 class BareGets:
     """One ``GET /status`` of each member over epoll, nothing parsed."""
 
-    def __init__(self, fleet: Sequence[StandIn]):
+    def __init__(self, fleet: Sequence[FakeAgentctl]):
         self._asked = [(_address(one.url), _request(one)) for one in fleet]
 
     def __call__(self) -> None:
@@ -51,13 +51,13 @@ def _ask_next(
 
 
 def _address(url: str) -> str | tuple[str, int]:
-    if path := unix_socket.path_of(url):
+    if path := sockets.unix_path(url):
         return str(path)
     host, _, port = url.removeprefix("http://").rpartition(":")
     return host, int(port)
 
 
-def _request(one: StandIn) -> bytes:
+def _request(one: FakeAgentctl) -> bytes:
     return f"GET /status HTTP/1.0\r\nAuthorization: Bearer {one.token}\r\n\r\n".encode()
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from django.conf import settings
 from django.db import connection, transaction
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.journal_files import journal_directory
-from executors_app.agentctl.places.state_directory import state_directory
+from executors_app.agentctl.journal.line_format import journal_directory
+from executors_app.agentctl.local_runtime.storage import state_directory
+from executors_app.agentctl.process import identity
 from executors_app.models import AgentProfile
 from sessions_app.models import Message, MessagePart, SessionEvent, TaskSession
 from sessions_app.services import tasks
-from sessions_app.supervisor.core import Core
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from tests import postgresql
 from tests.bench.figures import Figure
 from tests.bench.latencies import supervising
@@ -53,7 +53,7 @@ def of_updates(world: World, count: int) -> Figure:
         seconds = asyncio.run(_catch_up(session))
         _check(session, count)
     finally:
-        identity.end_all(identity.marked(str(session.agent_execution_id)), 10)
+        identity.kill_all(identity.find_marked(str(session.agent_execution_id)), 10)
     row, floor = f"catching up {count:,} updates, {connection.vendor}", _bulk_create(session)
     return Figure(row, seconds, "bare bulk_create", floor, unit="updates/s", count=count)
 
@@ -65,13 +65,13 @@ def _journal_of(session: TaskSession) -> Path:
 
 
 async def _catch_up(session: TaskSession) -> float:
-    core = Core()
+    core = ExecutionRegistry()
     began = time.perf_counter()
     try:
         attachment = await core.attach(session.id)
         assert attachment is not None
         report = await attachment.client.status()
-        assert await attachment.reach(attachment.journal_epoch, report["journal"]["last_seq"], PATIENCE)
+        assert await attachment.wait_until_logged(attachment.journal_epoch, report["journal"]["last_seq"], PATIENCE)
         return time.perf_counter() - began
     finally:
         await core.close()

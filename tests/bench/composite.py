@@ -15,13 +15,12 @@ from collections.abc import Sequence
 import aiohttp
 from django.utils import timezone
 
-from executors_app.agentctl.places.listeners import Listener
-from executors_app.agentctl.places.local_connector import LocalConnector, url_for
+from executors_app.agentctl.http.sockets import AgentctlListener, LocalConnector, connector_url
+from executors_app.fake_agentctl import FakeAgentctl, fake_status
 from executors_app.models import ExecutorRunning
-from executors_app.stand_in import StandIn, status_of
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.sweep import reporting
-from sessions_app.supervisor.sweep.one_pass import Scope, sweep
+from sessions_app.supervisor import sweep_reports
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.bench.bare import BareGets
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World, fleet_of
@@ -51,13 +50,13 @@ def of_the_living(world: World, count: int, rounds: int, *, limited: bool) -> li
     ]
 
 
-async def _beside(world: World, fleet: Sequence[StandIn], rounds: int) -> list[float]:
-    core, bare = Core(), BareSweep(world, fleet)
+async def _beside(world: World, fleet: Sequence[FakeAgentctl], rounds: int) -> list[float]:
+    core, bare = ExecutionRegistry(), BareSweep(world, fleet)
 
     async def swept() -> None:
-        result = await sweep(core, Scope("command", dry_run=True), set())
+        result = await run_sweep(core, SweepScope("command", dry_run=True), set())
         assert len(result.decided) == len(fleet)
-        await core.database(lambda: reporting.store(reporting.report(result, core.boot_id), result))
+        await core.database(lambda: sweep_reports.store_sweep(sweep_reports.build_report(result, core.boot_id), result))
 
     async def slowly() -> None:
         rows = await core.database(lambda: list(ExecutorRunning.objects.select_related("session")))
@@ -74,7 +73,7 @@ async def _beside(world: World, fleet: Sequence[StandIn], rounds: int) -> list[f
 
 async def _get(http: aiohttp.ClientSession, row: ExecutorRunning) -> None:
     headers = {"Authorization": f"Bearer {row.auth_token}"}
-    async with http.get(f"{url_for(Listener(row.agentctl_url, None))}/status", headers=headers) as answer:
+    async with http.get(f"{connector_url(AgentctlListener(row.agentctl_url, None))}/status", headers=headers) as answer:
         assert (await answer.json())["execution_id"] == str(row.id)
     row.last_seen_at = timezone.now()
 
@@ -82,10 +81,10 @@ async def _get(http: aiohttp.ClientSession, row: ExecutorRunning) -> None:
 class BareSweep:
     """The floor."""
 
-    def __init__(self, world: World, fleet: Sequence[StandIn]):
+    def __init__(self, world: World, fleet: Sequence[FakeAgentctl]):
         path = world.home / f"composite-{len(fleet)}.sqlite3"
         self._gets = BareGets(fleet)
-        self._answer = json.dumps(status_of(fleet[0])).encode()
+        self._answer = json.dumps(fake_status(fleet[0])).encode()
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + TABLES)
         rows = [(one.execution_id, one.session_id, one.url, one.token) for one in fleet]

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Run, TaskSession
@@ -75,7 +75,7 @@ def _pid(session: TaskSession, kind: str) -> int:
     if kind == "agentctl":
         assert execution.pid is not None
         return execution.pid
-    return next(one.pid for one in identity.marked(str(execution.id)) if _is_agent(one.pid))
+    return next(one.pid for one in identity.find_marked(str(execution.id)) if _is_agent(one.pid))
 
 
 def _is_agent(pid: int) -> bool:

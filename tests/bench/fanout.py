@@ -16,9 +16,9 @@ from django.contrib.auth import get_user_model
 from django.db import transaction
 from rest_framework.authtoken.models import Token
 
-from sessions_app.models import NewEvent, append
+from sessions_app.models import NewEvent, append_events
 from sessions_app.services import tasks
-from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.services.database_threads import DatabaseThread
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World
 from tests.services import ROOT
@@ -61,7 +61,7 @@ def to_all(world: World, sockets: int, rounds: int, *, limited: bool) -> list[Fi
 async def _beside(session_id: uuid.UUID, crowd: Crowd, others: Sequence[Crowd], rounds: int) -> list[list[float]]:
     def tell() -> None:
         with transaction.atomic():
-            seq = append(session_id, [NewEvent("session.workspace.changed", PAYLOAD)])
+            seq = append_events(session_id, [NewEvent("session.workspace.changed", PAYLOAD)])
         crowd.until_all_heard(b'"seq":%d,' % seq)
 
     writer = DatabaseThread("bench")

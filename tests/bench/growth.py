@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from executors_app.domain import Observed
-from executors_app.stand_in import plan
+from executors_app.fake_agentctl import plan_fleet
 from sessions_app.models import Task
 from tests.bench import screens, sweeps
 from tests.bench.figures import Figure, Point
@@ -42,7 +42,7 @@ def _selection(world: World, size: int, rounds: int) -> Point:
     """A sweep of one hundred among ever more that have ended: cost follows what claims to run."""
     running = min(size, 100)
     with fleet_of(running, "127.8.0.1") as fleet:
-        ended = plan(size, "127.9.0.1", 9)
+        ended = plan_fleet(size, "127.9.0.1", 9)
         world.fill([*fleet, *ended[running:]])
         world.end(uuid.UUID(one.session_id) for one in ended[running:])
         seconds, floor = asyncio.run(sweeps.beside_gets(fleet, rounds, Counter({Observed.ALIVE: running})))
@@ -50,7 +50,7 @@ def _selection(world: World, size: int, rounds: int) -> Point:
 
 
 def _board(world: World, size: int, rounds: int) -> Point:
-    world.fill(plan(size, "127.9.0.1", 9))
+    world.fill(plan_fleet(size, "127.9.0.1", 9))
     client, path = Client(SERVER_NAME="127.0.0.1"), reverse("board")
     client.force_login(world.user)
 

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from django.db import transaction
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import JournalKind
+from executors_app.fake_agentctl import plan_fleet
 from executors_app.models import ExecutorRunning
-from executors_app.stand_in import plan
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Lease, SessionEvent
+from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.ingest.fold import Line
-from sessions_app.supervisor.ingest.writer import Batch, write_together
-from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.supervisor.ingest.handlers import JournalLine
+from sessions_app.supervisor.ingest.writer import Batch, write_batches
 from tests.bench.bare import BareTable
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World
@@ -34,7 +34,7 @@ LIMIT = 2.0
 
 def batches(world: World, sessions: int, size: int, rounds: int, *, limited: bool) -> list[Figure]:
     """Events a second: one batch of ``size`` lines for each of ``sessions`` sessions, in one transaction."""
-    fleet = plan(sessions, "127.4.0.1", 9)
+    fleet = plan_fleet(sessions, "127.4.0.1", 9)
     world.fill(fleet, state=SessionState.RUNNING)
     seconds, floor, bulk = asyncio.run(_beside_inserts(world, sessions, size, rounds))
     row, count, limit = f"ingest, {sessions} x {size} lines", sessions * size, LIMIT if limited else None
@@ -48,10 +48,10 @@ async def _beside_inserts(world: World, sessions: int, size: int, rounds: int) -
     writer, lines = DatabaseThread("ingest"), _lines()
     table = BareTable(world.home / f"ingest-{sessions}x{size}.sqlite3")
     held = await writer(_leases)
-    batch: list[Line] = []
+    batch: list[JournalLine] = []
 
     async def ingest_all() -> None:
-        done = await writer(write_together, [Batch(session_id, lease, batch, None) for session_id, lease in held])
+        done = await writer(write_batches, [Batch(session_id, lease, batch, None) for session_id, lease in held])
         assert not [result for _, result in done if isinstance(result, Exception)]
 
     def insert_all() -> None:
@@ -82,18 +82,18 @@ def _leases() -> list[tuple[uuid.UUID, Lease]]:
     """By session: a lease on its execution."""
     held: list[tuple[uuid.UUID, Lease]] = []
     for execution_id, session_id in ExecutorRunning.objects.values_list("id", "session_id"):
-        lease = leases.acquire(execution_id, "bench")
+        lease = leases.acquire_lease(execution_id, "bench")
         assert lease is not None
         held.append((session_id, lease))
     return held
 
 
-def _lines() -> Iterator[Line]:
+def _lines() -> Iterator[JournalLine]:
     """What an agent says without an end; each 20th line is a tool call, after which a new message begins."""
     for seq in itertools.count(1):
         line = {"seq": seq, "epoch": "bench", "ts": time.time()}
         if seq % TOOL_EVERY == 0:
             tool = {"tool_call_id": f"call {seq}", "title": "Look", "tool_kind": "read", "status": "completed"}
-            yield {**line, "kind": Kind.TOOL_CALL, **tool}
+            yield {**line, "kind": JournalKind.TOOL_CALL, **tool}
         else:
-            yield {**line, "kind": Kind.MESSAGE_AGENT, "text": "a few words of an agent "}
+            yield {**line, "kind": JournalKind.MESSAGE_AGENT, "text": "a few words of an agent "}

@@ -13,13 +13,13 @@ from typing import Any, cast
 
 import orjson
 
-from executors_app.agentctl.agent_process import AgentProcess
-from executors_app.agentctl.drivers.acp_updates import journal_line
-from executors_app.agentctl.drivers.acp_wire import Wire
-from executors_app.agentctl.journal import Journal
-from executors_app.agentctl.journal_lines import encode_line
-from executors_app.agentctl.pipes import CHUNK, PipeReader
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.drivers.events import update_to_journal_line
+from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection
+from executors_app.agentctl.journal.journal import Journal
+from executors_app.agentctl.journal.line_format import encode_line
+from executors_app.agentctl.process.agent_process import AgentProcess
+from executors_app.agentctl.process.async_io import CHUNK_BYTES, PipeReader
+from executors_app.agentctl.protocol import JournalKind
 from tests.bench.bare import append_durably, appending
 from tests.bench.figures import Figure, in_turn
 
@@ -38,11 +38,11 @@ def appends(home: Path, batch: int, rounds: int) -> Figure:
 
 async def _beside_writes(home: Path, batch: int, rounds: int) -> list[float]:
     journal = Journal(home)
-    line = encode_line(1, journal.epoch, 1700000000.123456, Kind.MESSAGE_AGENT, {"text": TEXT})
+    line = encode_line(1, journal.epoch, 1700000000.123456, JournalKind.MESSAGE_AGENT, {"text": TEXT})
 
     async def append() -> None:
         for _ in range(batch):
-            seq = journal.append(Kind.MESSAGE_AGENT, text=TEXT)
+            seq = journal.append(JournalKind.MESSAGE_AGENT, text=TEXT)
         await journal.durable(seq)
 
     with appending(home / "bare") as file:
@@ -85,7 +85,7 @@ async def _hear(journal: Journal, reader: PipeReader) -> None:
     """As agentctl does it, from the bytes of the pipe."""
 
     def heard(method: str, params: Any) -> None:
-        kind, body = journal_line(params["update"])
+        kind, body = update_to_journal_line(params["update"])
         journal.append(kind, **body)
 
     async def room() -> None:
@@ -96,7 +96,7 @@ async def _hear(journal: Journal, reader: PipeReader) -> None:
         raise NotImplementedError(method)
 
     process = cast(AgentProcess, reader)  # all that is wanted of it is to be read
-    wire = Wire(process, on_notification=heard, on_request=refused, room=room, record=journal.append)
+    wire = JsonRpcConnection(process, on_notification=heard, on_request=refused, room=room, record=journal.append)
     wire.begin()
     await wire.closed.wait()
     await journal.durable(journal.last_seq)
@@ -104,7 +104,7 @@ async def _hear(journal: Journal, reader: PipeReader) -> None:
 
 def _copy(descriptor: int, file: int) -> None:
     rest = b""
-    while data := os.read(descriptor, CHUNK):
+    while data := os.read(descriptor, CHUNK_BYTES):
         *whole, rest = (rest + data).split(b"\n")
         parsed = [orjson.loads(line) for line in whole]
         append_durably(file, b"".join(orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE) for one in parsed))

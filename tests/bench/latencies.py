@@ -66,7 +66,7 @@ def _watch(session_id: uuid.UUID, home: Path) -> tuple[list[float], list[float]]
     waited: list[float] = []
     commits: list[float] = []
     deadline, seq, over = time.monotonic() + WITHIN, 0, False
-    listener, table = wakeups.listen(), BareTable(home / "latency.sqlite3")
+    listener, table = wakeups.open_listener(), BareTable(home / "latency.sqlite3")
     reader = sqlite3.connect(f"file:{settings.DATABASES['default']['NAME']}?mode=ro", uri=True)
     try:
         while not over:
@@ -86,7 +86,7 @@ def _watch(session_id: uuid.UUID, home: Path) -> tuple[list[float], list[float]]
     finally:
         reader.close()
         table.close()
-        wakeups.close(listener)
+        wakeups.close_listener(listener)
     return waited, commits
 
 

@@ -17,11 +17,11 @@ from unittest.mock import patch
 from django.utils import timezone
 
 from executors_app import plugins
+from executors_app.fake_agentctl import FakeAgentctl
 from executors_app.models import Executor, ExecutorRunning
-from executors_app.stand_in import StandIn
 from sessions_app.models import TaskSession
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.sweep.one_pass import Scope, sweep
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.bench.fanout import Crowd
 from tests.bench.figures import Figure, seconds_of
 from tests.bench.world import World
@@ -50,7 +50,7 @@ def _known(url: str) -> Iterator[None]:
 
 def _fill(world: World, url: str, count: int) -> None:
     keys = [str(uuid.uuid4()) for _ in range(count)]
-    world.fill([StandIn(key, str(uuid.uuid4()), f"{url}/{key}", "token", "answers") for key in keys])
+    world.fill([FakeAgentctl(key, str(uuid.uuid4()), f"{url}/{key}", "token", "answers") for key in keys])
     many = Executor.objects.get_or_create(name="stand-ins", runtime="stand_ins")[0]
     TaskSession.objects.update(executor=many)
     ExecutorRunning.objects.update(executor=many, runtime=many.runtime)
@@ -65,11 +65,11 @@ def _forget() -> None:
 
 
 async def _round(url: str, count: int) -> tuple[float, float, float]:
-    core = Core()
+    core = ExecutionRegistry()
     try:
         await core.database(_forget)
-        look = await seconds_of(lambda: sweep(core, Scope("boot", dry_run=True), set()))
-        back = await seconds_of(lambda: sweep(core, Scope("boot"), set()))
+        look = await seconds_of(lambda: run_sweep(core, SweepScope("boot", dry_run=True), set()))
+        back = await seconds_of(lambda: run_sweep(core, SweepScope("boot"), set()))
         assert len(core.attachments) == count, f"{len(core.attachments)} of {count} are attached"
     finally:
         await core.close()

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.models import AgentProfile, ExecutorRunning
-from executors_app.prepared import Prepared
+from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Run, TaskSession, wakeups
 from sessions_app.services import intents, tasks
@@ -40,7 +40,7 @@ LOOK_EVERY: Final = 0.05
 WORD: Final = "remember the word heron, answer ok"
 ASKED: Final = "what was the word?"
 
-_LOADED: Final = Prepared(
+_LOADED: Final = PreparedQuery(
     lambda key: (
         ContinuityReceipt.objects.filter(session_id=key, kind="loaded", session__state=SessionState.WAITING_FOR_INPUT)
         .order_by()
@@ -133,17 +133,17 @@ class Ours:
         """SIGKILL for the agent alone, known by its program; its agentctl lives."""
         agents = [one for one in self._processes() if _runs(one.pid, CODEX_ACP)]
         assert agents, "no agent runs"
-        identity.end_all(agents, 10)
+        identity.kill_all(agents, 10)
         self._is_known_dead()
 
     def kill_all(self) -> None:
         """SIGKILL for agentctl, guard and agent."""
-        identity.end_all(self._processes(), 10)
+        identity.kill_all(self._processes(), 10)
         eventually(lambda: self.execution.status == "stopped", timeout=PATIENCE, describe="its end is known")
         self._is_known_dead()
 
     def _processes(self) -> list[identity.ProcessIdentity]:
-        return identity.marked(str(self.execution.id))
+        return identity.find_marked(str(self.execution.id))
 
     def _is_known_dead(self) -> None:
         eventually(lambda: not self.session.launch_id, timeout=PATIENCE, describe="its end is in the log")
@@ -171,7 +171,7 @@ class Ours:
         """Seconds from a user's *resume* until the agent has its conversation again."""
         before = ContinuityReceipt.objects.filter(session_id=self.id, kind="loaded").count()
         began = time.perf_counter()
-        intents.resume(self.id, self.user)
+        intents.request_resume(self.id, self.user)
         _at_once(lambda: len(_LOADED.values(self.id)) > before)
         return time.perf_counter() - began
 
@@ -179,7 +179,7 @@ class Ours:
         """Seconds from a prompt to an agent that is not there until its answer is in the log."""
         before = Run.objects.filter(session_id=self.id, state="completed").count()
         began = time.perf_counter()
-        intents.prompt(self.id, uuid.uuid4().hex, ASKED, self.user)
+        intents.queue_prompt(self.id, uuid.uuid4().hex, ASKED, self.user)
         _at_once(lambda: Run.objects.filter(session_id=self.id, state="completed").count() > before)
         return time.perf_counter() - began
 
@@ -190,7 +190,7 @@ class Theirs:
     def __init__(self, workspace: Path, agent: RealAgent):
         workspace.mkdir()
         self.mark = uuid.uuid4().hex
-        self.env = {**agent.env, MARKER: self.mark}
+        self.env = {**agent.env, EXECUTION_MARKER: self.mark}
         self.argv = [str(NODE), str(ACPX), "--agent", agent.argv[0], "--cwd", str(workspace), "--ttl", "0"]
         self.workspace = workspace
         self._run("sessions", "new")
@@ -198,7 +198,7 @@ class Theirs:
 
     def kill(self) -> None:
         """SIGKILL for the owner of its queue and the agent."""
-        identity.end_all(identity.marked(self.mark), 10)
+        identity.kill_all(identity.find_marked(self.mark), 10)
 
     def prompt(self) -> float:
         """Seconds of a prompt, from the start of the command to its end."""
@@ -236,11 +236,11 @@ def _runs(pid: int, program: Path) -> bool:
 
 def _at_once(is_there: Callable[[], bool]) -> None:
     """Wait for it, and look after each commit, so that neither looking nor waiting shows in the figure."""
-    deadline, listener = time.monotonic() + PATIENCE, wakeups.listen()
+    deadline, listener = time.monotonic() + PATIENCE, wakeups.open_listener()
     try:
         while not is_there():
             assert time.monotonic() < deadline, "it was not resumed in time"
             select.select([listener], [], [], LOOK_EVERY)
             drain(listener)
     finally:
-        wakeups.close(listener)
+        wakeups.close_listener(listener)

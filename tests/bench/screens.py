@@ -16,12 +16,13 @@ from django.urls import reverse
 from django.utils import timezone
 from playwright.sync_api import Page
 
-from executors_app.agentctl import identity, journal_files
-from executors_app.agentctl.places.state_directory import state_directory
+from executors_app.agentctl.journal import line_format
+from executors_app.agentctl.local_runtime.storage import state_directory
+from executors_app.agentctl.process import identity
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Message, MessagePart, TaskSession
 from sessions_app.services import intents, tasks
-from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.services.database_threads import DatabaseThread
 from tests.bench.fanout import serving
 from tests.bench.figures import Figure, in_turn
 from tests.bench.latencies import quantile, supervising
@@ -76,7 +77,7 @@ def _beside_agent(world: World, page: Page, seconds: float) -> list[float]:
     with running_session(world, "Fast") as session:
         page.goto(reverse("session", args=[session.task_id, session.id]))
         page.evaluate(WATCH, "#messages")
-        intents.prompt(session.id, "fast", f"work {seconds:g} at {RATE}", world.user)
+        intents.queue_prompt(session.id, "fast", f"work {seconds:g} at {RATE}", world.user)
         eventually(lambda: session.runs.filter(state="completed").exists(), timeout=60, describe="the turn is over")
         return _delays(_seen(page, seconds), _said(ExecutorRunning.objects.get(session=session)))
 
@@ -94,11 +95,11 @@ def running_session(world: World, title: str) -> Iterator[TaskSession]:
             eventually(lambda: _fresh(session).launch_id, timeout=60, describe="the agent is up")
             yield session
         finally:
-            intents.stop(session.id, world.user)
+            intents.request_stop(session.id, world.user)
             with suppress(AssertionError):
                 eventually(lambda: executions.get().status == "stopped", timeout=30)
             for execution in executions:
-                identity.end_all(identity.marked(str(execution.id)), 10)
+                identity.kill_all(identity.find_marked(str(execution.id)), 10)
 
 
 def _fresh(session: TaskSession) -> TaskSession:
@@ -117,7 +118,7 @@ def _seen(page: Page, seconds: float) -> dict[str, float]:
 def _said(execution: ExecutorRunning) -> dict[int, float]:
     """When each tick entered the journal."""
     place = state_directory(settings.KANDEV_DATA_DIR, str(execution.id))
-    lines = journal_files.read_lines(journal_files.journal_directory(place.path))
+    lines = line_format.read_lines(line_format.journal_directory(place.path))
     texts = [(line["text"], line["ts"]) for line in lines if line["kind"] == "message.agent"]
     return {int(text.split()[1]): ts for text, ts in texts if text.startswith("tick ")}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Intent, TaskSession
@@ -60,7 +60,7 @@ def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figur
                 _watch(storm, url, count + real)
         finally:
             for execution in ExecutorRunning.objects.filter(runtime="local_standalone"):
-                identity.end_all(identity.marked(str(execution.id)), 10)
+                identity.kill_all(identity.find_marked(str(execution.id)), 10)
     assert storm.started == count, f"{storm.started} starts for {count}: nothing twice"
     assert storm.most_ordered <= AT_ONCE, f"{storm.most_ordered} starts were ordered at once"
     p95 = quantile(storm.idle, 0.95)

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from executors_app.domain import Observed
+from executors_app.fake_agentctl import FakeAgentctl, plan_fleet
 from executors_app.models import ExecutorRunning
-from executors_app.stand_in import StandIn, plan
 from sessions_app.domain.states import SessionState
 from sessions_app.models import TaskSession
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.sweep.one_pass import Scope, Sweep, sweep
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.bench.bare import BareGets, BareTable
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World, fleet_of
@@ -49,13 +49,13 @@ def of_the_troubled(world: World, count: int, rounds: int, *, limited: bool) -> 
 
 
 async def beside_gets(
-    fleet: Sequence[StandIn], rounds: int, expected: Counter[Observed], timeout: float = 0.0
+    fleet: Sequence[FakeAgentctl], rounds: int, expected: Counter[Observed], timeout: float = 0.0
 ) -> list[float]:
     """Best rounds of a sweep, and of the GETs of those that answer."""
-    core = Core()
+    core = ExecutionRegistry()
 
     async def swept() -> None:
-        result = await sweep(core, Scope("command", timeout=timeout, dry_run=True), set())
+        result = await run_sweep(core, SweepScope("command", timeout=timeout, dry_run=True), set())
         assert _observed(result) == expected
 
     try:
@@ -65,19 +65,19 @@ async def beside_gets(
         await core.close()
 
 
-def _observed(result: Sweep) -> Counter[Observed]:
+def _observed(result: SweepRun) -> Counter[Observed]:
     return Counter(item.seen.observed for item in result.decided)
 
 
 def of_the_dead(world: World, count: int, rounds: int) -> Figure:
     """A sweep that acts: every agentctl is gone, which is written for each under its lease."""
-    world.fill(plan(count, "127.3.0.1", 9), policy="manual")
+    world.fill(plan_fleet(count, "127.3.0.1", 9), policy="manual")
     seconds, floor = asyncio.run(_beside_commits(world, count, rounds))
     return Figure(f"sweep that writes {count} losses", seconds, f"{count} bare commits", floor)
 
 
 async def _beside_commits(world: World, count: int, rounds: int) -> list[float]:
-    core, table = Core(), BareTable(world.home / "losses.sqlite3")
+    core, table = ExecutionRegistry(), BareTable(world.home / "losses.sqlite3")
     taken = []
 
     def forget() -> None:
@@ -85,7 +85,7 @@ async def _beside_commits(world: World, count: int, rounds: int) -> list[float]:
         TaskSession.objects.update(state=SessionState.RUNNING, launch_id="stand-in")
 
     async def acted() -> None:
-        result = await sweep(core, Scope("command"), set())
+        result = await run_sweep(core, SweepScope("command"), set())
         assert [item.decision.rule for item in result.decided] == ["dead_resume_later"] * count
         assert not any(outcome.error or outcome.skipped for outcome in result.outcomes.values())
 

@@ -13,12 +13,12 @@ from typing import Final
 
 import yaml
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from executors_app.models import ExecutorRunning
 from sessions_app.models import NodeRun, WorkflowRun
-from sessions_app.services.workflows import start_run
-from sessions_app.workflows import apart
-from sessions_app.workflows.limits import MAX_NODES
+from sessions_app.workflows.language.limits import MAX_NODES
+from sessions_app.workflows.loader import client
+from sessions_app.workflows.services.workflows import start_run
 from tests.bench.bare import BareTable
 from tests.bench.figures import Figure, in_turn
 from tests.bench.latencies import supervising
@@ -63,7 +63,7 @@ def of_texts(rounds: int) -> list[Figure]:
     texts = {f"{MAX_NODES:,} nodes": _chain(MAX_NODES), "800 kB of {{": _chain(1, "{{" * 400_000)}
     figures = []
     for name, text in texts.items():
-        check, bare = partial(apart.check, text), partial(_events, text)
+        check, bare = partial(client.check_isolated, text), partial(_events, text)
         check()  # which begins the process
         checked, read = map(min, asyncio.run(in_turn(rounds, check, bare)))
         figures.append(Figure(f"workflow, a text of {name} checked", checked, "its YAML alone", read))
@@ -102,5 +102,5 @@ def _end(run: WorkflowRun) -> None:
         eventually(lambda: not executions.exclude(status="stopped").exists(), timeout=60, describe="it rests")
     finally:
         for execution in executions:
-            identity.end_all(identity.marked(str(execution.id)), 10)
+            identity.kill_all(identity.find_marked(str(execution.id)), 10)
         WorkflowRun.objects.filter(id=run.id).delete()

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from executors_app.agentctl.places import workspace_root, worktrees
+from executors_app.agentctl.workspace import workspace_root, worktrees
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.object_store import ObjectStore
 from executors_app.repositories.team import TeamRepository
@@ -61,7 +61,7 @@ def _make(data: Path, team: Path, session: str) -> None:
     """What a start on this machine's engine does: archive, seed, and in the sandbox the repository and its files."""
     repository = TeamRepository.open(team)
     store = ObjectStore.of(data, repository)
-    archive, branch = Archive.of(data, session, store), worktrees.place_of(data, session).branch
+    archive, branch = Archive.of(data, session, store), worktrees.session_worktree(data, session).branch
     store.update()
     archive.begin(branch, repository.start_of(""))
     repository.publish(archive, branch)
@@ -77,7 +77,7 @@ def _make(data: Path, team: Path, session: str) -> None:
     )
     root.mkdir(parents=True)
     with seed.open("rb") as file:
-        workspace_root.make_from(file, root, session)
+        workspace_root.make_workspace_from_file(file, root, session)
 
 
 def _team(path: Path, megabytes: int) -> Path:

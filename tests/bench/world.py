@@ -22,11 +22,11 @@ from django.contrib.auth.models import Group
 from django.core.management import call_command
 from django.utils import timezone
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import worktrees
-from executors_app.agentctl.places.git import git
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.workspace import worktrees
+from executors_app.agentctl.workspace.repository_git import run_git
+from executors_app.fake_agentctl import FakeAgentctl
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
-from executors_app.stand_in import StandIn
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.services import intents
@@ -60,7 +60,7 @@ class World:
     def worktree(self) -> str:
         """A real worktree, shared by all that never work in it."""
         place = worktrees.Worktree(self.home / "worktree", "bench")
-        worktrees.make(Path(self.repository.path), "", place, existed=False)
+        worktrees.make_worktree(Path(self.repository.path), "", place, existed=False)
         return str(place.path)
 
     def task(self, title: str) -> Task:
@@ -73,15 +73,15 @@ class World:
 
     def stop(self, session: TaskSession) -> None:
         """Stop what runs of a session, and end whatever is left of it."""
-        intents.stop(session.id, self.user)
+        intents.request_stop(session.id, self.user)
         executions = ExecutorRunning.objects.filter(session=session)
         try:
             eventually(lambda: executions.get().status == "stopped", timeout=30, describe="the session is stopped")
         finally:
             for execution in executions:
-                identity.end_all(identity.marked(str(execution.id)), 10)
+                identity.kill_all(identity.find_marked(str(execution.id)), 10)
 
-    def fill(self, fleet: Sequence[StandIn], **session: Any) -> None:
+    def fill(self, fleet: Sequence[FakeAgentctl], **session: Any) -> None:
         """A session with a ready execution for each member, and no other sessions."""
         self.empty()
         tasks = [self.task(f"Task {number}") for number in range(len(fleet))]
@@ -100,7 +100,7 @@ class World:
             TaskSession.objects.filter(id__in=some).update(state=SessionState.COMPLETED)
             ExecutorRunning.objects.filter(session_id__in=some).update(status=ExecutorRunning.Status.STOPPED)
 
-    def _session(self, one: StandIn, task: Task, values: dict[str, Any]) -> TaskSession:
+    def _session(self, one: FakeAgentctl, task: Task, values: dict[str, Any]) -> TaskSession:
         return TaskSession(
             id=one.session_id,
             task=task,
@@ -112,7 +112,7 @@ class World:
             **{"state": SessionState.WAITING_FOR_INPUT, **values},
         )
 
-    def _execution(self, one: StandIn, session: TaskSession) -> ExecutorRunning:
+    def _execution(self, one: FakeAgentctl, session: TaskSession) -> ExecutorRunning:
         return ExecutorRunning(
             id=one.execution_id,
             session=session,
@@ -134,20 +134,20 @@ class World:
 
 def _make_repository(path: Path) -> None:
     path.mkdir()
-    git(path, "init", "--quiet", "--initial-branch=main")
+    run_git(path, "init", "--quiet", "--initial-branch=main")
     author = ("-c", "user.name=Bench", "-c", "user.email=bench@example.invalid")
-    git(path, *author, "commit", "--quiet", "--allow-empty", "--no-gpg-sign", "--message=First")
+    run_git(path, *author, "commit", "--quiet", "--allow-empty", "--no-gpg-sign", "--message=First")
 
 
 @contextmanager
-def fleet_of(count: int, base: str, *, refusing: int = 0, hanging: int = 0) -> Iterator[list[StandIn]]:
+def fleet_of(count: int, base: str, *, refusing: int = 0, hanging: int = 0) -> Iterator[list[FakeAgentctl]]:
     """The stand-in fleet, in a process of its own, at Unix sockets as agentctls are."""
     options = {"count": count, "base": base, "port": _free_port(), "refusing": refusing, "hanging": hanging}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     with (
         tempfile.TemporaryDirectory(prefix="kandev-fleet-") as directory,
         subprocess.Popen(
-            [sys.executable, "-m", "executors_app.stand_in", *words, "--directory", directory],
+            [sys.executable, "-m", "executors_app.fake_agentctl", *words, "--directory", directory],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
@@ -155,7 +155,7 @@ def fleet_of(count: int, base: str, *, refusing: int = 0, hanging: int = 0) -> I
     ):
         assert process.stdout is not None
         try:
-            yield [StandIn(**one) for one in json.loads(process.stdout.readline())]
+            yield [FakeAgentctl(**one) for one in json.loads(process.stdout.readline())]
         finally:
             process.send_signal(signal.SIGTERM)
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from executors_app.crash_point_table import POINTS
+from executors_app.crash_points import CRASH_POINTS
 from tests import postgresql
 from tests.chaos.behaviours import BEHAVIOURS, why_unreachable
 from tests.chaos.matrix import Group, Outcome, run
@@ -22,7 +22,7 @@ from tests.environment import DATABASE_URL
 from tests.workflows.kills import drill
 from tests.workflows.runs import Desk
 
-NAMES = [point.name for point in POINTS]
+NAMES = [point.name for point in CRASH_POINTS]
 TOGETHER = 6
 """Into how many deployments the command's points are dealt."""
 BY_COMMAND = ("refuses_load", "forks", "honest", "honest", "honest", "honest", "slow_start", "ignores_term", "honest")
@@ -33,7 +33,7 @@ def every_group(prefixes: Sequence[str]) -> list[Group]:
     agents = list(BEHAVIOURS.values())
     groups = [Group([name], [one for one in agents if not why_unreachable(name, one)]) for name in NAMES]
     groups = [group for group in groups if group.behaviours]
-    by_command = [point.name for point in POINTS if "recover_sessions" in point.processes]
+    by_command = [point.name for point in CRASH_POINTS if "recover_sessions" in point.processes]
     some = [BEHAVIOURS[name] for name in BY_COMMAND]
     dealt = [by_command[part::TOGETHER] for part in range(TOGETHER)]
     groups += [Group(points, some, "", "recover_sessions") for points in dealt]

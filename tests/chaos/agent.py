@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app import testing_agent
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.demo_agent import Turn
 from executors_app.testing_agent import FaultyAgent
 
@@ -33,7 +33,7 @@ def bookkeeping(kind: type[FaultyAgent]) -> type[FaultyAgent]:
         module = "tests.chaos.agent"
 
         def __init__(self, home: Path, options: argparse.Namespace):
-            super().__init__(home / os.environ[MARKER], options)
+            super().__init__(home / os.environ[EXECUTION_MARKER], options)
             options.home = home
             self._turn_id = self._answer_id = ""
 

@@ -109,4 +109,4 @@ def args_for(points: Iterable[str], behaviour: Behaviour) -> tuple[str, ...]:
     return behaviour.args
 
 
-assert set(NEEDS) <= crash_points.POINTS
+assert set(NEEDS) <= crash_points.POINT_NAMES

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.process import execution_processes, identity
 from tests.chaos.behaviours import NEEDS, Behaviour
 from tests.chaos.world import ChaosSession
 from tests.drills.deployment import ApiError
@@ -135,13 +134,13 @@ def lose_supervisor(session: ChaosSession) -> None:
 
 def kill_agentctl(session: ChaosSession) -> bool:
     """SIGKILL for agentctl; of an agent that forks its guard is killed as well, which leaves its children."""
-    found = local_processes.look_at(session.execution_id).agentctl
+    found = execution_processes.find_processes(session.execution_id).agentctl
     if not found:
         return False
     session.world.excused[session.id] = "agentctl was killed"
     guards = [one for one in session.processes() if session.behaviour == "forks" and GUARD in _words(one.pid)]
     for who in (*guards, *found):
-        identity.signal(who, signal.SIGKILL)
+        identity.send_signal(who, signal.SIGKILL)
     if guards:
         session.end_unmarked()
     return True

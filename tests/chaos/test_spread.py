@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from executors_app import crash_points
-from executors_app.crash_point_table import POINTS
+from executors_app.crash_points import CRASH_POINTS
 from tests.chaos import life
 from tests.chaos.behaviours import BEHAVIOURS
 from tests.chaos.cast import armed
 from tests.chaos.matrix import Group, run
 from tests.chaos.world import World
 
-OURS = [point.name for point in POINTS if "agentctl" not in point.processes]
-ITS_OWN = [point.name for point in POINTS if "agentctl" in point.processes]
+OURS = [point.name for point in CRASH_POINTS if "agentctl" not in point.processes]
+ITS_OWN = [point.name for point in CRASH_POINTS if "agentctl" in point.processes]
 BY_COMMAND = [
     *("supervisor.leased", "supervisor.start_claimed", "sweep.decided", "sweep.taken_over", "sweep.drained"),
     *("sweep.row_unwritten", "sweep.row_written", "sweep.written"),
@@ -90,4 +90,4 @@ def test_a_lie_about_a_load_is_seen_although_the_answer_was_lost(world: World, t
 
 def test_the_spread_leaves_no_point_and_no_behaviour_out() -> None:
     assert {behaviour for _, _, behaviours in GROUPS.values() for behaviour in behaviours} == set(BEHAVIOURS)
-    assert {point for points, _, _ in GROUPS.values() for point in points} == crash_points.POINTS
+    assert {point for points, _, _ in GROUPS.values() for point in points} == crash_points.POINT_NAMES

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from executors_app import crash_points
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from tests.chaos import life
 from tests.chaos.behaviours import BEHAVIOURS
 from tests.chaos.books import events_of
@@ -31,7 +31,7 @@ LONGEST_PAUSE: Final = 1.5
 AGENTS: Final = ("honest", "forks", "garbage", "relaunches_itself")
 TEXTS: Final = ("work 0.5", "work 2", "ask", "tool\nwork 0.3", "work 0.2\nask\nwork 0.2", "remember walrus")
 ELSEWHERE: Final = ("shutdown.", "agentctl.job_", "workflow.")
-POINTS: Final = sorted(point for point in crash_points.POINTS if not point.startswith(ELSEWHERE))
+POINTS: Final = sorted(point for point in crash_points.POINT_NAMES if not point.startswith(ELSEWHERE))
 VICTIMS: Final = (
     *("web", "supervisor", "supervisor", "worker", "agentctl", "agent", "shutdown", "point", "point", "point"),
 )
@@ -132,7 +132,7 @@ class Walk:
             return life.kill_agentctl(session)
         agents = [one for one in session.processes() if life.is_agent(one.pid)]
         for who in agents[:1]:
-            identity.signal(who, 9)
+            identity.send_signal(who, 9)
         return bool(agents)
 
     # --- looking ---

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl import identity, journal_files
+from executors_app.agentctl.journal import line_format
+from executors_app.agentctl.process import identity
 from tests.chaos import agent
 from tests.chaos.behaviours import Behaviour
 from tests.chaos.cast import Cast
@@ -142,7 +143,7 @@ class ChaosSession:
 
     def processes(self) -> list[identity.ProcessIdentity]:
         """Every process that carries the mark of its execution."""
-        return identity.marked(self.execution_id)
+        return identity.find_marked(self.execution_id)
 
     @property
     def book(self) -> Path:
@@ -158,15 +159,15 @@ class ChaosSession:
         """End what has emptied its own environment: nobody promises to find it without its guard."""
         marked = {one.pid for one in self.processes()}
         for pid in self.forked():
-            who = identity.of(pid)
+            who = identity.identify(pid)
             if who is not None and pid not in marked and runs_for_tests(pid):
-                identity.signal(who, signal.SIGKILL)
+                identity.send_signal(who, signal.SIGKILL)
 
     def journal(self) -> list[Mapping[str, Any]]:
         """What is left of its journal."""
-        directory = journal_files.journal_directory(self.world.data / "agentctl" / self.execution_id)
+        directory = line_format.journal_directory(self.world.data / "agentctl" / self.execution_id)
         try:
-            return list(journal_files.read_lines(directory, 0, None))
+            return list(line_format.read_lines(directory, 0, None))
         except OSError:
             return []
 

@@ -33,8 +33,8 @@ profile = AgentProfile.objects.create(name="Demo", agent_type="demo")
 tasks.create_session(user, task, profile, Executor.objects.get())
 """
 GIVE_UP = """
-from sessions_app.models import TaskSession, writing
-with writing(TaskSession.objects.get().id) as draft:
+from sessions_app.models import TaskSession, session_transaction
+with session_transaction(TaskSession.objects.get().id) as draft:
     draft.move("give_up", error_message="Broken.")
 """
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from django.db import DataError, OperationalError
 
-from sessions_app.models.storage import BUSY, trouble_of
+from sessions_app.models.database_errors import DATABASE_BUSY, classify_error
 from tests import postgresql
 from tests.environment import DATABASE_URL
 from tests.services import ROOT
@@ -47,5 +47,5 @@ def test_one_that_had_no_more_time_is_a_trouble_that_passes() -> None:
         session.execute("SELECT pg_sleep(60)")
     error = OperationalError("canceling statement due to statement timeout")
     error.__cause__ = cancelled.value
-    assert trouble_of(error) is BUSY
-    assert trouble_of(DataError("another one")) is None
+    assert classify_error(error) is DATABASE_BUSY
+    assert classify_error(DataError("another one")) is None

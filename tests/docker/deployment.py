@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from executors_app.containers.site import HOME
+from executors_app.containers.sites import HOME_PATH
 from tests.docker.engine import IMAGE, Engine
 from tests.drills.deployment import Deployment, Session
 
-AGENT_HOME = f"{HOME}/demo"
+AGENT_HOME = f"{HOME_PATH}/demo"
 SEED = """
 import json
 from executors_app.models import Executor

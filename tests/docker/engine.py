@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import docker
 
-from executors_app.agentctl import identity
-from executors_app.containers.address import EngineAddress
-from executors_app.containers.engine import connected
-from executors_app.containers.names import name_of
+from executors_app.agentctl.process import identity
+from executors_app.containers.connection import EngineAddress
+from executors_app.containers.engine import open_engine
+from executors_app.containers.sites import container_name
 from executors_app.errors import RuntimeUnavailable
 from tests.docker import machine_image
 from tests.waiting import eventually
@@ -106,7 +106,7 @@ class Engine:
         """Wait until it knows that the execution's container has ended; it learns of that a moment later."""
         client = self.client()
         try:
-            client.wait(name_of(execution_id), timeout=30)
+            client.wait(container_name(execution_id), timeout=30)
         finally:
             client.close()
 
@@ -135,7 +135,9 @@ class Engine:
                 client.remove_container(container["Id"], force=True, v=True)
             client.close()
         self.stop()
-        identity.end_all([who for pid in identity.pids() if self._is_mine(pid) and (who := identity.of(pid))], 10)
+        identity.kill_all(
+            [who for pid in identity.list_pids() if self._is_mine(pid) and (who := identity.identify(pid))], 10
+        )
         self._unmount()
         shutil.rmtree(self.home, ignore_errors=True)
 
@@ -177,7 +179,7 @@ class Engine:
 
     def _answers(self) -> bool:
         try:
-            with connected(EngineAddress(self.url), 5) as engine:
+            with open_engine(EngineAddress(self.url), 5) as engine:
                 return bool(engine.identity())
         except RuntimeUnavailable:
             return False

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.containers.volumes import home_of, state_of, work_of
+from executors_app.containers.remote_site import home_volume, state_volume, workspace_volume
 from executors_app.domain import LaunchSpec
 from executors_app.runtimes.remote_docker import RUNTIME, RemoteDocker
 from tests.docker.certificates import CLIENT, SERVER, Authority
@@ -64,11 +64,11 @@ class FarPlace(DockerPlace):
 
     def directory_of(self, owner_id: str) -> Path:
         """The volume's directory."""
-        return self.engine.volume(work_of(owner_id))
+        return self.engine.volume(workspace_volume(owner_id))
 
     def volumes_of(self, spec: LaunchSpec) -> set[str]:
         """Those that a launch makes."""
-        return {state_of(spec.execution_id), home_of(spec.session_id), work_of(spec.session_id)}
+        return {state_volume(spec.execution_id), home_volume(spec.session_id), workspace_volume(spec.session_id)}
 
     def close(self) -> None:
         """The volumes too."""

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from executors_app.agentctl import identity
-from executors_app.containers.site import HOME
-from executors_app.containers.volumes import home_of, state_of, work_of
+from executors_app.agentctl.process import identity
+from executors_app.containers.remote_site import home_volume, state_volume, workspace_volume
+from executors_app.containers.sites import HOME_PATH
 from tests.docker.engine import IMAGE
 from tests.docker.far import FarEngine, FarPlace
 from tests.drills.deployment import Deployment, Session
 
-AGENT_HOME = f"{HOME}/demo"
+AGENT_HOME = f"{HOME_PATH}/demo"
 SEED = """
 import json
 from executors_app.models import Executor
@@ -59,19 +59,19 @@ class FarSession(Session):
     deployment: FarDeployment
 
     def __init__(self, deployment: FarDeployment, task_id: str, session_id: str):
-        home = deployment.engine.volume(home_of(session_id)) / Path(AGENT_HOME).name
+        home = deployment.engine.volume(home_volume(session_id)) / Path(AGENT_HOME).name
         super().__init__(deployment, task_id, session_id, home)
 
     def journal(self) -> str:
         """In agentctl's volume."""
-        directory = self.deployment.engine.volume(state_of(self.execution_id)) / "journal"
+        directory = self.deployment.engine.volume(state_volume(self.execution_id)) / "journal"
         return "".join(path.read_text(errors="replace") for path in sorted(directory.glob("*.jsonl")))
 
     def seen(self, path: str) -> Path:
         """A file of its workspace."""
-        return self.deployment.engine.volume(work_of(self.id)) / Path(path).relative_to("/workspace")
+        return self.deployment.engine.volume(workspace_volume(self.id)) / Path(path).relative_to("/workspace")
 
     def kill_everything(self) -> None:
         """SIGKILL for all of it, and nothing else of its container's."""
-        identity.end_all(self.processes(), 10)
+        identity.kill_all(self.processes(), 10)
         self.deployment.engine.wait_for_end_of(self.execution_id)

@@ -11,9 +11,9 @@ from typing import Any
 
 from docker.errors import APIError
 
-from executors_app.containers.names import name_of
+from executors_app.containers.local_site import workspace_directory
 from executors_app.containers.runtime import DockerRuntime
-from executors_app.containers.this_disk import workspace_of_owner
+from executors_app.containers.sites import container_name
 from executors_app.domain import LaunchSpec
 from executors_app.runtimes.local_docker import RUNTIME
 from tests.docker.engine import Engine
@@ -35,7 +35,7 @@ class DockerPlace:
     def kill(self, spec: LaunchSpec) -> None:
         """SIGKILL for the first process of the container: all others end with it."""
         with self.client() as client:
-            client.kill(name_of(spec.execution_id))
+            client.kill(container_name(spec.execution_id))
         eventually(lambda: self.inspect(spec)["State"]["Status"] == "exited", describe="the container has ended")
 
     @contextmanager
@@ -51,19 +51,19 @@ class DockerPlace:
     def inspect(self, spec: LaunchSpec) -> dict[str, Any]:
         """All that the engine tells of a launch's container."""
         with self.client() as client:
-            found: dict[str, Any] = client.inspect_container(name_of(spec.execution_id))
+            found: dict[str, Any] = client.inspect_container(container_name(spec.execution_id))
         return found
 
     def run(self, spec: LaunchSpec, *argv: str) -> tuple[int, str]:
         """Run something in the container, as its agent would; exit code and output."""
         with self.client() as client:
-            made = client.exec_create(name_of(spec.execution_id), list(argv), user=self.user)
+            made = client.exec_create(container_name(spec.execution_id), list(argv), user=self.user)
             said = client.exec_start(made["Id"]).decode(errors="replace")
             return int(client.exec_inspect(made["Id"])["ExitCode"]), said
 
     def directory_of(self, owner_id: str) -> Path:
         """Where a workspace is on the engine's machine."""
-        return workspace_of_owner(owner_id)
+        return workspace_directory(owner_id)
 
     def seen(self, path: str) -> Path:
         """In the workspace of the session that the path is of."""

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import git
-from executors_app.agentctl.two_users import AGENTCTL
-from executors_app.containers.names import name_of
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.process.privilege_drop import AGENTCTL_UID
+from executors_app.agentctl.workspace import repository_git
+from executors_app.containers.sites import container_name
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlRefused, LaunchFailed
 from tests.docker.place import DockerPlace
@@ -60,9 +60,9 @@ async def test_agentctl_and_its_agent_are_two_users_without_any_power(
 ) -> None:
     await start_agent(place, spec, launched, "first")
     agentctl = place.inspect(spec)["State"]["Pid"]
-    children = [who.pid for who in identity.marked(spec.execution_id) if who.pid != agentctl]
+    children = [who.pid for who in identity.find_marked(spec.execution_id) if who.pid != agentctl]
     owner = str(os.geteuid())
-    assert told_of(agentctl, "Uid")[:3] == [str(AGENTCTL), owner, str(AGENTCTL)]
+    assert told_of(agentctl, "Uid")[:3] == [str(AGENTCTL_UID), owner, str(AGENTCTL_UID)]
     assert told_of(agentctl, "CapEff") == told_of(agentctl, "CapPrm") == [f"{1 << 6:016x}"], "it may leave a group"
     assert len(children) >= 2, "a guard and an agent"
     for pid in children:
@@ -102,7 +102,10 @@ async def test_each_container_has_a_network_of_its_own(place: DockerPlace, spec:
     for one in (spec, other):
         await place.runtime.launch(one)
     networks = [place.inspect(one)["NetworkSettings"]["Networks"] for one in (spec, other)]
-    assert [list(network) for network in networks] == [[name_of(spec.execution_id)], [name_of(other.execution_id)]]
+    assert [list(network) for network in networks] == [
+        [container_name(spec.execution_id)],
+        [container_name(other.execution_id)],
+    ]
     ids = {network["NetworkID"] for found in networks for network in found.values()}
     assert len(ids) == 2
 
@@ -113,7 +116,7 @@ async def test_a_subnet_that_is_taken_is_passed_over(place: DockerPlace) -> None
     for one in (first, second):
         await place.runtime.launch(one)
     with place.client() as client:
-        found = [client.inspect_network(name_of(one.execution_id)) for one in (first, second)]
+        found = [client.inspect_network(container_name(one.execution_id)) for one in (first, second)]
     assert {network["IPAM"]["Config"][0]["Subnet"] for network in found} == {"10.99.0.0/29", "10.99.0.8/29"}
     with pytest.raises(LaunchFailed, match="no free network addresses"):
         await place.runtime.launch(third)
@@ -172,9 +175,9 @@ def home_of_nobody(place: DockerPlace, settings: Any, monkeypatch: pytest.Monkey
     (place.engine.home / "docker.sock").chmod(0o666)
     place.engine.home.chmod(0o711)
     monkeypatch.setenv("HOME", str(home))
-    git._environment.cache_clear()
+    repository_git._environment.cache_clear()
     yield home
-    git._environment.cache_clear()
+    repository_git._environment.cache_clear()
     shutil.rmtree(home)
 
 

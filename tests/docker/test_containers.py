@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.containers.names import name_of
+from executors_app.containers.sites import container_name
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import AgentctlRefused, LaunchFailed, RuntimeUnavailable
 from tests.docker.place import DockerPlace
@@ -80,8 +80,8 @@ async def test_a_stopped_container_of_an_older_image_or_without_its_network_is_m
     assert place.inspect(spec)["HostConfig"]["Memory"] == 512 << 20
     with place.client() as client:
         client.stop(again.container_id, timeout=5)
-        client.disconnect_container_from_network(again.container_id, name_of(spec.execution_id), force=True)
-        client.remove_network(name_of(spec.execution_id))
+        client.disconnect_container_from_network(again.container_id, container_name(spec.execution_id), force=True)
+        client.remove_network(container_name(spec.execution_id))
     assert (await place.runtime.launch(limited)).boot_id != again.boot_id
 
 
@@ -100,7 +100,7 @@ async def test_a_container_of_our_name_that_is_not_ours_is_left_alone(
     place: DockerPlace, spec: LaunchSpec, settings: Any
 ) -> None:
     with place.client() as client:
-        client.create_container(settings.KANDEV_AGENTCTL_IMAGE, name=name_of(spec.execution_id))
+        client.create_container(settings.KANDEV_AGENTCTL_IMAGE, name=container_name(spec.execution_id))
     try:
         with pytest.raises(LaunchFailed, match="not this session's"):
             await place.runtime.launch(spec)
@@ -108,7 +108,7 @@ async def test_a_container_of_our_name_that_is_not_ours_is_left_alone(
         assert place.inspect(spec)["State"]["Status"] == "created"
     finally:
         with place.client() as client:
-            client.remove_container(name_of(spec.execution_id))
+            client.remove_container(container_name(spec.execution_id))
 
 
 async def test_an_image_that_is_not_there_is_said_and_never_pulled(place: DockerPlace, spec: LaunchSpec) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from executors_app.containers.names import name_of
+from executors_app.containers.sites import container_name
 from tests.docker.deployment import DockerDeployment
 from tests.drills.deployment import Session
 from tests.waiting import eventually
@@ -27,7 +27,7 @@ def kill_container(deployment: DockerDeployment, session: Session) -> None:
     """``docker kill``."""
     client = deployment.engine.client()
     try:
-        client.kill(name_of(session.execution_id))
+        client.kill(container_name(session.execution_id))
     finally:
         client.close()
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.containers import deaths
-from executors_app.containers.names import name_of
-from executors_app.domain import Death, LaunchSpec
+from executors_app.containers import lifecycle
+from executors_app.containers.sites import container_name
+from executors_app.domain import ExitEvent, LaunchSpec
 from tests.docker.place import DockerPlace
 from tests.executors.places import row_of, spec_for
 from tests.waiting import eventually_async
@@ -24,7 +24,7 @@ class Heard:
     """What was told so far."""
 
     def __init__(self) -> None:
-        self.deaths: list[Death] = []
+        self.deaths: list[ExitEvent] = []
 
     @property
     def sessions(self) -> list[str]:
@@ -61,7 +61,7 @@ async def listening(place: DockerPlace) -> AsyncIterator[Heard]:
 @pytest.fixture(autouse=True)
 def _short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that connections end and begin while a test looks on, and no listener outlasts it for long."""
-    monkeypatch.setattr(deaths, "WINDOW", 2)
+    monkeypatch.setattr(lifecycle, "WINDOW_SECONDS", 2)
 
 
 async def test_a_death_is_told_within_two_seconds_and_a_life_is_not(place: DockerPlace, spec: LaunchSpec) -> None:
@@ -71,7 +71,7 @@ async def test_a_death_is_told_within_two_seconds_and_a_life_is_not(place: Docke
         await place.runtime.launch(other)
         place.kill(spec)
         await heard.of(spec)
-        assert heard.deaths == [Death(spec.session_id, launched.container_id)]
+        assert heard.deaths == [ExitEvent(spec.session_id, launched.container_id)]
 
 
 async def test_a_removed_container_is_told_too_and_a_helper_is_nobody(place: DockerPlace, spec: LaunchSpec) -> None:
@@ -80,7 +80,7 @@ async def test_a_removed_container_is_told_too_and_a_helper_is_nobody(place: Doc
         with place.client() as client:
             client.create_container("kandev-agentctl:test", name="stranger")
             client.remove_container("stranger")
-            client.remove_container(name_of(spec.execution_id), force=True)
+            client.remove_container(container_name(spec.execution_id), force=True)
         await heard.of(spec)
         assert set(heard.sessions) == {spec.session_id}
 
@@ -117,7 +117,7 @@ async def test_what_an_engine_may_have_told_while_it_was_away_is_looked_for(
         place.engine.stop()
         calls = len(place.engine.calls())
         place.engine.start()
-        await eventually_async(lambda: deaths.LOOK_AT_ALL in heard.deaths, timeout=30, describe="look at all")
+        await eventually_async(lambda: lifecycle.CHECK_ALL in heard.deaths, timeout=30, describe="look at all")
         asked = [call for call in place.engine.calls()[calls:] if "/events" in call]
     assert len(asked) <= 4, "a back-off, and no storm"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.containers.config import DockerConfig, read_config
+from executors_app.containers.config import DockerConfig, read_docker_config
 
 
 @pytest.mark.parametrize(
@@ -31,16 +31,16 @@ from executors_app.containers.config import DockerConfig, read_config
 )
 def test_a_setting_that_is_none_is_refused_in_one_sentence(config: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        read_config(config)
+        read_docker_config(config)
 
 
 def test_nothing_has_to_be_set() -> None:
-    assert read_config({}) == DockerConfig()
+    assert read_docker_config({}) == DockerConfig()
     assert list(DockerConfig().networks_for("e")) == [""]
 
 
 def test_subnets_are_cut_from_the_whole_and_follow_from_the_id() -> None:
-    config = read_config({"subnets": "10.9.0.0/24", "cpus": 0.5})
+    config = read_docker_config({"subnets": "10.9.0.0/24", "cpus": 0.5})
     found = list(config.networks_for("an execution"))
     assert found == list(config.networks_for("an execution"))
     assert len(set(found)) == 32

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.identity import ProcessIdentity
+from executors_app.agentctl.process.identity import ProcessIdentity
 from tests.docker.deployment import DockerDeployment
 from tests.drills.deployment import Session
 from tests.drills.test_restart_drills import talking

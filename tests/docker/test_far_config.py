@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.containers.far_config import read_far
+from executors_app.containers.config import read_remote_config
 from executors_app.domain import Observed
 from executors_app.errors import RuntimeUnavailable
 from tests.docker.certificates import CLIENT, Authority
@@ -60,22 +60,22 @@ def test_a_setting_that_is_none_is_refused_in_one_sentence(
     good: dict[str, Any], change: dict[str, Any], word: str
 ) -> None:
     with pytest.raises(ValueError, match=word):
-        read_far({**good, **change})
+        read_remote_config({**good, **change})
 
 
 def test_good_settings_are_read(good: dict[str, Any]) -> None:
-    read = read_far({**good, "memory_mb": 512, "publish": "fd00::5", "user": "7:8"})
+    read = read_remote_config({**good, "memory_mb": 512, "publish": "fd00::5", "user": "7:8"})
     assert (read.host, read.publish, read.user, read.docker.memory_mb) == ("[fd00::5]", "fd00::5", "7:8", 512)
 
 
 def test_a_key_that_others_can_read_is_refused(good: dict[str, Any]) -> None:
     Path(good["tls_key"]).chmod(0o644)
     with pytest.raises(ValueError, match="others can read"):
-        read_far(good)
+        read_remote_config(good)
 
 
 def test_ssh_is_asked_for_no_password_and_believes_no_stranger() -> None:
-    read = read_far({"docker_host": "ssh://agent@engine.example:2222/run/other.sock", "publish": "10.0.0.5"})
+    read = read_remote_config({"docker_host": "ssh://agent@engine.example:2222/run/other.sock", "publish": "10.0.0.5"})
     command = read.address.ssh_command(7.4)
     assert command[:2] == ["ssh", "-T"]
     assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=7"} <= set(command)

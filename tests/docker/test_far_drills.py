@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.containers import names
+from executors_app.containers import sites
 from executors_app.repositories import bare
 from tests.docker.engine import IMAGE
 from tests.docker.far import FarEngine, FarPlace
@@ -80,8 +80,8 @@ def stop(session: FarSession) -> None:
     session.deployment.api("POST", f"{session.path}/stop/", {})
     eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is stopped")
     client = session.deployment.engine.client()
-    labels = {names.MANAGED: "true", names.HELPER: session.execution_id}
-    client.create_container(IMAGE, name=f"{names.name_of(session.execution_id)}-work", labels=labels)
+    labels = {sites.MANAGED_LABEL: "true", sites.HELPER_LABEL: session.execution_id}
+    client.create_container(IMAGE, name=f"{sites.container_name(session.execution_id)}-work", labels=labels)
     client.close()
 
 
@@ -94,7 +94,7 @@ def test_work_arrives_after_a_kill_at_the_end_of_a_turn(
     finish_turn(session)
     session.wait_for("WAITING_FOR_INPUT")
     eventually(lambda: arrived(deployment.repository, session.id), timeout=60, describe="the first turn arrived")
-    with bare.locked(deployment.data / "archives" / f"{session.id}.git", folder=True):
+    with bare.repository_lock(deployment.data / "archives" / f"{session.id}.git", folder=True):
         # Nothing can enter the archive now: the bundle of this turn is still on its way when everything is killed.
         session.prompt("write kept.txt hello")
         eventually(lambda: is_due(session), timeout=60, describe="the second turn's snapshot is announced")
@@ -127,7 +127,7 @@ def helpers_of(session: FarSession) -> list[str]:
         found = [name for one in client.containers(all=True) for name in one["Names"]]
     finally:
         client.close()
-    return [name for name in found if name.startswith(f"/{names.name_of(session.execution_id)}-")]
+    return [name for name in found if name.startswith(f"/{sites.container_name(session.execution_id)}-")]
 
 
 def arrived(repository: Path, session_id: str) -> list[str]:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import kept_work
-from executors_app.containers.names import name_of
-from executors_app.containers.site import HOME
-from executors_app.containers.volumes import state_of, work_of
+from executors_app import recovery_refs
+from executors_app.containers.remote_site import state_volume, workspace_volume
+from executors_app.containers.sites import HOME_PATH, container_name
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import WorkspaceGone
 from tests.docker.far import FarPlace
@@ -39,7 +38,7 @@ async def launched(place: FarPlace, spec: LaunchSpec) -> Launched:
 def remove(place: FarPlace, spec: LaunchSpec, *volumes: str) -> None:
     """The container, and volumes with it."""
     with place.client() as client:
-        client.remove_container(name_of(spec.execution_id), force=True)
+        client.remove_container(container_name(spec.execution_id), force=True)
         for name in volumes:
             client.remove_volume(name)
 
@@ -55,9 +54,9 @@ async def test_committed_and_uncommitted_work_arrives(place: FarPlace, spec: Lau
     assert await place.runtime.push_work(row) is True
     assert await place.runtime.push_work(row) is False, "there is nothing new"
 
-    kept = kept_work.find(place.repository, spec.session_id, launched.worktree_branch)
-    assert kept_work.log(kept, 1, 0)["commits"][0]["subject"] == "Over there"
-    assert kept_work.status(kept)["untracked"] == ["untracked"]
+    kept = recovery_refs.find_saved_work(place.repository, spec.session_id, launched.worktree_branch)
+    assert recovery_refs.saved_log(kept, 1, 0)["commits"][0]["subject"] == "Over there"
+    assert recovery_refs.saved_status(kept)["untracked"] == ["untracked"]
     assert run_git(place.repository, "for-each-ref", "refs/kandev/arrived") == ""
     assert run_git(place.repository, "status", "--porcelain") == ""
 
@@ -69,20 +68,22 @@ async def test_lost_volume_is_made_again_from_what_arrived(
     git_in(place, launched, "add", "mine")
     await client_of(spec, launched).snapshot()
     await place.runtime.push_work(row_of(place, spec, launched))
-    remove(place, spec, work_of(spec.session_id))
+    remove(place, spec, workspace_volume(spec.session_id))
 
     found = await look(place, row_of(place, spec, launched))
     again = await place.runtime.launch(known(spec, launched))
 
     assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
-    assert again.state["rebuilt"].startswith(f"The volume {work_of(spec.session_id)} was removed. It was made again")
+    assert again.state["rebuilt"].startswith(
+        f"The volume {workspace_volume(spec.session_id)} was removed. It was made again"
+    )
     assert git_in(place, again, "status", "--porcelain") == "A  mine"
     later = await place.runtime.launch(known(spec, again))
     assert "rebuilt" not in later.state, "once is enough"
 
 
 async def test_lost_volume_without_arrived_work_is_gone(place: FarPlace, spec: LaunchSpec, launched: Launched) -> None:
-    remove(place, spec, work_of(spec.session_id))
+    remove(place, spec, workspace_volume(spec.session_id))
     found = await look(place, row_of(place, spec, launched))
     assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.GONE)
     assert "had reached the control plane" in found.workspace_reason
@@ -96,7 +97,7 @@ async def test_a_removed_container_keeps_home_worktree_journal_and_conversation(
 ) -> None:
     started = await start_agent(place, spec, launched, "first")
     (seen(place, launched) / "mine").write_text("uncommitted\n")
-    place.run(spec, "sh", "-c", f"echo kept > {HOME}/login")
+    place.run(spec, "sh", "-c", f"echo kept > {HOME_PATH}/login")
     remove(place, spec)
     row = row_of(place, spec, launched)
 
@@ -111,7 +112,7 @@ async def test_a_removed_container_keeps_home_worktree_journal_and_conversation(
 
     assert "rebuilt" not in again.state
     assert (seen(place, again) / "mine").read_text() == "uncommitted\n"
-    assert place.run(spec, "cat", f"{HOME}/login") == (0, "kept\n")
+    assert place.run(spec, "cat", f"{HOME_PATH}/login") == (0, "kept\n")
     outcome = await start_agent(place, spec, again, "second", started["resume_token"])
     assert outcome["outcome"] in ("loaded", "resumed")
 
@@ -135,13 +136,13 @@ async def test_a_start_that_died_half_way_is_gone_on_with(place: FarPlace, spec:
     with place.client() as client:
         for name in place.volumes_of(spec):
             client.create_volume(name, labels={"kandev.managed": "true"})
-        helper = f"{name_of(spec.execution_id)}-volumes"
+        helper = f"{container_name(spec.execution_id)}-volumes"
         client.create_container("kandev-agentctl:test", name=helper)
     launched = await place.runtime.launch(spec)
     assert (seen(place, launched) / "README").read_text() == "hello\n"
     with place.client() as client:
         left = {name for one in client.containers(all=True) for name in one["Names"]}
-    assert left == {f"/{name_of(spec.execution_id)}"}, "helpers leave nothing behind"
+    assert left == {f"/{container_name(spec.execution_id)}"}, "helpers leave nothing behind"
 
 
 async def test_a_base_that_the_task_names_is_what_the_session_starts_from(place: FarPlace) -> None:
@@ -157,7 +158,7 @@ async def test_orphans_over_there_are_listed_and_removed_and_their_volumes_stay(
     place: FarPlace, spec: LaunchSpec, launched: Launched
 ) -> None:
     (orphan,) = await place.runtime.orphans(set(), [place.config])
-    assert (orphan.id, orphan.execution_id) == (name_of(spec.execution_id), spec.execution_id)
+    assert (orphan.id, orphan.execution_id) == (container_name(spec.execution_id), spec.execution_id)
     assert await place.runtime.orphans({spec.execution_id}, [place.config]) == []
     assert await place.runtime.remove_orphan(orphan, [place.config]) is True
-    assert Path(place.engine.volume(state_of(spec.execution_id)), "token").exists()
+    assert Path(place.engine.volume(state_volume(spec.execution_id)), "token").exists()

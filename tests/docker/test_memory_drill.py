@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from executors_app.containers.names import name_of
+from executors_app.containers.sites import container_name
 from tests.docker.deployment import DockerDeployment
 from tests.waiting import eventually
 
@@ -20,7 +20,7 @@ def test_a_turn_that_ends_for_want_of_memory_says_so_and_its_agent_comes_back(de
     session.wait_for("RUNNING")
     client = deployment.engine.client()
     try:
-        name = name_of(session.execution_id)
+        name = container_name(session.execution_id)
         first = client.inspect_container(name)["State"]["Pid"]
         Path(f"/proc/{first}/oom_score_adj").write_text("1000")
         eating = client.exec_create(name, ["python3", "-I", "-c", EATER])

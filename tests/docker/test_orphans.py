@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from executors_app.containers import ending
-from executors_app.containers.names import helper_labels_of, name_of
+from executors_app.containers import lifecycle
+from executors_app.containers.sites import container_name, helper_labels
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.models import Executor
 from tests.docker.engine import IMAGE
@@ -28,11 +28,11 @@ async def test_orphans_are_listed_and_removed_on_proof_and_request_alone(
     await place.runtime.launch(other)
     (orphan,) = await place.runtime.orphans({other.execution_id}, [])
     assert (orphan.id, orphan.execution_id, orphan.status) == (
-        name_of(spec.execution_id),
+        container_name(spec.execution_id),
         spec.execution_id,
         "running",
     )
-    stranger = replace(orphan, id=name_of(other.execution_id))
+    stranger = replace(orphan, id=container_name(other.execution_id))
     assert await place.runtime.remove_orphan(stranger, []) is False, "it is another's"
     assert await place.runtime.remove_orphan(orphan, []) is True
     assert (await look(place, row_of(place, spec, launched))).reason == "container_gone"
@@ -43,17 +43,17 @@ async def test_orphans_are_listed_and_removed_on_proof_and_request_alone(
 async def test_helper_left_by_a_kill_is_an_orphan_of_a_known_execution(
     place: DockerPlace, spec: LaunchSpec, launched: Launched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = f"{name_of(spec.execution_id)}-work"
+    name = f"{container_name(spec.execution_id)}-work"
     known = {spec.execution_id}
     with place.client() as client:
-        labels = helper_labels_of(spec.execution_id, spec.session_id)
+        labels = helper_labels(spec.execution_id, spec.session_id)
         client.create_container(IMAGE, name=name, labels=labels)
     assert await place.runtime.orphans(known, []) == [], "it may be at work"
 
-    monkeypatch.setattr(ending, "LONGEST", -60.0)  # as if it were older than that
+    monkeypatch.setattr(lifecycle, "MAX_HELPER_SECONDS", -60.0)  # as if it were older than that
     (orphan,) = await place.runtime.orphans(known, [])
     assert (orphan.id, orphan.execution_id, orphan.is_helper) == (name, spec.execution_id, True)
-    own_container = replace(orphan, id=name_of(spec.execution_id))
+    own_container = replace(orphan, id=container_name(spec.execution_id))
     assert await place.runtime.remove_orphan(own_container, []) is False, "the execution's own is no helper"
     assert await place.runtime.remove_orphan(orphan, []) is True
     assert await place.runtime.orphans(known, []) == []
@@ -65,12 +65,12 @@ def test_command_removes_a_helper_of_a_known_execution(
     place: DockerPlace, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_execution(id=spec.execution_id)
-    name = f"{name_of(spec.execution_id)}-work"
+    name = f"{container_name(spec.execution_id)}-work"
     with place.client() as client:
-        labels = helper_labels_of(spec.execution_id, spec.session_id)
+        labels = helper_labels(spec.execution_id, spec.session_id)
         client.create_container(IMAGE, name=name, labels=labels)
     assert ask() == []
-    monkeypatch.setattr(ending, "LONGEST", -60.0)
+    monkeypatch.setattr(lifecycle, "MAX_HELPER_SECONDS", -60.0)
     assert [one["id"] for one in ask("--remove", name)] == [name]
     assert ask() == []
 
@@ -89,11 +89,11 @@ def test_the_command_lists_what_no_row_knows_and_removes_what_is_named(place: Do
     for one in (spec, other):
         asyncio.run(place.runtime.launch(one))
     make_execution(id=other.execution_id)
-    name = name_of(spec.execution_id)
+    name = container_name(spec.execution_id)
 
     assert [(one["runtime"], one["id"]) for one in ask()] == [("local_docker", name)]
     with pytest.raises(CommandError, match="is no orphan"):
-        ask("--remove", name_of(other.execution_id))
+        ask("--remove", container_name(other.execution_id))
     assert [one["id"] for one in ask("--remove", name)] == [name]
     assert ask() == []
     assert place.inspect(other)["State"]["Running"]

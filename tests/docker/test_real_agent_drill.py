@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from executors_app.containers.names import name_of
+from executors_app.containers.sites import container_name
 from tests.docker.deployment import DockerDeployment
 from tests.docker.engine import Engine, add_programs
 from tests.drills.deployment import Session
@@ -66,7 +66,7 @@ def remove_container(engine: Engine, session: Session) -> str:
     """``docker rm -f``; the id that it had."""
     client = engine.client()
     try:
-        found = str(client.inspect_container(name_of(session.execution_id))["Id"])
+        found = str(client.inspect_container(container_name(session.execution_id))["Id"])
         client.remove_container(found, force=True)
     finally:
         client.close()

@@ -7,10 +7,9 @@ import shutil
 
 import pytest
 
-from executors_app.containers.names import name_of
-from executors_app.containers.site import HOME
+from executors_app.containers.sites import HOME_PATH, container_name
 from executors_app.domain import LaunchSpec
-from executors_app.shell_stream import ShellStream
+from executors_app.streams import ShellStream
 from tests.docker.far import FarPlace
 from tests.docker.place import DockerPlace
 from tests.executors.places import client_of, forget, git_in, known, seen, spec_for
@@ -90,13 +89,13 @@ async def test_a_container_that_was_removed_and_made_again_has_the_agents_home_a
 ) -> None:
     launched = await place.runtime.launch(spec)
     (seen(place, launched) / "mine").write_text("uncommitted\n")
-    assert place.run(spec, "sh", "-c", f"echo kept > {HOME}/login && echo lost > /tmp/scratch")[0] == 0
+    assert place.run(spec, "sh", "-c", f"echo kept > {HOME_PATH}/login && echo lost > /tmp/scratch")[0] == 0
     with place.client() as client:
-        client.remove_container(name_of(spec.execution_id), force=True, v=True)
+        client.remove_container(container_name(spec.execution_id), force=True, v=True)
 
     again = await place.runtime.launch(known(spec, launched))
 
     assert again.container_id != launched.container_id
-    assert place.run(spec, "cat", f"{HOME}/login") == (0, "kept\n")
+    assert place.run(spec, "cat", f"{HOME_PATH}/login") == (0, "kept\n")
     assert place.run(spec, "cat", "/tmp/scratch")[0] != 0, "what was scratch is gone"
     assert git_in(place, again, "status", "--porcelain") == "?? mine"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from sessions_app.domain.states import PROMPT, RUN, RunState
-from sessions_app.models.draft import EXECUTOR_EVENTS
+from sessions_app.models.transactions import EXECUTOR_EVENTS
 from tests.services import ROOT
 
 EXPANSIONS: Mapping[str, Sequence[str]] = {

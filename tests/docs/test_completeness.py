@@ -19,13 +19,13 @@ from executors_app import errors as executor_errors
 from executors_app.agentctl.protocol import Code
 from executors_app.domain import ExecutorStatus
 from executors_app.errors import ExecutorError
-from kandev.environment import TEST_SWITCHES, Environment, name_of
+from kandev.environment import TEST_SWITCHES, Environment, variable_name
 from sessions_app.api import errors as api_errors
 from sessions_app.domain import states
+from sessions_app.domain.derived_status import DerivedStatus
+from sessions_app.domain.recovery import RULES
 from sessions_app.domain.recovery_facts import Policy
-from sessions_app.domain.recovery_rules import RULES
 from sessions_app.domain.resumability import Mode, Reason
-from sessions_app.domain.status import DerivedStatus
 from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.services import errors as session_errors
 from tests.docs.documents import documents, rows, text_of
@@ -54,7 +54,7 @@ def missing(words: Iterable[str], page: str) -> list[str]:
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        ("settings.md", {name_of(entry) for entry in fields(Environment)}),
+        ("settings.md", {variable_name(entry) for entry in fields(Environment)}),
         ("README.md", TEST_SWITCHES),
         ("states.md", words_of(states.SessionState, states.TaskState, states.WorkState, states.DesiredState)),
         ("states.md", words_of(states.PromptState, states.RunState, ExecutorStatus, DerivedStatus)),
@@ -71,13 +71,15 @@ def test_every_word_is_documented(page: str, words: set[str]) -> None:
 
 
 def test_every_code_of_the_api_is_documented_with_its_status() -> None:
-    codes = codes_of(session_errors, session_errors.SessionsError) | set(api_errors.STATUS)
-    codes |= set(api_errors._EXECUTOR_CODES.values()) | api_errors._REFUSALS | {"internal_error"}
+    codes = codes_of(session_errors, session_errors.SessionsError) | set(api_errors.STATUS_BY_CODE)
+    codes |= set(api_errors._EXECUTOR_CODES.values()) | api_errors._AGENTCTL_CODES | {"internal_error"}
     documented = rows("codes.md", ANSWERS)
     assert codes - set(documented) == set()
     framework = {"method_not_allowed": 405, "throttled": 429, "internal_error": 500}
     for code, row in documented.items():
-        status = framework.get(code, api_errors.STATUS.get(code, 409)) if code in codes | set(framework) else None
+        status = (
+            framework.get(code, api_errors.STATUS_BY_CODE.get(code, 409)) if code in codes | set(framework) else None
+        )
         assert row.split("|")[0].strip() == str(status), f"{code} is {status}"
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sessions_app.live.close_codes import CloseCode
-from sessions_app.socket_requests import ACTIONS
+from sessions_app.live.authentication import CloseCode
+from sessions_app.socket_actions import ACTIONS
 from tests.docs.documents import rows, text_of
 
 

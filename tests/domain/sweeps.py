@@ -8,17 +8,17 @@ from typing import Any
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import ExecutorStatus, Observation, Observed, WorkspaceState
 from sessions_app.domain.recovery import Decision, SweepFacts, decide
-from sessions_app.domain.recovery_examples import DEAD, NOW, SWEEP, assessed, reported
+from sessions_app.domain.recovery_examples import DEAD, NOW, SWEEP, example_assessment, observed_alive
 from sessions_app.domain.states import EXECUTOR, SESSION, SessionState
 
-STARTING = reported(AgentState.STARTING)
-NO_AGENT = reported(AgentState.NONE)
+STARTING = observed_alive(AgentState.STARTING)
+NO_AGENT = observed_alive(AgentState.NONE)
 LEFT_BEHIND = replace(DEAD, leftovers=2)
-GIVEN_UP = assessed(session_state=SessionState.FAILED, give_up=True)
+GIVEN_UP = example_assessment(session_state=SessionState.FAILED, give_up=True)
 GONE = {
     "workspace": WorkspaceState.GONE,
     "workspace_reason": "The branch was deleted.",
-    "assessment": assessed(workspace=WorkspaceState.GONE),
+    "assessment": example_assessment(workspace=WorkspaceState.GONE),
 }
 
 

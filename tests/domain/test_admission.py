@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sessions_app.domain.admission import Applicant, Waiting, WaitReason, admitted, before, in_turn, ranks
+from sessions_app.domain.restart_rules import (
+    Applicant,
+    QueuedSession,
+    WaitReason,
+    count_before,
+    decide_admission,
+    order_by_turn,
+    rank_applicants,
+)
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -23,9 +31,9 @@ def applicant(name: str, team: int = 1, *, urgent: bool = False, since: int = 0)
 
 
 def queue(*applicants: Applicant) -> list[uuid.UUID]:
-    new = ranks(applicants, ())
-    waiting = [Waiting(one.session_id, one.team, one.place, new[one.session_id]) for one in applicants]
-    return [one.session_id for one in in_turn(waiting)]
+    new = rank_applicants(applicants, ())
+    waiting = [QueuedSession(one.session_id, one.team, one.place, new[one.session_id]) for one in applicants]
+    return [one.session_id for one in order_by_turn(waiting)]
 
 
 def test_the_longest_waiting_is_first() -> None:
@@ -44,7 +52,7 @@ def test_a_team_with_many_does_not_keep_one_with_few_waiting() -> None:
 
 
 def test_newcomers_come_behind_those_that_wait() -> None:
-    new = ranks([applicant("calm"), applicant("cut", urgent=True)], known=[7, 3, -5])
+    new = rank_applicants([applicant("calm"), applicant("cut", urgent=True)], known=[7, 3, -5])
     assert new[named("calm")] > 7
     assert -5 < new[named("cut")] < 0
 
@@ -64,16 +72,16 @@ def test_newcomers_come_behind_those_that_wait() -> None:
 def test_as_many_are_started_as_there_are_turns_and_room(
     budget: int, room: dict[str, int | None], started: list[str], reasons: set[WaitReason]
 ) -> None:
-    order = [Waiting(named(name), 1, "here", rank) for rank, name in enumerate("abc", 1)]
-    now, later = admitted(order, budget, room)  # type: ignore[arg-type]
+    order = [QueuedSession(named(name), 1, "here", rank) for rank, name in enumerate("abc", 1)]
+    now, later = decide_admission(order, budget, room)  # type: ignore[arg-type]
     assert [one.session_id for one in now] == [named(name) for name in started]
     assert set(later.values()) == reasons
     assert len(now) + len(later) == 3
 
 
 def test_whose_place_is_full_keeps_nobody_else_waiting() -> None:
-    order = [Waiting(named("full"), 1, "full", 1), Waiting(named("free"), 1, "free", 2)]
-    now, later = admitted(order, 1, {"full": 0, "free": 1})
+    order = [QueuedSession(named("full"), 1, "full", 1), QueuedSession(named("free"), 1, "free", 2)]
+    now, later = decide_admission(order, 1, {"full": 0, "free": 1})
     assert [one.session_id for one in now] == [named("free")]
     assert later == {named("full"): WaitReason.CAPACITY}
 
@@ -82,8 +90,8 @@ def test_whose_place_is_full_keeps_nobody_else_waiting() -> None:
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.integers(0, 30)), max_size=25))
 def test_everybody_has_one_place_and_the_told_number_is_the_real_one(drawn: list[tuple[int, bool, int]]) -> None:
     several = [applicant(str(n), team, urgent=cut, since=since) for n, (team, cut, since) in enumerate(drawn)]
-    new = ranks(several, ())
-    order = in_turn(Waiting(one.session_id, one.team, one.place, new[one.session_id]) for one in several)
+    new = rank_applicants(several, ())
+    order = order_by_turn(QueuedSession(one.session_id, one.team, one.place, new[one.session_id]) for one in several)
     assert len({one.rank for one in order}) == len(order) == len(several)
     for place, one in enumerate(order):
         line = [other for other in order if (other.rank < 0) == (one.rank < 0)]
@@ -92,5 +100,5 @@ def test_everybody_has_one_place_and_the_told_number_is_the_real_one(drawn: list
         for other in line:
             if other.team != one.team:
                 others[other.team] = others.get(other.team, 0) + 1
-        told = before(one.rank, mine, others, sum(other.rank < 0 for other in order))
+        told = count_before(one.rank, mine, others, sum(other.rank < 0 for other in order))
         assert told <= place < told + 4, "out by less than the number of teams, whose turns are in no order"

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from sessions_app.domain.backoff import FIRST, LONGEST_OF_FIRST, delay, gave_up
+from sessions_app.domain.restart_rules import FIRST_RESTART_DELAY, MAX_DELAY_FACTOR, is_exhausted, restart_delay
 
 
 @pytest.mark.parametrize(
@@ -23,16 +23,16 @@ from sessions_app.domain.backoff import FIRST, LONGEST_OF_FIRST, delay, gave_up
     ],
 )
 def test_the_wait_doubles_up_to_five_minutes(attempt: int, random: float, seconds: float) -> None:
-    assert delay(attempt, random) == timedelta(seconds=seconds)
+    assert restart_delay(attempt, random) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("random", [0.0, 0.3, 0.999])
 def test_the_wait_never_shrinks_and_never_exceeds_the_longest(random: float) -> None:
-    waits = [delay(attempt, random) for attempt in range(1, 20)]
+    waits = [restart_delay(attempt, random) for attempt in range(1, 20)]
     assert waits == sorted(waits)
-    assert max(waits) <= FIRST * LONGEST_OF_FIRST
+    assert max(waits) <= FIRST_RESTART_DELAY * MAX_DELAY_FACTOR
 
 
 @pytest.mark.parametrize(("attempts", "over"), [(0, False), (4, False), (5, True), (6, True)])
 def test_it_gives_up_after_the_last_attempt(attempts: int, over: bool) -> None:
-    assert gave_up(attempts, 5) is over
+    assert is_exhausted(attempts, 5) is over

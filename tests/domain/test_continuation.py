@@ -13,7 +13,7 @@ from sessions_app.domain.continuation import (
     continue_prompt,
     interruption_note,
     should_continue,
-    was_cut,
+    was_interrupted,
 )
 from sessions_app.domain.recovery import Policy
 from sessions_app.domain.states import WorkState
@@ -53,7 +53,7 @@ CUT = ContinueFacts(
 )
 def test_only_a_turn_that_was_cut_is_continued_or_told_of(changes: dict[str, Any], continued: bool, told: bool) -> None:
     facts = replace(CUT, **changes)
-    assert (should_continue(facts), was_cut(facts)) == (continued, told)
+    assert (should_continue(facts), was_interrupted(facts)) == (continued, told)
 
 
 WHOLE = Interruption(

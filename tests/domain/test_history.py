@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sessions_app.domain.history import HistoryEntry, Injection, inject, tool_entry, with_request
+from sessions_app.domain.history import HistoryEntry, Injection, build_injection, prepend_history, tool_entry
 
 EDIT = HistoryEntry("tool", "ok", name="edit parser.py", arguments='{"path": "parser.py"}')
 TALK = [
@@ -19,7 +19,7 @@ TALK = [
 
 
 def told(talk: list[HistoryEntry], budget: int = 60_000, **options: Any) -> Injection:
-    return inject(reversed(talk), len(talk), budget, **options)
+    return build_injection(reversed(talk), len(talk), budget, **options)
 
 
 def test_the_talk_is_told_in_order_by_role_and_with_its_tool_calls() -> None:
@@ -35,7 +35,7 @@ def test_the_talk_is_told_in_order_by_role_and_with_its_tool_calls() -> None:
 
 
 def test_the_frame_is_the_agreed_one_word_for_word() -> None:
-    lines = with_request(told(TALK), "Now the tests.").splitlines()
+    lines = prepend_history(told(TALK), "Now the tests.").splitlines()
     headings = [line for line in lines if line.startswith("===") or line.isupper()]
     assert headings == [
         "RESUME CONTEXT FOR CONTINUING TASK",
@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_left_out_from_the_oldest_on_and_said() -> None:
     said = told(TALK, len(told(TALK[2:]).text))
     assert said.text == told(TALK[2:]).text
     assert said.cut == 1  # a thought is no loss
-    assert "(1 older entries are left out.)" in with_request(said, "Go on.")
+    assert "(1 older entries are left out.)" in prepend_history(said, "Go on.")
     assert told(TALK, 18).text == "[ASSISTANT]: Done."
 
 
@@ -83,7 +83,7 @@ def test_the_budget_is_never_exceeded_and_no_more_is_read_than_fits() -> None:
 
     for budget in (0, 1, 100, 5000):
         read.clear()
-        said = inject(newest_first(), 400, budget)
+        said = build_injection(newest_first(), 400, budget)
         assert len(said.text) <= budget
         assert said.told + said.cut == 400
         assert len(read) == said.told + 1
@@ -135,7 +135,7 @@ def test_a_tool_message_of_the_log_is_told_with_arguments_and_content(
     ],
 )
 def test_nothing_said_can_pass_for_a_heading_of_ours(entry: HistoryEntry) -> None:
-    lines = with_request(told([entry]), "Go on").splitlines()
+    lines = prepend_history(told([entry]), "Go on").splitlines()
     assert lines.count("=== INSTRUCTIONS ===") == 1
     assert sum(line.startswith("[USER]") for line in lines) == (entry.role == "user")
 
@@ -150,7 +150,7 @@ def test_secrets_are_not_told_and_their_number_is() -> None:
     for secret in ("AKIAIOSFODNN7EXAMPLE", "hunter2hunter2", "not-so-plain-1", "the-profile's-own-key"):
         assert secret not in said.text
     assert said.redacted == 4
-    assert "(4 secrets are left out.)" in with_request(said, "Go on.")
+    assert "(4 secrets are left out.)" in prepend_history(said, "Go on.")
 
 
 def test_a_secret_at_the_cut_is_not_told_by_halves() -> None:
@@ -159,4 +159,4 @@ def test_a_secret_at_the_cut_is_not_told_by_halves() -> None:
 
 
 def test_without_a_history_the_request_is_all() -> None:
-    assert with_request(told([HistoryEntry("user", "  ")]), "Begin.") == "Begin."
+    assert prepend_history(told([HistoryEntry("user", "  ")]), "Begin.") == "Begin."

@@ -13,7 +13,7 @@ import pytest
 
 from executors_app.domain import ExecutorStatus as E
 from executors_app.domain import Observation, Observed, WorkspaceState
-from sessions_app.domain.recovery import UNREACHABLE, Decision, Policy, SweepFacts, decide
+from sessions_app.domain.recovery import RULES, UNREACHABLE, Decision, Policy, SweepFacts, decide
 from sessions_app.domain.recovery_examples import (
     DEAD,
     EXAMPLES,
@@ -25,10 +25,9 @@ from sessions_app.domain.recovery_examples import (
     UNKNOWN,
     WORKING,
     Example,
-    assessed,
-    reported,
+    example_assessment,
+    observed_alive,
 )
-from sessions_app.domain.recovery_rules import RULES
 from sessions_app.domain.resumability import Assessment
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState, WorkState
 from tests.domain.sweeps import GIVEN_UP, LEFT_BEHIND, NO_AGENT, STARTING, carried_out
@@ -39,7 +38,7 @@ OBSERVATIONS = (
     STARTING,
     EXITED,
     NO_AGENT,
-    reported(None),
+    observed_alive(None),
     DEAD,
     LEFT_BEHIND,
     UNKNOWN,
@@ -47,13 +46,13 @@ OBSERVATIONS = (
 )
 EXECUTORS = ((None, ""), *((status, "") for status in E), (E.ERROR, UNREACHABLE), (E.ERROR, "launch_failed"))
 ASSESSMENTS = (
-    assessed(),
+    example_assessment(),
     LOST,
-    assessed(workspace=WorkspaceState.GONE),
-    assessed(context_mismatch=True),
-    assessed(ever_prompted=False),
-    assessed(type_supports_resume=False, history_allowed=True),
-    assessed(has_token=False, token_rejected=True),
+    example_assessment(workspace=WorkspaceState.GONE),
+    example_assessment(context_mismatch=True),
+    example_assessment(ever_prompted=False),
+    example_assessment(type_supports_resume=False, history_allowed=True),
+    example_assessment(has_token=False, token_rejected=True),
 )
 Situation = tuple[SweepFacts, Observation]
 
@@ -61,7 +60,7 @@ Situation = tuple[SweepFacts, Observation]
 def _facts(state: SessionState, executor: tuple[E | None, str], assessment: Assessment) -> SweepFacts:
     gone = assessment.row == 5
     if state in TERMINAL_STATES:
-        assessment = assessed(session_state=state)
+        assessment = example_assessment(session_state=state)
     elif state == SessionState.FAILED:
         assessment = GIVEN_UP
     return replace(

@@ -10,7 +10,7 @@ import pytest
 
 from executors_app.domain import ExecutorStatus as E
 from executors_app.domain import Observation, Observed, WorkspaceState
-from sessions_app.domain.recovery import UNREACHABLE, Policy, decide, explain, wants_now
+from sessions_app.domain.recovery import UNREACHABLE, Policy, decide, explain_decision, policy_wants_agent
 from sessions_app.domain.recovery_examples import (
     DEAD,
     EXITED,
@@ -22,8 +22,8 @@ from sessions_app.domain.recovery_examples import (
     UNKNOWN,
     UNREACHABLE_ROW,
     WORKING,
-    assessed,
-    reported,
+    example_assessment,
+    observed_alive,
 )
 from sessions_app.domain.resumability import Assessment, Strategy, assess
 from sessions_app.domain.states import DesiredState, SessionState, WorkState
@@ -38,14 +38,17 @@ ASLEEP: dict[str, Any] = {
     "session_state": S.WAITING_FOR_INPUT,
     "has_open_run": False,
 }
-REJECTED = assessed(has_token=False, token_rejected=True)
+REJECTED = example_assessment(has_token=False, token_rejected=True)
 LONG_AGO, SOON = NOW - timedelta(minutes=6), NOW + timedelta(minutes=1)
 BEGUN: dict[str, Any] = {"executor_status": E.STARTING, "session_state": S.STARTING, "has_open_run": False}
 IN_FLIGHT: dict[str, Any] = BEGUN | {"start_in_flight": True, "started_at": NOW}
 OVERDUE = IN_FLIGHT | {"started_at": LONG_AGO}
 LOST_LATER = {"assessment": LOST, "policy": Policy.ON_OPEN}
 LOST_AND_FAILING = {"assessment": LOST, "attempts": 1, "next_restart_at": SOON}
-NO_TOKEN, MISMATCH = {"assessment": assessed(has_token=False)}, {"assessment": assessed(context_mismatch=True)}
+NO_TOKEN, MISMATCH = (
+    {"assessment": example_assessment(has_token=False)},
+    {"assessment": example_assessment(context_mismatch=True)},
+)
 BY_HAND = {"policy": Policy.MANUAL}
 LOST_BY_HAND = {"assessment": LOST, **BY_HAND}
 ALONE = {"workspace_only": True, "assessment": LOST}
@@ -86,7 +89,7 @@ TABLE: list[tuple[Observation, dict[str, Any], str, str | None, str | None, str,
     (UNKNOWN, {"session_state": S.COMPLETED}, "unknown_boot", "fail", None, "none", False),
     (UNKNOWN, {"boot": False}, "unknown_first", None, None, "none", False),
     (UNKNOWN, {"boot": False, "unknown_before": True}, "unknown_again", "fail", "fail unreachable", "none", False),
-    (reported(None), {}, "alive_no_report", None, None, "reattach", False),
+    (observed_alive(None), {}, "alive_no_report", None, None, "reattach", False),
     (WORKING, {}, "alive_same_agent", None, None, "reattach", False),
     (IDLE, {}, "alive_same_agent", None, "ready", "reattach", False),
     (IDLE, {"attached": True, "boot": False}, "alive_same_agent", None, None, "none", False),
@@ -210,9 +213,9 @@ def test_processes_of_somebody_at_work_are_not_taken_for_leftovers(changes: dict
 @pytest.mark.parametrize(
     ("assessment", "strategy"),
     [
-        (assessed(), Strategy.NATIVE),
-        (assessed(ever_prompted=False), Strategy.FRESH),
-        (assessed(type_supports_resume=False, history_allowed=True), Strategy.HISTORY),
+        (example_assessment(), Strategy.NATIVE),
+        (example_assessment(ever_prompted=False), Strategy.FRESH),
+        (example_assessment(type_supports_resume=False, history_allowed=True), Strategy.HISTORY),
     ],
 )
 def test_a_resume_takes_the_strategy_of_the_assessment(assessment: Assessment, strategy: Strategy) -> None:
@@ -250,17 +253,17 @@ def test_a_missing_worktree_is_said_with_its_precise_reason() -> None:
     ],
 )
 def test_the_policy_says_now(policy: Policy, work: WorkState, queued: bool, boot: bool, now: bool) -> None:
-    assert wants_now(policy, work, queued, boot) is now
+    assert policy_wants_agent(policy, work, queued, boot) is now
 
 
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="sometimes"):
-        wants_now("sometimes", WorkState.IDLE, has_queued_prompts=False, boot=True)
+        policy_wants_agent("sometimes", WorkState.IDLE, has_queued_prompts=False, boot=True)
 
 
 def test_the_explanation_names_the_rule_and_what_follows() -> None:
     decision = deciding(LEFT_BEHIND)
-    lines = dict(explain(SWEEP, LEFT_BEHIND, decision))
+    lines = dict(explain_decision(SWEEP, LEFT_BEHIND, decision))
     assert lines["rule"].startswith("dead_resume_now: ")
     assert lines["observed"] == "dead process_gone"
     assert lines["decision"] == (

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sessions_app.domain.redaction import MARK, redact
+from sessions_app.domain.sanitizing import REDACTION_MARK, redact
 
 SECRETS = [
     ("export AWS_ACCESS_KEY_ID={}", "AKIAIOSFODNN7EXAMPLE"),
@@ -40,7 +40,7 @@ SECRETS = [
 def test_a_secret_is_taken_out(frame: str, secret: str) -> None:
     text, count = redact(f"first line\n{frame.format(secret)}\nlast line")
     assert secret not in text
-    assert MARK in text
+    assert REDACTION_MARK in text
     assert count >= 1
     assert text.startswith("first line\n")
     assert text.endswith("\nlast line")
@@ -64,7 +64,7 @@ def test_plain_words_stay_as_they_are(text: str) -> None:
 
 def test_a_known_value_is_taken_out_wherever_it_stands_unless_it_is_a_word() -> None:
     assert redact("say abcdefgh-ijkl twice: abcdefgh-ijkl", ["abcdefgh-ijkl", "say"]) == (
-        f"say {MARK} twice: {MARK}",
+        f"say {REDACTION_MARK} twice: {REDACTION_MARK}",
         2,
     )
 

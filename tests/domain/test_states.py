@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions_app.domain.diagrams import mermaid
+from sessions_app.domain.reference_docs import state_diagram
 from sessions_app.domain.states import (
     EXECUTOR,
     MACHINES,
@@ -86,7 +86,7 @@ def test_the_state_of_a_task_follows_from_its_sessions(
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 def test_a_diagram_shows_every_move_of_its_machine(machine: Machine) -> None:
-    lines = mermaid(machine).splitlines()
+    lines = state_diagram(machine).splitlines()
     for source, move, target in machine.edges():
         arrow = next(line for line in lines if line.strip().startswith(f"{source} --> {target}: "))
         assert move in arrow.split(": ")[1].split(", ")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from executors_app.domain import ExecutorStatus, WorkspaceState
+from sessions_app.domain.derived_status import BannerFacts, DerivedStatus, RunFacts, banner, derive_status
 from sessions_app.domain.recovery_examples import NOW, RESUME
 from sessions_app.domain.resumability import assess
 from sessions_app.domain.states import DesiredState, RunState, SessionState
-from sessions_app.domain.status import BannerFacts, DerivedStatus, RunFacts, banner, project
-from sessions_app.domain.tokens import TokenState
+from sessions_app.domain.wait_tokens import TokenState
 
 R, S = RunState, SessionState
 
@@ -42,10 +42,12 @@ def what_the_rules_say(run: RunFacts) -> str:
 def test_the_status_is_what_the_rules_say_of_every_run_there_can_be() -> None:
     assert len(ALL_RUNS) == 6 * 2 * 2 * 5
     wrong = {
-        run: (project(run), what_the_rules_say(run)) for run in ALL_RUNS if project(run) != what_the_rules_say(run)
+        run: (derive_status(run), what_the_rules_say(run))
+        for run in ALL_RUNS
+        if derive_status(run) != what_the_rules_say(run)
     }
     assert wrong == {}
-    assert {project(run) for run in ALL_RUNS} == set(DerivedStatus), "each of them can be"
+    assert {derive_status(run) for run in ALL_RUNS} == set(DerivedStatus), "each of them can be"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_the_status_is_what_the_rules_say_of_every_run_there_can_be() -> None:
     ],
 )
 def test_the_status_follows_from_the_newest_run(run: RunFacts | None, status: str) -> None:
-    assert project(run) == status
+    assert derive_status(run) == status
 
 
 def shown(resume: dict[str, Any] | None = None, **changes: Any) -> BannerFacts:

@@ -7,7 +7,16 @@ from itertools import product
 
 import pytest
 
-from sessions_app.domain.tokens import PREFIX, TokenFacts, TokenState, best, digest, secret_of, shown, state_of
+from sessions_app.domain.wait_tokens import (
+    KEY_PREFIX,
+    TokenFacts,
+    TokenState,
+    derive_secret,
+    most_usable_state,
+    recover_secret,
+    secret_digest,
+    token_state,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BEFORE, AFTER = NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)
@@ -28,7 +37,7 @@ def test_the_state_of_a_key_is_what_the_rules_say_whatever_has_happened_to_it() 
     moments = product((None, BEFORE), (None, BEFORE), (None, BEFORE), (None, BEFORE, NOW, AFTER))
     every = [TokenFacts(*values) for values in moments]
     assert len(every) == 32
-    assert [facts for facts in every if state_of(facts, NOW) != what_the_rules_say(facts)] == []
+    assert [facts for facts in every if token_state(facts, NOW) != what_the_rules_say(facts)] == []
 
 
 @pytest.mark.parametrize(
@@ -43,23 +52,23 @@ def test_the_state_of_a_key_is_what_the_rules_say_whatever_has_happened_to_it() 
 def test_of_the_keys_of_a_wait_the_one_that_opens_most_counts(
     states: list[TokenState], found: TokenState | None
 ) -> None:
-    assert best(states) == found
+    assert most_usable_state(states) == found
 
 
 def test_a_secret_is_256_bits_that_differ_by_id_and_by_key() -> None:
-    secrets = {secret_of(token_id, key) for token_id, key in product(("id-1", "id-2"), ("key-1", "key-2"))}
+    secrets = {derive_secret(token_id, key) for token_id, key in product(("id-1", "id-2"), ("key-1", "key-2"))}
     assert len(secrets) == 4
-    assert {len(secret.removeprefix(PREFIX)) for secret in secrets} == {43}
-    assert secret_of("id-1", "key-1") in secrets
+    assert {len(secret.removeprefix(KEY_PREFIX)) for secret in secrets} == {43}
+    assert derive_secret("id-1", "key-1") in secrets
 
 
 @pytest.mark.parametrize(("keys", "is_shown"), [(["old"], True), (["new", "old"], True), (["new"], False), ([], False)])
 def test_a_secret_can_be_shown_as_long_as_its_key_is_known(keys: list[str], is_shown: bool) -> None:
-    secret = secret_of("id-1", "old")
-    assert shown("id-1", digest(secret), keys) == (secret if is_shown else None)
+    secret = derive_secret("id-1", "old")
+    assert recover_secret("id-1", secret_digest(secret), keys) == (secret if is_shown else None)
 
 
 def test_what_is_stored_tells_nothing_of_the_secret() -> None:
-    secret = secret_of("id-1", "key")
-    assert secret not in digest(secret)
-    assert len(digest(secret)) == 64
+    secret = derive_secret("id-1", "key")
+    assert secret not in secret_digest(secret)
+    assert len(secret_digest(secret)) == 64

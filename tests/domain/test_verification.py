@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl import discretion
+from executors_app.agentctl.journal import filters
 from sessions_app.domain.verification import (
     REATTACHED,
     ReceiptKind,
@@ -14,8 +14,8 @@ from sessions_app.domain.verification import (
     Verified,
     after_first_turn,
     fingerprint,
-    shows,
-    verify,
+    shows_text,
+    verify_resume,
 )
 
 ASKED = "Rename the class `Parser` to `Reader` everywhere."
@@ -31,7 +31,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def verdict(strategy: str, outcome: Any, **changes: Any) -> Verdict:
-    return verify(strategy, outcome, **(DEFAULTS | changes))
+    return verify_resume(strategy, outcome, **(DEFAULTS | changes))
 
 
 def loaded(*texts: str, **changes: Any) -> Verdict:
@@ -103,7 +103,7 @@ LONG = " ".join(f"word{number}" for number in range(200))
     ],
 )
 def test_a_replayed_text_shows_ours(replayed: str, ours: str, shown: bool) -> None:
-    assert shows(replayed, ours) is shown
+    assert shows_text(replayed, ours) is shown
 
 
 PENDING = Verdict(ReceiptKind.RESUMED, Verified.PENDING)
@@ -130,5 +130,5 @@ def test_the_first_turn_settles_what_was_pending(
 
 def test_both_sides_of_the_wire_show_a_token_in_the_same_way() -> None:
     for token in ("0195f3a2-6c0f", "surrogate \ud800"):
-        assert fingerprint(token) == discretion.fingerprint(token)
+        assert fingerprint(token) == filters.token_fingerprint(token)
         assert token not in fingerprint(token)

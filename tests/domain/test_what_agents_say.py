@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sessions_app.domain.plain_text import visible
-from sessions_app.domain.usage import figures_of, said
+from sessions_app.domain.sanitizing import make_visible
+from sessions_app.domain.usage import parse_usage, usage_lines
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ from sessions_app.domain.usage import figures_of, said
     ],
 )
 def test_what_cannot_be_seen_is_shown(text: str, shown: str) -> None:
-    assert visible(text) == shown
-    assert visible(shown) == shown
+    assert make_visible(text) == shown
+    assert make_visible(shown) == shown
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_what_cannot_be_seen_is_shown(text: str, shown: str) -> None:
 def test_figures_of_every_make_become_ours(
     told: dict[str, Any], figures: dict[str, Any], words: list[tuple[str, str]] | None
 ) -> None:
-    assert figures_of(told) == figures
+    assert parse_usage(told) == figures
     if words is not None:
-        assert said(figures) == words
+        assert usage_lines(figures) == words

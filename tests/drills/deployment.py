@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.guard_process import command_of
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.process.guard_process import command_line_of
 from kandev.databases import EMBEDDED_NAME
 from tests import databases
 from tests.drills.families import descendants, members, process_group
@@ -250,7 +250,7 @@ class Deployment:
         if self.server is not None:
             self.kill_server()
         for execution in self.agentctls.glob("*"):
-            identity.end_all(identity.marked(execution.name), 10)
+            identity.kill_all(identity.find_marked(execution.name), 10)
 
 
 class Session:
@@ -334,11 +334,11 @@ class Session:
 
     def processes(self) -> list[identity.ProcessIdentity]:
         """Every process of the execution: agentctl, guard, agent and what they started."""
-        return identity.marked(self.execution_id)
+        return identity.find_marked(self.execution_id)
 
     def lasting_pids(self) -> set[int]:
         """Agentctl, guard and agent; a git that was just running is none of them."""
-        commands = {one.pid: command_of(one.pid) for one in self.processes()}
+        commands = {one.pid: command_line_of(one.pid) for one in self.processes()}
         return {pid for pid, command in commands.items() if command and not command.startswith("git ")}
 
     def kill_everything(self) -> None:
@@ -346,8 +346,8 @@ class Session:
         found = self.processes()
         assert found, "nothing of the session runs"
         for one in found:
-            identity.signal(one, signal.SIGSTOP)
-        identity.end_all(found, 10)
+            identity.send_signal(one, signal.SIGSTOP)
+        identity.kill_all(found, 10)
         eventually(lambda: not self.processes(), describe="every process of the session is gone")
 
     def journal(self) -> str:

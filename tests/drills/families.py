@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 
 
 def descendants(pid: int) -> list[int]:
@@ -37,5 +37,5 @@ def process_group(pid: int) -> int:
 def members(groups: Iterable[int]) -> list[int]:
     """The living processes of some groups."""
     pids = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
-    mine = [identity.of(pid) for pid in pids if process_group(pid) in groups]
+    mine = [identity.identify(pid) for pid in pids if process_group(pid) in groups]
     return [one.pid for one in mine if one is not None and identity.is_alive(one)]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from tests.drills.deployment import MANAGE, ROOT, Deployment
 from tests.waiting import eventually
 
@@ -69,7 +69,7 @@ def start(
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """As a supervisor or a web ends: told to, and killed where it does not listen. Agents live on."""
-    if process.poll() is None and identity.of(process.pid) is not None:
+    if process.poll() is None and identity.identify(process.pid) is not None:
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(20)

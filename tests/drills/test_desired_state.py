@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.guard_process import command_of
+from executors_app.agentctl.process.guard_process import command_line_of
 from tests.drills.deployment import Deployment, Session
 from tests.waiting import eventually
 
@@ -65,7 +65,7 @@ def continues(session: Session) -> list[dict[str, Any]]:
 
 def agent_pid(session: Session) -> int:
     """The process of its agent."""
-    mine = [one for one in session.processes() if "demo_agent" in command_of(one.pid)]
+    mine = [one for one in session.processes() if "demo_agent" in command_line_of(one.pid)]
     return mine[0].pid
 
 

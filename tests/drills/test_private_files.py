@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions_app.management.private_files import OF_AGENTS, close_files
+from sessions_app.management.startup import AGENT_DIRECTORIES, restrict_permissions
 from tests.drills.deployment import Deployment
 from tests.waiting import eventually
 
@@ -17,7 +17,7 @@ def open_to_others(directory: Path) -> list[str]:
     """What others could read or change below ``directory``, but for what agents have made of their own."""
     found = []
     for folder, folders, files in os.walk(directory):
-        if Path(folder).parent == directory and Path(folder).name in OF_AGENTS:
+        if Path(folder).parent == directory and Path(folder).name in AGENT_DIRECTORIES:
             folders.clear()
             files.clear()
         modes = {name: (Path(folder) / name).lstat().st_mode for name in (*folders, *files)}
@@ -64,9 +64,9 @@ def test_closing_follows_no_link_and_leaves_what_agents_made(tmp_path: Path) -> 
         path.chmod(0o755)
     (data / "link").symlink_to(outside)
     os.link(data / "repository" / "object", tmp_path / "object of another repository")
-    close_files(data)
+    restrict_permissions(data)
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (outside, *data.rglob("*"))}
     assert (modes[outside], modes[data / "hosts"], modes[data / "hosts" / "build"]) == (0o755, 0o700, 0o700)
     assert (modes[data / "worktrees"], modes[data / "worktrees" / "one" / "tool"]) == (0o700, 0o755)
     assert modes[data / "repository" / "object"] == 0o755
-    assert close_files(data) == 0
+    assert restrict_permissions(data) == 0

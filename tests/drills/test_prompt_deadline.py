@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.guard_process import command_of
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.process.guard_process import command_line_of
 from tests.drills.deployment import ApiError, Deployment, Session
 from tests.drills.parts import served_by
 from tests.waiting import eventually
@@ -42,9 +42,9 @@ def kill_all(session: Session) -> None:
 
 def kill_agent(session: Session) -> None:
     """The agent alone, to its end; its agentctl lives."""
-    agents = [one for one in session.processes() if "demo_agent" in command_of(one.pid)]
+    agents = [one for one in session.processes() if "demo_agent" in command_line_of(one.pid)]
     assert agents
-    assert not identity.end_all(agents[-1:], 10)
+    assert not identity.kill_all(agents[-1:], 10)
 
 
 @pytest.mark.parametrize("kill", [kill_all, kill_agent])

@@ -39,7 +39,7 @@ HISTORY: Final = "EXECUTION HISTORY"
 """What a prompt begins with that tells an agent what was said before."""
 BANNER: Final = """
 from sessions_app.models import TaskSession
-from sessions_app.views.session_state import session_context
+from sessions_app.pages.session_state import session_context
 print(session_context(TaskSession.objects.get(id="{}"))["banner"].text)
 """
 

@@ -7,7 +7,7 @@ import urllib.parse
 
 import pytest
 
-from executors_app.agentctl.discretion import fingerprint
+from executors_app.agentctl.journal.filters import token_fingerprint
 from tests.drills import traces
 from tests.drills.deployment import Deployment, Session
 from tests.waiting import eventually
@@ -48,7 +48,7 @@ def _live(session: Session) -> set[str]:
         conversation.unlink()
     session.kill_everything()
     assert _receipt(session, 3) == ("failed", "token_rejected")
-    assert fingerprint(first) in session.status()["error_message"]
+    assert token_fingerprint(first) in session.status()["error_message"]
     session.deployment.api("POST", f"{session.path}/resume/", {"mode": "resume"})
     assert _receipt(session, 4) == ("failed", "token_rejected")
     session.deployment.api("POST", f"{session.path}/resume/", {"mode": "fresh_start"})
@@ -74,6 +74,6 @@ def test_after_a_whole_life_the_id_of_a_conversation_stands_nowhere_in_clear(dep
         forms = (token, urllib.parse.quote(token, safe=""), token.encode().hex())
         assert [place for place, text in told.items() if any(form in text for form in forms)] == []
         assert [path for path, content in files if any(form.encode() in content for form in forms)] == []
-        assert fingerprint(token) in told["answers"]
+        assert token_fingerprint(token) in told["answers"]
     for name in KEPT_BY_AGENTCTL:
         assert (deployment.agentctls / session.execution_id / name).stat().st_mode & 0o077 == 0

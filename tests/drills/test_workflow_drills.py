@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from tests.drills.deployment import Deployment
 from tests.waiting import eventually
 from tests.workflows.writing import node, workflow
@@ -20,7 +20,7 @@ START = """
 import json, sys
 from django.contrib.auth.models import Group, User
 from executors_app.models import AgentProfile
-from sessions_app.services import workflows
+from sessions_app.workflows.services import workflows
 from sessions_app.models import Repository
 given = json.loads({given!r})
 profile = AgentProfile.objects.create(name="drill", agent_type="demo", env={{"KANDEV_DEMO_AGENT_HOME": given["home"]}})
@@ -33,8 +33,8 @@ print(json.dumps(str(run.id)))
 ASK = """
 import json
 from sessions_app.models import {models}
-from sessions_app.services import prompts, workflows
-from sessions_app.services.workflow_rows import run_document
+from sessions_app.services import prompts; from sessions_app.workflows.services import workflows
+from sessions_app.workflows.services.run_records import run_document
 {code}
 """
 CANCEL = """
@@ -99,8 +99,8 @@ class Drill:
         """The control plane, and every agentctl and agent."""
         self.deployment.kill_server()
         for row in self.deployment.rows("SELECT id FROM executors_running"):
-            for one in identity.marked(_dashed(row["id"])):
-                identity.signal(one, signal.SIGKILL)
+            for one in identity.find_marked(_dashed(row["id"])):
+                identity.send_signal(one, signal.SIGKILL)
 
     def send_again(self) -> None:
         """What a user does with whatever is held."""
@@ -190,4 +190,4 @@ def test_a_cancel_whose_supervisor_dies_when_the_scripts_have_ended_is_carried_o
 
     row = drill.ends()
     assert (row["state"], row["error"]) == ("cancelled", "somebody cancelled it")
-    eventually(lambda: not identity.marked(execution), timeout=60, describe="no process of the run is left")
+    eventually(lambda: not identity.find_marked(execution), timeout=60, describe="no process of the run is left")

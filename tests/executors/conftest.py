@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
-from executors_app.agentctl.places.state_directory import StateDirectory, state_directory
+from executors_app.agentctl.local_runtime.storage import StateDirectory, state_directory
+from executors_app.agentctl.process import execution_processes, identity
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import TOKEN
@@ -42,8 +41,8 @@ def spec(repository: Path, data_directory: Path) -> Iterator[LaunchSpec]:
         auth_token=TOKEN,
     )
     yield wanted
-    processes = local_processes.look_at(wanted.execution_id)
-    identity.end_all([*processes.agentctl, *processes.others], 10)
+    processes = execution_processes.find_processes(wanted.execution_id)
+    identity.kill_all([*processes.agentctl, *processes.others], 10)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from executors_app.agentctl import child_environment, identity
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.process import child_environment, identity
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
 from executors_app.runtimes.local_standalone import RUNTIME
@@ -55,10 +55,10 @@ def agentctl_of(launched: Launched) -> identity.ProcessIdentity:
 
 
 def kill(launched: Launched) -> None:
-    assert identity.end_all([agentctl_of(launched)], 10) == []
+    assert identity.kill_all([agentctl_of(launched)], 10) == []
 
 
 def leave_a_marked_process(execution_id: str) -> subprocess.Popen[bytes]:
     """A child that outlived its agentctl, as a shell or an agent may."""
-    environment = child_environment.build({}, {MARKER: execution_id})
+    environment = child_environment.build_environment({}, {EXECUTION_MARKER: execution_id})
     return subprocess.Popen([sys.executable, "-I", "-c", "import time; time.sleep(60)"], env=environment)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.process import execution_processes, identity
 from executors_app.domain import LaunchSpec
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.services import ROOT
@@ -17,12 +16,12 @@ from tests.services import ROOT
 @contextmanager
 def silenced(execution_id: str) -> Iterator[None]:
     """An agentctl on this machine that is there and does not answer."""
-    (agentctl,) = local_processes.look_at(execution_id).agentctl
-    identity.signal(agentctl, 19)
+    (agentctl,) = execution_processes.find_processes(execution_id).agentctl
+    identity.send_signal(agentctl, 19)
     try:
         yield
     finally:
-        identity.signal(agentctl, 18)
+        identity.send_signal(agentctl, 18)
 
 
 class LocalPlace:
@@ -38,8 +37,8 @@ class LocalPlace:
 
     def kill(self, spec: LaunchSpec) -> None:
         """Everything of it at once."""
-        identity.end_all(self._processes(spec.execution_id), 10)
-        assert local_processes.look_at(spec.execution_id) == local_processes.Processes()
+        identity.kill_all(self._processes(spec.execution_id), 10)
+        assert execution_processes.find_processes(spec.execution_id) == execution_processes.ExecutionProcesses()
 
     def silence(self, spec: LaunchSpec) -> AbstractContextManager[None]:
         """SIGSTOP, and SIGCONT afterwards."""
@@ -48,8 +47,8 @@ class LocalPlace:
     def close(self, data_directory: Path) -> None:
         """End what the test has started."""
         for state in (data_directory / "agentctl").glob("*"):
-            identity.end_all(self._processes(state.name), 10)
+            identity.kill_all(self._processes(state.name), 10)
 
     def _processes(self, execution_id: str) -> list[identity.ProcessIdentity]:
-        found = local_processes.look_at(execution_id)
+        found = execution_processes.find_processes(execution_id)
         return [*found.agentctl, *found.others]

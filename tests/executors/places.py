@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from executors_app.agentctl.places.launch_token import bearer_of
+from executors_app.agentctl.local_runtime.storage import bearer_token
 from executors_app.agentctl.protocol import Job
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
+from executors_app.http_client import tls_trust
 from executors_app.runtimes import Runtime
-from executors_app.wire import trust_of
 from tests.executors.launches import TOKEN
 from tests.executors.repositories import run_git
 from tests.waiting import eventually_async
@@ -138,8 +138,8 @@ def known(spec: LaunchSpec, launched: Launched) -> LaunchSpec:
 
 def client_of(spec: LaunchSpec, launched: Launched, generation: int = 1) -> AgentctlClient:
     """The real client of what was launched."""
-    trust = trust_of(spec.config)
-    token = bearer_of(spec.auth_token, launched.state)
+    trust = tls_trust(spec.config)
+    token = bearer_token(spec.auth_token, launched.state)
     return AgentctlClient(launched.url, token, spec.execution_id, generation=generation, trust=trust)
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from executors_app.agentctl import recovery_ref
+from executors_app.agentctl.workspace import recovery_snapshots
 from executors_app.domain import LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import WorkspaceGone
 from tests.executors.places import Place, client_of, forget, git_in, known, look, row_of, seen, spec_for
@@ -65,7 +65,7 @@ class SharedWorktreesContract:
         make_six(root, partial(git_in, place, launched))
         before = state_of(root, partial(git_in, place, launched))
         taken = await client_of(guest, beside).snapshot()
-        assert taken["ref"] == recovery_ref.ref_of(host.session_id)
+        assert taken["ref"] == recovery_snapshots.session_recovery_ref(host.session_id)
         for one in (host, guest):
             place.kill(one)
         shutil.rmtree(root)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from executors_app.agentctl.daemon import load_drivers
 from executors_app.agentctl.drivers import StartFailed, StartRequest, acp
-from executors_app.agentctl.protocol import MARKER
-from executors_app.agentctl.serving import known_drivers
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.agents import AgentType
 from executors_app.models import AgentProfile
 from executors_app.plugins import agent_types
@@ -31,7 +31,7 @@ def test_every_agent_of_the_seed_is_there() -> None:
 @EACH
 def test_what_is_claimed_holds_together(kind: AgentType) -> None:
     assert kind.title
-    assert kind.driver in known_drivers()
+    assert kind.driver in load_drivers()
     assert not kind.argv or kind.needs in ((), (kind.argv[0],)), "what it starts with is what it needs"
     assert not kind.errs_about_gone or kind.gone_patterns
     assert not any(re.search(name, r"KEY|TOKEN|SECRET|PASSWORD") for name in kind.env), "secrets belong to a profile"
@@ -83,7 +83,7 @@ async def test_a_published_agent_says_that_a_conversation_is_gone_in_the_words_o
 ) -> None:
     with running_model() as model:
         agent = real_agent(published, tmp_path / "home", model.url)
-        driver = acp.create(RecordingHost(), {MARKER: "agent-type-test"})
+        driver = acp.create(RecordingHost(), {EXECUTION_MARKER: "agent-type-test"})
         request = StartRequest(
             launch_id="launch",
             argv=agent.argv,

@@ -9,35 +9,35 @@ from typing import Any
 
 import pytest
 
-from executors_app import testing
-from executors_app.client import StatusTarget, observe_statuses
+from executors_app import fake_agentctl
+from executors_app.client import StatusTarget, poll_statuses
 from executors_app.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, ExecutorError
-from executors_app.stand_in import Fleet, StandIn, plan, status_of
+from executors_app.fake_agentctl import FakeAgentctl, FakeFleet, fake_status, plan_fleet
 
 EXECUTION = "execution-1"
 TOKEN = "the-token"
 
 
-def targets_of(fleet: list[StandIn]) -> list[StatusTarget]:
+def targets_of(fleet: list[FakeAgentctl]) -> list[StatusTarget]:
     return [StatusTarget(one.execution_id, one.url, one.token) for one in fleet]
 
 
 async def ask(url: str, timeout: float = 5.0, token: str = TOKEN) -> dict[str, Any] | ExecutorError:
-    return (await observe_statuses([StatusTarget(EXECUTION, url, token)], timeout, 1))[EXECUTION]
+    return (await poll_statuses([StatusTarget(EXECUTION, url, token)], timeout, 1))[EXECUTION]
 
 
 async def test_every_member_of_a_fleet_answers_as_itself() -> None:
-    fleet = plan(200, "127.66.0.1", 47011)
-    async with Fleet(fleet):
-        seen = await observe_statuses(targets_of(fleet), timeout=10, concurrency=50)
-    assert seen == {one.execution_id: status_of(one) for one in fleet}
+    fleet = plan_fleet(200, "127.66.0.1", 47011)
+    async with FakeFleet(fleet):
+        seen = await poll_statuses(targets_of(fleet), timeout=10, concurrency=50)
+    assert seen == {one.execution_id: fake_status(one) for one in fleet}
 
 
 async def test_the_silent_and_the_missing_do_not_slow_the_others() -> None:
-    fleet = plan(60, "127.66.1.1", 47012, hanging=10, refusing=10)
-    async with Fleet(fleet):
+    fleet = plan_fleet(60, "127.66.1.1", 47012, hanging=10, refusing=10)
+    async with FakeFleet(fleet):
         began = time.monotonic()
-        seen = await observe_statuses(targets_of(fleet), timeout=1.0, concurrency=12)
+        seen = await poll_statuses(targets_of(fleet), timeout=1.0, concurrency=12)
         took = time.monotonic() - began
     reasons = [getattr(seen[one.execution_id], "details", {}).get("reason", "answered") for one in fleet]
     assert reasons == ["answered"] * 40 + ["timeout"] * 10 + ["refused"] * 10
@@ -53,35 +53,40 @@ async def test_no_more_are_asked_at_once_than_allowed() -> None:
         most = max(most, open_now)
         await reader.readuntil(b"\r\n\r\n")
         open_now -= 1
-        writer.write(testing.http_answer(200, b"{}"))
+        writer.write(fake_agentctl.http_response(200, b"{}"))
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         targets = [StatusTarget(str(number), f"http://127.0.0.1:{port}", "t") for number in range(40)]
-        assert len(await observe_statuses(targets, 5, 4)) == 40
+        assert len(await poll_statuses(targets, 5, 4)) == 40
     assert 1 <= most <= 4
 
 
 GOOD = json.dumps({"execution_id": EXECUTION}).encode()
 
 ANSWERS: list[tuple[str, bytes, type[ExecutorError], str | None]] = [
-    ("wrong token", testing.http_answer(401, b"{}"), AgentctlForeign, "not_ours"),
-    ("another execution", testing.http_answer(200, b'{"execution_id": "x"}'), AgentctlForeign, "other_execution"),
-    ("redirect", testing.http_answer(302, b"", "Location: http://127.0.0.1:1/"), AgentctlForeign, "no_json"),
+    ("wrong token", fake_agentctl.http_response(401, b"{}"), AgentctlForeign, "not_ours"),
+    (
+        "another execution",
+        fake_agentctl.http_response(200, b'{"execution_id": "x"}'),
+        AgentctlForeign,
+        "other_execution",
+    ),
+    ("redirect", fake_agentctl.http_response(302, b"", "Location: http://127.0.0.1:1/"), AgentctlForeign, "no_json"),
     ("no HTTP", b"220 mail.example.org ESMTP\r\n\r\n", AgentctlForeign, "no_json"),
-    ("half an answer", testing.http_answer(200, GOOD)[:-3], AgentctlForeign, "no_json"),
+    ("half an answer", fake_agentctl.http_response(200, GOOD)[:-3], AgentctlForeign, "no_json"),
     ("half a head", b"HTTP/1.1 200 OK\r\nContent", AgentctlForeign, "no_json"),
-    ("deep nesting", testing.http_answer(200, b"[" * 100_000), AgentctlForeign, "no_json"),
-    ("broken proxy", testing.http_answer(503, b"sorry"), AgentctlUnreachable, "gateway"),
+    ("deep nesting", fake_agentctl.http_response(200, b"[" * 100_000), AgentctlForeign, "no_json"),
+    ("broken proxy", fake_agentctl.http_response(503, b"sorry"), AgentctlUnreachable, "gateway"),
     ("nothing", b"", AgentctlUnreachable, "closed"),
-    ("a refusal", testing.http_answer(500, b'{"code": "internal_error"}'), AgentctlRefused, None),
+    ("a refusal", fake_agentctl.http_response(500, b'{"code": "internal_error"}'), AgentctlRefused, None),
 ]
 
 
 @pytest.mark.parametrize(("answer", "kind", "reason"), [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS])
 async def test_a_bad_answer_says_what_it_was(answer: bytes, kind: type[ExecutorError], reason: str | None) -> None:
-    async with testing.answering(answer) as url:
+    async with fake_agentctl.answering_server(answer) as url:
         seen = await ask(url)
     assert type(seen) is kind
     assert seen.details.get("reason") == reason
@@ -89,7 +94,7 @@ async def test_a_bad_answer_says_what_it_was(answer: bytes, kind: type[ExecutorE
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\ncontent-LENGTH:  %d\r\n\r\n"])
 async def test_an_answer_may_tell_its_length_or_end_the_stream(head: bytes) -> None:
-    async with testing.answering((head.replace(b"%d", str(len(GOOD)).encode())) + GOOD) as url:
+    async with fake_agentctl.answering_server((head.replace(b"%d", str(len(GOOD)).encode())) + GOOD) as url:
         assert await ask(url) == {"execution_id": EXECUTION}
 
 
@@ -111,8 +116,8 @@ async def test_an_address_that_is_no_address_is_not_asked(url: str, token: str) 
 
 
 async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executors_app.agentctl.places.bulk_status.MAX_ANSWER", 1_000_000)
-    async with testing.flooding(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536) as url:
+    monkeypatch.setattr("executors_app.agentctl.http.bulk_status.MAX_ANSWER", 1_000_000)
+    async with fake_agentctl.flooding_server(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536) as url:
         seen = await ask(url)
     assert isinstance(seen, AgentctlForeign)
     assert seen.details["reason"] == "too_large"
@@ -120,7 +125,7 @@ async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_fleet_beyond_the_loopback_range_is_refused() -> None:
     with pytest.raises(ValueError, match="loopback"):
-        plan(10, "127.255.255.250", 47013)
+        plan_fleet(10, "127.255.255.250", 47013)
 
 
 def test_a_target_never_shows_its_token() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, web
 
-from executors_app import testing
+from executors_app import fake_agentctl
 from executors_app.agentctl.protocol import CLOSE_STALE_GENERATION, GENERATION_HEADER
-from executors_app.client import AgentctlClient, open_http
+from executors_app.client import AgentctlClient, open_connection_pool
 from executors_app.errors import (
     AgentctlForeign,
     AgentctlRefused,
@@ -125,7 +125,7 @@ async def test_a_call_reaches_agentctl_with_token_and_generation(
 
 async def test_many_clients_share_one_pool_of_connections() -> None:
     agentctl = RecordingAgentctl()
-    async with running(agentctl) as url, open_http() as http:
+    async with running(agentctl) as url, open_connection_pool() as http:
         clients = [client_of(url, http=http) for _ in range(20)]
         await asyncio.gather(*(one.status() for one in clients))
         assert not http.closed
@@ -136,21 +136,26 @@ REFUSAL = json.dumps({"code": "busy", "message": "A turn is active.", "details":
 STALE = json.dumps({"code": "stale_generation", "message": "Newer.", "details": {}}).encode()
 
 ANSWERS: list[tuple[str, bytes, type[ExecutorError], str]] = [
-    ("wrong token", testing.http_answer(401, b"{}"), AgentctlForeign, "not_ours"),
-    ("forbidden", testing.http_answer(403, b'{"code": "forbidden_host"}'), AgentctlForeign, "not_ours"),
-    ("another web server", testing.http_answer(404, b"<html>"), AgentctlForeign, "no_json"),
-    ("no JSON", testing.http_answer(200, b"hello"), AgentctlForeign, "no_json"),
-    ("a JSON list", testing.http_answer(200, b"[1]"), AgentctlForeign, "no_json"),
-    ("another execution", testing.http_answer(200, b'{"execution_id": "other"}'), AgentctlForeign, "other_execution"),
-    ("no execution", testing.http_answer(200, b"{}"), AgentctlForeign, "other_execution"),
-    ("a broken proxy", testing.http_answer(502, b"Bad Gateway"), AgentctlUnreachable, "gateway"),
+    ("wrong token", fake_agentctl.http_response(401, b"{}"), AgentctlForeign, "not_ours"),
+    ("forbidden", fake_agentctl.http_response(403, b'{"code": "forbidden_host"}'), AgentctlForeign, "not_ours"),
+    ("another web server", fake_agentctl.http_response(404, b"<html>"), AgentctlForeign, "no_json"),
+    ("no JSON", fake_agentctl.http_response(200, b"hello"), AgentctlForeign, "no_json"),
+    ("a JSON list", fake_agentctl.http_response(200, b"[1]"), AgentctlForeign, "no_json"),
+    (
+        "another execution",
+        fake_agentctl.http_response(200, b'{"execution_id": "other"}'),
+        AgentctlForeign,
+        "other_execution",
+    ),
+    ("no execution", fake_agentctl.http_response(200, b"{}"), AgentctlForeign, "other_execution"),
+    ("a broken proxy", fake_agentctl.http_response(502, b"Bad Gateway"), AgentctlUnreachable, "gateway"),
     ("nothing", b"", AgentctlUnreachable, "closed"),
 ]
 
 
 @pytest.mark.parametrize(("answer", "kind", "reason"), [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS])
 async def test_a_bad_answer_is_told_from_no_answer(answer: bytes, kind: type[ExecutorError], reason: str) -> None:
-    async with testing.answering(answer) as url:
+    async with fake_agentctl.answering_server(answer) as url:
         with pytest.raises(kind) as caught:
             await client_of(url).status()
     assert caught.value.details["reason"] == reason
@@ -163,7 +168,7 @@ async def test_a_bad_answer_is_told_from_no_answer(answer: bytes, kind: type[Exe
 async def test_a_refusal_carries_agentctls_own_words(
     status: int, body: bytes, kind: type[AgentctlRefused], refusal: str
 ) -> None:
-    async with testing.answering(testing.http_answer(status, body)) as url:
+    async with fake_agentctl.answering_server(fake_agentctl.http_response(status, body)) as url:
         with pytest.raises(AgentctlRefused) as caught:
             await client_of(url).prompt("m", "text")
     assert type(caught.value) is kind
@@ -180,13 +185,13 @@ JOB_CALLS: list[tuple[str, tuple[Any, ...]]] = [("start_job", ("j", {})), ("job"
 async def test_an_agentctl_from_before_there_were_jobs_is_told_from_one_that_knows_no_such_job(
     name: str, arguments: tuple[Any, ...]
 ) -> None:
-    async with testing.answering(testing.http_answer(404, OLD)) as url:
+    async with fake_agentctl.answering_server(fake_agentctl.http_response(404, OLD)) as url:
         with pytest.raises(JobsUnsupported) as old:
             await getattr(client_of(url), name)(*arguments)
     assert "start it again" in old.value.message
     assert old.value.permanent
 
-    async with testing.answering(testing.http_answer(404, NO_JOB)) as url:
+    async with fake_agentctl.answering_server(fake_agentctl.http_response(404, NO_JOB)) as url:
         with pytest.raises(AgentctlRefused) as unknown:
             await getattr(client_of(url), name)(*arguments)
     assert unknown.value.refusal == "job_unknown"
@@ -200,9 +205,9 @@ async def test_a_bad_address_is_unreachable(url: str) -> None:
 
 async def test_nobody_listening_and_nobody_answering_are_told_apart() -> None:
     with pytest.raises(AgentctlUnreachable) as caught:
-        await client_of(testing.refusing_url()).status()
+        await client_of(fake_agentctl.refusing_url()).status()
     assert caught.value.details["reason"] == "refused"
-    async with testing.hanging() as url:
+    async with fake_agentctl.hanging_server() as url:
         with pytest.raises(AgentctlUnreachable) as caught:
             await client_of(url).status(timeout=0.1)
     assert caught.value.details["reason"] == "timeout"
@@ -212,8 +217,8 @@ async def test_nobody_listening_and_nobody_answering_are_told_apart() -> None:
 async def test_no_redirect_is_followed(path: str) -> None:
     elsewhere = RecordingAgentctl()
     async with running(elsewhere) as target:
-        redirect = testing.http_answer(307, b"", f"Location: {target}/{path}")
-        async with testing.answering(redirect) as url:
+        redirect = fake_agentctl.http_response(307, b"", f"Location: {target}/{path}")
+        async with fake_agentctl.answering_server(redirect) as url:
             with pytest.raises(ExecutorError):
                 await (client_of(url).status() if path == "status" else _first_batch(client_of(url)))
     assert elsewhere.calls == []
@@ -222,15 +227,15 @@ async def test_no_redirect_is_followed(path: str) -> None:
 async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     agentctl = RecordingAgentctl()
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, testing.refusing_url())
+        monkeypatch.setenv(name, fake_agentctl.refusing_url())
     async with running(agentctl) as url:
         await client_of(url).status()
     assert agentctl.calls
 
 
 async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executors_app.wire.MAX_ANSWER", 1_000_000)
-    async with testing.flooding(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536) as url:
+    monkeypatch.setattr("executors_app.http_client.MAX_ANSWER", 1_000_000)
+    async with fake_agentctl.flooding_server(b"HTTP/1.1 200 OK\r\n\r\n", b" " * 65536) as url:
         with pytest.raises(AgentctlForeign) as caught:
             await client_of(url).read_file("x")
     assert caught.value.details["reason"] == "too_large"
@@ -338,4 +343,4 @@ async def test_an_event_stream_that_is_not_opened_says_why(status: int, kind: ty
 
 async def test_an_event_stream_that_nobody_serves_is_unreachable() -> None:
     with pytest.raises(AgentctlUnreachable):
-        await _first_batch(client_of(testing.refusing_url()))
+        await _first_batch(client_of(fake_agentctl.refusing_url()))

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from executors_app.agentctl.places import closer_look, local_processes
-from executors_app.agentctl.places.closer_look import CloserLook
-from executors_app.agentctl.places.local_processes import Processes
+from executors_app.agentctl.local_runtime import machine
+from executors_app.agentctl.local_runtime.machine import FollowUpChecks
+from executors_app.agentctl.process import execution_processes
+from executors_app.agentctl.process.execution_processes import ExecutionProcesses
 from executors_app.domain import Observation, Observed
 from executors_app.errors import AgentctlUnreachable, ExecutorError
 from tests.waiting import eventually_async
@@ -21,21 +22,21 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each pass over the machine."""
     made: list[int] = []
 
-    def look_around() -> dict[str, Processes]:
+    def look_around() -> dict[str, ExecutionProcesses]:
         made.append(1)
         return {}
 
-    monkeypatch.setattr(local_processes, "look_around", look_around)
+    monkeypatch.setattr(execution_processes, "find_all_processes", look_around)
     return made
 
 
-async def dead(execution_id: str, processes: Processes, error: ExecutorError) -> Observation:
+async def dead(execution_id: str, processes: ExecutionProcesses, error: ExecutorError) -> Observation:
     return Observation(Observed.DEAD, execution_id)
 
 
 async def test_it_does_not_wait_for_those_who_have_not_answered_yet(passes: list[int]) -> None:
     async with asyncio.TaskGroup() as group:
-        closer = CloserLook(group, dead, 4)
+        closer = FollowUpChecks(group, dead, 4)
         closer.add("first", REFUSED)
         await eventually_async(lambda: "first" in closer.seen, describe="the first is looked at")
         closer.add("second", REFUSED)
@@ -47,9 +48,9 @@ async def test_it_does_not_wait_for_those_who_have_not_answered_yet(passes: list
 async def test_those_that_fail_together_share_one_pass_over_the_machine(
     passes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(closer_look, "GATHERING", 60.0)
+    monkeypatch.setattr(machine, "GROUPING_WINDOW", 60.0)
     async with asyncio.TaskGroup() as group:
-        closer = CloserLook(group, dead, 4)
+        closer = FollowUpChecks(group, dead, 4)
         for number in range(20):
             closer.add(str(number), REFUSED)
             await asyncio.sleep(0)
@@ -60,16 +61,16 @@ async def test_those_that_fail_together_share_one_pass_over_the_machine(
 
 async def test_nobody_failed_and_the_machine_is_not_looked_at(passes: list[int]) -> None:
     async with asyncio.TaskGroup() as group:
-        CloserLook(group, dead, 4).no_more()
+        FollowUpChecks(group, dead, 4).no_more()
     assert passes == []
 
 
 async def test_a_look_that_fails_is_told_to_whoever_has_asked(passes: list[int]) -> None:
-    async def break_down(execution_id: str, processes: Processes, error: ExecutorError) -> Observation:
+    async def break_down(execution_id: str, processes: ExecutionProcesses, error: ExecutorError) -> Observation:
         raise OSError("no /proc")
 
     with pytest.raises(ExceptionGroup, match="unhandled errors"):
         async with asyncio.TaskGroup() as group:
-            closer = CloserLook(group, break_down, 4)
+            closer = FollowUpChecks(group, break_down, 4)
             closer.add("first", REFUSED)
             closer.no_more()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places.detached import start_detached
+from executors_app.agentctl.local_runtime.launch import start_detached
+from executors_app.agentctl.process import identity
 from tests.services import ROOT
 from tests.waiting import eventually
 
@@ -49,7 +49,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]
         signal.signal(signal.SIGHUP, ignored)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         open_socket.close()
-    who = identity.of(pid)
+    who = identity.identify(pid)
     assert who is not None
     try:
         eventually(path.exists, describe="the report")
@@ -58,7 +58,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]
         assert read["pid"] == pid
         return read
     finally:
-        identity.end_all([who], 5)
+        identity.kill_all([who], 5)
 
 
 def test_it_leads_a_session_of_its_own(report: dict[str, object]) -> None:
@@ -81,7 +81,8 @@ def test_it_inherits_nothing(report: dict[str, object]) -> None:
 
 def test_it_survives_the_kill_of_its_starters_whole_group(tmp_path: Path) -> None:
     starter = (
-        "import sys, time; from pathlib import Path; from executors_app.agentctl.places.detached import start_detached;"
+        "import sys, time; from pathlib import Path\n"
+        "from executors_app.agentctl.local_runtime.launch import start_detached\n"
         "pid = start_detached([sys.executable, '-I', '-c', 'import time; time.sleep(60)'],"
         "environment={}, log_file=Path(sys.argv[1]));"
         "print(pid, flush=True); time.sleep(60)"
@@ -89,7 +90,7 @@ def test_it_survives_the_kill_of_its_starters_whole_group(tmp_path: Path) -> Non
     argv = [sys.executable, "-c", starter, str(tmp_path / "log")]
     process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
-    who = identity.of(int(process.stdout.readline()))
+    who = identity.identify(int(process.stdout.readline()))
     assert who is not None
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -97,4 +98,4 @@ def test_it_survives_the_kill_of_its_starters_whole_group(tmp_path: Path) -> Non
     try:
         assert identity.is_alive(who)
     finally:
-        identity.end_all([who], 5)
+        identity.kill_all([who], 5)

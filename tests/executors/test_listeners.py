@@ -14,17 +14,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from executors_app.agentctl import identity, unix_socket
-from executors_app.agentctl.places import launch_token, local_launch, local_processes
-from executors_app.agentctl.places.bulk_status import StatusTarget, ask_status
-from executors_app.agentctl.places.listeners import Listener
-from executors_app.agentctl.places.state_directory import StateDirectory
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.http import sockets
+from executors_app.agentctl.http.bulk_status import StatusTarget, poll_status
+from executors_app.agentctl.http.sockets import AgentctlListener
+from executors_app.agentctl.local_runtime import launch, storage
+from executors_app.agentctl.local_runtime.storage import StateDirectory
+from executors_app.agentctl.process import execution_processes, identity
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlForeign, AgentctlUnreachable
+from executors_app.fake_agentctl import refusing_url
 from executors_app.runtimes.local_standalone import RUNTIME
-from executors_app.testing import refusing_url
 from tests.executors.launches import client_of, kill, observe, row
 from tests.executors.strangers import as_root, other_user, process_of_another_user, recording
 from tests.services import ROOT
@@ -37,18 +38,18 @@ def earlier_release(places: StateDirectory, spec: LaunchSpec) -> Iterator[Execut
     places.make()
     places.write_token(spec.auth_token)
     argv = [
-        *(sys.executable, "-P", "-m", local_processes.AGENTCTL_MODULE, "serve"),
+        *(sys.executable, "-P", "-m", execution_processes.AGENTCTL_MODULE, "serve"),
         *("--workspace", str(places.path), "--state-dir", str(places.path)),
         *("--session-id", spec.session_id, "--execution-id", spec.execution_id),
         *("--token-file", str(places.token_file), "--ready-file", str(places.ready_file)),
         *("--listen", "127.0.0.1:0"),
     ]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), MARKER: spec.execution_id}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), EXECUTION_MARKER: spec.execution_id}
     with subprocess.Popen(argv, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
-            ready = eventually(lambda: local_launch.read_ready(places), 60, "ready")
+            ready = eventually(lambda: launch.read_ready_file(places), 60, "ready")
             assert ready is not None
-            who = identity.of(ready.pid)
+            who = identity.identify(ready.pid)
             assert who is not None
             yield row(spec, agentctl_url=ready.url, pid=ready.pid, state={"process": who.to_json()})
         finally:
@@ -74,9 +75,9 @@ async def test_whoever_binds_the_port_of_a_dead_agentctl_hears_nothing(
     spec: LaunchSpec, places: StateDirectory
 ) -> None:
     with earlier_release(places, spec) as facts:
-        who = local_processes.recorded(facts.state)
+        who = execution_processes.recorded_process(facts.state)
         assert who is not None
-        identity.end_all([who], 10)
+        identity.kill_all([who], 10)
         with recording(port_of(facts)) as stranger:
             client = AgentctlClient.of(facts)
             for call in (client.status, client.capabilities):
@@ -109,7 +110,7 @@ async def test_a_socket_of_another_user_hears_nothing(spec: LaunchSpec) -> None:
     path = directory / "agentctl.sock"
     try:
         with recording(str(path)) as stranger:
-            facts = row(spec, agentctl_url=unix_socket.url_of(path))
+            facts = row(spec, agentctl_url=sockets.unix_url(path))
             with pytest.raises(AgentctlForeign) as caught:
                 await AgentctlClient.of(facts).status()
             assert caught.value.details["reason"] == "other_user"
@@ -121,7 +122,7 @@ async def test_a_socket_of_another_user_hears_nothing(spec: LaunchSpec) -> None:
 
 
 async def test_a_launch_listens_where_no_other_user_gets(launched: Launched, places: StateDirectory) -> None:
-    assert launched.url == unix_socket.url_of(places.socket)
+    assert launched.url == sockets.unix_url(places.socket)
     assert places.socket.stat().st_mode & 0o777 == 0o600
     assert places.path.stat().st_mode & 0o777 == 0o700
 
@@ -176,27 +177,27 @@ async def test_a_successor_at_the_same_socket_is_found_by_the_old_row(spec: Laun
 
 
 async def test_a_restored_row_of_an_earlier_launch_finds_the_live_one(spec: LaunchSpec, launched: Launched) -> None:
-    state = {**launched.state, launch_token.LAUNCH: "0" * 32}
+    state = {**launched.state, storage.LAUNCH_KEY: "0" * 32}
     seen = await observe(row(spec, launched, state=state))
     assert (seen.observed, seen.state) == (Observed.ALIVE, launched.state)
 
 
 @as_root
 def test_a_process_of_another_user_is_no_agentctl(spec: LaunchSpec) -> None:
-    looks = [sys.executable, "-I", "-S", "-c", "print(flush=True); input()", local_processes.AGENTCTL_MODULE]
+    looks = [sys.executable, "-I", "-S", "-c", "print(flush=True); input()", execution_processes.AGENTCTL_MODULE]
     argv = [*looks, "--execution-id", spec.execution_id]
-    with process_of_another_user(argv, {MARKER: spec.execution_id}) as stranger:
+    with process_of_another_user(argv, {EXECUTION_MARKER: spec.execution_id}) as stranger:
         assert stranger.stdout is not None
         assert stranger.stdout.readline()
-        assert not local_processes.is_agentctl(stranger.pid, spec.execution_id)
-        assert local_processes.look_at(spec.execution_id).agentctl == []
+        assert not execution_processes.is_agentctl(stranger.pid, spec.execution_id)
+        assert execution_processes.find_processes(spec.execution_id).agentctl == []
 
 
 async def test_a_socket_whose_backlog_is_full_times_out(tmp_path: Path) -> None:
     path = tmp_path / "full.sock"
     tmp_path.chmod(0o700)
     waiting = []
-    with unix_socket.listen(path, 0):
+    with sockets.listen_unix(path, 0):
         try:
             while True:
                 one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -205,7 +206,7 @@ async def test_a_socket_whose_backlog_is_full_times_out(tmp_path: Path) -> None:
         except BlockingIOError:
             pass
         with pytest.raises(AgentctlUnreachable) as caught:
-            await ask_status(StatusTarget("e", unix_socket.url_of(path), "t"), 0.2)
+            await poll_status(StatusTarget("e", sockets.unix_url(path), "t"), 0.2)
         for one in waiting:
             one.close()
     assert caught.value.details["reason"] == "timeout"
@@ -213,12 +214,12 @@ async def test_a_socket_whose_backlog_is_full_times_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["unix:", "unix:relative", "unix:/", "unix:%00", "http://[::1", "http://localhost:1"])
 async def test_what_names_no_listener_is_a_bad_address(url: str) -> None:
-    listener = Listener(url, None)
+    listener = AgentctlListener(url, None)
     with pytest.raises(AgentctlUnreachable) as caught:
         await AgentctlClient(listener, "token", "execution").status()
     assert caught.value.details["reason"] == "bad_url"
     with pytest.raises(AgentctlUnreachable) as caught:
-        await ask_status(StatusTarget("execution", url, "token", listener=listener), 5)
+        await poll_status(StatusTarget("execution", url, "token", listener=listener), 5)
     assert caught.value.details["reason"] == "bad_url"
 
 
@@ -227,45 +228,48 @@ async def test_a_path_of_any_length_can_be_listened_at(tmp_path: Path) -> None:
     directory.mkdir(parents=True, mode=0o700)
     path = directory / "agentctl.sock"
     assert len(str(path)) > 150
-    with unix_socket.listen(path, 5), await unix_socket.connect(path) as connection:
-        assert unix_socket.peer_of(connection) == unix_socket.Peer(os.getpid(), os.geteuid())
-    assert unix_socket.path_of(unix_socket.url_of(path)) == path
+    with sockets.listen_unix(path, 5), await sockets.connect_unix(path) as connection:
+        assert sockets.peer_credentials(connection) == sockets.PeerCredentials(os.getpid(), os.geteuid())
+    assert sockets.unix_path(sockets.unix_url(path)) == path
 
 
 async def test_a_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     path = tmp_path / "agentctl.sock"
-    unix_socket.listen(path, 5).close()
+    sockets.listen_unix(path, 5).close()
     assert path.exists()
     with pytest.raises(ConnectionRefusedError):
-        await unix_socket.connect(path)
-    with unix_socket.listen(path, 5):
+        await sockets.connect_unix(path)
+    with sockets.listen_unix(path, 5):
         with pytest.raises(OSError, match="in use"):
-            unix_socket.listen(path, 5)
-        (await unix_socket.connect(path)).close()
+            sockets.listen_unix(path, 5)
+        (await sockets.connect_unix(path)).close()
     path.unlink()
     with pytest.raises(ConnectionRefusedError):
-        await unix_socket.connect(path)
+        await sockets.connect_unix(path)
 
 
 def test_no_socket_is_made_where_others_get_or_something_else_is(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(PermissionError, match="chmod 700"):
-        unix_socket.listen(tmp_path / "agentctl.sock", 5)
+        sockets.listen_unix(tmp_path / "agentctl.sock", 5)
     tmp_path.chmod(0o700)
     (tmp_path / "agentctl.sock").write_text("notes")
     with pytest.raises(FileExistsError):
-        unix_socket.listen(tmp_path / "agentctl.sock", 5)
+        sockets.listen_unix(tmp_path / "agentctl.sock", 5)
     assert (tmp_path / "agentctl.sock").read_text() == "notes"
 
 
 def test_a_token_follows_from_its_secret_and_no_other() -> None:
-    token, other = launch_token.mint("a-secret-of-some-length"), launch_token.mint("a-secret-of-some-length")
+    token, other = (
+        storage.mint_launch_token("a-secret-of-some-length"),
+        storage.mint_launch_token("a-secret-of-some-length"),
+    )
     assert token != other
-    assert launch_token.is_of(token, "a-secret-of-some-length")
-    assert launch_token.is_of("a-secret-of-some-length", "a-secret-of-some-length")
-    assert not launch_token.is_of(token, "another-secret-of-some-length")
-    assert not launch_token.is_of("", "")
-    noted = launch_token.noted(token)
-    assert launch_token.bearer_of("a-secret-of-some-length", noted) == token
-    assert launch_token.bearer_of("a-secret-of-some-length", {"launch": 3}) == "a-secret-of-some-length"
+    assert storage.is_token_of(token, "a-secret-of-some-length")
+    assert storage.is_token_of("a-secret-of-some-length", "a-secret-of-some-length")
+    assert not storage.is_token_of(token, "another-secret-of-some-length")
+    assert not storage.is_token_of("", "")
+    noted = storage.token_state(token)
+    assert storage.bearer_token("a-secret-of-some-length", noted) == token
+    assert storage.bearer_token("a-secret-of-some-length", {"launch": 3}) == "a-secret-of-some-length"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_launch, local_processes
-from executors_app.agentctl.places.state_directory import StateDirectory, state_directory
+from executors_app.agentctl.local_runtime import launch
+from executors_app.agentctl.local_runtime.storage import StateDirectory, state_directory
+from executors_app.agentctl.process import execution_processes, identity
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.errors import LaunchFailed, RepositoryUnusable, WorkspaceGone
 from executors_app.runtimes.local_standalone import RUNTIME
@@ -45,7 +45,7 @@ async def test_agentctl_inherits_none_of_our_secrets(
     monkeypatch.setenv("DATABASE_URL", "top-secret-value")
     launched = await RUNTIME.launch(spec)
     assert launched.pid is not None
-    seen = b"\0".join(identity.environment(launched.pid))
+    seen = b"\0".join(identity.read_environment(launched.pid))
     assert b"top-secret-value" not in seen
     assert TOKEN.encode() not in seen
     assert TOKEN.encode() not in Path(f"/proc/{launched.pid}/cmdline").read_bytes()
@@ -60,13 +60,13 @@ async def test_an_agentctl_whose_starter_was_killed_before_it_was_ready_is_found
     spec: LaunchSpec, data_directory: Path
 ) -> None:
     starter = (
-        "import os, sys; from pathlib import Path; from executors_app.agentctl.places import local_launch;"
+        "import os, sys; from pathlib import Path; from executors_app.agentctl.local_runtime import launch;"
         "from executors_app.domain import LaunchSpec;"
-        "from executors_app.agentctl.places.state_directory import state_directory;"
+        "from executors_app.agentctl.local_runtime.storage import state_directory;"
         "data, execution, session, workspace, token = sys.argv[1:];"
         "places = state_directory(Path(data), execution); places.make();"
         "spec = LaunchSpec(execution, session, '', '', '', token);"
-        "local_launch._find_or_start(places, spec, Path(workspace), token, {}); os.kill(os.getpid(), 9)"
+        "launch._find_or_start(places, spec, Path(workspace), token, {}); os.kill(os.getpid(), 9)"
     )
     workspace = data_directory / "worktrees" / spec.session_id
     argv = [
@@ -81,7 +81,7 @@ async def test_an_agentctl_whose_starter_was_killed_before_it_was_ready_is_found
     ]
     starting = await asyncio.create_subprocess_exec(*argv, cwd=ROOT)
     assert await starting.wait() == -signal.SIGKILL
-    (first,) = local_processes.look_at(spec.execution_id).agentctl
+    (first,) = execution_processes.find_processes(spec.execution_id).agentctl
 
     launched = await RUNTIME.launch(spec)
 
@@ -92,7 +92,7 @@ async def test_an_agentctl_whose_starter_was_killed_before_it_was_ready_is_found
 async def test_many_launches_at_once_start_one_agentctl(spec: LaunchSpec) -> None:
     launches = await asyncio.gather(*(RUNTIME.launch(spec) for _ in range(3)))
     assert len({launched.boot_id for launched in launches}) == 1
-    assert [agentctl_of(launches[0])] == local_processes.look_at(spec.execution_id).agentctl
+    assert [agentctl_of(launches[0])] == execution_processes.find_processes(spec.execution_id).agentctl
 
 
 async def test_a_dead_agentctl_is_started_again_on_the_same_worktree(spec: LaunchSpec, launched: Launched) -> None:
@@ -113,7 +113,7 @@ async def test_an_agentctl_that_cannot_start_is_reported_with_its_last_words(spe
 async def test_a_launch_without_a_repository_is_refused_for_good(spec: LaunchSpec) -> None:
     with pytest.raises(RepositoryUnusable):
         await RUNTIME.launch(replace(spec, repository_path=""))
-    assert local_processes.look_at(spec.execution_id) == local_processes.Processes()
+    assert execution_processes.find_processes(spec.execution_id) == execution_processes.ExecutionProcesses()
 
 
 async def test_a_launch_never_puts_an_empty_worktree_in_the_place_of_a_lost_one(
@@ -162,4 +162,4 @@ def test_a_ready_file_that_is_not_whole_is_no_ready_file(data_directory: Path) -
     places.make()
     for text in ("", "{", "[]", '{"url": "http://127.0.0.1:1"}', '{"url": "x", "pid": null}'):
         places.ready_file.write_text(text)
-        assert local_launch.read_ready(places) is None, text
+        assert launch.read_ready_file(places) is None, text

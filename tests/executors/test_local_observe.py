@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import testing
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
+from executors_app import fake_agentctl
+from executors_app.agentctl.process import execution_processes, identity
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import agentctl_of, kill, leave_a_marked_process, observe, row
@@ -63,11 +62,11 @@ async def test_one_that_was_never_started_is_dead_and_can_be_made(spec: LaunchSp
 
 async def test_a_stopped_process_is_unknown_and_not_dead(spec: LaunchSpec, launched: Launched) -> None:
     who = agentctl_of(launched)
-    identity.signal(who, signal.SIGSTOP)
+    identity.send_signal(who, signal.SIGSTOP)
     try:
         seen = await observe(row(spec, launched), timeout=0.3)
     finally:
-        identity.signal(who, signal.SIGCONT)
+        identity.send_signal(who, signal.SIGCONT)
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout")
 
 
@@ -77,17 +76,17 @@ async def test_a_live_one_that_does_not_know_our_token_is_unknown(spec: LaunchSp
 
 
 async def test_something_else_at_its_address_is_unknown_without_a_proof_of_death(spec: LaunchSpec) -> None:
-    async with testing.answering(testing.http_answer(401, b"{}")) as url:
+    async with fake_agentctl.answering_server(fake_agentctl.http_response(401, b"{}")) as url:
         seen = await observe(row(spec, agentctl_url=url))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
-    async with testing.hanging() as url:
+    async with fake_agentctl.hanging_server() as url:
         seen = await observe(row(spec, agentctl_url=url), timeout=0.2)
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign"), "nobody waits for an answer of a stranger"
 
 
 async def test_something_else_at_its_address_does_not_hide_a_proven_death(spec: LaunchSpec, launched: Launched) -> None:
     kill(launched)
-    async with testing.answering(testing.http_answer(401, b"{}")) as url:
+    async with fake_agentctl.answering_server(fake_agentctl.http_response(401, b"{}")) as url:
         seen = await observe(row(spec, launched, agentctl_url=url))
     assert (seen.observed, seen.reason) == (Observed.DEAD, "process_gone")
 
@@ -121,7 +120,7 @@ async def test_one_bad_row_spoils_no_other(spec: LaunchSpec, launched: Launched)
         for url, state in (
             ("http://127.0.0.1:x", {}),
             ("\0", {"process": 3}),
-            (testing.refusing_url(), {"process": {}}),
+            (fake_agentctl.refusing_url(), {"process": {}}),
         )
     ]
     seen = await RUNTIME.observe([*bad, row(spec, launched)], timeout=2, concurrency=2)
@@ -132,9 +131,9 @@ async def test_one_bad_row_spoils_no_other(spec: LaunchSpec, launched: Launched)
 async def test_a_silent_one_is_ended_with_all_that_it_started(
     spec: LaunchSpec, launched: Launched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executors_app.agentctl.places.machine.GRACE", 0.2)
+    monkeypatch.setattr("executors_app.agentctl.local_runtime.machine.STOP_GRACE", 0.2)
     child = leave_a_marked_process(spec.execution_id)
-    identity.signal(agentctl_of(launched), signal.SIGSTOP)
+    identity.send_signal(agentctl_of(launched), signal.SIGSTOP)
     assert await RUNTIME.end(row(spec, launched)) is True
     assert child.wait(5) == -signal.SIGKILL
     assert not identity.is_alive(agentctl_of(launched))
@@ -143,11 +142,13 @@ async def test_a_silent_one_is_ended_with_all_that_it_started(
 
 async def test_leftovers_of_a_dead_one_are_counted_and_ended(spec: LaunchSpec, launched: Launched) -> None:
     kill(launched)
-    eventually(lambda: not local_processes.look_at(spec.execution_id).others, describe="its guards are gone, too")
+    eventually(
+        lambda: not execution_processes.find_processes(spec.execution_id).others, describe="its guards are gone, too"
+    )
     child = leave_a_marked_process(spec.execution_id)
     other = leave_a_marked_process(str(uuid.uuid4()))
     try:
-        eventually(lambda: local_processes.look_at(spec.execution_id).others, describe="the marked child")
+        eventually(lambda: execution_processes.find_processes(spec.execution_id).others, describe="the marked child")
         assert (await observe(row(spec, launched))).leftovers == 1
         assert await RUNTIME.end_leftovers(row(spec, launched)) == 1
         assert child.wait(5) == -signal.SIGKILL
@@ -161,7 +162,7 @@ async def test_leftovers_of_a_dead_one_are_counted_and_ended(spec: LaunchSpec, l
 async def test_nothing_is_a_leftover_while_its_agentctl_lives(spec: LaunchSpec, launched: Launched) -> None:
     child = leave_a_marked_process(spec.execution_id)
     try:
-        eventually(lambda: local_processes.look_at(spec.execution_id).others, describe="the marked child")
+        eventually(lambda: execution_processes.find_processes(spec.execution_id).others, describe="the marked child")
         assert await RUNTIME.end_leftovers(row(spec, launched)) == 0
         assert await RUNTIME.end_leftovers(row(spec)) == 0
         assert child.poll() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from executors_app.plain_files import copy_plain
+from executors_app.untrusted_files import copy_directory
 
 
 def test_copy_has_files_modes_and_links_and_nothing_else(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_copy_has_files_modes_and_links_and_nothing_else(tmp_path: Path) -> None
     (source / "link").symlink_to("/etc/passwd")
     (source / "left").write_text("out\n")
     os.mkfifo(source / "pipe")
-    copy_plain(source, into, leave_out=("left",))
+    copy_directory(source, into, leave_out=("left",))
     assert sorted(path.name for path in into.rglob("*")) == ["folder", "link", "program"]
     assert (into / "folder/program").stat().st_mode & 0o7777 == 0o755
     assert (into / "folder/program").read_text() == "text\n"
@@ -31,7 +31,7 @@ def test_holes_of_a_file_are_not_written_out(tmp_path: Path) -> None:
         file.seek(1 << 30)
         file.write(b"middle")
         file.truncate(1 << 40)
-    copy_plain(source, tmp_path / "copy")
+    copy_directory(source, tmp_path / "copy")
     copied = tmp_path / "copy/large"
     assert copied.stat().st_size == 1 << 40
     assert copied.stat().st_blocks < 1000

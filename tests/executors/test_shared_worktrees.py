@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from executors_app.agentctl.workspace.snapshots import take
+from executors_app.agentctl.workspace.snapshots import take_snapshot
 from tests.executors.shared_worktrees import SharedWorktreesContract
 from tests.workspace.trees import SESSION, git_of, keep
 
@@ -26,7 +26,7 @@ def test_two_who_keep_one_worktree_at_once_both_have_it_kept(repository: Path, t
         for number in range(10):
             (repository / f"{name}").write_text(f"{number}\n")
             begin.wait(30)
-            kept.add(take(git_of(repository), SESSION, tmp_path / f"{name}.index", "turn_end").commit)
+            kept.add(take_snapshot(git_of(repository), SESSION, tmp_path / f"{name}.index", "turn_end").commit)
         return kept
 
     with ThreadPoolExecutor(2) as both:

@@ -12,20 +12,30 @@ from pathlib import Path
 import pytest
 
 from executors_app import plugins
-from executors_app.client import AgentctlClient, StatusTarget, observe_statuses
+from executors_app.client import AgentctlClient, StatusTarget, poll_statuses
 from executors_app.errors import AgentctlForeign
-from executors_app.stand_in import Fleet, plan
+from executors_app.fake_agentctl import FakeFleet, plan_fleet
 from tests.services import ROOT
 
 
 def test_the_fleet_of_the_command_line_tells_itself_answers_and_ends() -> None:
-    argv = [sys.executable, "-m", "executors_app.stand_in", "--count", "5", "--base", "127.66.2.1", "--port", "47014"]
+    argv = [
+        sys.executable,
+        "-m",
+        "executors_app.fake_agentctl",
+        "--count",
+        "5",
+        "--base",
+        "127.66.2.1",
+        "--port",
+        "47014",
+    ]
     with subprocess.Popen([*argv, "--refusing", "1"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             fleet = json.loads(process.stdout.readline())
             targets = [StatusTarget(one["execution_id"], one["url"], one["token"]) for one in fleet]
-            seen = asyncio.run(observe_statuses(targets, 5, 5))
+            seen = asyncio.run(poll_statuses(targets, 5, 5))
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
@@ -34,8 +44,8 @@ def test_the_fleet_of_the_command_line_tells_itself_answers_and_ends() -> None:
 
 
 async def test_a_member_of_the_fleet_wants_its_own_token() -> None:
-    first, second = plan(2, "127.66.3.1", 47015)
-    async with Fleet([first, second]):
+    first, second = plan_fleet(2, "127.66.3.1", 47015)
+    async with FakeFleet([first, second]):
         assert (await AgentctlClient(first.url, first.token, first.execution_id).status())["status"] == "ok"
         with pytest.raises(AgentctlForeign):
             await AgentctlClient(first.url, second.token, first.execution_id).status()

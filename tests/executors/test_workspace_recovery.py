@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import agentctl_of, client_of, kill, observe, row
@@ -60,7 +60,7 @@ async def test_a_shell_does_not_outlive_an_agentctl_that_was_killed(
         job = f"setsid nohup sh -c 'echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600' &\n"
         await shell.type(job.encode())
         await eventually_async(pid_file.exists)
-    left = identity.of(int(pid_file.read_text()))
+    left = identity.identify(int(pid_file.read_text()))
     assert left
     assert identity.is_alive(left)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.places import worktrees
-from executors_app.agentctl.places.git import GitFailed
-from executors_app.agentctl.places.worktrees import Worktree
+from executors_app.agentctl.workspace import worktrees
+from executors_app.agentctl.workspace.repository_git import RepositoryGitFailed
+from executors_app.agentctl.workspace.worktrees import Worktree
 from executors_app.domain import WorkspaceState
 from executors_app.errors import RepositoryUnusable, WorkspaceGone
 from tests.executors.repositories import commit, run_git
@@ -25,8 +25,8 @@ SESSION = str(uuid.UUID(int=0x1234567890ABCDEF1234567890ABCDEF))
 
 @pytest.fixture
 def worktree(tmp_path: Path, repository: Path) -> Worktree:
-    place = worktrees.place_of(tmp_path / "data", SESSION)
-    worktrees.make(repository, "", place, existed=False)
+    place = worktrees.session_worktree(tmp_path / "data", SESSION)
+    worktrees.make_worktree(repository, "", place, existed=False)
     return place
 
 
@@ -47,18 +47,18 @@ def test_a_worktree_starts_from_the_branch_it_is_told(tmp_path: Path, repository
     for ref in ("refs/heads/older", "refs/tags/v1", "refs/remotes/origin/only-remote"):
         run_git(repository, "update-ref", ref, first)
     newest = commit(repository, "later", "x\n")
-    place = worktrees.place_of(tmp_path / "data", SESSION)
+    place = worktrees.session_worktree(tmp_path / "data", SESSION)
 
-    worktrees.make(repository, base, place, existed=False)
+    worktrees.make_worktree(repository, base, place, existed=False)
 
     assert run_git(place.path, "rev-parse", "HEAD") == (first if base else newest)
 
 
 @pytest.mark.parametrize("base", ["no-such-branch", "--upload-pack=touch x", "-"])
 def test_a_base_that_names_no_commit_is_refused_and_leaves_nothing(tmp_path: Path, repository: Path, base: str) -> None:
-    place = worktrees.place_of(tmp_path / "data", SESSION)
+    place = worktrees.session_worktree(tmp_path / "data", SESSION)
     with pytest.raises(RepositoryUnusable, match="has no commit at") as caught:
-        worktrees.make(repository, base, place, existed=False)
+        worktrees.make_worktree(repository, base, place, existed=False)
     assert caught.value.permanent
     assert not place.path.exists()
 
@@ -68,7 +68,7 @@ def test_a_repository_without_a_commit_is_refused(tmp_path: Path) -> None:
     empty.mkdir()
     run_git(empty, "init", "--quiet")
     with pytest.raises(RepositoryUnusable, match="has no commit at 'HEAD'"):
-        worktrees.make(empty, "", worktrees.place_of(tmp_path / "data", SESSION), existed=False)
+        worktrees.make_worktree(empty, "", worktrees.session_worktree(tmp_path / "data", SESSION), existed=False)
 
 
 @pytest.mark.parametrize("missing", [True, False])
@@ -77,7 +77,7 @@ def test_what_is_no_repository_is_refused_even_inside_another(tmp_path: Path, re
     if not missing:
         plain.mkdir()
     with pytest.raises(RepositoryUnusable) as caught:
-        worktrees.make(plain, "", worktrees.place_of(tmp_path / "data", SESSION), existed=False)
+        worktrees.make_worktree(plain, "", worktrees.session_worktree(tmp_path / "data", SESSION), existed=False)
     assert caught.value.permanent
 
 
@@ -85,7 +85,7 @@ def test_making_it_again_changes_nothing(repository: Path, worktree: Worktree) -
     (worktree.path / "README").write_text("changed\n")
     (worktree.path / "new").write_text("mine\n")
     run_git(worktree.path, "switch", "--quiet", "-c", "elsewhere")
-    worktrees.make(repository, "", worktree, existed=True)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
     assert (worktree.path / "README").read_text() == "changed\n"
     assert (worktree.path / "new").read_text() == "mine\n"
     assert run_git(worktree.path, "branch", "--show-current") == "elsewhere"
@@ -97,16 +97,19 @@ def test_a_deleted_directory_comes_back_with_commits_and_staged_work(repository:
     run_git(worktree.path, "add", "staged")
     shutil.rmtree(worktree.path)
 
-    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository)) == (
+    assert worktrees.worktree_state(worktree, partial(worktrees.OwnedRepository.open, repository)) == (
         WorkspaceState.REBUILDABLE,
         "",
     )
-    worktrees.make(repository, "", worktree, existed=True)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
 
     assert run_git(worktree.path, "rev-parse", "HEAD") == head
     assert (worktree.path / "work").read_text() == "committed\n"
     assert run_git(worktree.path, "status", "--porcelain") == "A  staged"
-    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository)) == (WorkspaceState.PRESENT, "")
+    assert worktrees.worktree_state(worktree, partial(worktrees.OwnedRepository.open, repository)) == (
+        WorkspaceState.PRESENT,
+        "",
+    )
 
 
 def test_a_deleted_directory_with_a_detached_head_comes_back_at_that_commit(
@@ -115,7 +118,7 @@ def test_a_deleted_directory_with_a_detached_head_comes_back_at_that_commit(
     run_git(worktree.path, "checkout", "--quiet", "--detach")
     head = commit(worktree.path, "work", "x\n")
     shutil.rmtree(worktree.path)
-    worktrees.make(repository, "", worktree, existed=True)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
     assert run_git(worktree.path, "rev-parse", "HEAD") == head
     assert run_git(worktree.path, "status", "--porcelain") == ""
 
@@ -124,11 +127,11 @@ def test_a_worktree_that_git_has_forgotten_comes_back_from_its_branch(repository
     head = commit(worktree.path, "work", "x\n")
     shutil.rmtree(worktree.path)
     run_git(repository, "worktree", "prune")
-    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository)) == (
+    assert worktrees.worktree_state(worktree, partial(worktrees.OwnedRepository.open, repository)) == (
         WorkspaceState.REBUILDABLE,
         "",
     )
-    worktrees.make(repository, "", worktree, existed=True)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
     assert run_git(worktree.path, "rev-parse", "HEAD") == head
 
 
@@ -149,9 +152,12 @@ def test_a_worktree_deleted_with_its_branch_is_gone_and_no_other_is_put_in_its_p
 ) -> None:
     delete(repository, worktree)
     reason = f"The worktree {worktree.path} and its branch {worktree.branch} were deleted."
-    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository)) == (WorkspaceState.GONE, reason)
+    assert worktrees.worktree_state(worktree, partial(worktrees.OwnedRepository.open, repository)) == (
+        WorkspaceState.GONE,
+        reason,
+    )
     with pytest.raises(WorkspaceGone) as caught:
-        worktrees.make(repository, "", worktree, existed=True)
+        worktrees.make_worktree(repository, "", worktree, existed=True)
     assert caught.value.message == reason
     assert not worktree.path.exists()
 
@@ -159,7 +165,7 @@ def test_a_worktree_deleted_with_its_branch_is_gone_and_no_other_is_put_in_its_p
 def test_a_deleted_repository_is_named_as_the_reason(repository: Path, worktree: Worktree) -> None:
     shutil.rmtree(worktree.path)
     shutil.rmtree(repository)
-    state, reason = worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository))
+    state, reason = worktrees.worktree_state(worktree, partial(worktrees.OwnedRepository.open, repository))
     assert state is WorkspaceState.GONE
     assert str(repository) in reason
 
@@ -168,17 +174,20 @@ def test_files_at_its_place_that_are_no_worktree_are_left_alone(repository: Path
     _delete_both(repository, worktree)
     worktree.path.mkdir()
     (worktree.path / "precious").write_text("mine\n")
-    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository))[0] is WorkspaceState.GONE
+    assert (
+        worktrees.worktree_state(worktree, partial(worktrees.OwnedRepository.open, repository))[0]
+        is WorkspaceState.GONE
+    )
     for existed in (True, False):
         with pytest.raises(WorkspaceGone, match="no longer a worktree"):
-            worktrees.make(repository, "", worktree, existed=existed)
+            worktrees.make_worktree(repository, "", worktree, existed=existed)
     assert (worktree.path / "precious").read_text() == "mine\n"
 
 
 def test_where_only_the_pointer_to_git_was_deleted_the_files_stay(repository: Path, worktree: Worktree) -> None:
     (worktree.path / "README").write_text("changed\n")
     (worktree.path / ".git").unlink()
-    worktrees.make(repository, "", worktree, existed=True)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
     assert run_git(worktree.path, "status", "--porcelain") == "M README"
 
 
@@ -200,19 +209,19 @@ def test_a_half_made_worktree_is_made_anew(repository: Path, worktree: Worktree,
         shutil.rmtree(worktree.path)
     if left == "record alone":
         (record / "HEAD").unlink()
-    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository)) == (
+    assert worktrees.worktree_state(worktree, partial(worktrees.OwnedRepository.open, repository)) == (
         WorkspaceState.REBUILDABLE,
         "",
     )
-    worktrees.make(repository, "", worktree, existed=False)
+    worktrees.make_worktree(repository, "", worktree, existed=False)
     assert (worktree.path / "README").read_text() == "hello\n"
     assert run_git(worktree.path, "status", "--porcelain") == ""
 
 
 def test_a_branch_that_a_dead_maker_has_left_is_used(tmp_path: Path, repository: Path) -> None:
-    place = worktrees.place_of(tmp_path / "data", SESSION)
+    place = worktrees.session_worktree(tmp_path / "data", SESSION)
     run_git(repository, "branch", place.branch)
-    worktrees.make(repository, "", place, existed=False)
+    worktrees.make_worktree(repository, "", place, existed=False)
     assert run_git(place.path, "branch", "--show-current") == place.branch
 
 
@@ -220,8 +229,8 @@ def test_a_branch_that_is_checked_out_elsewhere_is_an_error_that_may_pass(reposi
     shutil.rmtree(worktree.path)
     run_git(repository, "worktree", "prune")
     run_git(repository, "switch", "--quiet", worktree.branch)
-    with pytest.raises(GitFailed, match=r"already checked out|already used by worktree") as caught:
-        worktrees.make(repository, "", worktree, existed=True)
+    with pytest.raises(RepositoryGitFailed, match=r"already checked out|already used by worktree") as caught:
+        worktrees.make_worktree(repository, "", worktree, existed=True)
     assert not caught.value.permanent
 
 
@@ -232,7 +241,7 @@ def test_other_peoples_worktrees_are_not_forgotten_when_their_disk_is_away(
     run_git(repository, "worktree", "add", "--quiet", "-b", "theirs", str(theirs))
     theirs.rename(tmp_path / "unmounted")
     shutil.rmtree(worktree.path)
-    worktrees.make(repository, "", worktree, existed=True)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
     (tmp_path / "unmounted").rename(theirs)
     assert run_git(theirs, "branch", "--show-current") == "theirs"
 
@@ -244,7 +253,7 @@ def test_hooks_and_fsmonitor_of_the_repository_never_run(tmp_path: Path, reposit
     hook.write_text(f"#!/bin/sh\ntouch {ran}\n")
     hook.chmod(0o755)
     run_git(repository, "config", "core.fsmonitor", str(hook))
-    worktrees.make(repository, "", worktrees.place_of(tmp_path / "data", SESSION), existed=False)
+    worktrees.make_worktree(repository, "", worktrees.session_worktree(tmp_path / "data", SESSION), existed=False)
     assert not ran.exists()
     run_git(repository, "status")
     assert ran.exists(), "the trap itself does not work"
@@ -254,16 +263,17 @@ def test_our_environment_cannot_turn_git_to_another_repository(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
-    place = worktrees.place_of(tmp_path / "data", SESSION)
-    worktrees.make(repository, "", place, existed=False)
+    place = worktrees.session_worktree(tmp_path / "data", SESSION)
+    worktrees.make_worktree(repository, "", place, existed=False)
     assert (place.path / "README").exists()
 
 
 def test_two_makers_at_once_make_one_worktree(tmp_path: Path, repository: Path) -> None:
-    place = worktrees.place_of(tmp_path / "data", SESSION)
+    place = worktrees.session_worktree(tmp_path / "data", SESSION)
     maker = (
-        "import sys; from pathlib import Path; from executors_app.agentctl.places import worktrees;"
-        "worktrees.make(Path(sys.argv[1]), '', worktrees.place_of(Path(sys.argv[2]), sys.argv[3]), existed=False)"
+        "import sys; from pathlib import Path; from executors_app.agentctl.workspace import worktrees;"
+        "worktrees.make_worktree(Path(sys.argv[1]), '', "
+        "worktrees.session_worktree(Path(sys.argv[2]), sys.argv[3]), existed=False)"
     )
     argv = [sys.executable, "-c", maker, str(repository), str(tmp_path / "data"), SESSION]
     makers = [subprocess.Popen(argv, cwd=ROOT) for _ in range(3)]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executors_app.agentctl.drivers.acp_updates import Replay, journal_line, permission_request
-from executors_app.agentctl.drivers.acp_wire import Wire
-from executors_app.agentctl.protocol import Kind
-from executors_app.event_stream import lines_of
+from executors_app.agentctl.drivers.events import ReplayCollector, parse_permission_request, update_to_journal_line
+from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection
+from executors_app.agentctl.protocol import JournalKind
+from executors_app.streams import parse_frame
 from tests.fuzz.values import BOUNDED, FEW, mostly, record, text, value
 from tests.supervisor.journals import hear
 from tests.supervisor.rows import execution_of, running_session, talk
@@ -62,8 +62,8 @@ def encoded(line: dict[str, Any]) -> bytes:
 
 def numbered(bodies: list[dict[str, Any]]) -> list[bytes]:
     """Lines without a hole between two that say something."""
-    said = {"kind": Kind.MESSAGE_AGENT, "text": FIRST}
-    all_of_them = [said, *bodies, {"kind": Kind.MESSAGE_AGENT, "text": LAST}]
+    said = {"kind": JournalKind.MESSAGE_AGENT, "text": FIRST}
+    all_of_them = [said, *bodies, {"kind": JournalKind.MESSAGE_AGENT, "text": LAST}]
     return [
         encoded({**body, "seq": seq, "epoch": EPOCH, "ts": 1_750_000_000.5}) for seq, body in enumerate(all_of_them, 1)
     ]
@@ -72,7 +72,7 @@ def numbered(bodies: list[dict[str, Any]]) -> list[bytes]:
 def is_written_once(lines: list[bytes]) -> None:
     session = running_session()
     for _ in range(2):
-        hear(session, lines_of(b"\n".join(lines)))
+        hear(session, parse_frame(b"\n".join(lines)))
         said = "".join(words for _, words, _, _ in talk(session))
         assert said.count(FIRST) == 1
         assert said.count(LAST) == 1
@@ -83,7 +83,7 @@ def is_written_once(lines: list[bytes]) -> None:
 
 @pytest.mark.django_db
 @FEW
-@given(bodies=st.lists(st.tuples(mostly(st.sampled_from(list(Kind)), text()), BODY), max_size=6))
+@given(bodies=st.lists(st.tuples(mostly(st.sampled_from(list(JournalKind)), text()), BODY), max_size=6))
 def test_whatever_stands_in_a_journal_its_neighbours_are_written_once(bodies: list[Any]) -> None:
     is_written_once(numbered([{**body, "kind": kind} for kind, body in bodies]))
 
@@ -95,7 +95,7 @@ def test_whatever_an_agent_tells_of_its_turn_can_be_written(updates: list[dict[s
     bodies = []
     for update in updates:
         try:
-            kind, body = journal_line(update)
+            kind, body = update_to_journal_line(update)
         except TypeError:  # the wire takes such a one for litter, with its line
             continue
         bodies.append({**body, "kind": str(kind)})
@@ -105,7 +105,7 @@ def test_whatever_an_agent_tells_of_its_turn_can_be_written(updates: list[dict[s
 @BOUNDED
 @given(updates=st.lists(UPDATE, max_size=8))
 def test_whatever_is_replayed_is_bounded(updates: list[dict[str, Any]]) -> None:
-    replay = Replay()
+    replay = ReplayCollector()
     for update in updates:
         replay.add(update)
     assert replay.messages <= len(updates)
@@ -116,7 +116,7 @@ def test_whatever_is_replayed_is_bounded(updates: list[dict[str, Any]]) -> None:
 @given(params=record(options=st.lists(record(optionId=text(), name=value()), max_size=3), toolCall=value("title")))
 def test_a_question_can_be_asked_or_is_refused(params: Any) -> None:
     try:
-        asked = permission_request(params)
+        asked = parse_permission_request(params)
     except ValueError:
         return
     assert asked["options"]
@@ -161,7 +161,7 @@ async def test_whatever_comes_over_the_wire_the_conversation_goes_on(lines: list
         await asyncio.sleep(0)
 
     process: Any = mouth
-    wire = Wire(
+    wire = JsonRpcConnection(
         process,
         on_notification=lambda method, params: told.append(method),
         on_request=answer,

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions_app.workflows.loading import load
+from sessions_app.workflows.loader.loading import load_workflow
 from tests.fuzz.values import BOUNDED, FEW, value
 from tests.services import ROOT
 
@@ -26,7 +26,7 @@ LONGEST = 30.0
 
 def is_judged(text: str | bytes) -> None:
     begun = time.monotonic()
-    loaded = load(text)
+    loaded = load_workflow(text)
     assert (loaded.workflow is None) == any(one.severity == "error" for one in loaded.problems)
     assert time.monotonic() - begun < LONGEST
 

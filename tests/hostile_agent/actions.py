@@ -13,15 +13,14 @@ from typing import Any
 
 from django.utils import timezone
 
-from executors_app import kept_work, left_refs, workspace_store
-from executors_app.agentctl.places.launch_token import bearer_of
-from executors_app.containers.names import name_of
+from executors_app import cleanup, recovery_refs, workspace_store
+from executors_app.agentctl.local_runtime.storage import bearer_token
+from executors_app.containers.sites import container_name
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec
 from executors_app.errors import ExecutorError
 from sessions_app.models import Leftover
-from sessions_app.services.maintenance.files import journals
-from sessions_app.services.maintenance.refs import recovery_refs
-from sessions_app.services.maintenance.work import Work
+from sessions_app.services.maintenance.chore_run import ChoreRun
+from sessions_app.services.maintenance.files import clean_journals, clean_recovery_refs
 from tests.docker.place import DockerPlace
 from tests.executors.places import client_of, known, look, row_of, spec_for
 from tests.hostile_agent.world import PLANTED, World
@@ -80,7 +79,7 @@ class Victim:
     async def look_alive(self) -> None:
         """All that is asked of a live agentctl."""
         client = self.client
-        self.world.secrets.add(bearer_of(self.spec.auth_token, self.launched.state))
+        self.world.secrets.add(bearer_token(self.spec.auth_token, self.launched.state))
         await self.attempt(client.status())
         await self.attempt(client.snapshot())
         for what in ("status", "diff", "log"):
@@ -110,20 +109,24 @@ class Victim:
     def read_kept(self) -> None:
         """What pages show of a session that does not run."""
         try:
-            kept = kept_work.find(self.place.repository, self.spec.session_id, self.launched.worktree_branch)
+            kept = recovery_refs.find_saved_work(
+                self.place.repository, self.spec.session_id, self.launched.worktree_branch
+            )
         except ExecutorError as error:
             self.world.say(error.message)
             return
-        self.world.say([kept_work.status(kept), kept_work.diff(kept), kept_work.log(kept, 50, 0)])
-        listed = kept_work.list_directory(kept, "")
+        self.world.say(
+            [recovery_refs.saved_status(kept), recovery_refs.saved_diff(kept), recovery_refs.saved_log(kept, 50, 0)]
+        )
+        listed = recovery_refs.list_saved_directory(kept, "")
         for entry in listed["entries"]:
             with suppress(ExecutorError):
-                self.world.say(kept_work.read_content(kept, entry["name"]))
+                self.world.say(recovery_refs.read_saved_content(kept, entry["name"]))
 
     def told(self) -> str:
         """What was refused, and the last words of agentctl."""
         with self.place.client() as client:
-            log = client.logs(name_of(self.spec.execution_id), tail=20).decode(errors="replace")
+            log = client.logs(container_name(self.spec.execution_id), tail=20).decode(errors="replace")
         return "\n".join([*self.refusals, log])
 
     async def start_again(self) -> bool:
@@ -146,7 +149,7 @@ class Victim:
             return
         data = self.world.data
         allowed = {self.directory, data / "agentctl" / self.spec.execution_id, self.world.home_of(self.spec)}
-        store = workspace_store.store_of(self.place.repository)
+        store = workspace_store.object_store_directory(self.place.repository)
         for mount in self.place.inspect(self.spec)["Mounts"]:
             source = Path(mount["Source"])
             assert source.resolve() == source
@@ -191,19 +194,19 @@ class Victim:
             await self.attempt(self.place.runtime.remove_orphan(orphan, configs))
         with self.place.client() as client:
             left = {name for one in client.containers(all=True) for name in one["Names"]}
-        assert f"/{name_of(self.world.other[0].execution_id)}" in left
+        assert f"/{container_name(self.world.other[0].execution_id)}" in left
 
     def delete(self) -> None:
         """The session is deleted, and maintenance comes by a month later; needs a database."""
-        left_refs.adds_nothing(self.place.repository, self.spec.session_id, self.launched.worktree_branch)
+        cleanup.find_redundant_snapshot(self.place.repository, self.spec.session_id, self.launched.worktree_branch)
         Leftover.objects.create(
             session_id=self.spec.session_id,
             executions=[self.spec.execution_id],
             repository_path=str(self.place.repository),
             deleted_at=timezone.now() - timedelta(days=400),
         )
-        for chore in (recovery_refs, journals):
-            work = Work(chore.__name__)
+        for chore in (clean_recovery_refs, clean_journals):
+            work = ChoreRun(chore.__name__)
             chore(work)
             self.world.say(work.said)
             assert not work.failed, work.said

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from executors_app.containers.site import HOME
+from executors_app.containers.sites import HOME_PATH
 from tests.repositories import attacks
 from tests.repositories.attacks import Trap
 
@@ -21,7 +21,7 @@ LAY_TRAP = """mkdir -p AGENT/trap/outside && cat > AGENT/trap/script <<'END'
 >> AGENT/trap/canary 2>&1
 cat
 END
-chmod 755 AGENT/trap/script""".replace("AGENT", HOME)
+chmod 755 AGENT/trap/script""".replace("AGENT", HOME_PATH)
 
 CONFIGURE = 'printf "%s" "$1" >> $R/config; printf "%s" "$1" > $RECORD/config.worktree; '
 CONFIGURE += 'printf "%s" "$1" > $HOME/.gitconfig; git -C $R config extensions.worktreeConfig true; true'

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from executors_app import workspace_store
-from executors_app.agentctl.places import worktrees
+from executors_app.agentctl.workspace import worktrees
 from executors_app.domain import LaunchSpec
 from tests.executors.places import client_of, git_in, known, row_of, seen, spec_for
 from tests.executors.repositories import commit, run_git
@@ -37,7 +37,7 @@ class Earlier:
         """As the earlier release made it, with git worktree add."""
         repository = world.place.repository
         spec = spec_for(world.place)
-        place = worktrees.place_of(world.data, spec.session_id)
+        place = worktrees.session_worktree(world.data, spec.session_id)
         place.path.parent.mkdir(exist_ok=True)
         run_git(repository, "worktree", "add", "--quiet", "-b", place.branch, str(place.path), "main")
         commit(place.path, "committed", "committed\n")
@@ -75,7 +75,7 @@ def test_earlier_worktree_keeps_its_work_branch_and_directory(world: World) -> N
         await client.write_file("newest", b"newest\n")
         await client.snapshot()
         await place.runtime.push_work(row_of(place, earlier.spec, launched))
-        assert workspace_store.archive_of(earlier.spec.session_id).tips()[f"refs/heads/{earlier.branch}"] == made
+        assert workspace_store.workspace_archive(earlier.spec.session_id).tips()[f"refs/heads/{earlier.branch}"] == made
         assert not earlier.path.exists()
         assert not earlier.record.exists()
         assert run_git(place.repository, "rev-parse", earlier.branch) == made

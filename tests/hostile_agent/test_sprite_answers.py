@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from executors_app.errors import ExecutorError
-from executors_app.sprites import api, names
-from executors_app.sprites.api import Organisation, Ran
+from executors_app.sprites import organisation as api
+from executors_app.sprites import organisation as names
+from executors_app.sprites.organisation import CommandResult, Organisation
 from tests.executors.places import row_of, spec_for
 from tests.sprites.conftest import place, repository, stand_in  # noqa: F401 - fixtures
 from tests.sprites.place import SpritesPlace
@@ -50,7 +51,7 @@ async def test_journal_is_read_past_links_and_pipes(
     spec = spec_for(place)
     launched = await place.runtime.launch(spec)
     place.kill(spec)
-    state = Path(names.root_of(spec.execution_id)) / "state"
+    state = Path(names.sprite_root(spec.execution_id)) / "state"
     (state / SEGMENT).write_bytes(LINE)
     tamper(state, outside)
     row = row_of(place, spec, launched)
@@ -98,8 +99,8 @@ async def test_state_of_a_sprite_is_unpacked_as_plain_files_alone(
     launched = await place.runtime.launch(spec)
     place.kill(spec)
 
-    async def answer(*_: object, **__: object) -> Ran:
-        return Ran(0, HOSTILE[name], "")
+    async def answer(*_: object, **__: object) -> CommandResult:
+        return CommandResult(0, HOSTILE[name], "")
 
     monkeypatch.setattr(Organisation, "run", answer)
     folder = tmp_path / "temporary"
@@ -121,8 +122,8 @@ async def test_output_of_a_sprite_is_bounded(
     monkeypatch.setattr(api, "OUTPUT_LIMIT", 1 << 20)
     spec = spec_for(place)
     await place.runtime.launch(spec)
-    async with api.connected() as organisation:
-        name = names.name_of(spec.execution_id)
+    async with api.open_organisation() as organisation:
+        name = names.sprite_name(spec.execution_id)
         assert len((await organisation.run(name, "head", "-c", "1000000", "/dev/zero")).output) == 1_000_000
         with pytest.raises(ExecutorError, match="more than"):
             await organisation.run(name, "head", "-c", "4000000", "/dev/zero")

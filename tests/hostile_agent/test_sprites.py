@@ -19,14 +19,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app import kept_work, workspace_store
+from executors_app import recovery_refs, workspace_store
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.errors import ExecutorError
-from executors_app.sprites.names import name_of
+from executors_app.sprites.organisation import sprite_name
 from sessions_app.models import Leftover
-from sessions_app.services.maintenance.files import journals
-from sessions_app.services.maintenance.refs import recovery_refs
-from sessions_app.services.maintenance.work import Work
+from sessions_app.services.maintenance.chore_run import ChoreRun
+from sessions_app.services.maintenance.files import clean_journals, clean_recovery_refs
 from tests.executors.places import client_of, known, row_of, seen, spec_for
 from tests.executors.repositories import make_repository, run_git
 from tests.hostile_agent.tampering import BROKEN, MILD, settings_text
@@ -55,7 +54,7 @@ async def test_tampered_sprite_reaches_no_other_session(
     before = {
         line for line in run_git(place.repository, "show-ref").splitlines() if launched.worktree_branch not in line
     }
-    archived = workspace_store.archive_of(other.session_id).tips()
+    archived = workspace_store.workspace_archive(other.session_id).tips()
     tree = seen(place, launched)
     values = {
         "W": tree, "R": tree.parent.parent / "repository.git", "OWN": spec.session_id, "OTHER": other.session_id,
@@ -89,7 +88,7 @@ async def test_tampered_sprite_reaches_no_other_session(
         line for line in run_git(place.repository, "show-ref").splitlines() if not any(name in line for name in own)
     }
     assert after == before
-    assert workspace_store.archive_of(other.session_id).tips() == archived
+    assert workspace_store.workspace_archive(other.session_id).tips() == archived
     assert not trap.canary.exists() or MARK not in trap.canary.read_text()
 
 
@@ -123,7 +122,7 @@ class Sprite:
         """Refs of the team's repository but the hostile session's own, and those of the other's archive."""
         own = (self.launched.worktree_branch, self.spec.session_id)
         listed = run_git(self.place.repository, "show-ref").splitlines()
-        archive = workspace_store.archive_of(self.other[0].session_id)
+        archive = workspace_store.workspace_archive(self.other[0].session_id)
         return {line for line in listed if not any(name in line for name in own)}, archive.tips()
 
     def tamper(self, script: str) -> None:
@@ -169,8 +168,8 @@ class Sprite:
         ]
         for action in [*dead, runtime.push_work(row)]:
             await self.attempt(action)
-        kept = kept_work.find(self.place.repository, self.spec.session_id, self.launched.worktree_branch)
-        for read in (kept_work.status, kept_work.diff):
+        kept = recovery_refs.find_saved_work(self.place.repository, self.spec.session_id, self.launched.worktree_branch)
+        for read in (recovery_refs.saved_status, recovery_refs.saved_diff):
             read(kept)
         if not await self.attempt(self.launch()):
             self.restore()
@@ -184,9 +183,9 @@ class Sprite:
         """As if no row knew the sprite."""
         runtime = self.place.runtime
         (orphan,) = await runtime.orphans({self.other[0].execution_id}, [self.place.config])
-        assert orphan.id == name_of(self.spec.execution_id)
+        assert orphan.id == sprite_name(self.spec.execution_id)
         assert await runtime.remove_orphan(orphan, [self.place.config])
-        assert list(self.place.stand_in.machines) == [name_of(self.other[0].execution_id)]
+        assert list(self.place.stand_in.machines) == [sprite_name(self.other[0].execution_id)]
 
     def delete(self) -> None:
         """The session is deleted, and maintenance comes by later."""
@@ -196,8 +195,8 @@ class Sprite:
             repository_path=str(self.place.repository),
             deleted_at=timezone.now() - timedelta(days=400),
         )
-        for chore in (recovery_refs, journals):
-            work = Work(chore.__name__)
+        for chore in (clean_recovery_refs, clean_journals):
+            work = ChoreRun(chore.__name__)
             chore(work)
             assert not work.failed, work.said
 

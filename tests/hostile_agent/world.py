@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from executors_app import workspace_store
-from executors_app.agentctl.two_users import AGENTCTL
-from executors_app.containers.site import HOME
+from executors_app.agentctl.process.privilege_drop import AGENTCTL_UID
+from executors_app.containers.sites import HOME_PATH
 from executors_app.domain import Launched, LaunchSpec
 from tests.docker.place import DockerPlace
 from tests.executors.places import client_of, row_of, seen, spec_for
@@ -23,7 +23,7 @@ OTHERS = "canary-of-another-session-91ab77"
 PLANTED = b"planted\n"
 """What the control plane writes into files of the workspace."""
 STATE = "/var/lib/agentctl/state"
-INSIDE = Trap(Path(HOME) / "trap")
+INSIDE = Trap(Path(HOME_PATH) / "trap")
 """The same trap in the sandbox: there it may run, but only as the agent."""
 
 
@@ -72,7 +72,7 @@ class World:
     def protected(self) -> dict[str, str]:
         """Checksums of everything but what is the hostile session's own."""
         assert self.other
-        theirs = workspace_store.archive_of(self.other_session).path
+        theirs = workspace_store.workspace_archive(self.other_session).path
         folders = [self.host, theirs, self.place.directory_of(self.other_session), self.data / "secret_key"]
         if self.place.runtime.name == "local_docker":
             folders += [self.data / "agentctl" / self.other[0].execution_id]
@@ -115,7 +115,7 @@ class World:
             self._inspect_text(path)
             if path.name == "canary":
                 ran = path.read_text()
-                assert str(AGENTCTL) not in ran, f"a command ran with agentctl's rights: {ran}"
+                assert str(AGENTCTL_UID) not in ran, f"a command ran with agentctl's rights: {ran}"
 
     def _inspect_text(self, path: Path) -> None:
         if stat.S_ISREG(path.lstat().st_mode):
@@ -123,7 +123,7 @@ class World:
             assert not [secret for secret in self.secrets if secret.encode() in text], path
 
     def _inspect_archive(self, spec: LaunchSpec) -> None:
-        archive = workspace_store.archive_of(spec.session_id)
+        archive = workspace_store.workspace_archive(spec.session_id)
         if archive.exists():
             listed = archive.git.run("cat-file", "--batch-all-objects", "--batch", "--buffer", limit=1 << 30)
             assert SECRET.encode() not in listed

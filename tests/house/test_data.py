@@ -17,8 +17,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 
-from kandev.data_directory import load_secret_key, open_data_directory
-from kandev.databases import database_settings
+from kandev.databases import database_settings, load_secret_key, prepare_data_directory
 from tests.services import ROOT
 from tests.supervisor.commands import environment
 
@@ -30,7 +29,7 @@ def mode_of(path: Path) -> int:
 
 
 def test_the_data_directory_and_the_key_are_private(tmp_path: Path) -> None:
-    directory = open_data_directory(tmp_path / "new" / "data")
+    directory = prepare_data_directory(tmp_path / "new" / "data")
     load_secret_key(directory)
     assert mode_of(directory) == 0o700
     assert mode_of(directory / "secret-key") == 0o600
@@ -58,14 +57,14 @@ def test_an_open_database_is_closed_at_the_next_start(tmp_path: Path) -> None:
 
 def test_an_open_data_directory_is_closed(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    open_data_directory(tmp_path)
+    prepare_data_directory(tmp_path)
     assert mode_of(tmp_path) == 0o700
 
 
 def test_a_directory_shared_by_all_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     with pytest.raises(ImproperlyConfigured, match="shared with others"):
-        open_data_directory(tmp_path)
+        prepare_data_directory(tmp_path)
 
 
 def refused(directory: Path) -> str:
@@ -111,14 +110,14 @@ def data() -> Iterator[Path]:
 def test_a_read_only_data_directory_is_refused(data: Path, mode: int) -> None:
     data.chmod(mode)
     with run_by_nobody(data), pytest.raises(ImproperlyConfigured, match=f"{data} cannot be written: it is read-only"):
-        open_data_directory(data)
+        prepare_data_directory(data)
 
 
 @as_root
 def test_a_secret_key_of_another_user_is_refused(data: Path) -> None:
     (data / "secret-key").touch(mode=0o600)
     with run_by_nobody(data), pytest.raises(ImproperlyConfigured, match="secret-key cannot be used: Permission denied"):
-        load_secret_key(open_data_directory(data))
+        load_secret_key(prepare_data_directory(data))
 
 
 def test_first_starts_at_once_agree_on_one_key(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from django.http import HttpRequest
 from django.test import Client
 
 from kandev.databases import database_settings
-from sessions_app.models.storage import BUSY, FULL, UNAVAILABLE, trouble_of
+from sessions_app.models.database_errors import DATABASE_BUSY, DATABASE_FULL, DATABASE_UNAVAILABLE, classify_error
 from tests import postgresql
 from tests.api.world import World, client_of, make_world
 
@@ -94,17 +94,17 @@ def sqlite_error(statement: str, path: Path, *before: str) -> Any:
 @pytest.mark.django_db
 def test_troubles_of_sqlite_are_told_from_mistakes(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere" / "db.sqlite3"
-    assert trouble_of(sqlite_error("SELECT 1", nowhere)) is UNAVAILABLE
+    assert classify_error(sqlite_error("SELECT 1", nowhere)) is DATABASE_UNAVAILABLE
     here = tmp_path / "db.sqlite3"
     small = ("CREATE TABLE t (x)", "PRAGMA max_page_count=2")
-    assert trouble_of(sqlite_error("INSERT INTO t VALUES (zeroblob(100000))", here, *small)) is FULL
+    assert classify_error(sqlite_error("INSERT INTO t VALUES (zeroblob(100000))", here, *small)) is DATABASE_FULL
     with closing(sqlite3.connect(here, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert trouble_of(sqlite_error("INSERT INTO t VALUES (1)", here)) is BUSY
-    assert trouble_of(sqlite_error("INSERT INTO t VALUES (1)", here, "PRAGMA query_only=1")) is UNAVAILABLE
-    assert trouble_of(sqlite_error("SELECT * FROM nothing", here)) is None
-    assert trouble_of(IntegrityError("UNIQUE constraint failed")) is None
-    assert trouble_of(ValueError("database is locked")) is None
+        assert classify_error(sqlite_error("INSERT INTO t VALUES (1)", here)) is DATABASE_BUSY
+    assert classify_error(sqlite_error("INSERT INTO t VALUES (1)", here, "PRAGMA query_only=1")) is DATABASE_UNAVAILABLE
+    assert classify_error(sqlite_error("SELECT * FROM nothing", here)) is None
+    assert classify_error(IntegrityError("UNIQUE constraint failed")) is None
+    assert classify_error(ValueError("database is locked")) is None
 
 
 def postgresql_error(url: str, *statements: str) -> Any:
@@ -124,16 +124,16 @@ def postgresql_error(url: str, *statements: str) -> Any:
 def test_troubles_of_postgresql_are_told_from_mistakes() -> None:
     url = postgresql.server().new_database()
     nowhere = url.replace(f":{postgresql.server().port}/", ":1/")
-    assert trouble_of(postgresql_error(nowhere)) is UNAVAILABLE
+    assert classify_error(postgresql_error(nowhere)) is DATABASE_UNAVAILABLE
     with psycopg.connect(url, autocommit=True) as owner:
         owner.execute("CREATE ROLE many LOGIN PASSWORD 'many' CONNECTION LIMIT 0")
         owner.execute("CREATE TABLE t (x int)")
         too_many = url.replace(f"{postgresql.OWNER}:{postgresql.server().password}@", "many:many@")
-        assert trouble_of(postgresql_error(too_many)) is UNAVAILABLE
+        assert classify_error(postgresql_error(too_many)) is DATABASE_UNAVAILABLE
         end = "SELECT pg_terminate_backend(pg_backend_pid())"
-        assert trouble_of(postgresql_error(url, end)) is UNAVAILABLE
+        assert classify_error(postgresql_error(url, end)) is DATABASE_UNAVAILABLE
         with owner.transaction():
             owner.execute("LOCK TABLE t")
-            assert trouble_of(postgresql_error(url, "SET lock_timeout=50", "SELECT * FROM t")) is BUSY
+            assert classify_error(postgresql_error(url, "SET lock_timeout=50", "SELECT * FROM t")) is DATABASE_BUSY
         owner.execute("DROP ROLE many")
-    assert trouble_of(postgresql_error(url, "SELECT * FROM nothing")) is None
+    assert classify_error(postgresql_error(url, "SELECT * FROM nothing")) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kandev.environment import BadEnvironment, read_environment
+from kandev.environment import InvalidEnvironment, read_environment
 from tests.services import ROOT
 
 
@@ -52,12 +52,12 @@ def test_values_are_parsed() -> None:
     ],
 )
 def test_a_bad_value_is_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(BadEnvironment, match=f"^{name}={value}: must be "):
+    with pytest.raises(InvalidEnvironment, match=f"^{name}={value}: must be "):
         read_environment({name: value})
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
-    with pytest.raises(BadEnvironment, match=r"KANDEV_LEASE_TLT: did you mean KANDEV_LEASE_TTL\?$"):
+    with pytest.raises(InvalidEnvironment, match=r"KANDEV_LEASE_TLT: did you mean KANDEV_LEASE_TTL\?$"):
         read_environment({"KANDEV_LEASE_TLT": "15"})
 
 
@@ -87,9 +87,9 @@ def test_a_secret_may_come_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_secret_from_two_places_or_from_nowhere_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadEnvironment, match="keep one"):
+    with pytest.raises(InvalidEnvironment, match="keep one"):
         read_environment({"KANDEV_SECRET_KEY": "a", "KANDEV_SECRET_KEY_FILE": str(tmp_path / "key")})
-    with pytest.raises(BadEnvironment, match="KANDEV_SECRET_KEY_FILE cannot be read"):
+    with pytest.raises(InvalidEnvironment, match="KANDEV_SECRET_KEY_FILE cannot be read"):
         read_environment({"KANDEV_SECRET_KEY_FILE": str(tmp_path / "key")})
 
 
@@ -99,7 +99,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_a_crash_point_outside_a_drill_is_refused() -> None:
-    with pytest.raises(BadEnvironment, match="KANDEV_CRASH_DIR"):
+    with pytest.raises(InvalidEnvironment, match="KANDEV_CRASH_DIR"):
         read_environment({"KANDEV_CRASH_AT": "sweep.decided"})
 
 

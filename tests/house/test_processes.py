@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions_app.management.processes import Child, keep_running
+from sessions_app.management.child_processes import ChildProcess, supervise_children
 from tests.services import ROOT
 from tests.waiting import eventually
 
@@ -21,8 +21,9 @@ WITH_A_CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c',
 KEEPER = f"""
 import sys
 from pathlib import Path
-from sessions_app.management.processes import Child, keep_running
-keep_running([Child("one", (sys.executable, "-c", {LONG_LIVED!r}), Path(sys.argv[1]))], stopped=lambda: False)
+from sessions_app.management.child_processes import ChildProcess, supervise_children
+child = ChildProcess("one", (sys.executable, "-c", {LONG_LIVED!r}), Path(sys.argv[1]))
+supervise_children([child], stopped=lambda: False)
 """
 
 
@@ -46,8 +47,8 @@ def leave_no_process(tmp_path: Path) -> Iterator[None]:
         os.kill(pid, signal.SIGKILL)
 
 
-def child(program: str, directory: Path) -> Child:
-    return Child("one", (sys.executable, "-c", program), directory)
+def child(program: str, directory: Path) -> ChildProcess:
+    return ChildProcess("one", (sys.executable, "-c", program), directory)
 
 
 def test_a_child_that_dies_is_started_again(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_a_child_that_dies_is_started_again(tmp_path: Path) -> None:
             os.kill(min(pids), signal.SIGKILL)
         return len(pids) == 2
 
-    keep_running([child(LONG_LIVED, tmp_path)], stopped)
+    supervise_children([child(LONG_LIVED, tmp_path)], stopped)
     assert not any(map(is_running, pids_in(tmp_path)))
 
 
@@ -77,12 +78,12 @@ def test_pauses_between_quick_deaths_grow_to_a_limit(tmp_path: Path) -> None:
 
 
 def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
-    keep_running([child(STUBBORN, tmp_path)], stopped=lambda: bool(pids_in(tmp_path)), grace=0.2)
+    supervise_children([child(STUBBORN, tmp_path)], stopped=lambda: bool(pids_in(tmp_path)), grace=0.2)
     assert not any(map(is_running, pids_in(tmp_path)))
 
 
 def test_what_a_child_started_goes_with_it(tmp_path: Path) -> None:
-    keep_running([child(WITH_A_CHILD, tmp_path)], stopped=lambda: len(pids_in(tmp_path)) == 2)
+    supervise_children([child(WITH_A_CHILD, tmp_path)], stopped=lambda: len(pids_in(tmp_path)) == 2)
     eventually(lambda: not any(map(is_running, pids_in(tmp_path))), describe="the grandchild ends")
 
 

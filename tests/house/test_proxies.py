@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kandev.environment import BadEnvironment, read_environment
-from kandev.proxies import TrustedProxies
+from kandev.environment import InvalidEnvironment, read_environment
+from kandev.middleware import TrustedProxiesMiddleware
 from tests.services import ROOT
 
 NETWORKS = [ip_network("10.0.0.0/24"), ip_network("127.0.0.0/8"), ip_network("fd00::/8")]
@@ -38,7 +38,7 @@ async def seen(peer: str | None, forwarded: str | None, proto: str | None, kind:
         "client": peer and [peer, 4711],
         "headers": [(name, value.encode()) for name, value in headers if value is not None],
     }
-    await TrustedProxies(application, NETWORKS)(scope, None, None)
+    await TrustedProxiesMiddleware(application, NETWORKS)(scope, None, None)
     return (told[0]["client"] or [""])[0], told[0]["scheme"]
 
 
@@ -109,7 +109,7 @@ def test_which_proxies_are_trusted(tmp_path: Path, environment: dict[str, str], 
 
 @pytest.mark.parametrize("value", ["10.0.0.5/8", "proxy.example", "*"])
 def test_what_is_no_network_stops_the_start(value: str) -> None:
-    with pytest.raises(BadEnvironment, match=r"^KANDEV_TRUSTED_PROXIES=.*: must be addresses or networks"):
+    with pytest.raises(InvalidEnvironment, match=r"^KANDEV_TRUSTED_PROXIES=.*: must be addresses or networks"):
         read_environment({"KANDEV_TRUSTED_PROXIES": value})
 
 

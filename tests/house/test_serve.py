@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from tests.services import ROOT
 from tests.waiting import eventually
 
@@ -113,7 +113,7 @@ def test_a_restart_that_is_ordered_kills_all_and_starts_them_again(tmp_path: Pat
 
 def exists(pid: int) -> bool:
     """Whether it runs; one that has ended and is not buried yet does not."""
-    found = identity.stat(pid)
+    found = identity.read_stat(pid)
     return found is not None and not found.ended
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kandev import shared, shared_cache
-from kandev.environment import BadEnvironment, read_environment
-from kandev.shared_cache import SharedCache
+from kandev import redis_cache, redis_settings
+from kandev.environment import InvalidEnvironment, read_environment
+from kandev.redis_cache import FallbackRedisCache
 from tests.redis_server import RedisServer, running_redis
 
 
@@ -21,14 +21,14 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def new_cache(server: RedisServer) -> Iterator[Callable[[], SharedCache]]:
+def new_cache(server: RedisServer) -> Iterator[Callable[[], FallbackRedisCache]]:
     """Makes the cache of one more process."""
-    all_made: list[SharedCache] = []
+    all_made: list[FallbackRedisCache] = []
 
-    def make() -> SharedCache:
-        told: dict[str, Any] = dict(shared.caches(server.url)["default"])
-        assert told.pop("BACKEND") == "kandev.shared_cache.SharedCache"
-        all_made.append(SharedCache(told.pop("LOCATION"), told))
+    def make() -> FallbackRedisCache:
+        told: dict[str, Any] = dict(redis_settings.cache_settings(server.url)["default"])
+        assert told.pop("BACKEND") == "kandev.redis_cache.FallbackRedisCache"
+        all_made.append(FallbackRedisCache(told.pop("LOCATION"), told))
         return all_made[-1]
 
     yield make
@@ -42,19 +42,19 @@ def new_cache(server: RedisServer) -> Iterator[Callable[[], SharedCache]]:
 def forgetful() -> Iterator[None]:
     """What a process counts alone is no other test's."""
     yield
-    SharedCache("redis://nowhere", {}).alone.clear()
+    FallbackRedisCache("redis://nowhere", {}).alone.clear()
 
 
-def test_processes_count_together(new_cache: Callable[[], SharedCache]) -> None:
+def test_processes_count_together(new_cache: Callable[[], FallbackRedisCache]) -> None:
     one, other = new_cache(), new_cache()
     one.add("tries", 0, 60)
     assert [one.incr("tries"), other.incr("tries"), one.incr("tries")] == [1, 2, 3]
 
 
 def test_while_it_is_dead_each_process_counts_alone_and_together_again_afterwards(
-    server: RedisServer, new_cache: Callable[[], SharedCache], monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, new_cache: Callable[[], FallbackRedisCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_cache, "PAUSE", 0.0)
+    monkeypatch.setattr(redis_cache, "RETRY_AFTER_SECONDS", 0.0)
     one, other = new_cache(), new_cache()
     one.add("tries", 0, 60)
     server.kill()
@@ -67,9 +67,9 @@ def test_while_it_is_dead_each_process_counts_alone_and_together_again_afterward
 
 
 def test_one_that_hangs_is_waited_for_once(
-    server: RedisServer, new_cache: Callable[[], SharedCache], monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, new_cache: Callable[[], FallbackRedisCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_cache, "PAUSE", 3600.0)
+    monkeypatch.setattr(redis_cache, "RETRY_AFTER_SECONDS", 3600.0)
     cache = new_cache()
     cache.set("known", 1)
     server.freeze()
@@ -84,7 +84,7 @@ def test_one_that_hangs_is_waited_for_once(
 
 @pytest.mark.parametrize("url", ["localhost:6379", "http://redis", "redis://", "redis"])
 def test_what_is_no_address_of_a_redis_stops_the_start(url: str) -> None:
-    with pytest.raises(BadEnvironment, match="KANDEV_REDIS_URL: must look like"):
+    with pytest.raises(InvalidEnvironment, match="KANDEV_REDIS_URL: must look like"):
         read_environment({"KANDEV_REDIS_URL": url})
 
 
@@ -94,5 +94,8 @@ def test_addresses_of_a_redis_are_taken(url: str) -> None:
 
 
 def test_without_it_a_process_has_a_layer_and_a_cache_of_its_own() -> None:
-    backends = [made("")["default"]["BACKEND"] for made in (shared.channel_layers, shared.caches)]
+    backends = [
+        made("")["default"]["BACKEND"]
+        for made in (redis_settings.channel_layer_settings, redis_settings.cache_settings)
+    ]
     assert backends == ["channels.layers.InMemoryChannelLayer", "django.core.cache.backends.locmem.LocMemCache"]

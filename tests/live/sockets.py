@@ -13,8 +13,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from kandev.asgi import application
-from sessions_app.live.threads import in_database
-from sessions_app.models import ApiToken, TaskSession, writing
+from sessions_app.models import ApiToken, TaskSession, session_transaction
+from sessions_app.services.database_threads import run_in_database
 from tests.waiting import eventually_async
 
 ORIGIN = "http://localhost"
@@ -112,14 +112,14 @@ def path_of(session: TaskSession, query: str = "") -> str:
 
 def append(session_id: uuid.UUID, count: int, size: int = 0) -> None:
     """Say ``count`` things, each ``size`` characters long."""
-    with writing(session_id) as draft:
+    with session_transaction(session_id) as draft:
         for number in range(count):
             draft.say("session.workspace.changed", number=number, text="x" * size)
 
 
 async def say(session: TaskSession, count: int = 1, size: int = 0) -> None:
     """The same, from a thread."""
-    await in_database(append, session.id, count, size)
+    await run_in_database(append, session.id, count, size)
 
 
 async def soon(predicate: Callable[[], Any], describe: str) -> None:

@@ -13,14 +13,14 @@ import sys, time
 from django.contrib.auth.models import Group, User
 from django.db import transaction
 from rest_framework.authtoken.models import Token
-from sessions_app.models import NewEvent, append
+from sessions_app.models import NewEvent, append_events
 
 def say(session_id, count, size):
     last, left = 0, int(count)
     while left:
         events = [NewEvent("session.workspace.changed", {"text": "x" * int(size)}) for _ in range(min(20, left))]
         with transaction.atomic():
-            last = append(session_id, events)
+            last = append_events(session_id, events)
         left -= len(events)
         time.sleep(0.004)  # the pause that ingest leaves for other writers
     return last

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from sessions_app.live import access
-from sessions_app.live.threads import in_database
+from sessions_app.live import authentication
+from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World
 from tests.live.sockets import connected, of_page, of_program, path_of
 
@@ -19,8 +19,8 @@ def unreachable(*args: Any, **kwargs: Any) -> Any:
 
 @pytest.mark.parametrize("path", ["/ws/sessions/{session}/", "/ws/sessions/{session}/shell/", "/ws/tasks/{task}/"])
 async def test_a_program_is_told_to_come_back(world: World, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    headers = await in_database(of_program, world.member)
-    monkeypatch.setattr(access.Badge, "user", unreachable)
+    headers = await run_in_database(of_program, world.member)
+    monkeypatch.setattr(authentication.Principal, "user", unreachable)
     async with connected(path.format(session=world.session.id, task=world.task.id), headers) as socket:
         assert await socket.close_code() == 4503
 
@@ -28,7 +28,7 @@ async def test_a_program_is_told_to_come_back(world: World, monkeypatch: pytest.
 async def test_a_page_whose_login_cannot_be_read_is_told_to_come_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    headers = await in_database(of_page, world.member)
+    headers = await run_in_database(of_page, world.member)
     monkeypatch.setattr("channels.auth._get_user_session_key", unreachable)
     async with connected(path_of(world.session), headers) as socket:
         assert await socket.close_code() == 4503
@@ -37,8 +37,8 @@ async def test_a_page_whose_login_cannot_be_read_is_told_to_come_back(
 async def test_a_client_that_cannot_be_given_what_it_lacks_is_told_to_come_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    headers = await in_database(of_program, world.member)
-    monkeypatch.setattr("sessions_app.live.subscriber.read_behind", unreachable)
+    headers = await run_in_database(of_program, world.member)
+    monkeypatch.setattr("sessions_app.live.subscriber.load_lines_after", unreachable)
     async with connected(path_of(world.session), headers) as socket:
         assert await socket.close_code() == 4503
 
@@ -46,10 +46,10 @@ async def test_a_client_that_cannot_be_given_what_it_lacks_is_told_to_come_back(
 async def test_a_request_gets_the_code_of_the_api_and_the_socket_stays_open(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    headers = await in_database(of_program, world.member)
+    headers = await run_in_database(of_program, world.member)
     async with connected(path_of(world.session), headers) as socket:
         await socket.frame()
-        monkeypatch.setattr("sessions_app.socket_requests.find", unreachable)
+        monkeypatch.setattr("sessions_app.socket_actions.find_session", unreachable)
         answer = await socket.ask("task.session.status")
         assert (answer["ok"], answer["error"]["code"]) == (False, "database_busy")
         assert (await socket.ask("ping"))["ok"] is True

@@ -10,8 +10,8 @@ import pytest
 from django.contrib.auth.models import User
 
 from sessions_app.live import hub as hubs
-from sessions_app.live.door import is_own_origin
-from sessions_app.live.threads import in_database
+from sessions_app.live.authentication import is_own_origin
+from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World
 from tests.live.sockets import ORIGIN, Headers, connected, of_page, of_program, path_of
 
@@ -67,14 +67,14 @@ CALLERS = [
 async def test_who_gets_in(world: World) -> None:
     path, found = path_of(world.session), {}
     for name, headers, _ in CALLERS:
-        found[name] = await outcome(path, await in_database(headers, world.member))
+        found[name] = await outcome(path, await run_in_database(headers, world.member))
     assert found == {name: expected for name, _, expected in CALLERS}
 
 
 @pytest.mark.parametrize("caller", [of_page, of_program])
 async def test_somebody_who_is_not_active_any_more_stays_outside(world: World, caller: Any) -> None:
-    headers = await in_database(caller, world.member)
-    await in_database(lambda: User.objects.filter(id=world.member.id).update(is_active=False))
+    headers = await run_in_database(caller, world.member)
+    await run_in_database(lambda: User.objects.filter(id=world.member.id).update(is_active=False))
     assert await outcome(path_of(world.session), headers) == CLOSED
 
 
@@ -117,21 +117,21 @@ def places(world: World) -> list[str]:
 
 
 async def test_what_is_not_there_is_said_so(world: World) -> None:
-    headers = await in_database(of_page, world.member)
+    headers = await run_in_database(of_page, world.member)
     found = {path: await outcome(path, headers) for path in places(world)}
     assert found == dict.fromkeys(found, 4404)
 
 
 async def test_what_is_anothers_is_not_there(world: World) -> None:
-    headers = await in_database(of_page, world.stranger)
+    headers = await run_in_database(of_page, world.stranger)
     for path in (path_of(world.session), f"/ws/tasks/{world.task.id}/"):
         assert await outcome(path, headers) == 4404
 
 
 async def test_one_user_has_so_many_sockets_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "MAX_SEATS", 2)
-    headers = await in_database(of_page, world.member)
-    colleague = await in_database(of_page, world.staff)
+    monkeypatch.setattr(hubs, "MAX_SUBSCRIPTIONS", 2)
+    headers = await run_in_database(of_page, world.member)
+    colleague = await run_in_database(of_page, world.staff)
     path = path_of(world.session)
     async with connected(path, headers) as first:
         assert (await first.frame())["type"] == "hello"

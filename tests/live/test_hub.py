@@ -11,9 +11,9 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from sessions_app.live import hub as hubs
-from sessions_app.live import lines
-from sessions_app.live.threads import in_database
+from sessions_app.live import log_reader
 from sessions_app.models import wakeups
+from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World
 from tests.live.sockets import Headers, Socket, connected, of_page, path_of, say, soon
 
@@ -28,13 +28,13 @@ async def greeted(stack: AsyncExitStack, world: World, member: Headers, count: i
     sockets = [await stack.enter_async_context(connected(path_of(world.session), member)) for _ in range(count)]
     for socket in sockets:
         await socket.frame()
-    await soon(lambda: all(one.live for one in hubs.hub().subscribers), "all are live")
+    await soon(lambda: all(one.live for one in hubs.get_hub().subscribers), "all are live")
     return sockets
 
 
 async def statements(work: Any) -> list[str]:
     """What the reader asked the database while ``work`` was done."""
-    database = hubs.hub().database
+    database = hubs.get_hub().database
     assert database is not None
 
     def watch() -> int:
@@ -83,7 +83,7 @@ async def test_an_event_that_nobody_rang_for_comes_by_the_clock(
 ) -> None:
     async with AsyncExitStack() as stack:
         (socket,) = await greeted(stack, world, member, 1)
-        monkeypatch.setattr(wakeups, "ring", lambda: None)
+        monkeypatch.setattr(wakeups, "notify", lambda: None)
         await say(world.session, 1)
         assert (await socket.frame(timeout=1))["seq"] == 1
 
@@ -96,7 +96,7 @@ async def test_what_was_rolled_back_is_never_seen(world: World, member: Headers)
 
     async with AsyncExitStack() as stack:
         (socket,) = await greeted(stack, world, member, 1)
-        await in_database(take_back)
+        await run_in_database(take_back)
         assert await socket.is_silent()
 
 
@@ -105,15 +105,15 @@ async def test_a_database_that_fails_for_a_moment_loses_nothing(
 ) -> None:
     failures = iter([OperationalError("gone"), OperationalError("still gone")])
 
-    def look(*args: Any) -> lines.Look:
+    def look(*args: Any) -> log_reader.LogChanges:
         for error in failures:
             raise error
-        return lines.look(*args)
+        return log_reader.load_changes(*args)
 
     monkeypatch.setattr(hubs, "RETRY", 0.01)
     async with AsyncExitStack() as stack:
         (socket,) = await greeted(stack, world, member, 1)
-        monkeypatch.setattr(hubs, "look", look)
+        monkeypatch.setattr(hubs, "load_changes", look)
         await say(world.session, 3)
         assert await socket.seqs(3) == [1, 2, 3]
     assert caplog.text.count("sockets are not fed") == 2
@@ -124,27 +124,27 @@ async def test_a_broken_connection_is_let_go_and_the_others_are_served(
 ) -> None:
     async with AsyncExitStack() as stack:
         await greeted(stack, world, member, 1)
-        (broken,) = hubs.hub().subscribers
+        (broken,) = hubs.get_hub().subscribers
 
-        async def transmit(batch: Sequence[lines.Line]) -> None:
+        async def transmit(batch: Sequence[log_reader.LogLine]) -> None:
             raise ConnectionError
 
         monkeypatch.setattr(broken, "transmit", transmit)
         _, other = await greeted(stack, world, member, 2)
         await say(world.session, 1)
         assert await other.seqs(1) == [1]
-        assert broken not in hubs.hub().subscribers
+        assert broken not in hubs.get_hub().subscribers
     assert "could not be sent to" in caplog.text
 
 
 async def test_the_reader_ends_with_its_last_socket(world: World, member: Headers) -> None:
-    before = {path.name for path in wakeups.directory().iterdir()}
+    before = {path.name for path in wakeups.socket_directory().iterdir()}
     async with AsyncExitStack() as stack:
         await greeted(stack, world, member, 3)
-        assert len({path.name for path in wakeups.directory().iterdir()} - before) == 1
-    assert not hubs.hub().subscribers
+        assert len({path.name for path in wakeups.socket_directory().iterdir()} - before) == 1
+    assert not hubs.get_hub().subscribers
     await soon(lambda: not any(one.name.startswith("hub") for one in threading.enumerate()), "its thread has ended")
-    assert {path.name for path in wakeups.directory().iterdir()} <= before
+    assert {path.name for path in wakeups.socket_directory().iterdir()} <= before
     async with AsyncExitStack() as stack:
         (socket,) = await greeted(stack, world, member, 1)
         await say(world.session, 1)

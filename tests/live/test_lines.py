@@ -10,18 +10,18 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from sessions_app.live import lines
-from sessions_app.live.lines import Log, look, read_behind
-from sessions_app.models import NewEvent, TaskSession, append
-from sessions_app.services.feed import event_json
+from sessions_app.live import log_reader
+from sessions_app.live.log_reader import SessionLog, load_changes, load_lines_after
+from sessions_app.models import NewEvent, TaskSession, append_events
 from sessions_app.services.tasks import create_session
+from sessions_app.services.timeline import event_json
 from tests.api.world import World
 from tests.live.sockets import append as say
 
 
 def write(session: TaskSession, *events: NewEvent) -> None:
     with transaction.atomic():
-        append(session.id, events)
+        append_events(session.id, events)
 
 
 def another(world: World) -> TaskSession:
@@ -42,7 +42,7 @@ PAYLOADS: list[Any] = [
 )
 def test_a_line_is_the_object_of_the_api(world: World, payload: Any, at: datetime) -> None:
     write(world.session, NewEvent("session.workspace.changed", payload, at))
-    ((line,), more) = read_behind({Log.of(world.session): 0})
+    ((line,), more) = load_lines_after({SessionLog.of(world.session): 0})
     assert json.loads(line.text) == event_json(world.session.events.get(), world.session)
     assert line.size == len(line.text.encode())
     assert not more
@@ -52,9 +52,9 @@ def test_one_statement_reads_every_log_behind_its_own_cursor(world: World) -> No
     logs = [world.session, *(another(world) for _ in range(20))]
     for number, session in enumerate(logs):
         say(session.id, number + 1)
-    cursors = {Log.of(session): number - 1 for number, session in enumerate(logs)}
+    cursors = {SessionLog.of(session): number - 1 for number, session in enumerate(logs)}
     with CaptureQueriesContext(connection) as queries:
-        found, _ = read_behind(cursors)
+        found, _ = load_lines_after(cursors)
     assert len(queries) == 1
     assert [(line.log, line.seq) for line in found] == [
         (log, seq) for log, after in cursors.items() for seq in range(max(after, 0) + 1, after + 3)
@@ -64,7 +64,7 @@ def test_one_statement_reads_every_log_behind_its_own_cursor(world: World) -> No
 @pytest.mark.embedded
 def test_it_is_read_by_the_index(world: World) -> None:
     say(world.session.id, 3)
-    sql, values = lines._statement({Log.of(world.session): 0})
+    sql, values = log_reader._statement({SessionLog.of(world.session): 0})
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN QUERY PLAN {sql}", values)
         plan = " / ".join(row[3] for row in cursor.fetchall())
@@ -74,26 +74,26 @@ def test_it_is_read_by_the_index(world: World) -> None:
 
 def test_a_long_log_leaves_room_for_the_others(world: World) -> None:
     second = another(world)
-    say(world.session.id, lines.PAGE + 50)
+    say(world.session.id, log_reader.LOG_BATCH_LINES + 50)
     say(second.id, 1)
-    found, more = read_behind({Log.of(world.session): 0, Log.of(second): 0})
-    assert [line.seq for line in found] == [*range(1, lines.PAGE + 1), 1]
+    found, more = load_lines_after({SessionLog.of(world.session): 0, SessionLog.of(second): 0})
+    assert [line.seq for line in found] == [*range(1, log_reader.LOG_BATCH_LINES + 1), 1]
     assert more
 
 
 def test_a_batch_ends_where_it_has_become_large(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "BATCH_BYTES", 2500)
+    monkeypatch.setattr(log_reader, "BATCH_BYTES", 2500)
     say(world.session.id, 10, size=1000)
-    found, more = read_behind({Log.of(world.session): 4})
+    found, more = load_lines_after({SessionLog.of(world.session): 4})
     assert ([line.seq for line in found], more) == ([5, 6], True)
 
 
 @pytest.mark.embedded
 def test_reading_leaves_no_transaction_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unfinished statement would keep the write-ahead log growing."""
-    monkeypatch.setattr(lines, "BATCH_BYTES", 1)
+    monkeypatch.setattr(log_reader, "BATCH_BYTES", 1)
     say(world.session.id, 500)
-    read_behind({Log.of(world.session): 0})
+    load_lines_after({SessionLog.of(world.session): 0})
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         busy, *_ = cursor.fetchone()
@@ -101,16 +101,16 @@ def test_reading_leaves_no_transaction_open(world: World, monkeypatch: pytest.Mo
 
 
 def test_a_look_reads_only_when_something_was_written(world: World) -> None:
-    cursors = {Log.of(world.session): 0}
-    first = look(None, cursors, [])
+    cursors = {SessionLog.of(world.session): 0}
+    first = load_changes(None, cursors, [])
     with CaptureQueriesContext(connection) as queries:
-        assert look(first.version, cursors, []).lines == []
+        assert load_changes(first.version, cursors, []).lines == []
     assert len(queries) == 1
 
 
 def test_a_look_finds_the_new_sessions_of_a_task(world: World) -> None:
     born = another(world)
     say(born.id, 2)
-    found = look(None, {Log.of(world.session): 0}, [world.task.id])
-    assert found.born == [Log.of(born)]
-    assert [(line.log, line.seq) for line in found.lines] == [(Log.of(born), 1), (Log.of(born), 2)]
+    found = load_changes(None, {SessionLog.of(world.session): 0}, [world.task.id])
+    assert found.born == [SessionLog.of(born)]
+    assert [(line.log, line.seq) for line in found.lines] == [(SessionLog.of(born), 1), (SessionLog.of(born), 2)]

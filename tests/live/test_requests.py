@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sessions_app.live.threads import in_database
 from sessions_app.models import Intent, Prompt, TaskSession, TeamRole
+from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.tasks import create_session
 from tests.api.world import PERMISSION, World, client_of
 from tests.live.sockets import Socket, connected, of_page, of_program, path_of, say
@@ -16,7 +16,7 @@ from tests.live.sockets import Socket, connected, of_page, of_program, path_of, 
 
 @pytest.fixture
 async def socket(world: World) -> AsyncIterator[Socket]:
-    headers = await in_database(of_program, world.member)
+    headers = await run_in_database(of_program, world.member)
     async with connected(path_of(world.session), headers) as opened:
         await opened.frame()
         yield opened
@@ -64,7 +64,7 @@ async def test_a_ping_is_answered(socket: Socket) -> None:
 
 async def test_the_status_is_that_of_the_api(world: World, socket: Socket) -> None:
     told = await socket.ask("task.session.status")
-    assert told["result"] == await in_database(lambda: client_of(world.member).get(world.url("status/")).json())
+    assert told["result"] == await run_in_database(lambda: client_of(world.member).get(world.url("status/")).json())
 
 
 async def test_a_prompt_is_taken_once(world: World, socket: Socket) -> None:
@@ -73,7 +73,7 @@ async def test_a_prompt_is_taken_once(world: World, socket: Socket) -> None:
     assert first["ok"]
     assert first == second
     assert first["result"]["message_id"] == "m-1"
-    assert await in_database(lambda: [row.text for row in Prompt.objects.all()]) == ["Paint it green"]
+    assert await run_in_database(lambda: [row.text for row in Prompt.objects.all()]) == ["Paint it green"]
 
 
 @pytest.mark.parametrize(
@@ -94,19 +94,19 @@ async def test_a_prompt_may_name_its_session_and_no_unknown_field(world: World, 
 
 
 async def test_resume_writes_the_order_and_answers_with_the_status(world: World, socket: Socket) -> None:
-    await in_database(lambda: Intent.objects.all().delete())
+    await run_in_database(lambda: Intent.objects.all().delete())
     told = await socket.ask("task.session.resume", {"mode": "auto"})
     assert told["result"]["status"]["starting"]
-    assert await in_database(lambda: [(row.kind, row.by) for row in Intent.objects.select_related("by")]) == [
+    assert await run_in_database(lambda: [(row.kind, row.by) for row in Intent.objects.select_related("by")]) == [
         ("start", world.member)
     ]
 
 
 async def test_a_refused_resume_says_why_as_the_api_does(world: World, socket: Socket) -> None:
     asked = {"mode": "auto"}
-    await in_database(lambda: TaskSession.objects.filter(id=world.session.id).update(state="COMPLETED"))
+    await run_in_database(lambda: TaskSession.objects.filter(id=world.session.id).update(state="COMPLETED"))
     told = await socket.ask("task.session.resume", asked)
-    answer = await in_database(lambda: client_of(world.member).post(world.url("resume/"), asked, format="json"))
+    answer = await run_in_database(lambda: client_of(world.member).post(world.url("resume/"), asked, format="json"))
     assert answer.status_code == 409
     assert told["error"] == answer.json()
 
@@ -117,11 +117,11 @@ async def test_cancel_without_a_turn_cancels_nothing(socket: Socket) -> None:
 
 
 async def test_a_permission_is_answered(world: World, socket: Socket) -> None:
-    key = await in_database(world.token)
+    key = await run_in_database(world.token)
     asked = {"permission_id": PERMISSION, "option_id": "allow", "resume_token": key}
     told = await socket.ask("task.session.permission.respond", asked)
     assert told["result"]["id"] == PERMISSION
-    orders = await in_database(lambda: [row.payload for row in Intent.objects.filter(kind="answer")])
+    orders = await run_in_database(lambda: [row.payload for row in Intent.objects.filter(kind="answer")])
     assert orders == [{"permission_id": PERMISSION, "option_id": "allow"}]
 
 
@@ -138,7 +138,7 @@ async def test_a_permission_is_answered(world: World, socket: Socket) -> None:
 async def test_a_bad_answer_to_a_permission_is_refused(
     world: World, socket: Socket, payload: dict[str, Any], code: str
 ) -> None:
-    payload = {"resume_token": await in_database(world.token), **payload}
+    payload = {"resume_token": await run_in_database(world.token), **payload}
     assert (await socket.ask("task.session.permission.respond", payload))["error"]["code"] == code
 
 
@@ -148,13 +148,13 @@ WRITES = ["task.session.resume", "task.session.prompt", "task.session.cancel", "
 @pytest.mark.parametrize("action", WRITES)
 async def test_a_viewer_reads_and_asks_for_nothing(world: World, socket: Socket, action: str) -> None:
     role = {"user": world.member, "team": world.team, "role": TeamRole.Role.VIEWER}
-    await in_database(lambda: TeamRole.objects.create(**role))
+    await run_in_database(lambda: TeamRole.objects.create(**role))
     assert (await socket.ask(action))["error"]["code"] == "permission_denied"
     assert (await socket.ask("task.session.status"))["ok"]
 
 
 async def test_a_token_that_only_reads_reads_and_asks_for_nothing(world: World) -> None:
-    headers = await in_database(of_program, world.staff, "read")
+    headers = await run_in_database(of_program, world.staff, "read")
     async with connected(path_of(world.session), headers) as socket:
         await socket.frame()
         for action in WRITES:
@@ -165,7 +165,7 @@ async def test_a_token_that_only_reads_reads_and_asks_for_nothing(world: World) 
 
 
 async def test_who_has_just_left_the_team_is_answered_as_if_nothing_were_there(world: World, socket: Socket) -> None:
-    await in_database(world.member.groups.clear)
+    await run_in_database(world.member.groups.clear)
     assert (await socket.ask("task.session.status"))["error"]["code"] == "not_found"
 
 
@@ -183,7 +183,7 @@ async def test_a_sessions_socket_answers_for_no_other_session(socket: Socket, se
     ("named", "code"), [("none", "validation_error"), (None, "validation_error"), (5, "validation_error")]
 )
 async def test_a_tasks_socket_wants_to_know_which_session_is_meant(world: World, named: Any, code: str) -> None:
-    headers = await in_database(of_page, world.member)
+    headers = await run_in_database(of_page, world.member)
     async with connected(f"/ws/tasks/{world.task.id}/", headers) as of_task:
         await of_task.frame()
         assert (await of_task.ask("task.session.status", {"session_id": named}))["error"]["code"] == code

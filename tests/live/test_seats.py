@@ -13,9 +13,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from sessions_app.live import hub as hubs
-from sessions_app.live.access import Badge, Seat, refusals
-from sessions_app.live.threads import in_database
+from sessions_app.live.authentication import Principal, Subscription, revoked_subscriptions
 from sessions_app.models import ApiToken, TaskSession
+from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World, person
 from tests.live.sockets import connected, of_page, of_program, path_of, say
 
@@ -47,39 +47,39 @@ async def test_who_loses_the_right_loses_the_socket(
     world: World, monkeypatch: pytest.MonkeyPatch, caller: Any, loss: Callable[[World], Any], code: int
 ) -> None:
     monkeypatch.setattr(hubs, "CHECK_EVERY", 0)
-    headers = await in_database(caller, world.member)
+    headers = await run_in_database(caller, world.member)
     async with connected(path_of(world.session), headers) as socket:
         await socket.frame()
-        await in_database(loss, world)
+        await run_in_database(loss, world)
         assert await socket.close_code() == code
-        assert not hubs.hub().subscribers
+        assert not hubs.get_hub().subscribers
 
 
 async def test_a_tasks_socket_is_lost_as_well_and_others_stay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "CHECK_EVERY", 0)
-    mine, theirs = await in_database(of_page, world.member), await in_database(of_page, world.staff)
+    mine, theirs = await run_in_database(of_page, world.member), await run_in_database(of_page, world.staff)
     path = f"/ws/tasks/{world.task.id}/"
     async with connected(path, mine) as lost, connected(path, theirs) as kept:
         await lost.frame()
         await kept.frame()
-        await in_database(world.member.groups.clear)
+        await run_in_database(world.member.groups.clear)
         assert await lost.close_code() == 4404
         await say(world.session)
         assert await kept.seqs(1) == [1]
 
 
 def test_what_everybody_may_costs_the_same_however_many_there_are(world: World) -> None:
-    def seats(count: int) -> set[Seat]:
+    def seats(count: int) -> set[Subscription]:
         made = set()
         for number in range(count):
-            user = person(f"member {count} {number}", world.team)
+            user = person(f"member-{count}-{number}", world.team)
             token, _ = ApiToken.mint(user, "a program", ApiToken.Scope.READ, None)
-            made.add(Seat(Badge.of_token(token), world.task.id, world.session.id))
+            made.add(Subscription(Principal.of_token(token), world.task.id, world.session.id))
         return made
 
     asked = []
     for some in (seats(1), seats(40)):
         with CaptureQueriesContext(connection) as queries:
-            assert refusals(some) == {}
+            assert revoked_subscriptions(some) == {}
         asked.append(len(queries))
     assert asked[0] == asked[1] <= 5

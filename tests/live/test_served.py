@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sessions_app.live.window import PATIENCE
+from sessions_app.live.subscriber import ACK_TIMEOUT
 from tests.drills.deployment import Deployment, Session
 from tests.drills.families import descendants
 from tests.live.talker import Talker
@@ -124,7 +124,7 @@ async def test_a_slow_reader_is_told_that_it_was_too_slow(session: Session, talk
     """Nothing is read until well after the server has let go, and much of it stands in the server still."""
     async with connected(session, socket_factory=narrow) as slow:
         assert talker.do("say", session.id, 300, 100_000) == "300"
-        await asyncio.sleep(PATIENCE + 2.5)
+        await asyncio.sleep(ACK_TIMEOUT + 2.5)
         while (await slow.receive(20)).type == aiohttp.WSMsgType.TEXT:
             pass
         assert slow.close_code == 4408

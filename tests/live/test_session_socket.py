@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from sessions_app.live.hub import hub
-from sessions_app.live.lines import Line, Log, read_behind
-from sessions_app.live.threads import in_database
+from sessions_app.live.hub import get_hub
+from sessions_app.live.log_reader import LogLine, SessionLog, load_lines_after
 from sessions_app.models import SessionEvent
+from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.status import session_status
 from tests.api.world import World, client_of, message
 from tests.live.sockets import Headers, append, connected, of_page, path_of, say, soon
@@ -25,14 +25,14 @@ async def test_it_says_hello_with_the_status_first(world: World, member: Headers
     await say(world.session, 3)
     async with connected(path_of(world.session), member) as socket:
         hello = await socket.frame()
-    await in_database(world.session.refresh_from_db)
+    await run_in_database(world.session.refresh_from_db)
     assert hello == {
         "type": "hello",
         "session_id": str(world.session.id),
         "task_id": str(world.task.id),
         "epoch": world.session.epoch,
         "last_seq": 3,
-        "status": await in_database(session_status, world.session),
+        "status": await run_in_database(session_status, world.session),
     }
 
 
@@ -41,7 +41,7 @@ async def test_events_are_those_of_the_api(world: World, member: Headers) -> Non
         await socket.frame()
         await say(world.session, 2)
         seen = [await socket.frame(), await socket.frame()]
-    assert seen == await in_database(lambda: client_of(world.member).get(world.url("events/")).json()["results"])
+    assert seen == await run_in_database(lambda: client_of(world.member).get(world.url("events/")).json()["results"])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ async def test_a_long_log_comes_in_pages_and_in_order(world: World, member: Head
 async def test_a_burst_comes_whole_and_in_order(world: World, member: Headers) -> None:
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
-        await soon(lambda: all(one.live for one in hub().subscribers), "it is live")
+        await soon(lambda: all(one.live for one in get_hub().subscribers), "it is live")
         await say(world.session, 1111)
         assert await socket.seqs(1111) == list(range(1, 1112))
 
@@ -86,20 +86,20 @@ async def test_what_was_sent_to_others_while_one_was_reading_reaches_that_one_to
     """Its reading is over, and before it can say so the hub has passed by with something newer."""
 
     async def passed_by() -> None:
-        (followed,) = hub()._cursors
-        await soon(lambda: hub()._cursors[followed] == 5, "the hub has passed by")
+        (followed,) = get_hub()._cursors
+        await soon(lambda: get_hub()._cursors[followed] == 5, "the hub has passed by")
 
     loop, reads = asyncio.get_running_loop(), []
 
-    def read(cursors: Mapping[Log, int]) -> tuple[list[Line], bool]:
-        found = read_behind(cursors)
+    def read(cursors: Mapping[SessionLog, int]) -> tuple[list[LogLine], bool]:
+        found = load_lines_after(cursors)
         reads.append(len(found[0]))
         if len(reads) == 1:
             append(world.session.id, 3)
             asyncio.run_coroutine_threadsafe(passed_by(), loop).result(10)
         return found
 
-    monkeypatch.setattr("sessions_app.live.subscriber.read_behind", read)
+    monkeypatch.setattr("sessions_app.live.subscriber.load_lines_after", read)
     await say(world.session, 2)
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
@@ -127,7 +127,7 @@ async def test_who_connects_in_the_middle_of_talk_gets_every_event_once(world: W
 
 
 async def forget(world: World, up_to: int) -> None:
-    await in_database(lambda: SessionEvent.objects.filter(session=world.session, seq__lte=up_to).delete())
+    await run_in_database(lambda: SessionEvent.objects.filter(session=world.session, seq__lte=up_to).delete())
 
 
 @pytest.mark.parametrize("query", ["?after=6", "?after=99", "?after=-1", "?after=two", "?after=5&epoch=old"])
@@ -165,11 +165,11 @@ async def test_a_log_of_which_nothing_is_kept_is_answered_with_a_snapshot(world:
 
 async def test_a_snapshot_holds_the_conversation_as_the_api_tells_it(world: World, member: Headers) -> None:
     await say(world.session, 2)
-    await in_database(message, world.session, 1, "one ", "two ", "three")
-    await in_database(message, world.session, 2)
+    await run_in_database(message, world.session, 1, "one ", "two ", "three")
+    await run_in_database(message, world.session, 2)
     async with connected(path_of(world.session, "?after=7"), member) as socket:
         hello, snapshot = await socket.frame(), (await socket.frame())["snapshot"]
-    listed = await in_database(lambda: client_of(world.member).get(world.url("messages/")).json()["results"])
+    listed = await run_in_database(lambda: client_of(world.member).get(world.url("messages/")).json()["results"])
     assert snapshot == {
         "messages": listed,
         "has_older": False,
@@ -185,7 +185,7 @@ async def test_a_snapshot_of_a_long_conversation_is_its_end(world: World, member
         for seq in range(1, 252):
             message(world.session, seq, f"{seq}")
 
-    await in_database(talk)
+    await run_in_database(talk)
     async with connected(path_of(world.session, "?after=7"), member) as socket:
         await socket.frame()
         snapshot = (await socket.frame())["snapshot"]

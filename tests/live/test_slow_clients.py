@@ -7,9 +7,9 @@ import uuid
 import pytest
 
 from sessions_app.live import hub as hubs
-from sessions_app.live import subscriber, window
-from sessions_app.live.threads import in_database
-from sessions_app.live.window import Window
+from sessions_app.live import subscriber
+from sessions_app.live.subscriber import AckWindow
+from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World
 from tests.live.sockets import Headers, connected, of_page, path_of, say, soon
 
@@ -23,14 +23,14 @@ def member(world: World) -> Headers:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "MAX_EVENTS", 50)
-    monkeypatch.setattr(window, "MAX_BYTES", 20_000)
-    monkeypatch.setattr(subscriber, "PATIENCE", 60)  # a busy machine makes nobody late
+    monkeypatch.setattr(subscriber, "MAX_UNACKED_EVENTS", 50)
+    monkeypatch.setattr(subscriber, "MAX_UNACKED_BYTES", 20_000)
+    monkeypatch.setattr(subscriber, "ACK_TIMEOUT", 60)  # a busy machine makes nobody late
 
 
 @pytest.fixture
 def impatient(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriber, "PATIENCE", 0.2)
+    monkeypatch.setattr(subscriber, "ACK_TIMEOUT", 0.2)
 
 
 async def test_who_never_acknowledges_is_cut_when_the_window_is_full(
@@ -83,14 +83,14 @@ async def test_who_is_late_but_not_too_late_misses_nothing(world: World, member:
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
         await say(world.session, 60)
-        await soon(lambda: not any(one.live for one in hubs.hub().subscribers), "the socket has fallen behind")
+        await soon(lambda: not any(one.live for one in hubs.get_hub().subscribers), "the socket has fallen behind")
         await say(world.session, 60)
         assert await socket.seqs(60) == list(range(1, 61))
         assert await socket.is_silent()
         await socket.tell({"type": "ack", "seq": 60})
         assert await socket.seqs(60) == list(range(61, 121))
         await socket.tell({"type": "ack", "seq": 120})
-        await soon(lambda: all(one.live for one in hubs.hub().subscribers), "the socket is live again")
+        await soon(lambda: all(one.live for one in hubs.get_hub().subscribers), "the socket is live again")
         await say(world.session, 1)
         assert await socket.seqs(1) == [121]
 
@@ -103,15 +103,15 @@ async def test_one_who_is_slow_holds_up_nobody(world: World, member: Headers, sm
             await say(world.session, 50)
             assert await quick.seqs(50) == list(range(first, first + 50))
             await quick.tell({"type": "ack", "seq": first + 49})
-        assert await in_database(world.session.events.count) == 150
+        assert await run_in_database(world.session.events.count) == 150
 
 
-def is_full(account: Window) -> bool:
+def is_full(account: AckWindow) -> bool:
     return account.full
 
 
 def test_an_acknowledgement_counts_for_all_that_was_sent_before_it(small: None) -> None:
-    account = Window()
+    account = AckWindow()
     for number in range(1, 26):
         account.sent(ONE, number, 1, 10)
         account.sent(OTHER, number, 1, 10)
@@ -128,14 +128,14 @@ def test_an_acknowledgement_counts_for_all_that_was_sent_before_it(small: None) 
 def test_an_acknowledgement_of_nothing_that_was_sent_counts_for_nothing(
     small: None, session_id: uuid.UUID, seq: int
 ) -> None:
-    account = Window()
+    account = AckWindow()
     account.sent(ONE, 50, 50, 500)
     account.ack(session_id, seq)
     assert account.full
 
 
 def test_acknowledging_ahead_gives_no_credit(small: None) -> None:
-    account = Window()
+    account = AckWindow()
     account.sent(ONE, 50, 50, 500)
     account.ack(ONE, 10**9)
     assert not is_full(account)
@@ -144,7 +144,7 @@ def test_acknowledging_ahead_gives_no_credit(small: None) -> None:
 
 
 def test_the_account_stays_small(small: None) -> None:
-    account = Window()
+    account = AckWindow()
     for number in range(1, 50):
         account.sent(ONE, number, 1, 1)
     assert len(account._marks) <= 50

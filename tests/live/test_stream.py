@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from kandev.asgi import application
+from sessions_app.live import event_stream, subscriber
 from sessions_app.live import hub as hubs
-from sessions_app.live import stream, subscriber, window
-from sessions_app.live.access import Badge, Seat
-from sessions_app.live.opening import opening
-from sessions_app.live.threads import in_database
+from sessions_app.live.authentication import Principal, Subscription
+from sessions_app.live.log_reader import start_stream_at
 from sessions_app.models import SessionEvent
+from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World, client_of
 from tests.live.sockets import Headers, Wire, connected, of_page, of_program, path_of, say, soon
 
@@ -104,7 +104,7 @@ async def test_events_come_with_their_seq_as_id(world: World, member: Headers) -
         seen = [await listener.event(), await listener.event()]
         await say(world.session, 1)
         assert await listener.ids(1) == [3]
-    listed = await in_database(lambda: client_of(world.member).get(world.url("events/")).json()["results"])
+    listed = await run_in_database(lambda: client_of(world.member).get(world.url("events/")).json()["results"])
     assert seen == [(str(line["seq"]), line) for line in listed[:2]]
 
 
@@ -132,7 +132,7 @@ async def test_it_goes_on_behind_what_the_client_has(
 @pytest.mark.parametrize("after", [0, 9])
 async def test_who_asks_for_what_is_not_there_gets_a_snapshot(world: World, member: Headers, after: int) -> None:
     await say(world.session, 5)
-    await in_database(lambda: SessionEvent.objects.filter(session=world.session, seq__lt=3).delete())
+    await run_in_database(lambda: SessionEvent.objects.filter(session=world.session, seq__lt=3).delete())
     async with listening(world, member, f"?after={after}") as listener:
         name, told = await listener.event()
         assert (name, told["type"], told["snapshot"]["last_seq"]) == ("5", "truncated", 5)
@@ -154,14 +154,14 @@ async def test_what_is_no_number_is_refused(world: World, member: Headers, query
     ("caller", "accept"), [(of_page, "text/event-stream"), (of_program, "*/*"), (of_program, "application/json")]
 )
 async def test_browsers_and_programs_are_let_in(world: World, caller: Any, accept: str) -> None:
-    headers = {**await in_database(caller, world.member), "Accept": accept}
+    headers = {**await run_in_database(caller, world.member), "Accept": accept}
     async with listening(world, headers) as listener:
         assert (listener.status, listener.headers["content-type"]) == (200, "text/event-stream")
 
 
 async def test_strangers_find_nothing_and_nobody_is_asked_who_they_are(world: World) -> None:
     for headers, status, code in (
-        (await in_database(of_program, world.stranger), 404, "not_found"),
+        (await run_in_database(of_program, world.stranger), 404, "not_found"),
         ({"Host": "localhost", "Accept": "text/event-stream"}, 401, "not_authenticated"),
     ):
         async with listening(world, headers) as listener:
@@ -172,7 +172,7 @@ async def test_strangers_find_nothing_and_nobody_is_asked_who_they_are(world: Wo
 async def test_a_quiet_stream_gives_signs_of_life(
     world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(event_stream, "HEARTBEAT", 0.02)
     async with listening(world, member) as listener:
         await listener.block()
         assert [await listener.block(), await listener.block()] == [": heartbeat"] * 2
@@ -184,22 +184,22 @@ async def test_who_leaves_the_team_loses_the_stream(
     monkeypatch.setattr(hubs, "CHECK_EVERY", 0)
     async with listening(world, member) as listener:
         await listener.block()
-        await in_database(world.member.groups.clear)
+        await run_in_database(world.member.groups.clear)
         assert await listener.rest() == []
-        assert not hubs.hub().subscribers
+        assert not hubs.get_hub().subscribers
 
 
 async def test_who_hangs_up_is_forgotten(world: World, member: Headers) -> None:
     async with listening(world, member) as listener:
         await listener.block()
-        await soon(lambda: hubs.hub().subscribers, "it is followed")
-    assert not hubs.hub().subscribers
+        await soon(lambda: hubs.get_hub().subscribers, "it is followed")
+    assert not hubs.get_hub().subscribers
 
 
 async def test_streams_and_sockets_share_the_number_of_seats(
     world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hubs, "MAX_SEATS", 1)
+    monkeypatch.setattr(hubs, "MAX_SUBSCRIPTIONS", 1)
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
         async with listening(world, member) as listener:
@@ -212,7 +212,7 @@ async def test_streams_and_sockets_share_the_number_of_seats(
 async def test_a_long_stream_ends_so_that_nobody_is_buffered_for_without_end(
     world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(event_stream, "MAX_BYTES", 100_000)
     await say(world.session, 1000)
     seen: list[int] = []
     while len(seen) < 1000:
@@ -228,16 +228,16 @@ async def test_a_server_that_waits_for_its_client_holds_the_stream_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was handed over and not taken stays within the window."""
-    monkeypatch.setattr(window, "MAX_EVENTS", 50)
-    monkeypatch.setattr(subscriber, "PATIENCE", 0.1)
+    monkeypatch.setattr(subscriber, "MAX_UNACKED_EVENTS", 50)
+    monkeypatch.setattr(subscriber, "ACK_TIMEOUT", 0.1)
     await say(world.session, 900)
 
-    await in_database(world.session.refresh_from_db)
-    opened = await in_database(opening, world.session, 0)
-    place = Seat(Badge(world.member.pk), world.task.id, world.session.id)
-    one = stream.Stream(place, opened)
-    hubs.hub().join(one, {opened.log: opened.head})
-    hubs.hub().feed(one)
+    await run_in_database(world.session.refresh_from_db)
+    opened = await run_in_database(start_stream_at, world.session, 0)
+    place = Subscription(Principal(world.member.pk), world.task.id, world.session.id)
+    one = event_stream.EventStream(place, opened)
+    hubs.get_hub().join(one, {opened.log: opened.head})
+    hubs.get_hub().feed(one)
     await soon(lambda: one.over, "it was cut")
-    hubs.hub().leave(one)
+    hubs.get_hub().leave(one)
     assert one.sent[opened.log] < 900

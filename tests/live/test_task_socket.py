@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sessions_app.consumers import TaskSocket, Welcome
-from sessions_app.live.hub import Hub, hub
-from sessions_app.live.lines import Look
-from sessions_app.live.threads import in_database
+from sessions_app.consumers import ConnectionGreeting, TaskConsumer
+from sessions_app.live.hub import Hub, get_hub
+from sessions_app.live.log_reader import LogChanges
 from sessions_app.models import TaskSession
+from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.tasks import create_session, create_task
 from tests.api.world import World, client_of
 from tests.live.sockets import append, connected, of_page, path_of, say, soon
@@ -22,7 +22,7 @@ def another(world: World) -> TaskSession:
 
 
 async def test_it_says_hello_with_task_sessions_and_statuses(world: World) -> None:
-    headers, second = await in_database(of_page, world.member), await in_database(another, world)
+    headers, second = await run_in_database(of_page, world.member), await run_in_database(another, world)
     await say(world.session, 2)
     async with connected(f"/ws/tasks/{world.task.id}/", headers) as socket:
         hello = await socket.frame()
@@ -33,7 +33,7 @@ async def test_it_says_hello_with_task_sessions_and_statuses(world: World) -> No
         address = f"/api/v1/tasks/{world.task.id}/"
         return client.get(address).json(), client.get(address + "sessions/").json()["results"]
 
-    assert (hello["task"], hello["sessions"]) == await in_database(told)
+    assert (hello["task"], hello["sessions"]) == await run_in_database(told)
     assert {key: status["last_seq"] for key, status in hello["statuses"].items()} == {
         str(world.session.id): 2,
         str(second.id): 0,
@@ -41,10 +41,10 @@ async def test_it_says_hello_with_task_sessions_and_statuses(world: World) -> No
 
 
 async def test_it_gives_the_events_of_every_session_of_the_task_alone(world: World) -> None:
-    headers, second = await in_database(of_page, world.member), await in_database(another, world)
+    headers, second = await run_in_database(of_page, world.member), await run_in_database(another, world)
     values = {"title": "Another", "team": world.team, "repository": world.repository}
-    elsewhere = await in_database(create_task, world.member, values)
-    foreign = await in_database(create_session, world.member, elsewhere, world.profile, world.executor)
+    elsewhere = await run_in_database(create_task, world.member, values)
+    foreign = await run_in_database(create_session, world.member, elsewhere, world.profile, world.executor)
     async with connected(f"/ws/tasks/{world.task.id}/", headers) as socket:
         await socket.frame()
         for session in (foreign, world.session, second):
@@ -57,17 +57,17 @@ async def test_it_gives_the_events_of_every_session_of_the_task_alone(world: Wor
 
 
 async def test_a_session_that_is_born_meanwhile_is_followed_too(world: World) -> None:
-    headers = await in_database(of_page, world.member)
+    headers = await run_in_database(of_page, world.member)
     async with connected(f"/ws/tasks/{world.task.id}/", headers) as socket:
         await socket.frame()
-        born = await in_database(another, world)
+        born = await run_in_database(another, world)
         await say(born, 3)
         seen = [await socket.frame() for _ in range(3)]
     assert [(frame["session_id"], frame["seq"]) for frame in seen] == [(str(born.id), seq) for seq in (1, 2, 3)]
 
 
 async def test_a_session_and_its_task_are_followed_side_by_side(world: World) -> None:
-    headers = await in_database(of_page, world.member)
+    headers = await run_in_database(of_page, world.member)
     await say(world.session, 2)
     async with (
         connected(f"/ws/tasks/{world.task.id}/", headers) as of_task,
@@ -89,10 +89,10 @@ async def test_a_session_that_is_born_while_one_is_welcomed_is_followed_from_its
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another follows the task already, so that the birth is no news when the newcomer joins."""
-    headers, here, born = await in_database(of_page, world.member), hub(), []
-    original = TaskSocket.welcome
+    headers, here, born = await run_in_database(of_page, world.member), get_hub(), []
+    original = TaskConsumer.welcome
 
-    def welcome(*args: Any) -> Welcome:
+    def welcome(*args: Any) -> ConnectionGreeting:
         told = original(*args)
         born.append(another(world))
         append(born[0].id, 2)
@@ -102,7 +102,7 @@ async def test_a_session_that_is_born_while_one_is_welcomed_is_followed_from_its
     path = f"/ws/tasks/{world.task.id}/"
     async with connected(path, headers) as first:
         await first.frame()
-        monkeypatch.setattr(TaskSocket, "welcome", welcome)
+        monkeypatch.setattr(TaskConsumer, "welcome", welcome)
         async with connected(path, headers) as second:
             assert (await second.frame())["type"] == "hello"
             assert await second.seqs(2) == [1, 2]
@@ -114,13 +114,13 @@ async def test_a_session_that_is_born_while_one_is_welcomed_is_followed_from_its
 async def test_a_session_that_another_socket_followed_first_is_followed_from_its_beginning(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    headers = await in_database(of_page, world.member)
+    headers = await run_in_database(of_page, world.member)
     async with connected(f"/ws/tasks/{world.task.id}/", headers) as of_task:
         await of_task.frame()
-        await soon(lambda: all(one.live for one in hub().subscribers), "it is live")
+        await soon(lambda: all(one.live for one in get_hub().subscribers), "it is live")
         with monkeypatch.context() as blind:
-            blind.setattr("sessions_app.live.hub.look", lambda *args: Look("1"))
-            born = await in_database(another, world)
+            blind.setattr("sessions_app.live.hub.load_changes", lambda *args: LogChanges("1"))
+            born = await run_in_database(another, world)
             await say(born, 2)
             async with connected(path_of(born), headers) as of_session:
                 await of_session.frame()

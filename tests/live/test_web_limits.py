@@ -17,8 +17,8 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from kandev.web_limits import EARNS_TIME, LARGEST_BODY, REQUEST_TIME, Channel, Request
-from sessions_app.api.parsing import MAX_BODY
+from kandev.web_server_limits import BYTES_PER_EXTENSION, MAX_BODY_SIZE, REQUEST_TIMEOUT, LimitedChannel, LimitedRequest
+from sessions_app.api.base_views import MAX_BODY
 from tests.drills.deployment import Deployment
 
 HEAD = b"POST /api/v1/tasks/ HTTP/1.1\r\nHost: localhost\r\n"
@@ -32,7 +32,7 @@ TRICKLES = {
 }
 
 
-class Asked(Request):
+class Asked(LimitedRequest):
     """A request that is answered by nobody."""
 
     complete: list[int]
@@ -52,7 +52,7 @@ class Line:
     def __init__(self) -> None:
         self.clock, self.complete = Clock(), list[int]()
         self.transport: Any = _untyped(StringTransport)()
-        self.channel: Any = _untyped(Channel)()
+        self.channel: Any = _untyped(LimitedChannel)()
         self.channel.callLater = self.clock.callLater
         self.channel.requestFactory = type("Kept", (Asked,), {"complete": self.complete})
         gone = SimpleNamespace(protocol_connected=lambda one: None, protocol_disconnected=lambda one: None)
@@ -88,30 +88,30 @@ def test_what_only_trickles_in_is_not_waited_for(data: bytes, line: Line) -> Non
         if line.is_over:
             break
     assert line.is_over
-    assert seconds <= REQUEST_TIME + 1
+    assert seconds <= REQUEST_TIMEOUT + 1
     assert not line.complete
 
 
 def test_a_body_that_moves_has_its_time(line: Line) -> None:
-    size = 8 * EARNS_TIME
+    size = 8 * BYTES_PER_EXTENSION
     line.says(HEAD + b"Content-Length: %d\r\n\r\n" % size)
     for _ in range(16):
-        line.rests(REQUEST_TIME / 2 - 1)
-        line.says(b" " * (EARNS_TIME // 2))
+        line.rests(REQUEST_TIMEOUT / 2 - 1)
+        line.says(b" " * (BYTES_PER_EXTENSION // 2))
     assert line.complete == [size]
     assert not line.is_over
 
 
 def test_a_connection_that_rested_begins_its_next_request_with_all_its_time(line: Line) -> None:
-    line.rests(REQUEST_TIME - 1)
+    line.rests(REQUEST_TIMEOUT - 1)
     line.says(HEAD)
-    line.rests(REQUEST_TIME - 1)
+    line.rests(REQUEST_TIMEOUT - 1)
     line.says(b"\r\n")
     assert line.complete == [0]
 
 
 def test_a_silent_connection_ends(line: Line) -> None:
-    line.rests(REQUEST_TIME)
+    line.rests(REQUEST_TIMEOUT)
     assert line.is_over
 
 
@@ -120,11 +120,11 @@ def test_a_body_beyond_all_measure_is_refused_and_not_kept(told: bool, line: Lin
     piece = b" " * 65_536
     line.says(HEAD + (b"Content-Length: %d\r\n\r\n" % 10**12 if told else b"Transfer-Encoding: chunked\r\n\r\n"))
     request: Any = line.channel.requests[0]
-    for _ in range(LARGEST_BODY // len(piece) + 2):
+    for _ in range(MAX_BODY_SIZE // len(piece) + 2):
         line.says(piece if told else b"%x\r\n%s\r\n" % (len(piece), piece))
     assert line.is_over
     assert line.transport.value().startswith(b"HTTP/1.1 413 ")
-    assert request.content.tell() <= LARGEST_BODY
+    assert request.content.tell() <= MAX_BODY_SIZE
     assert not line.complete
 
 

@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sessions_app.domain import acting
-from sessions_app.domain.tokens import WaitKind
-from sessions_app.models import Prompt, ResumeToken, TaskSession, waits, writing
-from sessions_app.models.acts import ACTS
+from sessions_app.domain import actor_context
+from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.models import Prompt, ResumeToken, TaskSession, session_transaction, waits
+from sessions_app.models.audit import AUDITED_EVENTS
 from sessions_app.services import intents
-from sessions_app.supervisor import deadlines
-from sessions_app.supervisor.ingest.interruptions import interrupt
-from sessions_app.supervisor.start.outcomes import Failure, write_failure, write_stopped
-from sessions_app.supervisor.turns.overdue import say_overdue
-from sessions_app.supervisor.turns.stalls import notice_stalls
+from sessions_app.supervisor import watchdogs
+from sessions_app.supervisor.interrupted_turns import interrupt_turn
+from sessions_app.supervisor.outcomes import StartFailure, write_start_failure, write_stopped
+from sessions_app.supervisor.watchdogs import report_overdue_prompts, report_stalled_turns
 from tests.supervisor.agentctls import talking
 from tests.supervisor.commands import environment, supervising
 from tests.supervisor.journals import Journal, hear
@@ -41,8 +40,8 @@ def dies_in_a_turn() -> tuple[TaskSession, Callable[[], Any]]:
     session, _ = in_a_turn()
 
     def act() -> None:
-        with writing(session.id, MINE) as draft:
-            interrupt(draft, "agentctl_gone")
+        with session_transaction(session.id, MINE) as draft:
+            interrupt_turn(draft, "agentctl_gone")
 
     return session, act
 
@@ -51,7 +50,9 @@ def fails_to_start(attempts: int = 1) -> tuple[TaskSession, Callable[[], Any]]:
     session = make_session(state="STARTING", start_attempts=attempts)
     change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
     order = session.intents.get().id
-    return session, lambda: write_failure(session.id, order, MINE, Failure("spawn_failed", "No such program"))
+    return session, lambda: write_start_failure(
+        session.id, order, MINE, StartFailure("spawn_failed", "No such program")
+    )
 
 
 def is_put_to_sleep() -> tuple[TaskSession, Callable[[], Any]]:
@@ -67,21 +68,21 @@ def is_tried_again() -> tuple[TaskSession, Callable[[], Any]]:
 
 def is_silent() -> tuple[TaskSession, Callable[[], Any]]:
     session, _ = in_a_turn()
-    return session, lambda: notice_stalls({session.id: MINE})
+    return session, lambda: report_stalled_turns({session.id: MINE})
 
 
 def waits_too_long() -> tuple[TaskSession, Callable[[], Any]]:
     session = make_session("Begin", state="ERROR")
     Prompt.objects.update(created_at=LATE)
-    return session, say_overdue
+    return session, report_overdue_prompts
 
 
 def has_a_key_that_runs_out() -> tuple[TaskSession, Callable[[], Any]]:
     session = running_session()
-    with writing(session.id) as draft:
-        waits.mint(draft, None, WaitKind.EXTERNAL, "w")
+    with session_transaction(session.id) as draft:
+        waits.mint_token(draft, None, WaitKind.EXTERNAL, "w")
     ResumeToken.objects.update(expires_at=LATE)
-    return session, deadlines.end_overdue
+    return session, watchdogs.expire_waits
 
 
 def has_a_damaged_journal() -> tuple[TaskSession, Callable[[], Any]]:
@@ -115,12 +116,12 @@ def test_every_act_has_cause_and_owner_in_both_logs(
     session, act = make()
     before = session.events.count()
     with (
-        acting.acting(owner="boot-1", cause="why"),
+        actor_context.acting_as(owner="boot-1", cause="why"),
         caplog.at_level(logging.INFO),
         django_capture_on_commit_callbacks(execute=True),
     ):
         act()
-    events = {one.name: one.payload for one in session.events.filter(seq__gt=before) if one.name in ACTS}
+    events = {one.name: one.payload for one in session.events.filter(seq__gt=before) if one.name in AUDITED_EVENTS}
     assert {f"session.{name}" for name in said} <= set(events)
     assert {(one["cause"], one["owner"]) for one in events.values()} == {("why", "boot-1")}
     told = {vars(one)["event"]: vars(one) for one in caplog.records if hasattr(one, "event")}
@@ -138,7 +139,7 @@ def test_what_a_user_asks_for_is_no_act_of_a_supervisor(
 ) -> None:
     session = running_session("Begin")
     with caplog.at_level(logging.INFO), django_capture_on_commit_callbacks(execute=True):
-        intents.prompt(session.id, "m1", "Go on", make_user())
+        intents.queue_prompt(session.id, "m1", "Go on", make_user())
     assert "owner" not in session.events.filter(name="session.prompt.queued").latest("seq").payload
     assert not [one for one in caplog.records if hasattr(one, "event")]
 
@@ -147,10 +148,10 @@ def test_what_a_user_asks_for_is_no_act_of_a_supervisor(
 def test_what_was_taken_back_is_in_neither_log(caplog: pytest.LogCaptureFixture) -> None:
     session = running_session()
     with (
-        acting.acting(owner="boot-1", cause="why"),
+        actor_context.acting_as(owner="boot-1", cause="why"),
         caplog.at_level(logging.INFO),
         pytest.raises(RuntimeError),
-        writing(session.id, MINE) as draft,
+        session_transaction(session.id, MINE) as draft,
     ):
         draft.receipt("resumed", "pending")
         draft.then.append(_raise)

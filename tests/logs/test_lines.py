@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kandev.log_format import JsonFormatter, WithoutLoginSecrets, WithWhatIsKnown
-from sessions_app.domain import acting
-from sessions_app.supervisor.threads import DatabaseThread
+from kandev.log_format import ContextFilter, JsonFormatter, LoginSecretFilter
+from sessions_app.domain import actor_context
+from sessions_app.services.database_threads import DatabaseThread
 
 ID, OTHER = str(uuid.uuid4()), str(uuid.uuid4())
 
@@ -21,8 +21,8 @@ ID, OTHER = str(uuid.uuid4()), str(uuid.uuid4())
 def line(text: str, *arguments: object, **extra: object) -> dict[str, Any]:
     """What stands in the log."""
     record = logging.getLogger("x").makeRecord("x", logging.INFO, "f", 1, text, arguments, None, extra=extra)
-    WithWhatIsKnown().filter(record)
-    WithoutLoginSecrets().filter(record)
+    ContextFilter().filter(record)
+    LoginSecretFilter().filter(record)
     told = JsonFormatter().format(record)
     assert "\n" not in told
     found: dict[str, Any] = json.loads(told)
@@ -42,12 +42,12 @@ def line(text: str, *arguments: object, **extra: object) -> dict[str, Any]:
 )
 def test_a_session_that_a_message_names_is_a_field(text: str, arguments: tuple[Any, ...], known: Any) -> None:
     record = logging.makeLogRecord({"msg": text, "args": arguments})
-    WithWhatIsKnown().filter(record)
-    assert {name: vars(record)[name] for name in acting.NAMES if name in vars(record)} == known
+    ContextFilter().filter(record)
+    assert {name: vars(record)[name] for name in actor_context.CONTEXT_NAMES if name in vars(record)} == known
 
 
 def test_what_is_known_of_who_acts_is_in_every_line_and_the_lines_own_words_count() -> None:
-    with acting.acting(owner="boot", cause="boot sweep", sweep_id=OTHER, session_id=OTHER):
+    with actor_context.acting_as(owner="boot", cause="boot sweep", sweep_id=OTHER, session_id=OTHER):
         told = line("session %s: %s", ID, "multi\nline", seq=7)
         own = line("hello", session_id="mine")
     assert (told["session_id"], told["sweep_id"], told["cause"], told["owner"]) == (ID, OTHER, "boot sweep", "boot")
@@ -68,15 +68,15 @@ def test_a_login_secret_is_in_no_line() -> None:
 async def test_who_acts_is_known_on_the_threads_and_in_the_tasks_that_it_begins_and_nowhere_else() -> None:
     thread = DatabaseThread("test")
     try:
-        with acting.acting(owner="boot", sweep_id=OTHER):
-            assert await thread(acting.known) == {"owner": "boot", "sweep_id": OTHER}
+        with actor_context.acting_as(owner="boot", sweep_id=OTHER):
+            assert await thread(actor_context.current_context) == {"owner": "boot", "sweep_id": OTHER}
             task = asyncio.create_task(_begin())
         assert await task == {"owner": "boot", "cause": "journal"}
-        assert await thread(acting.known) == {} == acting.known()
+        assert await thread(actor_context.current_context) == {} == actor_context.current_context()
     finally:
         thread.close()
 
 
-async def _begin() -> acting.Known:
-    acting.begin(cause="journal")
-    return acting.known()
+async def _begin() -> actor_context.ActorContext:
+    actor_context.begin_context(cause="journal")
+    return actor_context.current_context()

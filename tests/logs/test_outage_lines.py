@@ -11,7 +11,7 @@ import warnings
 import pytest
 from django.db import OperationalError
 
-from kandev.log_format import OUTAGE_OVER, OncePerOutage
+from kandev.log_format import OUTAGE_RESET_SECONDS, OutageFilter
 
 
 def record_of(error: Exception, name: str = "x", level: int = logging.ERROR) -> logging.LogRecord:
@@ -31,7 +31,7 @@ def reincarnated() -> logging.LogRecord:
 
 
 def test_an_outage_is_one_line_without_a_traceback() -> None:
-    once, first = OncePerOutage(), away()
+    once, first = OutageFilter(), away()
     assert once.filter(first)
     assert (first.getMessage(), first.exc_info) == ("it failed: database or disk is full", None)
     assert not once.filter(away())
@@ -39,9 +39,9 @@ def test_an_outage_is_one_line_without_a_traceback() -> None:
 
 
 def test_the_next_outage_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    once = OncePerOutage()
+    once = OutageFilter()
     assert once.filter(away())
-    later = time.monotonic() + OUTAGE_OVER + 1
+    later = time.monotonic() + OUTAGE_RESET_SECONDS + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert once.filter(reincarnated())
     assert once.filter(away())
@@ -49,7 +49,7 @@ def test_the_next_outage_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("no"), OperationalError("no such table: tasks")])
 def test_mistakes_keep_their_traceback_however_often(error: Exception) -> None:
-    once = OncePerOutage()
+    once = OutageFilter()
     for _ in range(2):
         told = record_of(error)
         assert once.filter(told)
@@ -57,7 +57,7 @@ def test_mistakes_keep_their_traceback_however_often(error: Exception) -> None:
 
 
 def test_forked_processes_know_of_it() -> None:
-    once = OncePerOutage()
+    once = OutageFilter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the child does one thing, and ends
         child = os.fork()

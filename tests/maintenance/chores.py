@@ -8,16 +8,16 @@ from typing import Any
 from django.utils import timezone
 
 from sessions_app.models import TaskSession
-from sessions_app.services.maintenance.running import run
-from sessions_app.services.maintenance.work import Work
+from sessions_app.services.maintenance.chore_run import ChoreRun
+from sessions_app.services.maintenance.chores import run_chores
 from tests.supervisor.rows import change, execution_of, running_session
 
 LONG_AGO = timezone.now() - timedelta(days=400)
 
 
-def do(chore: str, *, dry_run: bool = False) -> Work:
+def do(chore: str, *, dry_run: bool = False) -> ChoreRun:
     """One run of one chore."""
-    (work,) = run([chore], dry_run=dry_run)
+    (work,) = run_chores([chore], dry_run=dry_run)
     return work
 
 

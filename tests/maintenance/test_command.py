@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 from django_q.models import Schedule
 
 from sessions_app.models import Chore, LoginLink
-from sessions_app.services.maintenance.running import CHORES
+from sessions_app.services.maintenance.chores import CHORES
 from sessions_app.tasks import schedules
 from tests.maintenance.chores import LONG_AGO
 from tests.supervisor.commands import environment, manage
@@ -49,7 +49,7 @@ def test_a_dry_run_says_what_would_go_and_the_next_one_does_it() -> None:
 
 
 def test_a_chore_that_fails_is_an_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessions_app.services.maintenance.running.CHORES", {"keys": lambda work: 1 / 0})
+    monkeypatch.setattr("sessions_app.services.maintenance.chores.CHORES", {"keys": lambda work: 1 / 0})
     status, told = maintain()
     assert status == 1
     assert "keys           removed 0, kept 0  FAILED\n  ZeroDivisionError: division by zero\n" in told
@@ -64,15 +64,15 @@ def test_a_database_that_is_not_there_is_status_2_and_one_line(tmp_path: Any) ->
 def test_the_schedule_is_there_once_however_often_it_is_made() -> None:
     made = Schedule.objects.get(name="maintenance")
     assert (made.func, made.schedule_type) == ("sessions_app.tasks.maintenance.maintain", Schedule.HOURLY)
-    schedules.ensure()
+    schedules.ensure_schedules()
     assert Schedule.objects.get(name="maintenance").id == made.id
     Schedule.objects.create(name="maintenance", func="math.sqrt", schedule_type=Schedule.DAILY)
-    schedules.ensure()
-    schedules.ensure()
+    schedules.ensure_schedules()
+    schedules.ensure_schedules()
     (left,) = Schedule.objects.filter(name="maintenance")
     assert (left.func, left.schedule_type) == (made.func, made.schedule_type)
     Schedule.objects.all().delete()
-    schedules.ensure()
+    schedules.ensure_schedules()
     assert Schedule.objects.filter(name="maintenance").count() == 1
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kandev.metrics.reading import read
-from sessions_app.live.opening import opening
+from kandev.metrics.exporter import collect_metrics
+from sessions_app.live.log_reader import start_stream_at
 from sessions_app.models import SessionEvent, TaskSession
-from sessions_app.services import restored
-from sessions_app.services.maintenance import work as working
+from sessions_app.services import database_restore
+from sessions_app.services.maintenance import chore_run as working
 from tests.maintenance.chores import LONG_AGO, do
 from tests.portable.records import export, session_with_a_past
 from tests.supervisor.rows import change
@@ -42,21 +42,21 @@ def lines(folder: Path, session: TaskSession) -> Path:
 
 def test_all_but_the_last_line_goes_and_the_pages_show_what_they_did(folder: Path, session: TaskSession) -> None:
     before, messages = session.events.count(), session.messages.count()
-    counted = read()["kandev_events_ingested_total"]
+    counted = collect_metrics()["kandev_events_ingested_total"]
     assert do("events", dry_run=True).removed == before - 1
     assert do("events").removed == before - 1
     assert session.events.get().seq == session.last_seq
-    assert (session.messages.count(), read()["kandev_events_ingested_total"]) == (messages, counted)
-    began = opening(session, 0)
+    assert (session.messages.count(), collect_metrics()["kandev_events_ingested_total"]) == (messages, counted)
+    began = start_stream_at(session, 0)
     assert began.snapshot is not None and len(began.snapshot["messages"]) == messages
-    assert opening(session, session.last_seq).snapshot is None
+    assert start_stream_at(session, session.last_seq).snapshot is None
     assert do("events").removed == 0
 
 
 def test_it_is_not_taken_for_a_restored_database(folder: Path, session: TaskSession) -> None:
     do("events")
     record = lines(folder, session).read_bytes()
-    found = restored.make_safe()
+    found = database_restore.make_restored_safe()
     assert (found.behind, found.missing) == ({}, [])
     export(session, folder)
     assert lines(folder, session).read_bytes() == record
@@ -115,20 +115,20 @@ def test_nothing_goes_by_itself_or_of_a_session_that_may_go_on(
 def test_a_run_that_was_cut_short_is_finished_by_the_next(
     folder: Path, session: TaskSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working, "BATCH", 5)
+    monkeypatch.setattr(working, "DELETE_BATCH", 5)
     removed: list[Any] = []
-    plain = working.Work._remove
+    plain = working.ChoreRun._remove
 
-    def killed(self: working.Work, rows: Any, ids: Any, before: Any) -> None:
+    def killed(self: working.ChoreRun, rows: Any, ids: Any, before: Any) -> None:
         if removed:
             raise KeyboardInterrupt
         removed.extend(ids)
         plain(self, rows, ids, before)
 
-    monkeypatch.setattr(working.Work, "_remove", killed)
+    monkeypatch.setattr(working.ChoreRun, "_remove", killed)
     with pytest.raises(KeyboardInterrupt):
         do("events")
-    monkeypatch.setattr(working.Work, "_remove", plain)
+    monkeypatch.setattr(working.ChoreRun, "_remove", plain)
     left = session.events.count()
     assert 1 < left < session.last_seq
     assert do("events").removed == left - 1

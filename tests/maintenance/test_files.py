@@ -14,9 +14,9 @@ import orjson
 import pytest
 from django.utils import timezone
 
-from executors_app import left_files
-from executors_app.agentctl.protocol import MARKER
-from executors_app.local_disk import places_of
+from executors_app import cleanup
+from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.workspace_store import state_directory_of
 from sessions_app.models import Leftover, TaskSession
 from sessions_app.services.tasks import delete_session
 from tests.maintenance.chores import LONG_AGO, closed_session, do
@@ -38,7 +38,7 @@ def with_journal(session: TaskSession, lines: int = 3, read: int = 3, epoch: str
     execution = change(execution_of(session), journal_epoch=EPOCH, journal_seq=read)
     if session.state == "COMPLETED":
         change(execution, updated_at=LONG_AGO)
-    place = places_of(str(execution.id))
+    place = state_directory_of(str(execution.id))
     place.make()
     place.lock_file.touch()
     journal = place.path / "journal"
@@ -70,7 +70,7 @@ def of_another_epoch(session: TaskSession) -> None:
 
 
 def unreadable(session: TaskSession) -> None:
-    (places_of(str(execution_of(session).id)).path / "journal" / "meta.json").write_text("{")
+    (state_directory_of(str(execution_of(session).id)).path / "journal" / "meta.json").write_text("{")
     change(execution_of(session), journal_seq=2, updated_at=LONG_AGO)
 
 
@@ -114,9 +114,9 @@ def test_nothing_goes_while_an_agentctl_holds_its_lock() -> None:
 def test_nothing_goes_while_a_process_of_it_lives() -> None:
     session = closed_session()
     path = with_journal(session)
-    marked = {MARKER: str(execution_of(session).id)}
+    marked = {EXECUTION_MARKER: str(execution_of(session).id)}
     with subprocess.Popen([sys.executable, "-c", "input()"], env=marked, stdin=subprocess.PIPE) as process:
-        eventually(lambda: str(execution_of(session).id) in left_files.living(), describe="it is seen")
+        eventually(lambda: str(execution_of(session).id) in cleanup.find_living_executions(), describe="it is seen")
         assert do("journals").removed == 0
         process.communicate(b"\n")
     assert do("journals").removed == 1
@@ -146,7 +146,7 @@ def test_a_session_that_is_only_missing_keeps_everything(data: Path) -> None:
     """A database that was restored from an older copy knows nothing of it."""
     home = data / "agent_homes" / str(uuid.uuid4())
     home.mkdir(parents=True)
-    path = places_of(str(uuid.uuid4())).path
+    path = state_directory_of(str(uuid.uuid4())).path
     path.mkdir(parents=True)
     assert do("journals").removed == 0
     assert home.is_dir() and path.is_dir()

@@ -18,7 +18,7 @@ from executors_app.errors import RuntimeUnavailable
 from executors_app.models import Executor
 from executors_app.runtimes.local_docker import RUNTIME
 from executors_app.runtimes.remote_docker import RUNTIME as FAR
-from kandev.metrics.reading import read
+from kandev.metrics.exporter import collect_metrics
 from sessions_app.models import Orphaned
 from sessions_app.services.maintenance import orphans
 from tests.maintenance.chores import do
@@ -47,7 +47,7 @@ def test_orphans_are_kept_for_the_pages_until_they_are_gone(monkeypatch: pytest.
         ("local_docker", "odd"),
     ]
     first = Orphaned.objects.get(name="kandev-lost").first_seen_at
-    assert ({"runtime": "local_docker"}, 2) in read()["kandev_orphans"]
+    assert ({"runtime": "local_docker"}, 2) in collect_metrics()["kandev_orphans"]
     orphans_are(monkeypatch, lost)
     do("orphans")
     assert Orphaned.objects.get().first_seen_at == first
@@ -151,11 +151,11 @@ def test_the_chore_names_the_silent_and_keeps_their_last_report(engines: Engines
 
 def test_executors_that_share_an_engine_list_an_orphan_once(engines: Engines) -> None:
     Executor.objects.create(name="Near again", runtime="remote_docker", config={"at": "near"})
-    assert [one.id for one in orphans.look("remote_docker", FAR).found] == ["kandev-lost"]
+    assert [one.id for one in orphans.find_orphans("remote_docker", FAR).found] == ["kandev-lost"]
 
 
 def test_an_executor_that_hangs_is_left_after_a_while(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "PATIENCE", 0.05)
+    monkeypatch.setattr(orphans, "SEARCH_TIMEOUT", 0.05)
 
     async def hang(known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
         if {"at": "away"} in configs:
@@ -163,7 +163,7 @@ def test_an_executor_that_hangs_is_left_after_a_while(engines: Engines, monkeypa
         return await engines.orphans(known, configs)
 
     monkeypatch.setattr(FAR, "orphans", hang)
-    report = orphans.look("remote_docker", FAR)
+    report = orphans.find_orphans("remote_docker", FAR)
     assert ([one.id for one in report.found], "did not answer within" in report.silent["Away"]) == (
         ["kandev-lost"],
         True,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app import left_refs
-from executors_app.agentctl.protocol import MARKER
-from executors_app.agentctl.workspace.git import Git
-from executors_app.agentctl.workspace.snapshots import Limits, take
+from executors_app import cleanup
+from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.agentctl.workspace.git import WorkspaceGit
+from executors_app.agentctl.workspace.snapshots import SnapshotLimits, take_snapshot
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.git import GitFailed
 from executors_app.repositories.object_store import ObjectStore
@@ -44,8 +44,8 @@ def session(repository: Path) -> TaskSession:
 
 def keep(repository: Path, session: TaskSession) -> str:
     """Take a snapshot as agentctl does; its ref."""
-    git = Git(repository, {"KANDEV_EXECUTION_ID": "e"})
-    take(git, str(session.id), repository.parent / "copy", "turn_end", Limits())
+    git = WorkspaceGit(repository, {"KANDEV_EXECUTION_ID": "e"})
+    take_snapshot(git, str(session.id), repository.parent / "copy", "turn_end", SnapshotLimits())
     ref = f"refs/kandev/recovery/{session.id}"
     assert refs(repository) == [ref]
     return ref
@@ -128,11 +128,11 @@ def test_a_repository_that_is_away_is_waited_for(repository: Path, session: Task
 
 def test_a_ref_that_moved_meanwhile_is_not_removed(repository: Path, session: TaskSession) -> None:
     ref = keep(repository, session)
-    found = left_refs.adds_nothing(repository, str(session.id), "main")
+    found = cleanup.find_redundant_snapshot(repository, str(session.id), "main")
     assert found is not None
     run_git(repository, "update-ref", ref, commit(repository, "later", "more\n"))
     with pytest.raises(GitFailed):
-        left_refs.drop(repository, str(session.id), [found])
+        cleanup.drop_refs(repository, str(session.id), [found])
     assert refs(repository) == [ref]
 
 
@@ -196,7 +196,7 @@ def test_a_workspace_in_which_something_lives_stays(repository: Path, session: T
     execution = str(execution_of(session).id)
     delete_session(session)
     Leftover.objects.update(deleted_at=LONG_AGO)
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={MARKER: execution}) as living:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={EXECUTION_MARKER: execution}) as living:
         assert (do("recovery_refs").removed, do("recovery_refs").kept) == (0, 1)
         assert workspace.exists()
         assert living.stdin

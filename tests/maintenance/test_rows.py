@@ -13,8 +13,8 @@ from django.db import DatabaseError, connection, models
 from django.utils import timezone
 from django_q.models import Task as QueueTask
 
-from kandev.metrics.reading import read
-from sessions_app.domain.tokens import WaitKind
+from kandev.metrics.exporter import collect_metrics
+from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import (
     AttentionItem,
     Chore,
@@ -25,11 +25,11 @@ from sessions_app.models import (
     ResumeToken,
     Run,
     SweepRequest,
+    session_transaction,
     waits,
-    writing,
 )
-from sessions_app.services.maintenance import work as working
-from sessions_app.services.maintenance.running import CHORES, run
+from sessions_app.services.maintenance import chore_run as working
+from sessions_app.services.maintenance.chores import CHORES, run_chores
 from tests.maintenance.chores import LONG_AGO, do
 from tests.supervisor.rows import make_user, running_session
 
@@ -40,8 +40,8 @@ SOON = timezone.now() + timedelta(days=1)
 def key(*, settled: Any, state: str = "completed") -> ResumeToken:
     session = running_session()
     run_ = Run.objects.create(session=session, message_id="m", state=state, started_at=LONG_AGO)
-    with writing(session.id) as draft:
-        token = waits.mint(draft, run_, WaitKind.EXTERNAL, "w")
+    with session_transaction(session.id) as draft:
+        token = waits.mint_token(draft, run_, WaitKind.EXTERNAL, "w")
     ResumeToken.objects.filter(id=token.id).update(revoked_at=settled)
     return token
 
@@ -144,9 +144,9 @@ def test_the_newest_sweep_stays_however_old_it_is() -> None:
 
 def test_keys_that_go_stay_counted() -> None:
     key(settled=LONG_AGO)
-    before = sorted(read()["kandev_tokens_total"], key=str)
+    before = sorted(collect_metrics()["kandev_tokens_total"], key=str)
     assert do("keys").removed == 1
-    assert sorted(read()["kandev_tokens_total"], key=str) == before
+    assert sorted(collect_metrics()["kandev_tokens_total"], key=str) == before
 
 
 def test_one_bad_row_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,8 +173,8 @@ def test_one_bad_row_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -
 def test_batches_are_small_and_what_is_left_is_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(7):
         link(LONG_AGO)
-    monkeypatch.setattr(working, "BATCH", 3)
-    monkeypatch.setattr(working.Work, "is_over", property(lambda work: work.removed >= 6))
+    monkeypatch.setattr(working, "DELETE_BATCH", 3)
+    monkeypatch.setattr(working.ChoreRun, "is_over", property(lambda work: work.removed >= 6))
     assert do("logins").removed == 6
     monkeypatch.undo()
     assert do("logins").removed == 1
@@ -186,19 +186,19 @@ def test_a_chore_that_breaks_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> 
         name: chore for name, chore in CHORES.items() if name in ("presences", "logins")
     }
     broken["presences"] = lambda work: 1 / 0
-    monkeypatch.setattr("sessions_app.services.maintenance.running.CHORES", dict(reversed(broken.items())))
-    first, second = run()
+    monkeypatch.setattr("sessions_app.services.maintenance.chores.CHORES", dict(reversed(broken.items())))
+    first, second = run_chores()
     assert (first.chore, first.failed, second.chore, second.removed) == ("presences", True, "logins", 1)
-    failing = {labels["chore"]: number for labels, number in read()["kandev_maintenance_failing"]}
+    failing = {labels["chore"]: number for labels, number in collect_metrics()["kandev_maintenance_failing"]}
     assert failing == {"presences": 1, "logins": 0}
-    assert ({"chore": "logins"}, 1) in read()["kandev_maintenance_removed_total"]
-    (told,) = read()["kandev_maintenance_last_success_timestamp_seconds"]
+    assert ({"chore": "logins"}, 1) in collect_metrics()["kandev_maintenance_removed_total"]
+    (told,) = collect_metrics()["kandev_maintenance_last_success_timestamp_seconds"]
     assert told[0] == {"chore": "logins"}
 
 
 def test_a_dry_run_writes_nothing() -> None:
     link(LONG_AGO)
-    run(dry_run=True)
+    run_chores(dry_run=True)
     assert not Chore.objects.exists()
     assert LoginLink.objects.exists()
 

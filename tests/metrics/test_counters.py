@@ -12,15 +12,15 @@ from django.db import connection
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from kandev.metrics import rendering
+from kandev.metrics import exporter
 from kandev.metrics.catalogue import CATALOGUE
-from kandev.metrics.reading import read
-from sessions_app.domain.tokens import WaitKind
-from sessions_app.models import MetricCount, Prompt, TaskSession, metric_count, waits, writing
+from kandev.metrics.exporter import collect_metrics
+from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.models import MetricCount, Prompt, TaskSession, operations, session_transaction, waits
+from sessions_app.services.metric_counters import MetricsBuffer
 from sessions_app.services.tasks import delete_session
-from sessions_app.supervisor.ingest.interruptions import interrupt
-from sessions_app.supervisor.start.outcomes import Failure, write_failure
-from sessions_app.supervisor.tally import Tally
+from sessions_app.supervisor.interrupted_turns import interrupt_turn
+from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
 from tests.supervisor.rows import MINE, change, execution_of, make_session, running_session
 
 pytestmark = pytest.mark.django_db
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 
 def shown(name: str) -> dict[Any, float]:
     """Samples at ``/metrics`` by the values of their labels, whose names are in order."""
-    told = rendering.render(read()).decode()
+    told = exporter.render_metrics(collect_metrics()).decode()
     families = text_string_to_metric_families(told)
     samples = [sample for family in families for sample in family.samples if sample.name == name]
     return {tuple(sample.labels.values()): sample.value for sample in samples}
@@ -40,17 +40,17 @@ def busy_session() -> TaskSession:
     began = timezone.now() - timedelta(seconds=7)
     session.intents.update(by=None, outcome="resumed", created_at=began, done_at=began + timedelta(seconds=3))
     prompt = session.prompts.get()
-    with writing(session.id, MINE) as draft:
+    with session_transaction(session.id, MINE) as draft:
         draft.receipt("resumed", "pending")
         draft.move_prompt(prompt, "send", journal_epoch="e", execution_id="x")
         draft.move_prompt(prompt, "accept")
         draft.move_prompt(prompt, "deliver")
         draft.start_run(prompt.message_id)
-        waits.mint(draft, draft.open_run, WaitKind.EXTERNAL, "w1")
-        waits.mint(draft, draft.open_run, WaitKind.EXTERNAL, "w2")
-        waits.revoke(draft, "rotated", wait_id="w1")
-    with writing(session.id, MINE) as draft:
-        interrupt(draft, "agentctl_gone")
+        waits.mint_token(draft, draft.open_run, WaitKind.EXTERNAL, "w1")
+        waits.mint_token(draft, draft.open_run, WaitKind.EXTERNAL, "w2")
+        waits.revoke_tokens(draft, "rotated", wait_id="w1")
+    with session_transaction(session.id, MINE) as draft:
+        interrupt_turn(draft, "agentctl_gone")
     Prompt.objects.filter(session=session, kind="continue").update(journal_epoch="e")
     return session
 
@@ -86,18 +86,18 @@ def test_a_session_that_is_given_up_counts_once_and_not_where_the_writing_failed
     session = make_session(start_attempts=5, state="STARTING")
     change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
     order = session.intents.get()
-    write_failure(session.id, order.id, MINE, Failure("spawn_failed", "No such program"))
-    write_failure(session.id, order.id, MINE, Failure("spawn_failed", "No such program"))
+    write_start_failure(session.id, order.id, MINE, StartFailure("spawn_failed", "No such program"))
+    write_start_failure(session.id, order.id, MINE, StartFailure("spawn_failed", "No such program"))
     assert shown("kandev_reconciler_given_up_total") == {(): 1}
     other = make_session(state="STARTING")
-    with pytest.raises(RuntimeError), writing(other.id) as draft:
+    with pytest.raises(RuntimeError), session_transaction(other.id) as draft:
         draft.move("give_up")
         raise RuntimeError
     assert shown("kandev_reconciler_given_up_total") == {(): 1}
 
 
 def test_two_supervisors_measure_and_the_sum_is_shown() -> None:
-    one, other = Tally(), Tally()
+    one, other = MetricsBuffer(), MetricsBuffer()
     one.swept("reconcile", 0.2, [("local_standalone", "alive"), ("local_standalone", "dead")])
     other.swept("boot", 70.0, [("local_standalone", "alive")])
     other.written(time.time() - 3)
@@ -117,17 +117,17 @@ def test_two_supervisors_measure_and_the_sum_is_shown() -> None:
 
 def test_folding_parts_changes_no_number() -> None:
     for part in ("one", "other", ""):
-        metric_count.add([("kandev_sweep_executors_total", {"runtime": "remote", "observed": "dead"}, 2)], part)
-    before = metric_count.totals()
-    assert metric_count.fold() == 0
+        operations.add_counts([("kandev_sweep_executors_total", {"runtime": "remote", "observed": "dead"}, 2)], part)
+    before = operations.read_totals()
+    assert operations.fold_counts() == 0
     MetricCount.objects.update(updated_at=timezone.now() - timedelta(hours=2))
-    assert metric_count.fold() == 2
-    assert metric_count.totals() == before
+    assert operations.fold_counts() == 2
+    assert operations.read_totals() == before
     assert MetricCount.objects.count() == 1
 
 
 def test_what_could_not_be_written_is_kept_for_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    tally = Tally()
+    tally = MetricsBuffer()
     tally.count("kandev_sweep_executors_total", runtime="remote", observed="dead")
     with monkeypatch.context() as broken:
         broken.setattr(connection, "cursor", lambda: 1 / 0)

@@ -13,9 +13,9 @@ from django.test import Client
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from kandev.metrics import page
+from kandev.metrics import exporter
 from kandev.metrics.catalogue import CATALOGUE
-from kandev.metrics.reading import read
+from kandev.metrics.exporter import collect_metrics
 from sessions_app.models import Supervisor
 from tests.supervisor.rows import change, execution_of, make_session, running_session
 
@@ -88,12 +88,12 @@ def test_every_metric_of_the_catalogue_is_there_with_its_kind() -> None:
 def test_the_number_of_queries_does_not_grow_with_the_sessions(django_assert_num_queries: Any) -> None:
     running_session("Begin")
     with django_assert_num_queries(14):
-        read()
+        collect_metrics()
     for _ in range(5):
         running_session("Begin")
         make_session("Later")
     with django_assert_num_queries(14):
-        read()
+        collect_metrics()
 
 
 def test_who_asks_twice_within_seconds_costs_the_database_nothing(django_assert_num_queries: Any) -> None:
@@ -135,7 +135,7 @@ def test_a_database_that_is_away_is_told_from_a_web_process_that_is(monkeypatch:
     def away() -> None:
         raise OperationalError("database is locked")
 
-    monkeypatch.setattr(page, "read", away)
+    monkeypatch.setattr(exporter, "collect_metrics", away)
     assert value("kandev_database_up") == 0
     assert {name for name, _ in samples()} == {"kandev_database_up"}, "no count has fallen to 0"
     monkeypatch.undo()

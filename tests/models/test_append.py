@@ -12,7 +12,7 @@ from threading import Barrier
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from sessions_app.models import NewEvent, SessionEvent, TaskSession, append, write_numbered
+from sessions_app.models import NewEvent, SessionEvent, TaskSession, append_events, write_numbered_events
 from sessions_app.models.event import AppendOnlyError
 from tests.databases import url_of_test_database
 from tests.services import ROOT
@@ -22,12 +22,12 @@ WRITE_SOME = """
 import sys, django
 django.setup()
 from django.db import transaction
-from sessions_app.models import NewEvent, append
+from sessions_app.models import NewEvent, append_events
 who, session_id = sys.argv[1:]
 sys.stdin.readline()
 for number in range(20):
     with transaction.atomic():
-        append(session_id, [NewEvent("tick", {"who": who, "number": number})] * 2)
+        append_events(session_id, [NewEvent("tick", {"who": who, "number": number})] * 2)
 """
 
 
@@ -37,7 +37,7 @@ def numbers(session: TaskSession) -> list[int]:
 
 def write(session: TaskSession, count: int) -> int:
     with transaction.atomic():
-        return append(session.id, [NewEvent("tick", {"number": number}) for number in range(count)])
+        return append_events(session.id, [NewEvent("tick", {"number": number}) for number in range(count)])
 
 
 @pytest.mark.django_db
@@ -68,7 +68,7 @@ def test_a_transaction_that_is_taken_back_leaves_no_hole() -> None:
     session = make_session()
     write(session, 1)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
-        append(session.id, [NewEvent("lost")])
+        append_events(session.id, [NewEvent("lost")])
         raise ZeroDivisionError
     write(session, 1)
     assert numbers(session) == [1, 2]
@@ -77,21 +77,21 @@ def test_a_transaction_that_is_taken_back_leaves_no_hole() -> None:
 @pytest.mark.django_db
 def test_a_log_that_is_brought_in_keeps_its_numbers() -> None:
     session = make_session()
-    assert write_numbered(session.id, 5, [NewEvent("five"), NewEvent("six")]) == 6
+    assert write_numbered_events(session.id, 5, [NewEvent("five"), NewEvent("six")]) == 6
     assert list(session.events.order_by("seq").values_list("seq", "name")) == [(5, "five"), (6, "six")]
 
 
 @pytest.mark.django_db
 def test_there_is_no_log_of_a_session_that_is_not_there() -> None:
     with pytest.raises(TaskSession.DoesNotExist), transaction.atomic():
-        append(uuid.uuid4(), [NewEvent("tick")])
+        append_events(uuid.uuid4(), [NewEvent("tick")])
 
 
 @pytest.mark.django_db(transaction=True)
 def test_the_log_is_written_in_a_transaction_or_not_at_all() -> None:
     session = make_session()
     with pytest.raises(transaction.TransactionManagementError):
-        append(session.id, [NewEvent("tick")])
+        append_events(session.id, [NewEvent("tick")])
     assert numbers(session) == []
 
 
@@ -110,9 +110,9 @@ def test_what_was_said_cannot_be_changed() -> None:
 def test_what_may_be_said_once_is_said_once_and_takes_the_rest_with_it() -> None:
     session = make_session()
     with transaction.atomic():
-        append(session.id, [NewEvent("end", once="run:1")])
+        append_events(session.id, [NewEvent("end", once="run:1")])
     with pytest.raises(IntegrityError), transaction.atomic():
-        append(session.id, [NewEvent("before"), NewEvent("end", once="run:1")])
+        append_events(session.id, [NewEvent("before"), NewEvent("end", once="run:1")])
     assert numbers(session) == [1]
     assert fresh(session).last_seq == 1
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Intent, TaskSession
-from sessions_app.models.bulk import insert, update, update_rows
+from sessions_app.models.bulk import insert_row, update_row, update_rows
 from tests.models.test_prepared import columns
 from tests.supervisor.rows import execution_of, running_session
 
@@ -45,7 +45,7 @@ def test_a_field_reads_afterwards_as_if_it_had_been_saved(model: type[Model], na
     for session in (saved, written):
         row = of_model(session, model)
         setattr(row, name, WRITTEN[model][name])
-        row.save(update_fields=[name]) if session is saved else update(row, [name])
+        row.save(update_fields=[name]) if session is saved else update_row(row, [name])
     found = getattr(of_model(written, model), name)
     assert (found, found) == (WRITTEN[model][name], getattr(of_model(saved, model), name))
 
@@ -56,7 +56,7 @@ def test_other_fields_stay_and_the_moment_of_the_write_is_filled_in() -> None:
     row = TaskSession.objects.get(id=session.id)
     TaskSession.objects.filter(id=session.id).update(start_rank=4)
     row.error_code = "changed"
-    update(row, ["error_code"])
+    update_row(row, ["error_code"])
     after = TaskSession.objects.get(id=session.id)
     assert (after.error_code, after.start_rank) == ("changed", 4)
     assert row.updated_at == after.updated_at
@@ -66,7 +66,7 @@ def test_other_fields_stay_and_the_moment_of_the_write_is_filled_in() -> None:
 def test_a_secret_is_written_encrypted() -> None:
     execution = execution_of(running_session())
     execution.resume_token = "in the clear"
-    update(execution, ["resume_token"])
+    update_row(execution, ["resume_token"])
     with connection.cursor() as cursor:
         cursor.execute("SELECT resume_token FROM executors_running")
         stored = str(cursor.fetchone()[0])
@@ -80,7 +80,7 @@ def test_a_value_that_cannot_be_read_goes_back_as_it_came() -> None:
         cursor.execute("UPDATE executors_running SET state = '[1, 2]', resume_token = 'v1:nobody opens this'")
     execution = execution_of(session)
     assert execution.state == {}
-    update(execution, ["state", "resume_token"])
+    update_row(execution, ["state", "resume_token"])
     with connection.cursor() as cursor:
         cursor.execute("SELECT CAST(state AS text), resume_token FROM executors_running")
         assert cursor.fetchone() == ("[1, 2]", "v1:nobody opens this")
@@ -89,7 +89,7 @@ def test_a_value_that_cannot_be_read_goes_back_as_it_came() -> None:
 def test_an_instance_that_is_inserted_is_there_and_can_be_saved() -> None:
     session = running_session()
     order = Intent(session=session, kind="stop", payload={"why": "asked"})
-    insert(order)
+    insert_row(order)
     assert columns(Intent.objects.get(id=order.id)) == columns(order)
     order.outcome = "stopped"
     order.save(update_fields=["outcome"])

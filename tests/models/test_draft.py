@@ -9,7 +9,16 @@ import pytest
 
 from executors_app.domain import ExecutorStatus
 from sessions_app.domain.states import IllegalMove
-from sessions_app.models import ContinuityReceipt, Draft, Lease, LeaseLost, Prompt, Run, Task, writing
+from sessions_app.models import (
+    ContinuityReceipt,
+    Lease,
+    LeaseLost,
+    Prompt,
+    Run,
+    SessionTransaction,
+    Task,
+    session_transaction,
+)
 from tests.supervisor import tables
 from tests.supervisor.rows import (
     MINE,
@@ -27,7 +36,7 @@ pytestmark = pytest.mark.django_db
 
 def test_a_move_is_said_with_where_it_led_and_why() -> None:
     session = make_session()
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         assert draft.move("fail", error_code="spawn_failed", error_message="No such program.")
     assert (fresh(session).state, fresh(session).error_code) == ("ERROR", "spawn_failed")
     assert names(session) == ["session.state_changed"]
@@ -42,7 +51,7 @@ def test_a_move_is_said_with_where_it_led_and_why() -> None:
 
 def test_a_move_to_where_it_is_already_is_no_news() -> None:
     session = running_session()
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         assert not draft.move("ready")
         assert not draft.work("rest")
         assert not draft.move_executor("ready")
@@ -52,7 +61,7 @@ def test_a_move_to_where_it_is_already_is_no_news() -> None:
 
 def test_another_error_in_the_same_state_is_news() -> None:
     session = make_session()
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         draft.move("fail", error_code="one")
         draft.move("fail", error_code="two")
     assert names(session) == ["session.state_changed"] * 2
@@ -61,12 +70,12 @@ def test_another_error_in_the_same_state_is_news() -> None:
 
 def test_a_good_state_forgets_the_error() -> None:
     session = make_session(state="ERROR", error_code="spawn_failed", error_message="No.")
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         draft.move("ready")
     assert (fresh(session).error_code, fresh(session).error_message) == ("", "")
 
 
-ILLEGAL: list[tuple[str, dict[str, Any], Callable[[Draft], object]]] = [
+ILLEGAL: list[tuple[str, dict[str, Any], Callable[[SessionTransaction], object]]] = [
     ("session", {"state": "COMPLETED"}, lambda draft: draft.move("start")),
     ("work", {"work_state": "done"}, lambda draft: draft.work("rest")),
     ("executor", {}, lambda draft: draft.move_executor("ready")),
@@ -76,11 +85,11 @@ ILLEGAL: list[tuple[str, dict[str, Any], Callable[[Draft], object]]] = [
 
 @pytest.mark.parametrize(("machine", "fields", "move"), ILLEGAL, ids=[line[0] for line in ILLEGAL])
 def test_a_move_that_no_table_holds_changes_nothing(
-    machine: str, fields: dict[str, Any], move: Callable[[Draft], object]
+    machine: str, fields: dict[str, Any], move: Callable[[SessionTransaction], object]
 ) -> None:
     session = make_session("first", **fields)
     before = tables.dump()
-    with pytest.raises(IllegalMove) as refused, writing(session.id) as draft:
+    with pytest.raises(IllegalMove) as refused, session_transaction(session.id) as draft:
         draft.set(policy="manual")
         draft.say("session.note")
         draft.start_run("p1")
@@ -96,7 +105,7 @@ def fails() -> None:
 def test_whatever_goes_wrong_later_takes_all_back() -> None:
     session = make_session("first")
     before = tables.dump()
-    with pytest.raises(ZeroDivisionError), writing(session.id) as draft:
+    with pytest.raises(ZeroDivisionError), session_transaction(session.id) as draft:
         draft.move("start")
         draft.move_executor("launch")
         draft.receipt("fresh", "none", launch_id="l1")
@@ -107,16 +116,16 @@ def test_whatever_goes_wrong_later_takes_all_back() -> None:
 @pytest.mark.parametrize("lease", [Lease("other", 1), Lease("me", 2)])
 def test_only_the_holder_of_the_lease_may_write(lease: Lease) -> None:
     session = running_session()
-    with pytest.raises(LeaseLost), writing(session.id, lease) as draft:
+    with pytest.raises(LeaseLost), session_transaction(session.id, lease) as draft:
         draft.say("never")
-    with writing(session.id, MINE) as draft:
+    with session_transaction(session.id, MINE) as draft:
         draft.say("once")
     assert names(session) == ["once"]
 
 
 def test_a_session_without_an_execution_has_no_lease() -> None:
     session = make_session(agent_execution_id=None)
-    with pytest.raises(LeaseLost), writing(session.id, MINE):
+    with pytest.raises(LeaseLost), session_transaction(session.id, MINE):
         pass
 
 
@@ -130,7 +139,7 @@ def test_a_session_without_an_execution_has_no_lease() -> None:
 )
 def test_the_execution_says_what_became_of_it(move: str, said: str) -> None:
     session = running_session()
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         assert draft.move_executor(move, error_message="why" if move == "fail" else "")
     assert names(session) == [said]
     assert last_payload(session, said)["executor_status"] == execution_of(session).status
@@ -138,17 +147,17 @@ def test_the_execution_says_what_became_of_it(move: str, said: str) -> None:
 
 def test_an_execution_that_is_well_has_no_error_and_no_reason_to_be_stopped() -> None:
     session = running_session(execution={"status": "error", "error_code": "x", "error_message": "y"})
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         draft.move_executor("stop", status_reason="idle")
     assert (execution_of(session).error_code, execution_of(session).status_reason) == ("", "idle")
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         draft.move_executor("launch")
     assert (execution_of(session).status, execution_of(session).status_reason) == (ExecutorStatus.STARTING, "")
 
 
 def test_a_turn_ends_once() -> None:
     session = running_session()
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         run = draft.start_run("p1")
         draft.move_run("wait")
         draft.move_run("resume")
@@ -162,7 +171,7 @@ def test_a_turn_ends_once() -> None:
 
 def test_a_prompt_says_where_it_is() -> None:
     session = make_session("first")
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         prompt = draft.session.prompts.get()
         for move in ("send", "send", "accept", "deliver", "finish"):
             draft.move_prompt(prompt, move)
@@ -173,9 +182,9 @@ def test_a_prompt_says_where_it_is() -> None:
 def test_a_start_has_one_receipt_however_often_it_is_told() -> None:
     session = running_session()
     for kind in ("resumed", "failed"):
-        with writing(session.id) as draft:
+        with session_transaction(session.id) as draft:
             draft.receipt(kind, "none", launch_id="l1")
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         draft.receipt("reattached", "same_process")
         draft.receipt("reattached", "same_process")
     kinds = ContinuityReceipt.objects.order_by("created_at").values_list("kind", flat=True)
@@ -201,7 +210,7 @@ def test_the_state_of_a_task_follows_from_its_sessions() -> None:
         (two, "complete", "REVIEW"),
     )
     for session, move, state in steps:
-        with writing(session.id) as draft:
+        with session_transaction(session.id) as draft:
             draft.move(move)
         assert state_of(task) == state, move
 
@@ -211,6 +220,6 @@ def test_what_a_user_said_of_a_task_stays(decided: str) -> None:
     task = make_task()
     session = make_session(task=task)
     Task.objects.filter(id=task.id).update(state=decided)
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         draft.move("start")
     assert state_of(task) == decided

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from sessions_app.models import NewEvent, append, wakeups
-from sessions_app.models.far_wakeups import Relay
-from sessions_app.models.notify_line import CHANNEL
+from sessions_app.models import NewEvent, append_events, wakeups
+from sessions_app.models.pubsub.base import Relay
+from sessions_app.models.pubsub.postgres import CHANNEL
 from tests.databases import url_of_test_database
 from tests.models.test_wakeups import hears
 from tests.supervisor.rows import make_session
@@ -37,12 +37,12 @@ def elsewhere() -> Iterator[psycopg.Connection]:
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
     """Somebody who listens here, and whose relay does."""
-    made = wakeups.listen()
+    made = wakeups.open_listener()
     try:
         eventually(lambda: hears(made), describe="the relay listens, and says so once")
         yield made
     finally:
-        wakeups.close(made)
+        wakeups.close_listener(made)
 
 
 def notify(elsewhere: psycopg.Connection) -> None:
@@ -55,11 +55,11 @@ def heard(elsewhere: psycopg.Connection, timeout: float) -> int:
 
 
 def test_another_host_wakes_everybody_here(listener: socket.socket, elsewhere: psycopg.Connection) -> None:
-    other = wakeups.listen()
+    other = wakeups.open_listener()
     notify(elsewhere)
     for one in (listener, other):
         eventually(lambda one=one: hears(one), describe="it is rung")  # type: ignore[misc]
-    wakeups.close(other)
+    wakeups.close_listener(other)
 
 
 def test_what_is_written_here_wakes_another_host(listener: socket.socket, elsewhere: psycopg.Connection) -> None:
@@ -67,20 +67,20 @@ def test_what_is_written_here_wakes_another_host(listener: socket.socket, elsewh
     elsewhere.execute(f"LISTEN {CHANNEL}")
     with transaction.atomic():
         hears(listener)
-        append(session.id, [NewEvent("tick")])
+        append_events(session.id, [NewEvent("tick")])
     assert heard(elsewhere, 10) == 1
     assert hears(listener) == 1, "by the socket, and not by its own notification"
 
 
 def test_who_only_writes_wakes_another_host_without_a_relay(elsewhere: psycopg.Connection) -> None:
     elsewhere.execute(f"LISTEN {CHANNEL}")
-    wakeups.ring()
+    wakeups.notify()
     assert heard(elsewhere, 10) == 1
 
 
 def test_many_rings_at_once_block_nobody_and_are_few_notifications(elsewhere: psycopg.Connection) -> None:
     elsewhere.execute(f"LISTEN {CHANNEL}")
-    relay = Relay(str(wakeups.directory()), lambda: None)
+    relay = Relay(str(wakeups.socket_directory()), lambda: None)
     for _ in range(5000):
         relay.tell()
     relay.start()
@@ -109,8 +109,8 @@ def test_the_last_who_listens_takes_the_connection_along(elsewhere: psycopg.Conn
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         own = cursor.fetchone()[0]
-    two = [wakeups.listen(), wakeups.listen()]
+    two = [wakeups.open_listener(), wakeups.open_listener()]
     eventually(lambda: listening() == 1, describe="one connection for both")
     for one in two:
-        wakeups.close(one)
+        wakeups.close_listener(one)
     eventually(lambda: listening() == 0, describe="it is closed")

@@ -12,10 +12,11 @@ import pytest
 from channels.layers import channel_layers
 from django.db import transaction
 
-from kandev import shared
-from sessions_app.models import NewEvent, append, far_wakeups, wakeups
-from sessions_app.models.channel_line import ChannelLine
-from sessions_app.models.notify_line import CHANNEL
+from kandev import redis_settings
+from sessions_app.models import NewEvent, append_events, wakeups
+from sessions_app.models.pubsub import base
+from sessions_app.models.pubsub.postgres import CHANNEL
+from sessions_app.models.pubsub.redis import RedisPubSub
 from tests.databases import url_of_test_database
 from tests.models.test_wakeups import hears
 from tests.redis_server import RedisServer, running_redis
@@ -36,8 +37,8 @@ def server(module_server: RedisServer, tmp_path: Path, settings: Any, monkeypatc
     """The Redis of this deployment, which answers."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     settings.KANDEV_REDIS_URL = module_server.url
-    settings.CHANNEL_LAYERS = shared.channel_layers(module_server.url)
-    monkeypatch.setattr(far_wakeups, "RETRY", 0.05)
+    settings.CHANNEL_LAYERS = redis_settings.channel_layer_settings(module_server.url)
+    monkeypatch.setattr(base, "RETRY", 0.05)
     if not module_server.answers():
         module_server.kill()
         module_server.start()
@@ -47,13 +48,13 @@ def server(module_server: RedisServer, tmp_path: Path, settings: Any, monkeypatc
 @pytest.fixture
 def listener(server: RedisServer) -> Iterator[socket.socket]:
     """Somebody who listens here, and whose relay does."""
-    made = wakeups.listen()
+    made = wakeups.open_listener()
     try:
         eventually(lambda: server.subscribers() == 1, timeout=30, describe="the relay listens")
         hears(made)
         yield made
     finally:
-        wakeups.close(made)
+        wakeups.close_listener(made)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def elsewhere(server: RedisServer) -> Iterator[socket.socket]:
     def strike() -> None:
         hammer.send(b"!")
 
-    relay = far_wakeups.Relay(str(wakeups.directory()), strike)
+    relay = base.Relay(str(wakeups.socket_directory()), strike)
     relay.here = "another host"
     relay.start()
     with bell, hammer:
@@ -77,11 +78,11 @@ def elsewhere(server: RedisServer) -> Iterator[socket.socket]:
 
 
 def test_another_host_wakes_everybody_here(listener: socket.socket) -> None:
-    other = wakeups.listen()
-    ChannelLine().tell("another host")
+    other = wakeups.open_listener()
+    RedisPubSub().tell("another host")
     for one in (listener, other):
         eventually(lambda one=one: hears(one), timeout=30, describe="it is rung")  # type: ignore[misc]
-    wakeups.close(other)
+    wakeups.close_listener(other)
 
 
 def test_what_is_written_here_wakes_another_host_by_redis_alone(
@@ -92,14 +93,14 @@ def test_what_is_written_here_wakes_another_host_by_redis_alone(
         database.execute(f"LISTEN {CHANNEL}")
         with transaction.atomic():
             hears(listener)
-            append(session.id, [NewEvent("tick")])
+            append_events(session.id, [NewEvent("tick")])
         eventually(lambda: hears(elsewhere), timeout=30, describe="the other host is rung")
         assert not list(database.notifies(timeout=0.1))
     assert hears(listener) == 1, "by the socket, and not by its own message"
 
 
 def test_who_only_writes_wakes_another_host_without_a_relay(elsewhere: socket.socket) -> None:
-    wakeups.ring()
+    wakeups.notify()
     eventually(lambda: hears(elsewhere), timeout=30, describe="it is rung")
 
 
@@ -111,8 +112,8 @@ def test_whoever_writes_while_redis_is_away_has_written(
     getattr(server, trouble)()
     with transaction.atomic():
         hears(listener)
-        append(session.id, [NewEvent("tick")])
-    far_wakeups.tell_from(str(wakeups.directory()))
+        append_events(session.id, [NewEvent("tick")])
+    base.notify_hosts(str(wakeups.socket_directory()))
     assert session.events.count() == 1
     assert hears(listener), "whoever shares the host is told as ever"
     if trouble == "freeze":
@@ -123,24 +124,24 @@ def test_when_redis_is_back_the_hosts_wake_one_another_again(
     server: RedisServer, listener: socket.socket, elsewhere: socket.socket
 ) -> None:
     server.kill()
-    wakeups.ring()
+    wakeups.notify()
     server.start()
     eventually(lambda: server.subscribers() == 2, timeout=60, describe="both listen again")
     hears(elsewhere)
-    wakeups.ring()
+    wakeups.notify()
     eventually(lambda: hears(elsewhere), timeout=30, describe="the other host is rung")
-    ChannelLine().tell("a third host")
+    RedisPubSub().tell("a third host")
     eventually(lambda: hears(listener), timeout=30, describe="so is this one")
 
 
 def test_the_last_who_listens_takes_the_subscription_along(server: RedisServer) -> None:
-    two = [wakeups.listen(), wakeups.listen()]
+    two = [wakeups.open_listener(), wakeups.open_listener()]
     eventually(lambda: server.subscribers() == 1, timeout=30, describe="one subscription for both")
     for one in two:
-        wakeups.close(one)
+        wakeups.close_listener(one)
     eventually(lambda: server.subscribers() == 0, timeout=30, describe="it is gone")
 
 
 def test_the_layer_of_the_settings_is_the_one_that_is_used(server: RedisServer) -> None:
     assert type(channel_layers["default"]).__name__ == "RedisPubSubChannelLayer"
-    assert isinstance(far_wakeups.line(), ChannelLine)
+    assert isinstance(base.configured_pubsub(), RedisPubSub)

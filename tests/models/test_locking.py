@@ -11,7 +11,7 @@ from contextvars import copy_context
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from sessions_app.models import TaskSession, locking, writing
+from sessions_app.models import TaskSession, locking, session_transaction
 from tests.supervisor.rows import MINE, names, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -52,7 +52,7 @@ def held_by_another(session: TaskSession) -> Iterator[threading.Event]:
 
 
 def speak(session: TaskSession) -> None:
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         draft.say("session.workspace.changed")
 
 
@@ -82,19 +82,19 @@ def test_patience_has_an_end(session: TaskSession) -> None:
 
 
 def speak_impatiently(session: TaskSession) -> None:
-    locking.be_impatient()
+    locking.wait_briefly_for_locks()
     speak(session)
 
 
 def test_who_holds_a_lease_does_not_wait_longer_than_a_lock_may(session: TaskSession) -> None:
-    with held_by_another(session), pytest.raises(OperationalError), writing(session.id, MINE) as draft:
+    with held_by_another(session), pytest.raises(OperationalError), session_transaction(session.id, MINE) as draft:
         draft.say("session.workspace.changed")
     assert names(session) == []
 
 
 def test_an_error_within_the_block_is_the_blocks_and_is_not_tried_again(session: TaskSession) -> None:
     tries = []
-    with pytest.raises(OperationalError), writing(session.id) as draft:
+    with pytest.raises(OperationalError), session_transaction(session.id) as draft:
         draft.say("session.workspace.changed")
         tries.append(draft)
         raise OperationalError("database is locked")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from sessions_app.models import NewEvent, append, wakeups
+from sessions_app.models import NewEvent, append_events, wakeups
 from tests.supervisor.rows import make_session
 
 
@@ -24,16 +24,16 @@ def data_directory(tmp_path: Path, settings: Any) -> Path:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    made = wakeups.listen()
+    made = wakeups.open_listener()
     yield made
-    wakeups.close(made)
+    wakeups.close_listener(made)
 
 
 @pytest.fixture
 def rung(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each time that everybody is rung."""
     times: list[int] = []
-    monkeypatch.setattr(wakeups, "ring", lambda: times.append(1))
+    monkeypatch.setattr(wakeups, "notify", lambda: times.append(1))
     return times
 
 
@@ -49,18 +49,18 @@ def hears(listener: socket.socket) -> int:
 
 
 def test_everybody_who_listens_is_rung(listener: socket.socket) -> None:
-    other = wakeups.listen()
-    wakeups.ring()
+    other = wakeups.open_listener()
+    wakeups.notify()
     assert (hears(listener), hears(other)) == (1, 1)
-    wakeups.close(other)
+    wakeups.close_listener(other)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_transaction_that_tells_of_much_rings_once(rung: list[int]) -> None:
     with transaction.atomic():
         for session in (make_session(), make_session()):
-            append(session.id, [NewEvent("noted")])
-            wakeups.ring_on_commit()
+            append_events(session.id, [NewEvent("noted")])
+            wakeups.notify_on_commit()
     assert rung == [1]
 
 
@@ -68,60 +68,60 @@ def test_a_transaction_that_tells_of_much_rings_once(rung: list[int]) -> None:
 def test_what_was_taken_back_rings_nobody_and_silences_nobody(rung: list[int]) -> None:
     with transaction.atomic():
         with suppress(ZeroDivisionError), transaction.atomic():
-            wakeups.ring_on_commit()
+            wakeups.notify_on_commit()
             raise ZeroDivisionError
         assert rung == []
-        wakeups.ring_on_commit()
+        wakeups.notify_on_commit()
     assert rung == [1]
 
 
 def test_nobody_listens_and_nothing_happens() -> None:
-    wakeups.ring()
+    wakeups.notify()
 
 
 def test_the_way_in_is_for_our_own_uid_alone(listener: socket.socket) -> None:
-    assert wakeups.directory().stat().st_mode & 0o777 == 0o700
+    assert wakeups.socket_directory().stat().st_mode & 0o777 == 0o700
 
 
 def test_who_has_ended_in_order_is_rung_no_more(listener: socket.socket) -> None:
-    other = wakeups.listen()
-    wakeups.close(other)
-    assert len(list(wakeups.directory().iterdir())) == 1
+    other = wakeups.open_listener()
+    wakeups.close_listener(other)
+    assert len(list(wakeups.socket_directory().iterdir())) == 1
 
 
 def test_the_bell_of_a_dead_process_is_taken_away(listener: socket.socket) -> None:
-    dead = wakeups.listen()
+    dead = wakeups.open_listener()
     dead.close()
-    wakeups.ring()
-    assert len(list(wakeups.directory().iterdir())) == 1
+    wakeups.notify()
+    assert len(list(wakeups.socket_directory().iterdir())) == 1
     assert hears(listener) == 1
 
 
 def test_who_does_not_read_blocks_nobody(listener: socket.socket) -> None:
-    deaf = wakeups.listen()
+    deaf = wakeups.open_listener()
     for _ in range(2000):
-        wakeups.ring()
+        wakeups.notify()
         hears(listener)
-    wakeups.ring()
+    wakeups.notify()
     assert hears(listener) == 1
-    wakeups.close(deaf)
+    wakeups.close_listener(deaf)
 
 
 def test_a_data_directory_may_lie_deep(tmp_path: Path, settings: Any) -> None:
     settings.KANDEV_DATA_DIR = tmp_path / ("d" * 100) / ("e" * 100)
-    listener = wakeups.listen()
-    wakeups.ring()
+    listener = wakeups.open_listener()
+    wakeups.notify()
     assert hears(listener) == 1
-    wakeups.close(listener)
-    assert list(wakeups.directory().iterdir()) == []
+    wakeups.close_listener(listener)
+    assert list(wakeups.socket_directory().iterdir()) == []
 
 
 def test_waiting_leaves_no_descriptor_behind() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        listener = wakeups.listen()
-        wakeups.ring()
-        wakeups.close(listener)
+        listener = wakeups.open_listener()
+        wakeups.notify()
+        wakeups.close_listener(listener)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -130,11 +130,11 @@ def test_the_bell_rings_after_the_commit_and_never_for_what_was_taken_back(liste
     session = make_session()
     hears(listener)
     with transaction.atomic():
-        append(session.id, [NewEvent("tick")])
+        append_events(session.id, [NewEvent("tick")])
         assert hears(listener) == 0
     assert hears(listener) == 1
     with pytest.raises(ZeroDivisionError), transaction.atomic():
-        append(session.id, [NewEvent("tick")])
+        append_events(session.id, [NewEvent("tick")])
         raise ZeroDivisionError
     assert hears(listener) == 0
 
@@ -146,7 +146,7 @@ def test_the_databases_version_changes_when_somebody_else_has_written_and_only_t
     def write() -> None:
         try:
             with transaction.atomic():
-                append(session.id, [NewEvent("tick")])
+                append_events(session.id, [NewEvent("tick")])
         finally:
             connection.close()
 

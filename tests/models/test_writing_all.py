@@ -10,9 +10,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
-from sessions_app.domain import acting
-from sessions_app.models import Lease, NewEvent, TaskSession, append, writing, writing_all
-from sessions_app.models.event import append_all
+from sessions_app.domain import actor_context
+from sessions_app.models import Lease, NewEvent, TaskSession, append_events, session_transaction, session_transactions
+from sessions_app.models.event import append_all_events
 from tests.supervisor import tables
 from tests.supervisor.rows import MINE, change, execution_of, fresh, last_payload, names, running_session
 
@@ -25,10 +25,10 @@ def leases_of(*sessions: TaskSession) -> dict[uuid.UUID, Lease]:
 
 def test_each_is_written_as_it_would_be_alone() -> None:
     alone, *others = (running_session() for _ in range(3))
-    with writing(alone.id, MINE) as draft:
+    with session_transaction(alone.id, MINE) as draft:
         draft.set(policy="off")
         draft.receipt("reattached", "same_process", reason="taken_over", evidence={"generation": 1})
-    with writing_all(leases_of(*others)) as drafts:
+    with session_transactions(leases_of(*others)) as drafts:
         assert set(drafts) == {session.id for session in others}
         for draft in drafts.values():
             draft.set(policy="off")
@@ -44,7 +44,7 @@ def test_each_is_written_as_it_would_be_alone() -> None:
 
 def test_a_draft_carries_the_execution_that_was_read_for_it() -> None:
     session = running_session()
-    with writing_all(leases_of(session)) as drafts, tables.counting() as asked:
+    with session_transactions(leases_of(session)) as drafts, tables.counting() as asked:
         assert drafts[session.id].execution == execution_of(session)
         assert asked.captured_queries[:-1] == []
         assert drafts[session.id].session.__dict__["present_execution"] == drafts[session.id].execution
@@ -55,14 +55,14 @@ def test_left_out_is_whose_lease_is_not_ours() -> None:
     change(execution_of(lost), generation=2)
     ExecutorRunning.objects.filter(session=bare).delete()
     elsewhere = Lease(MINE.owner, MINE.generation, str(uuid.uuid4()))
-    with writing_all({**leases_of(mine, lost, bare), moved.id: elsewhere}) as drafts:
+    with session_transactions({**leases_of(mine, lost, bare), moved.id: elsewhere}) as drafts:
         assert set(drafts) == {mine.id}
 
 
 @pytest.mark.django_db(transaction=True)
 def test_one_that_fails_takes_all_back() -> None:
     sessions = [running_session() for _ in range(2)]
-    with pytest.raises(ZeroDivisionError), writing_all(leases_of(*sessions)) as drafts:
+    with pytest.raises(ZeroDivisionError), session_transactions(leases_of(*sessions)) as drafts:
         for number, draft in enumerate(drafts.values()):
             draft.set(policy="off")
             draft.say("session.tick")
@@ -74,7 +74,7 @@ def test_one_that_fails_takes_all_back() -> None:
 
 def test_each_is_signed_by_who_changed_it() -> None:
     sessions = [running_session() for _ in range(2)]
-    with acting.acting(owner="me"), writing_all(leases_of(*sessions)) as drafts:
+    with actor_context.acting_as(owner="me"), session_transactions(leases_of(*sessions)) as drafts:
         for session in sessions:
             drafts[session.id].known = {"owner": "me", "cause": f"for {session.id}"}
             drafts[session.id].receipt("reattached", "same_process")
@@ -85,7 +85,7 @@ def test_each_is_signed_by_who_changed_it() -> None:
 
 def test_writing_many_asks_no_more_than_writing_one() -> None:
     def write(*sessions: TaskSession) -> int:
-        with tables.counting() as asked, writing_all(leases_of(*sessions)) as drafts:
+        with tables.counting() as asked, session_transactions(leases_of(*sessions)) as drafts:
             for draft in drafts.values():
                 draft.say("session.tick")
         return len([one for one in asked.captured_queries if "INSERT" not in one["sql"]])
@@ -98,9 +98,9 @@ def test_sessions_that_say_more_or_less_at_once_count_for_themselves() -> None:
     counts = (2, 0, 1, 2)
     sessions = [running_session() for _ in counts]
     with transaction.atomic():
-        append(sessions[0].id, [NewEvent("before")])
+        append_events(sessions[0].id, [NewEvent("before")])
         said = [[NewEvent(f"tick {number}") for number in range(count)] for count in counts]
-        append_all({session.id: events for session, events in zip(sessions, said, strict=True)})
+        append_all_events({session.id: events for session, events in zip(sessions, said, strict=True)})
     assert [names(session) for session in sessions] == [
         ["before", "tick 0", "tick 1"],
         [],
@@ -114,5 +114,5 @@ def test_sessions_that_say_more_or_less_at_once_count_for_themselves() -> None:
 def test_what_is_said_of_nobody_takes_the_rest_with_it() -> None:
     session = running_session()
     with pytest.raises(TaskSession.DoesNotExist), transaction.atomic():
-        append_all({session.id: [NewEvent("tick")], uuid.uuid4(): [NewEvent("tick")]})
+        append_all_events({session.id: [NewEvent("tick")], uuid.uuid4(): [NewEvent("tick")]})
     assert (names(session), fresh(session).last_seq) == ([], 0)

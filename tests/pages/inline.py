@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from kandev.content_security import WHOLE_PAGE
+from kandev.middleware import INLINE_SCRIPT_PATH
 
 _INLINE: Final = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
-KNOWN: Final = f"<script>{WHOLE_PAGE.read_text()}</script>"
+KNOWN: Final = f"<script>{INLINE_SCRIPT_PATH.read_text()}</script>"
 """The one script that stands in our pages themselves."""
 
 

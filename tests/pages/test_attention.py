@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group
 from django.test import Client
 
 from sessions_app.models import Delivery, NotificationSettings, TaskSession, TeamPolicy, TeamRole, Webhook
-from sessions_app.services import webhook_calls
+from sessions_app.notifications import webhooks
 from tests.attention.raising import raised, settled
 from tests.pages.world import World, path_of
 
@@ -135,7 +135,7 @@ def test_email_is_chosen_where_it_can_be_sent(ada: Client, world: World, setting
 
 
 def test_a_webhooks_secret_is_shown_once(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook_calls, "check_address", lambda url: None)
+    monkeypatch.setattr(webhooks, "check_address", lambda url: None)
     made = ada.post(PAGE + "webhooks/", {"url": "https://hooks.example/x", "owner": "", "kinds": ["held"]})
     hook = Webhook.objects.get()
     assert (made.status_code, hook.user, hook.kinds) == (201, world.ada, ["held"])
@@ -158,7 +158,7 @@ def test_a_webhook_that_leads_inside_is_refused_with_a_reason(ada: Client, url: 
 def test_a_teams_webhook_and_policy_are_for_who_looks_after_the_team(
     ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_calls, "check_address", lambda url: None)
+    monkeypatch.setattr(webhooks, "check_address", lambda url: None)
     team = Group.objects.get(user=world.ada)
     asked = {"url": "https://hooks.example/x", "owner": str(team.pk), "kinds": ["held"]}
     policy = f"/settings/teams/{team.pk}/policy/"

@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from executors_app.agentctl.places.git import commit_of
+from executors_app.agentctl.workspace.repository_git import resolve_commit
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import Repository, Task, TaskSession
 from tests.pages.world import World, first_prompt, path_of
@@ -205,7 +205,7 @@ def test_the_demo_is_made_once(settings: Any, tmp_path: Path, capsys: pytest.Cap
     tasks = [(task.title, task.sessions.count()) for task in Task.objects.order_by("created_at")]
     assert tasks == [("Say hello", 0), ("Survive a restart", 0)]
     assert (AgentProfile.objects.count(), Executor.objects.count(), Repository.objects.count()) == (1, 1, 1)
-    assert commit_of(tmp_path / "demo-repository", "HEAD")
+    assert resolve_commit(tmp_path / "demo-repository", "HEAD")
     links = [line.strip() for line in capsys.readouterr().out.splitlines() if "/login/" in line]
     assert len(set(links)) == 2
     client = Client()

@@ -12,7 +12,7 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, Route, expect
 
 from executors_app.models import ExecutorRunning
-from sessions_app.models import LoginLink, PermissionRequest, Task, TaskSession, writing
+from sessions_app.models import LoginLink, PermissionRequest, Task, TaskSession, session_transaction
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, asks, first_prompt, hear, make_world, path_of, supervise
 from tests.waiting import eventually
@@ -131,7 +131,7 @@ def test_page_follows_the_agent_again_after_a_resume(visit: Any, world: World) -
     session = world.running_session()
     hear(session, {"kind": "message.agent", "text": "word\n\n" * 200})
     hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         draft.move_executor("stop")
         draft.set(launch_id="", policy="manual")
     ExecutorRunning.objects.update(resume_token="t")

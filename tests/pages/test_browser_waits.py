@@ -117,7 +117,7 @@ def test_a_database_that_is_busy_is_said_and_the_text_stays(
     page = visit().open(path_of(session))
     page.get_by_label("Your prompt").fill("Deploy it.")
     with monkeypatch.context() as patch:
-        patch.setattr(intents, "prompt", busy)
+        patch.setattr(intents, "queue_prompt", busy)
         page.get_by_role("button", name="Send").click()
         expect(page.locator("#refused")).to_contain_text("Try again in a moment.")
     expect(page.get_by_label("Your prompt")).to_have_value("Deploy it.")

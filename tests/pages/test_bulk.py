@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from sessions_app.models import TaskSession, TeamRole
-from sessions_app.services import bulk, intents
+from sessions_app.services import intents
 from tests.pages.world import World, path_of
 
 
@@ -39,14 +39,14 @@ def test_one_bad_row_never_stops_the_rest(
 ) -> None:
     good, over, broken, last = (world.resting_session(resume_token="t") for _ in range(4))
     TaskSession.objects.filter(id=over.id).update(state="COMPLETED")
-    resume = intents.resume
+    resume = intents.request_resume
 
     def resume_but_one(session_id: uuid.UUID, by: Any) -> None:
         if session_id == broken.id:
             raise RuntimeError("a bug")
         resume(session_id, by)
 
-    monkeypatch.setattr(bulk, "ORDERS", {"resume": resume_but_one})
+    monkeypatch.setattr(intents, "BULK_ACTIONS", {"resume": resume_but_one})
     nowhere = str(uuid.uuid4())
     wanted = [*ids(good, over, broken), nowhere, *ids(last)]
     results = ask_api(ada, "resume", wanted).json()["results"]
@@ -77,7 +77,7 @@ def test_a_viewer_may_order_nothing(ada: Client, world: World) -> None:
 def test_a_wrong_request_does_nothing_and_says_why(action: str, sessions: list[str], ada: Client, world: World) -> None:
     session = world.running_session()
     if sessions == ["{many}"]:
-        sessions = [str(uuid.uuid4()) for _ in range(bulk.LIMIT + 1)]
+        sessions = [str(uuid.uuid4()) for _ in range(intents.BULK_LIMIT + 1)]
     given = [str(session.id) if one == "{id}" else one for one in sessions]
     assert ask_api(ada, action, given).status_code == 400
     answer = ada.post("/sessions/bulk/", {"action": action, "session": given})

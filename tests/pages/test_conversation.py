@@ -6,8 +6,7 @@ import pytest
 from django.test import Client
 
 from sessions_app.models import TaskSession
-from sessions_app.views.conversation import GROWING_LIMIT, last_messages, rendered
-from sessions_app.views.markdown import render_markdown
+from sessions_app.pages.conversation import GROWING_LIMIT, last_messages, render_markdown, render_messages
 from tests.pages.world import World, asks, first_prompt, hear, path_of
 
 
@@ -49,7 +48,7 @@ def test_markdown_is_still_good_for_something() -> None:
 
 
 def shown(session: TaskSession) -> list[str]:
-    return [item["html"] for item in rendered(last_messages(session)[0])]
+    return [item["html"] for item in render_messages(last_messages(session)[0])]
 
 
 def test_what_others_wrote_is_never_taken_for_html(world: World) -> None:
@@ -159,7 +158,7 @@ def test_a_very_long_text_that_grows_shows_its_end_and_then_all(world: World) ->
 
 
 def test_earlier_messages_are_a_page_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessions_app.views.conversation.PAGE", 2)
+    monkeypatch.setattr("sessions_app.pages.conversation.PAGE_SIZE", 2)
     session = world.running_session()
     for number in range(3):
         hear(session, {"kind": "message.user", "text": f"note {number}"})
@@ -212,8 +211,8 @@ def test_what_a_turn_has_cost_is_shown_and_kept_until_it_is_told_anew(ada: Clien
 def test_a_link_to_a_message_shows_what_is_around_it(
     ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessions_app.views.conversation.PAGE", 6)
-    monkeypatch.setattr("sessions_app.views.conversation.LATER", 2)
+    monkeypatch.setattr("sessions_app.pages.conversation.PAGE_SIZE", 6)
+    monkeypatch.setattr("sessions_app.pages.conversation.MESSAGES_AFTER_TARGET", 2)
     session = world.running_session()
     for number in range(10):
         tool = {"kind": "tool.call", "tool_call_id": str(number), "status": "completed"}

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from executors_app.agentctl import identity
-from sessions_app.management.throwaway import Throwaway
+from executors_app.agentctl.process import identity
+from sessions_app.management.temporary_deployment import TemporaryDeployment
 from tests.services import ROOT
 from tests.waiting import eventually
 
@@ -31,7 +31,7 @@ def demo(directory: Path) -> Iterator[subprocess.Popen[str]]:
 def left_over(directory: Path) -> list[str]:
     """Directories of demos, and processes that work in one."""
     place = str(directory / "kandev-demo-").encode()
-    processes = [pid for pid in identity.pids() if any(place in entry for entry in identity.environment(pid))]
+    processes = [pid for pid in identity.list_pids() if any(place in entry for entry in identity.read_environment(pid))]
     return [path.name for path in directory.glob("kandev-demo-*")] + [str(pid) for pid in processes]
 
 
@@ -65,7 +65,7 @@ def test_a_story_that_is_broken_off_leaves_nothing_behind(tmp_path: Path) -> Non
 
 
 def test_what_the_server_started_while_it_was_killed_is_ended_too() -> None:
-    demonstration = Throwaway()
+    demonstration = TemporaryDeployment()
     child = subprocess.Popen(["sleep", "600"], env={"KANDEV_DATA_DIR": str(demonstration.data)}, start_new_session=True)
     demonstration.close()
     assert child.wait(timeout=10) == -signal.SIGKILL

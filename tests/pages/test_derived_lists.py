@@ -10,9 +10,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from sessions_app.models import ResumeToken, Run, TaskSession
-from sessions_app.models.derived import derived_status, newest_run
+from sessions_app.models.derived_status import derived_status, newest_run
 from sessions_app.services.assessment import execution_of
-from sessions_app.services.derived import derived_of
+from sessions_app.services.status import derived_statuses
 from tests.pages.world import World, asks, hear
 
 
@@ -84,7 +84,7 @@ def test_a_list_and_a_page_agree(situation: str, world: World) -> None:
     session = make(world)
     session.refresh_from_db()
     alone = derived_status(session, execution_of(session), newest_run(session))
-    assert derived_of([session])[session.id] == alone == expected
+    assert derived_statuses([session])[session.id] == alone == expected
 
 
 def test_the_newest_turn_counts_and_many_ask_no_more_than_few(world: World) -> None:
@@ -96,7 +96,7 @@ def test_the_newest_turn_counts_and_many_ask_no_more_than_few(world: World) -> N
     for sessions in (few, many):
         fresh = list(TaskSession.objects.filter(id__in=[one.id for one in sessions]))
         with CaptureQueriesContext(connection) as seen:
-            told = derived_of(fresh)
+            told = derived_statuses(fresh)
         counts.append(len(seen))
         for one in fresh:
             assert told[one.id] == derived_status(one, execution_of(one), newest_run(one))

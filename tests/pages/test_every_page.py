@@ -14,8 +14,8 @@ from axe_playwright_python.sync_playwright import Axe
 from django.urls import reverse
 from playwright.sync_api import Browser, Page, expect
 
+from sessions_app.accounts import credentials
 from sessions_app.models import LoginLink, SweepRequest
-from sessions_app.services import api_tokens
 from tests.pages.browsers import NO_SOCKET, Visit
 from tests.pages.test_browser import busy_session
 from tests.pages.workflows import looped_run
@@ -57,7 +57,7 @@ def names(world: World) -> Mapping[str, Any]:
     sweep = make_sweep(session, reattached=3, loaded=1, failed=1)
     world.ada.is_staff, world.ada.first_name = True, "Ada Lovelace"
     world.ada.save()
-    api_tokens.make(world.ada, "Nightly build", "write", 90)
+    credentials.create_token(world.ada, "Nightly build", "write", 90)
     asked = SweepRequest.objects.create(by=world.ada, sweep=sweep, report={"sessions": []})
     run = looped_run(world, session)
     return {

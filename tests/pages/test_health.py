@@ -15,7 +15,7 @@ from django.test import Client
 from django.utils import timezone
 
 from sessions_app.models import Supervisor
-from sessions_app.views import health
+from sessions_app.pages import health
 
 
 def test_a_process_that_answers_is_healthy_without_a_database() -> None:
@@ -84,6 +84,6 @@ def test_a_database_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatc
     def no_answer(*args: Any) -> bool:
         raise DatabaseError("gone")
 
-    monkeypatch.setattr(health, "_lacks_migrations", no_answer)
+    monkeypatch.setattr(health, "_has_unapplied_migrations", no_answer)
     answer = Client().get("/readyz")
     assert (answer.status_code, answer.json()["missing"]) == (503, ["database"])

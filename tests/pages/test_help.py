@@ -5,23 +5,26 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
+from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.states import SessionState, TaskState
-from sessions_app.domain.status import DerivedStatus
-from sessions_app.views.glossary import glossary
-from sessions_app.views.help_page import PICTURES
-from sessions_app.views.wording import DERIVED, OUTCOMES, SESSION_STATES, TASK_STATES
+from sessions_app.pages.help_pages import HELP_PICTURES, glossary_sections
+from sessions_app.pages.labels import DERIVED_STATUS_LABELS, OUTCOME_LABELS, SESSION_STATE_LABELS, TASK_STATE_LABELS
 from tests.pages.world import World
 
 
 def test_every_word_that_the_pages_use_for_a_state_is_explained(ada: Client, world: World) -> None:
     html = ada.get("/help/").text
-    for words, every in ((TASK_STATES, TaskState), (SESSION_STATES, SessionState), (DERIVED, DerivedStatus)):
+    for words, every in (
+        (TASK_STATE_LABELS, TaskState),
+        (SESSION_STATE_LABELS, SessionState),
+        (DERIVED_STATUS_LABELS, DerivedStatus),
+    ):
         assert set(words) == set(every)
         for word in words.values():
             assert f">{word.text}</span></dt>" in html
-    assert sum(len(part["rows"]) for part in glossary()) == len(TaskState) + len(SessionState) + len(
+    assert sum(len(part["rows"]) for part in glossary_sections()) == len(TaskState) + len(SessionState) + len(
         DerivedStatus
-    ) + len(OUTCOMES)
+    ) + len(OUTCOME_LABELS)
 
 
 def test_a_place_to_begin_is_named_to_its_own_team(ada: Client, bob: Client, world: World) -> None:
@@ -32,7 +35,7 @@ def test_a_place_to_begin_is_named_to_its_own_team(ada: Client, bob: Client, wor
 
 def test_the_pictures_are_those_that_the_tests_take(ada: Client, world: World) -> None:
     html = ada.get("/help/").text
-    shown = [name for name in PICTURES if f"/help/pictures/{name}.png" in html]
+    shown = [name for name in HELP_PICTURES if f"/help/pictures/{name}.png" in html]
     assert {"board", "session-running", "session-after-a-restart", "sweeps"} <= set(shown)
     for name in shown:
         answer = ada.get(f"/help/pictures/{name}.png")

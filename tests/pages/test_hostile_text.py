@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Dialog, expect
 
-from sessions_app.domain.plain_text import visible
+from sessions_app.domain.sanitizing import make_visible
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, asks, hear, make_world, path_of, supervise
 
@@ -161,4 +161,4 @@ def test_what_comes_by_the_socket_is_shown_as_harmlessly_before_the_server_has_r
 ) -> None:
     page = visit().open(path_of(world.running_session()))
     shown = page.evaluate(GROW, TEXTS[text])
-    assert shown == [visible(TEXTS[text]), 1]
+    assert shown == [make_visible(TEXTS[text]), 1]

@@ -65,7 +65,7 @@ def test_the_page_and_its_updates_show_the_same_parts(ada: Client, world: World)
 
 
 def test_a_long_absence_is_told_in_pieces_and_whole(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessions_app.views.conversation.PAGE", 2)
+    monkeypatch.setattr("sessions_app.pages.conversation.PAGE_SIZE", 2)
     session = world.running_session()
     hear(session, *({"kind": "message.user", "text": f"note {number}"} for number in range(5)))
     heard, after, more = "", 0, True

@@ -13,7 +13,7 @@ from django.core.management.base import CommandError
 from django.test import Client
 from django.utils import timezone
 
-from kandev.log_format import WithoutLoginSecrets
+from kandev.log_format import LoginSecretFilter
 from sessions_app.models import LoginLink
 from tests.pages.world import World
 
@@ -90,7 +90,7 @@ def test_a_link_is_no_way_to_log_somebody_else_in(link: str) -> None:
 
 def test_no_log_line_holds_the_secret(link: str, caplog: pytest.LogCaptureFixture) -> None:
     secret = link.split("/")[2]
-    caplog.handler.addFilter(WithoutLoginSecrets())
+    caplog.handler.addFilter(LoginSecretFilter())
     with caplog.at_level(logging.DEBUG):
         Client(enforce_csrf_checks=True).post(link)
         Client().post(link)

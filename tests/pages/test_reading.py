@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from executors_app.models import ExecutorRunning
 from sessions_app.models import TaskSession
-from sessions_app.views import conversation
+from sessions_app.pages import conversation
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.test_browser_socket import FarEnd
 from tests.pages.world import World, asks, hear, make_world, path_of, supervise
@@ -104,8 +104,8 @@ def test_a_thousand_updates_a_second_are_shown_by_the_picture_and_only_where_som
 def test_what_is_older_is_read_in_pages_and_a_link_leads_to_one_message(
     visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversation, "PAGE", 8)
-    monkeypatch.setattr(conversation, "LATER", 2)
+    monkeypatch.setattr(conversation, "PAGE_SIZE", 8)
+    monkeypatch.setattr(conversation, "MESSAGES_AFTER_TARGET", 2)
     session = world.running_session()
     talk(session, 14)
     ada = visit()

@@ -13,10 +13,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from sessions_app.models import Supervisor
-from sessions_app.services import restarting
-from sessions_app.services.first_steps import DEMO_TASK
+from sessions_app.services import restarts
+from sessions_app.services.restarts import DEMO_TASK
 from tests.pages.world import World, make_sweep, path_of
 
 
@@ -35,32 +35,32 @@ def staff(world: World, ada: Client) -> Client:
 
 def keep(data: Path, pid: int | None = None, **told: Any) -> None:
     """Let this process be one that a server on the loopback address keeps."""
-    keeper = identity.of(pid or os.getppid())
+    keeper = identity.identify(pid or os.getppid())
     assert keeper
     (data / "serve.json").write_text(json.dumps({"keeper": keeper.to_json(), "loopback": True, **told}))
 
 
 def test_staff_orders_a_restart_and_the_keeper_carries_it_out_once(staff: Client, world: World, data: Path) -> None:
-    orders = restarting.Orders(loopback=True)
+    orders = restarts.RestartOrders(loopback=True)
     keep(data)
     assert "Restart the control plane now</button>" in staff.get("/restart/").text
     assert staff.post("/restart/").status_code == 302
     assert "It is about to be killed." in staff.get("/restart/").text
     assert not orders.due(100.0), "whoever ordered is answered first"
-    assert not orders.due(100.0 + restarting.PAUSE / 2)
-    assert orders.due(100.0 + restarting.PAUSE)
+    assert not orders.due(100.0 + restarts.KILL_DELAY / 2)
+    assert orders.due(100.0 + restarts.KILL_DELAY)
     orders.done(["web", "supervisor", "worker"])
     assert not orders.due(200.0)
-    told = restarting.last_ordered()
+    told = restarts.last_ordered()
     assert told is not None
     assert (told.by, list(told.killed)) == ("ada", ["web", "supervisor", "worker"])
 
 
 def test_an_order_of_a_server_that_is_no_more_is_forgotten(world: World, data: Path) -> None:
-    restarting.order_restart(world.ada)
-    orders = restarting.Orders(loopback=True)
+    restarts.order_restart(world.ada)
+    orders = restarts.RestartOrders(loopback=True)
     assert not any(orders.due(now) for now in (1.0, 100.0))
-    assert not restarting.is_ordered()
+    assert not restarts.is_ordered()
 
 
 def keep_as(**setting: bool) -> Callable[[Path, Any], None]:
@@ -95,7 +95,7 @@ def test_nobody_restarts_what_is_not_kept_here(
     WHERE[where](data, settings)
     assert staff.post("/restart/").status_code == 403
     assert "Not from here" in staff.get("/restart/").text
-    assert not restarting.is_ordered()
+    assert not restarts.is_ordered()
 
 
 def test_only_staff_restarts_and_only_by_its_own_form(ada: Client, world: World, data: Path) -> None:
@@ -106,7 +106,7 @@ def test_only_staff_restarts_and_only_by_its_own_form(ada: Client, world: World,
     guarded = Client(enforce_csrf_checks=True)
     guarded.force_login(world.ada)
     assert guarded.post("/restart/").status_code == 403
-    assert not restarting.is_ordered()
+    assert not restarts.is_ordered()
 
 
 def test_what_came_of_it_is_told_step_by_step(staff: Client, bob: Client, world: World, data: Path) -> None:
@@ -144,7 +144,7 @@ def test_the_first_steps_lead_to_a_restart_and_go_away(staff: Client, world: Wor
     page = staff.get("/").text
     assert "It has begun" in page
     assert 'formaction="/restart/"' in page
-    restarting.Orders(loopback=True).done(["web"])
+    restarts.RestartOrders(loopback=True).done(["web"])
     keep(data)
     assert f"{path_of(session)}timeline/" in staff.get("/").text
     session.receipts.create(kind="reattached", verified="same_process")

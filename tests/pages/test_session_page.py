@@ -13,8 +13,7 @@ from django.utils import timezone
 
 from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.domain.states import SessionState
-from sessions_app.models import ContinuityReceipt, Intent, Prompt, Task, TaskSession
-from sessions_app.views.wording import receipt_word
+from sessions_app.models import Intent, Prompt, Task, TaskSession
 from tests.pages.world import World, first_prompt, path_of
 
 
@@ -282,69 +281,6 @@ def test_where_agents_are_not_kept_apart_it_is_said(ada: Client, world: World) -
 
 
 # --- the words ---
-
-
-@pytest.mark.parametrize(
-    ("kind", "verified", "words"),
-    [
-        ("reattached", "same_process", "Reattached: the same process (verified)"),
-        ("loaded", "replay", "Loaded: the agent read its conversation back (verified by what it replayed)"),
-        (
-            "resumed",
-            "pending",
-            "Resumed: the agent took up its own conversation (not proven yet, the next turn will tell)",
-        ),
-        ("resumed", "first_turn", "Resumed: the agent took up its own conversation (its first turn showed it)"),
-        ("resumed", "agent_echo", "Resumed: the agent says that it has its conversation (unproven)"),
-        ("loaded", "agent_echo", "Loaded: the agent says that it has its conversation (unproven)"),
-        ("loaded", "unproven", "Loaded: the agent says that it has its conversation (unproven)"),
-        ("injected", "none", "New conversation, told what was said before (not verified)"),
-        ("workspace_only", "none", "Workspace only: no agent is running"),
-        ("fresh", "none", "Started fresh: the agent knows nothing of what was said before"),
-        ("failed", "none", "Could not be resumed"),
-    ],
-)
-def test_a_receipt_is_told_in_plain_words(kind: str, verified: str, words: str) -> None:
-    evidence = {"completed_turns": 2}
-    assert receipt_word(ContinuityReceipt(kind=kind, verified=verified, evidence=evidence)).text == words
-
-
-@pytest.mark.parametrize("verified", ["unproven", "agent_echo"])
-def test_an_unproven_receipt_is_shown_in_a_neutral_colour(verified: str, ada: Client, world: World) -> None:
-    session = world.session()
-    session.receipts.create(kind="loaded", verified=verified, evidence={"completed_turns": 2})
-    shown = badge(page(ada, session))
-    assert 'class="pill calm"' in shown
-    assert "(unproven)" in shown
-
-
-@pytest.mark.parametrize(
-    ("is_first", "said_before", "words"),
-    [
-        (True, False, "First start"),
-        (False, False, "New conversation"),
-        (False, True, "Started fresh: the agent knows nothing of what was said before"),
-    ],
-)
-def test_a_start_that_has_lost_nothing_says_nothing_of_a_loss(is_first: bool, said_before: bool, words: str) -> None:
-    receipt = ContinuityReceipt(kind="fresh", verified="none")
-    assert receipt_word(receipt, is_first=is_first, said_before=said_before).text == words
-
-
-def badge(html: str) -> str:
-    return html[html.index("<dt>Continuity</dt>") : html.index("</dl>")]
-
-
-def test_the_badge_tells_a_first_start_from_a_loss(ada: Client, world: World) -> None:
-    session = world.session()
-    session.receipts.create(kind="fresh", evidence={"completed_turns": 0})
-    session.runs.create(message_id="m", started_at=timezone.now())
-    assert "First start" in badge(page(ada, session))
-    session.receipts.create(kind="fresh", evidence={"completed_turns": 0})
-    assert "the agent knows nothing" in badge(page(ada, session)), "its only turn had not been completed, yet was there"
-
-
-# --- the place where it runs ---
 
 
 def test_while_the_workspace_starts_its_panel_waits(ada: Client, world: World) -> None:

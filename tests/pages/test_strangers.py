@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
-from kandev.content_security import WHOLE_PAGE, digest
+from kandev.middleware import INLINE_SCRIPT_PATH, script_digest
 from sessions_app.models import Intent, Prompt
 from tests.pages.inline import KNOWN, foreign_inline
 from tests.pages.world import World, asks, first_prompt, hear, make_sweep, path_of
@@ -100,7 +100,7 @@ def test_a_page_has_one_known_script_inline_and_nothing_from_outside(name: str, 
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'self'" in policy
     assert "unsafe" not in policy
-    assert digest(WHOLE_PAGE) in policy
+    assert script_digest(INLINE_SCRIPT_PATH) in policy
     assert answer.text.count(KNOWN) == 1
     assert not foreign_inline(answer.text.replace("&lt;b onclick=x&gt;", ""))
     assert not OUTSIDE.findall(answer.text)
@@ -112,7 +112,7 @@ def test_a_mistake_of_the_server_has_a_page_too(ada: Client, world: World, monke
     def fail(*_: object) -> None:
         raise RuntimeError("inner workings")
 
-    monkeypatch.setattr("sessions_app.views.board.columns_context", fail)
+    monkeypatch.setattr("sessions_app.pages.board.columns_context", fail)
     ada.raise_request_exception = False
     answer = ada.get("/")
     assert answer.status_code == 500

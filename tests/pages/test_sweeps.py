@@ -130,7 +130,7 @@ def test_each_row_says_why_in_a_sentence_and_the_sweep_before_is_beside_it(ada: 
 
 
 def test_a_long_sweep_comes_in_pages(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessions_app.views.sweeps.ROWS_SHOWN", 2)
+    monkeypatch.setattr("sessions_app.pages.recovery.MAX_ROWS_SHOWN", 2)
     path = f"/sweeps/{three_rows(world).id}/"
     assert "2 of 3 are shown" in ada.get(path).text
     assert 'href="?page=2">Next' in ada.get(path).text

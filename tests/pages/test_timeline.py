@@ -13,10 +13,18 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
-from sessions_app.models import ContinuityReceipt, NewEvent, RecoverySweep, Run, SessionEvent, TaskSession, append
+from sessions_app.models import (
+    ContinuityReceipt,
+    NewEvent,
+    RecoverySweep,
+    Run,
+    SessionEvent,
+    TaskSession,
+    append_events,
+)
+from sessions_app.pages.activity_chart import draw_activity_chart
+from sessions_app.pages.timeline import event_label, rule_sentence
 from sessions_app.services import timeline as story
-from sessions_app.views.strip import draw
-from sessions_app.views.timeline_words import event_words, why
 from tests.pages.world import World, asks, first_prompt, hear, make_sweep, path_of
 
 WORDS: list[tuple[str, dict[str, Any], str, str]] = [
@@ -46,20 +54,20 @@ WORDS: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("name", "payload", "words", "tone"), WORDS)
 def test_a_line_of_the_log_is_told_in_plain_words(name: str, payload: dict[str, Any], words: str, tone: str) -> None:
-    told = event_words(name, payload)
+    told = event_label(name, payload)
     assert words in told.text
     assert told.tone == tone
 
 
 def test_every_event_of_the_story_has_words_of_its_own_even_without_its_payload() -> None:
-    for name in story.TOLD:
+    for name in story.STORY_EVENTS:
         if name != "session.receipt":
-            assert event_words(name, {}).text != name.rpartition(".")[2].replace("_", " ").capitalize()
+            assert event_label(name, {}).text != name.rpartition(".")[2].replace("_", " ").capitalize()
 
 
 def test_a_rule_is_explained_and_an_unknown_one_is_named() -> None:
-    assert why("dead_resume_now") != "Dead resume now."
-    assert why("of_a_later_version") == "Of a later version."
+    assert rule_sentence("dead_resume_now") != "Dead resume now."
+    assert rule_sentence("of_a_later_version") == "Of a later version."
 
 
 def entries(client: Client, session: TaskSession, query: str = "") -> list[str]:
@@ -92,7 +100,7 @@ def test_a_turn_that_is_interrupted_and_resumed_is_told_from_the_beginning(ada: 
 
 def tell(session: TaskSession, name: str, **payload: Any) -> None:
     with transaction.atomic():
-        append(session.id, [NewEvent(name, payload)])
+        append_events(session.id, [NewEvent(name, payload)])
 
 
 def test_a_sweep_stands_where_it_was_with_what_it_found_and_why(ada: Client, bob: Client, world: World) -> None:
@@ -116,7 +124,7 @@ def test_a_long_story_comes_in_pages_each_line_and_each_sweep_once(ada: Client, 
     session = world.running_session()
     begun = timezone.now() - timedelta(hours=2)
     with transaction.atomic():
-        append(
+        append_events(
             session.id,
             [
                 NewEvent("session.agent_exited", {"exit_code": n}, at=begun + timedelta(seconds=20 * n))
@@ -160,7 +168,7 @@ def up(client: Client, session: TaskSession) -> list[tuple[float, float]]:
 
 def at(session: TaskSession, when: datetime, name: str, **payload: Any) -> None:
     with transaction.atomic():
-        append(session.id, [NewEvent(name, payload, at=when)])
+        append_events(session.id, [NewEvent(name, payload, at=when)])
 
 
 def test_receipt_that_is_settled_after_death_shows_no_living_agent(ada: Client, world: World) -> None:
@@ -243,7 +251,7 @@ def test_a_long_rest_is_drawn_short_and_said_to_be() -> None:
     until = since + timedelta(days=9)
     turns = [Run(state="completed", started_at=since, ended_at=since + timedelta(minutes=20))]
     turns.append(Run(state="interrupted", started_at=until - timedelta(minutes=20), ended_at=until))
-    drawn = draw(since, until, turns, [(since, True), (until, False)], [])
+    drawn = draw_activity_chart(since, until, turns, [(since, True), (until, False)], [])
     assert {bar.tone for bar in drawn.turns} == {"good", "bad"}
     assert all(float(bar.width) > 350 for bar in drawn.turns), "the turns have the room"
     assert [bar.title for bar in drawn.breaks] == ["Nothing for 9 days"]

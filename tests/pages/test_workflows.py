@@ -12,9 +12,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from sessions_app.models import Repository, Workflow, WorkflowRun
-from sessions_app.services import workflow_notices
 from sessions_app.services.tasks import create_session
-from sessions_app.services.workflows import save_workflow
+from sessions_app.workflows.services import run_records
+from sessions_app.workflows.services.workflows import save_workflow
 from tests.pages.workflows import PLAIN, TEXT, looped_run, make_run, make_workflow, ran
 from tests.pages.world import World, path_of
 
@@ -149,7 +149,7 @@ def test_a_run_is_started_once_however_often_the_form_is_sent(ada: Client, world
 
 def test_the_inbox_leads_to_a_failed_run(ada: Client, world: World) -> None:
     run = make_run(world, make_workflow(world, text=PLAIN, name="Plain"), "failed", error="It did not work.")
-    workflow_notices.failed(run)
+    run_records.raise_run_failed(run)
     page = ada.get("/attention/").content.decode()
     assert f'class="button small main" href="/workflows/runs/{run.id}/">Open run' in page
     assert ada.get(f"/workflows/runs/{run.id}/").status_code == 200

@@ -7,8 +7,8 @@ from typing import Any
 from django.utils import timezone
 
 from sessions_app.models import NodeRun, TaskSession, Workflow, WorkflowRun
-from sessions_app.services.workflow_starts import start_run_of
-from sessions_app.services.workflows import save_workflow
+from sessions_app.workflows.services.runs import start_saved_run
+from sessions_app.workflows.services.workflows import save_workflow
 from tests.pages.world import World
 
 TEXT = """\
@@ -67,7 +67,7 @@ def make_workflow(world: World, text: str = TEXT, name: str = "Mend and check", 
 def make_run(world: World, workflow: Workflow | None = None, state: str = "running", **values: Any) -> WorkflowRun:
     """A run of it that nobody drives."""
     workflow = workflow or make_workflow(world)
-    run, _ = start_run_of(world.ada, workflow, {"text": "the fence"})
+    run, _ = start_saved_run(world.ada, workflow, {"text": "the fence"})
     WorkflowRun.objects.filter(id=run.id).update(state=state, started_at=timezone.now(), **values)
     run.refresh_from_db()
     return run

@@ -10,9 +10,18 @@ from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
-from sessions_app.models import Draft, Prompt, RecoverySweep, Repository, Supervisor, Task, TaskSession, writing
+from sessions_app.models import (
+    Prompt,
+    RecoverySweep,
+    Repository,
+    SessionTransaction,
+    Supervisor,
+    Task,
+    TaskSession,
+    session_transaction,
+)
 from sessions_app.services.tasks import create_session, create_task
-from sessions_app.supervisor.ingest.fold import Fold
+from sessions_app.supervisor.ingest.handlers import LineApplier
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 
@@ -40,7 +49,7 @@ class World:
         """A session whose agent is at work on its first prompt."""
         session = self.session()
         session.intents.update(done_at=timezone.now())
-        with writing(session.id) as draft:
+        with session_transaction(session.id) as draft:
             draft.move_executor("launch")
             draft.move_executor("ready")
             draft.set(launch_id="a-launch")
@@ -54,7 +63,7 @@ class World:
         """A session that has had a turn and whose agent is gone."""
         session = self.running_session()
         hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
-        with writing(session.id) as draft:
+        with session_transaction(session.id) as draft:
             draft.move_executor("stop")
             draft.set(launch_id="")
         ExecutorRunning.objects.filter(session=session).update(**execution)
@@ -115,12 +124,12 @@ def accepted(session: TaskSession) -> dict[str, Any]:
 
 def hear(session: TaskSession, *lines: dict[str, Any]) -> None:
     """Let the session's log take lines of its journal."""
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         _fold(draft, lines)
 
 
-def _fold(draft: Draft, lines: tuple[dict[str, Any], ...]) -> None:
-    fold = Fold(draft)
+def _fold(draft: SessionTransaction, lines: tuple[dict[str, Any], ...]) -> None:
+    fold = LineApplier(draft)
     for number, line in enumerate(lines, start=1):
         fold.apply({"seq": number, "epoch": "e", "ts": NOON, **line})
     fold.conversation.seal()

@@ -16,12 +16,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from sessions_app.domain.portable.lines import event_of
-from sessions_app.models import ResumeToken, TaskSession, writing
-from sessions_app.services.portable.record import SessionFiles, forget
+from sessions_app.domain.portable.lines import line_to_event
+from sessions_app.models import ResumeToken, TaskSession, session_transaction
+from sessions_app.services.database_threads import DatabaseThread
+from sessions_app.services.portable.record import SessionFiles, forget_record
 from sessions_app.services.tasks import delete_session
-from sessions_app.supervisor.export import Exporter
-from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.supervisor.exporter import Exporter
 from tests.portable.records import events_of, log_of, session_with_a_past
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, execution_of, running_session
@@ -47,14 +47,14 @@ def follow(exporter: Exporter | None = None) -> None:
 
 
 def say(session: TaskSession, *words: str) -> None:
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         for word in words:
             draft.say("session.receipt", kind=word)
 
 
 def told(folder: Path, session: TaskSession) -> list[tuple[Any, ...]]:
     """The log as the record has it."""
-    events = map(event_of, log_of(folder, session))
+    events = map(line_to_event, log_of(folder, session))
     return [(one.seq, one.name, one.payload, one.at, one.once) for one in events]
 
 
@@ -198,7 +198,7 @@ def test_of_two_hosts_with_one_database_one_exports(tmp_path: Path, settings: An
 def test_a_session_that_cannot_be_written_is_said_once_and_stops_no_other(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessions_app.supervisor.export.RETRY", 0.0)
+    monkeypatch.setattr("sessions_app.supervisor.exporter.RETRY_AFTER", 0.0)
     bad, good = session_with_a_past(), running_session()
     obstacle = folder / f"{bad.id}.messages.jsonl"
     obstacle.mkdir(parents=True)
@@ -326,7 +326,7 @@ def test_what_was_set_aside_is_removed_with_its_session(folder: Path) -> None:
         follow()
         SessionFiles(folder, session.id).set_aside()
         SessionFiles(folder, session.id).set_aside()
-    forget(gone.id)
+    forget_record(gone.id)
     left = {path.name.rpartition("-")[0] for path in (folder / "superseded").iterdir()}
     assert left == {str(kept.id)}
     shutil.rmtree(folder)

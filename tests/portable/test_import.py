@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.core.management.base import CommandError
 
-from sessions_app.domain.status import DerivedStatus
+from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.models import Prompt, SessionEvent, Task, TaskSession
 from sessions_app.services.status import session_status
 from tests.portable.records import (

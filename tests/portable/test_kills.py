@@ -12,11 +12,11 @@ from executors_app import crash_points
 from tests.drills.deployment import Deployment
 
 pytestmark = pytest.mark.embedded
-POINTS = sorted(point for point in crash_points.POINTS if point.startswith("export."))
+POINTS = sorted(point for point in crash_points.POINT_NAMES if point.startswith("export."))
 PAST = """
 from django.contrib.auth.models import Group
 from executors_app.models import AgentProfile, Executor
-from sessions_app.models import Repository, Task, writing
+from sessions_app.models import Repository, Task, session_transaction
 from sessions_app.services.tasks import create_session
 team = Group.objects.create(name="T")
 repository = Repository.objects.create(name="R", team=team, path="/srv/r")
@@ -26,12 +26,12 @@ for title in ("one", "two"):
     task = Task.objects.create(title=title, team=team, repository=repository)
     session = create_session(None, task, profile, executor, prompt="begin", desired_state="stopped")
     for batch in range(3):
-        with writing(session.id) as draft:
+        with session_transaction(session.id) as draft:
             for number in range(250):
                 draft.say("session.receipt", kind=f"{batch} {number}", reason="x" * 40)
 """
 EXPORT = """
-from sessions_app.supervisor.export import Exporter
+from sessions_app.supervisor.exporter import Exporter
 exporter = Exporter("boot")
 while exporter.step(final=True): pass
 exporter.close()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions_app.domain.portable.lines import ADDED, BadLine, LogEvent, event_of, line_of
+from sessions_app.domain.portable.lines import MESSAGE_ADDED, BadLine, LogEvent, event_to_line, line_to_event
 
 AT = datetime(2026, 2, 21, 10, 1, 10, 250_001, UTC)
 FRAME = ("seq", "ts", "kind", "name", "once", "more", "content", "role", "text", "payload", "message_id")
@@ -21,7 +21,14 @@ values = st.recursive(
 )
 payloads = st.dictionaries(st.sampled_from(FRAME) | st.text(), values, max_size=6)
 names = st.sampled_from(
-    [ADDED, "session.message.user", "session.status_derived", "session.status.derived", "session.run.waiting", "other"]
+    [
+        MESSAGE_ADDED,
+        "session.message.user",
+        "session.status_derived",
+        "session.status.derived",
+        "session.run.waiting",
+        "other",
+    ]
 ) | st.text("abc._", min_size=1, max_size=20)
 roles = st.sampled_from(["user", "agent", "tool", "assistant", "added", "", None, 3])
 
@@ -30,15 +37,15 @@ roles = st.sampled_from(["user", "agent", "tool", "assistant", "added", "", None
 def test_every_event_comes_back_as_it_was(
     name: str, payload: dict[str, Any], role: Any, once: str | None, at: datetime
 ) -> None:
-    if name == ADDED:
+    if name == MESSAGE_ADDED:
         payload = {**payload, "role": role, "text": "said"}
     event = LogEvent(7, at, name, payload, once)
-    assert event_of(json.loads(json.dumps(line_of(event)))) == event
+    assert line_to_event(json.loads(json.dumps(event_to_line(event)))) == event
 
 
 def test_a_line_looks_as_the_format_says() -> None:
-    said = LogEvent(145, AT, ADDED, {"message_id": "m", "role": "user", "text": "run tests", "complete": True})
-    assert line_of(said) == {
+    said = LogEvent(145, AT, MESSAGE_ADDED, {"message_id": "m", "role": "user", "text": "run tests", "complete": True})
+    assert event_to_line(said) == {
         "seq": 145,
         "ts": "2026-02-21T10:01:10.250001Z",
         "kind": "message.user",
@@ -47,8 +54,8 @@ def test_a_line_looks_as_the_format_says() -> None:
         "complete": True,
     }
     queued = LogEvent(1, AT, "session.prompt.queued", {"message_id": "m", "kind": "user"})
-    assert line_of(queued)["more"] == {"kind": "user"}
-    assert line_of(LogEvent(1, AT, "session.status_derived", {"status": "idle"}))["kind"] == "status.derived"
+    assert event_to_line(queued)["more"] == {"kind": "user"}
+    assert event_to_line(LogEvent(1, AT, "session.status_derived", {"status": "idle"}))["kind"] == "status.derived"
 
 
 @pytest.mark.parametrize(
@@ -60,8 +67,8 @@ def test_a_line_looks_as_the_format_says() -> None:
     ],
 )
 def test_messages_of_other_people_are_understood(line: dict[str, Any], role: str, text: str) -> None:
-    event = event_of({"seq": 1, "ts": "2026-02-21T10:01:10", **line})
-    assert (event.name, event.payload["role"], event.payload["text"]) == (ADDED, role, text)
+    event = line_to_event({"seq": 1, "ts": "2026-02-21T10:01:10", **line})
+    assert (event.name, event.payload["role"], event.payload["text"]) == (MESSAGE_ADDED, role, text)
 
 
 @pytest.mark.parametrize(
@@ -90,4 +97,4 @@ def test_messages_of_other_people_are_understood(line: dict[str, Any], role: str
 def test_what_is_no_line_is_refused_with_a_reason(line: Any, why: str) -> None:
     whole = {"seq": 1, "ts": "2026-02-21T10:01:10Z", "kind": "message.user"}
     with pytest.raises(BadLine, match=why):
-        event_of({**whole, **line} if isinstance(line, dict) else line)
+        line_to_event({**whole, **line} if isinstance(line, dict) else line)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from sessions_app.models import Intent, Prompt, TaskSession, writing
-from sessions_app.services import restored
-from sessions_app.services.portable import cursor as portable_cursor
+from sessions_app.models import Intent, Prompt, TaskSession, session_transaction
+from sessions_app.services import database_restore
+from sessions_app.services.portable import export as portable_cursor
 from sessions_app.services.portable.record import ExporterLock
-from sessions_app.supervisor.export import Exporter
+from sessions_app.supervisor.exporter import Exporter
 from tests.drills.deployment import Deployment, Session
 from tests.portable.records import session_with_a_past
 from tests.supervisor.journals import Journal, hear
@@ -135,18 +135,18 @@ def forget_newest(session: TaskSession, count: int, monkeypatch: pytest.MonkeyPa
     newest = session.events.order_by("-seq").values_list("id", flat=True)[:count]
     session.events.filter(id__in=list(newest)).delete()
     change(session, last_seq=session.last_seq - count)
-    highest = portable_cursor.read().number - count
+    highest = portable_cursor.read_cursor().number - count
     monkeypatch.setattr(portable_cursor, "_highest_number", lambda: highest)
 
 
 @pytest.mark.django_db
 def test_nothing_is_touched_where_nothing_was_restored(data: Path) -> None:
-    assert restored.look_after() is None
+    assert database_restore.detect_restore() is None
     session = make_session("begin")
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         draft.say("session.receipt")
     follow()
-    assert restored.look_after() is None
+    assert database_restore.detect_restore() is None
     assert change(session).desired_state == "running"
     assert list(prompt_states(session).values()) == ["queued"]
 
@@ -157,14 +157,14 @@ def test_what_may_have_been_done_is_held_dropped_revoked_and_stopped(
 ) -> None:
     behind, waiting, done = session_with_a_past(), make_session("begin"), session_with_a_past()
     change(done, state="COMPLETED", desired_state="stopped")
-    with writing(waiting.id) as draft:
+    with session_transaction(waiting.id) as draft:
         draft.say("session.receipt")
     follow()
     forget_newest(behind, 3, monkeypatch)
     epochs = set(TaskSession.objects.values_list("epoch", flat=True))
     logs = {session.id: names(session) for session in (waiting, done)}
 
-    found = restored.look_after()
+    found = database_restore.detect_restore()
 
     assert found is not None
     assert list(found.behind) == [behind.id]
@@ -177,19 +177,19 @@ def test_what_may_have_been_done_is_held_dropped_revoked_and_stopped(
     assert names(done) == logs[done.id]
     assert not epochs & set(TaskSession.objects.values_list("epoch", flat=True))
     monkeypatch.undo()
-    assert restored.look_after() is None
+    assert database_restore.detect_restore() is None
 
 
 @pytest.mark.django_db
 def test_a_crash_while_it_is_made_safe_says_the_gap_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = session_with_a_past()
     follow()
-    cursor = portable_cursor.read()
+    cursor = portable_cursor.read_cursor()
     forget_newest(session, 3, monkeypatch)
-    restored.look_after()
-    portable_cursor.write(cursor)  # it died before that
+    database_restore.detect_restore()
+    portable_cursor.write_cursor(cursor)  # it died before that
 
-    assert restored.look_after() is not None
+    assert database_restore.detect_restore() is not None
 
     assert names(session).count("session.journal_gap") == 1
 
@@ -197,16 +197,16 @@ def test_a_crash_while_it_is_made_safe_says_the_gap_once(data: Path, monkeypatch
 @pytest.mark.django_db
 def test_deleted_sessions_are_no_proof_of_a_restored_database(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, gone = make_session("begin"), session_with_a_past()
-    with writing(kept.id) as draft:
+    with session_transaction(kept.id) as draft:
         draft.say("session.receipt")
     follow()
     TaskSession.objects.filter(id=gone.id).delete()
     for path in (data / "sessions").glob(f"{gone.id}*"):
         path.unlink()
-    assert restored.look_after() is None
+    assert database_restore.detect_restore() is None
     highest = max(TaskSession.objects.values_list("events__id", flat=True))
     monkeypatch.setattr(portable_cursor, "_highest_number", lambda: highest)
-    restored.look_after()
+    database_restore.detect_restore()
     assert change(kept).desired_state == "running"
     assert not Prompt.objects.filter(state="held").exists()
 
@@ -218,9 +218,9 @@ def test_while_somebody_exports_nothing_is_taken_for_restored(data: Path, monkey
     forget_newest(session, 3, monkeypatch)
     lock = ExporterLock()
     assert lock.take()
-    assert restored.look_after() is None
-    with pytest.raises(restored.ExporterRuns):
-        restored.make_safe()
+    assert database_restore.detect_restore() is None
+    with pytest.raises(database_restore.ExporterRunning):
+        database_restore.make_restored_safe()
     lock.release()
 
 

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from executors_app.agentctl.drivers import Driver, StartRequest, TurnFailed, codex_cli
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.plugins import agent_types
 from tests.agents.driver_contract import UNKNOWN, ContractHost
 from tests.real_agents.homes import OTHERS, RealAgent
@@ -53,7 +53,7 @@ async def new_driver(host: ContractHost) -> AsyncIterator[Callable[[], Driver]]:
     made: list[Driver] = []
 
     def make() -> Driver:
-        made.append(codex_cli.create(host, {MARKER: "real-codex"}))
+        made.append(codex_cli.create(host, {EXECUTION_MARKER: "real-codex"}))
         return made[-1]
 
     yield make

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.conversations import Conversations
-from executors_app.agentctl.drivers import Driver, Started, StartRequest, acp
-from executors_app.agentctl.protocol import MARKER
+from executors_app.agentctl.conversation_store import ConversationStore
+from executors_app.agentctl.drivers import Driver, StartRequest, StartResult, acp
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from tests.real_agents.homes import RealAgent, real_agent
 from tests.real_agents.model_server import ModelServer, running_model
 from tests.waiting import eventually_async
@@ -24,7 +24,7 @@ class RememberingHost:
 
     lines: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     token: str | None = None
-    conversations: Conversations = field(default_factory=lambda: Conversations(Path("/nonexistent")))
+    conversations: ConversationStore = field(default_factory=lambda: ConversationStore(Path("/nonexistent")))
 
     def record(self, kind: str, **body: Any) -> int:
         self.lines.append((kind, body))
@@ -56,10 +56,10 @@ def model() -> Iterator[ModelServer]:
 @asynccontextmanager
 async def started(
     agent: RealAgent, cwd: Path, token: str | None = None
-) -> AsyncIterator[tuple[Driver, RememberingHost, Started]]:
+) -> AsyncIterator[tuple[Driver, RememberingHost, StartResult]]:
     """The agent, started through the driver; its conversation is ``token``'s, or a new one."""
     host = RememberingHost()
-    driver = acp.create(host, {MARKER: "real-agent-test"})
+    driver = acp.create(host, {EXECUTION_MARKER: "real-agent-test"})
     request = StartRequest(
         launch_id="launch",
         argv=agent.argv,

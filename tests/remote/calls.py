@@ -9,7 +9,7 @@ from typing import Any
 
 from yarl import URL
 
-from executors_app.wire import open_http, trust_of
+from executors_app.http_client import open_connection_pool, tls_trust
 from tests.executors.launches import TOKEN as INSTANCE_TOKEN
 from tests.remote.machines import TOKEN, Machine
 
@@ -29,9 +29,9 @@ async def ask(
 ) -> tuple[int, Any]:
     """Status and JSON of one answer."""
     sent = {"Authorization": f"Bearer {token}", **headers}
-    trust = trust_of({"fingerprint": machine.ready["fingerprint"]})
+    trust = tls_trust({"fingerprint": machine.ready["fingerprint"]})
     data = {"data": BytesIO(raw)} if raw is not None else {"json": body} if body is not None else {}
-    async with open_http() as http:
+    async with open_connection_pool() as http:
         url = URL(machine.url + path, encoded="%" in path)
         call = http.request(method, url, headers=sent, ssl=trust, allow_redirects=False, chunked=chunked, **data)
         async with call as answer:

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.process import execution_processes, identity
 from tests.services import ROOT
 from tests.waiting import eventually
 
@@ -116,7 +115,7 @@ class Machine:
 
     def processes(self, execution_id: str) -> list[identity.ProcessIdentity]:
         """All that lives of an instance."""
-        found = local_processes.look_at(execution_id)
+        found = execution_processes.find_processes(execution_id)
         return [*found.agentctl, *found.others]
 
     def close(self) -> None:
@@ -125,4 +124,4 @@ class Machine:
             self.thaw()
         self.stop()
         for state in (self.root / "agentctl").glob("*"):
-            identity.end_all(self.processes(state.name), 10)
+            identity.kill_all(self.processes(state.name), 10)

@@ -6,7 +6,7 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from executors_app.domain import LaunchSpec
 from executors_app.runtimes.remote import Remote
 from tests.executors.local_place import silenced
@@ -26,7 +26,7 @@ class RemotePlace:
 
     def kill(self, spec: LaunchSpec) -> None:
         """Everything of it at once."""
-        identity.end_all(self.machine.processes(spec.execution_id), 10)
+        identity.kill_all(self.machine.processes(spec.execution_id), 10)
         assert self.machine.processes(spec.execution_id) == []
 
     def silence(self, spec: LaunchSpec) -> AbstractContextManager[None]:

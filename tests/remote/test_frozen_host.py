@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.domain import Death, Launched, LaunchSpec, Observed
+from executors_app.domain import ExitEvent, Launched, LaunchSpec, Observed
 from tests.drills.deployment import ApiError, Session
 from tests.drills.test_restart_drills import finish_turn
 from tests.executors.places import look, row_of
@@ -27,7 +27,7 @@ async def test_a_host_that_falls_silent_is_told_of_within_the_timeout(
     told = place.runtime.deaths(place.runtime.source_of_deaths(facts))
     place.machine.freeze()
     begun = time.monotonic()
-    assert await anext(told) == Death("", silent=True)
+    assert await anext(told) == ExitEvent("", silent=True)
     assert time.monotonic() - begun < 2.0 + LOADED
 
     begun = time.monotonic()
@@ -36,7 +36,7 @@ async def test_a_host_that_falls_silent_is_told_of_within_the_timeout(
     assert time.monotonic() - begun < LOADED, "nobody asks again while it is known to be silent"
 
     place.machine.thaw()
-    assert await anext(told) == Death("")
+    assert await anext(told) == ExitEvent("")
     assert (await look(place, facts)).observed is Observed.ALIVE
     await told.aclose()
 

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from executors_app.errors import RuntimeUnavailable
-from executors_app.hosts.config import read_config
-from executors_app.wire import trust_of
+from executors_app.http_client import tls_trust
+from executors_app.remote_hosts import read_host_config
 
 PIN = "ab" * 32
 GOOD: dict[str, Any] = {"url": "https://build1.example:8443", "token_file": "build1.token"}
@@ -31,7 +31,7 @@ GOOD: dict[str, Any] = {"url": "https://build1.example:8443", "token_file": "bui
     ids=str,
 )
 def test_good_settings_are_taken(more: dict[str, Any]) -> None:
-    read = read_config(GOOD | more)
+    read = read_host_config(GOOD | more)
     assert read.url_of("e").endswith("/instances/e")
 
 
@@ -64,11 +64,11 @@ def test_good_settings_are_taken(more: dict[str, Any]) -> None:
 )
 def test_bad_settings_are_refused_in_one_sentence_that_shows_no_secret(config: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+\.$"):
-        read_config(config)
+        read_host_config(config)
 
 
 def test_a_token_is_read_from_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
-    config, file = read_config(GOOD), tmp_path / "build1.token"
+    config, file = read_host_config(GOOD), tmp_path / "build1.token"
     with pytest.raises(RuntimeUnavailable, match="cannot be read"):
         config.token(tmp_path)
     file.write_text("the-token\n")
@@ -81,6 +81,6 @@ def test_a_token_is_read_from_a_file_that_nobody_else_can_read(tmp_path: Path) -
 
 @pytest.mark.parametrize("pin", ["nonsense", "ab", 7, "é" * 64])
 def test_a_pin_that_is_none_fits_no_certificate(pin: Any) -> None:
-    trust = trust_of({"fingerprint": pin})
+    trust = tls_trust({"fingerprint": pin})
     assert isinstance(trust, aiohttp.Fingerprint)
     assert trust.fingerprint == bytes(32)

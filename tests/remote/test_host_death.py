@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.process import execution_processes
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlUnreachable
 from executors_app.runtimes.remote import Remote
@@ -32,7 +32,7 @@ async def test_instances_outlive_the_daemon_and_are_found_again(
 
     gone = await look(place, row_of(place, spec, launched))
     assert (gone.observed, gone.reason) == (Observed.UNKNOWN, "refused")
-    assert len(local_processes.look_at(spec.execution_id).agentctl) == 1
+    assert len(execution_processes.find_processes(spec.execution_id).agentctl) == 1
 
     place.machine.start()
     place.runtime = Remote()
@@ -74,7 +74,7 @@ async def test_a_launch_whose_host_dies_in_the_middle_is_finished_and_not_repeat
     await asyncio.to_thread(place.machine.start)
     made = await launching
     assert (await look(place, row_of(place, spec, made))).observed is Observed.ALIVE
-    assert len(local_processes.look_at(spec.execution_id).agentctl) == 1
+    assert len(execution_processes.find_processes(spec.execution_id).agentctl) == 1
 
 
 def test_a_second_daemon_on_the_same_root_tells_of_the_first_and_ends(place: RemotePlace) -> None:

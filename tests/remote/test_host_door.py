@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.server import BODY_LIMIT
+from executors_app.agentctl.http.server import BODY_LIMIT
 from tests.executors.launches import TOKEN as INSTANCE_TOKEN
 from tests.executors.repositories import make_repository
 from tests.remote.calls import DEPLOYMENT, ask, order

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from executors_app import testing
+from executors_app import fake_agentctl
 from executors_app.runtimes.remote import Remote
 from tests.executors.places import spec_for
 from tests.remote.place import RemotePlace
@@ -39,7 +39,7 @@ async def daemon(host: dict[str, Any]) -> AsyncIterator[tuple[str, list[dict[str
             length = int(head.lower().partition(b"content-length:")[2].split()[0])
             orders.append(orjson.loads(await reader.readexactly(length)))
             answer = MADE
-        writer.write(testing.http_answer(200, orjson.dumps(answer), "Content-Type: application/json"))
+        writer.write(fake_agentctl.http_response(200, orjson.dumps(answer), "Content-Type: application/json"))
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)

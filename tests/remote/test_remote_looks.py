@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import patience, testing
+from executors_app import backoff, fake_agentctl
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlForeign, RuntimeUnavailable
 from executors_app.runtimes.remote import Remote
@@ -52,7 +52,9 @@ async def test_a_hundred_executions_of_a_host_are_one_request(place: RemotePlace
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
-        writer.write(testing.http_answer(200, b'{"host_id": "h", "instances": []}', "Content-Type: application/json"))
+        writer.write(
+            fake_agentctl.http_response(200, b'{"host_id": "h", "instances": []}', "Content-Type: application/json")
+        )
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -78,8 +80,8 @@ async def test_a_host_that_did_not_answer_is_left_in_peace_for_a_while(place: Re
 
 @pytest.mark.parametrize("failures", range(1, 12))
 def test_pauses_grow_up_to_a_limit_and_are_never_the_same_for_all(failures: int) -> None:
-    whole = min(patience.LONGEST, patience.FIRST * 2 ** (failures - 1))
-    drawn = [patience.pause(failures) for _ in range(50)]
+    whole = min(backoff.MAX_DELAY, backoff.FIRST_DELAY * 2 ** (failures - 1))
+    drawn = [backoff.backoff_delay(failures) for _ in range(50)]
     assert all(whole / 2 <= one <= whole for one in drawn)
     assert len(set(drawn)) > 10
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from executors_app import kept_work
-from executors_app.agentctl.host.sources import Sources
+from executors_app import recovery_refs
+from executors_app.agentctl.host.instances import AllowedRepositories
 from executors_app.domain import Observed, WorkspaceState
 from executors_app.errors import LaunchFailed, RepositoryUnusable, RuntimeUnavailable, WorkspaceGone
 from tests.executors.places import client_of, known, look, row_of, spec_for
@@ -67,7 +67,7 @@ def place(machine: Machine, repository: Path, tmp_path: Path, settings: Any) -> 
 @pytest.mark.parametrize("asked", FORBIDDEN)
 def test_nothing_but_what_was_opened_is_worked_on(repository: Path, tmp_path: Path, asked: str) -> None:
     outside = make_repository(tmp_path / "outside")
-    sources = Sources([f"file://{repository}", str(repository)], tmp_path / "root")
+    sources = AllowedRepositories([f"file://{repository}", str(repository)], tmp_path / "root")
     asked = asked.replace("{inside}", str(repository)).replace("{outside}", str(outside))
     with pytest.raises(RepositoryUnusable, match=r".+\."):
         sources.find(asked, "", existed=False)
@@ -122,9 +122,9 @@ async def test_work_in_a_clone_arrives_once(place: RemotePlace) -> None:
     assert await place.runtime.push_work(facts) is False
     place.machine.close()
 
-    kept = kept_work.find(place.repository, spec.session_id, launched.worktree_branch)
+    kept = recovery_refs.find_saved_work(place.repository, spec.session_id, launched.worktree_branch)
     assert kept.head == newest
-    assert kept_work.read_content(kept, "mine")["content"] == "uncommitted\n"
+    assert recovery_refs.read_saved_content(kept, "mine")["content"] == "uncommitted\n"
     with pytest.raises(RuntimeUnavailable):
         await place.runtime.push_work(facts)
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.host.certificate import find_or_make
+from executors_app.agentctl.host.daemon import load_or_create_certificate
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import AgentctlForeign
-from executors_app.hosts.client import HostClient
-from executors_app.hosts.config import HostConfig
-from executors_app.wire import open_http
+from executors_app.http_client import open_connection_pool
+from executors_app.remote_hosts import HostClient, HostConfig
 
 OTHER_PIN = "sha256:" + "ab" * 32
 EXECUTION = "5f0c7c1e-0000-4000-8000-000000000001"
@@ -30,7 +29,7 @@ async def pretender(directory: Path) -> AsyncIterator[tuple[str, str, list[bytes
         heard.append(await reader.read(65536))
         writer.close()
 
-    certificate = find_or_make(directory, ["127.0.0.1"])
+    certificate = load_or_create_certificate(directory, ["127.0.0.1"])
     server = await asyncio.start_server(listen, "127.0.0.1", 0, ssl=certificate.context())
     async with server:
         port = server.sockets[0].getsockname()[1]
@@ -57,7 +56,7 @@ async def _status(url: str, pin: str) -> None:
 
 
 async def _over_a_pool(url: str, pin: str) -> None:
-    async with open_http() as http:
+    async with open_connection_pool() as http:
         await AgentctlClient.of(facts_at(url, pin), http).prompt("m", "text")
 
 

@@ -9,22 +9,11 @@ import pytest
 
 from executors_app.errors import BundleRefused, RepositoryUnusable
 from executors_app.repositories import archive as archives
-from executors_app.repositories import bundles
+from executors_app.repositories import transfer
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.git import GitFailed
 from tests.executors.repositories import commit, run_git
-from tests.repositories.workspaces import (
-    BRANCH,
-    HEAD,
-    OTHER,
-    RECOVERY,
-    SESSION,
-    Place,
-    bundle,
-    files,
-    grow,
-    turn,
-)
+from tests.repositories.workspaces import BRANCH, HEAD, OTHER, RECOVERY, SESSION, Place, bundle, files, grow, turn
 
 
 def test_a_new_branch_begins_once_and_borrows_everything(place: Place, repository: Path) -> None:
@@ -104,7 +93,7 @@ def test_a_branch_does_not_follow_to_a_commit_that_lacks_objects(place: Place, s
 def test_many_turns_leave_few_packs_and_lose_nothing(
     place: Place, sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "_PACKS", 3)
+    monkeypatch.setattr(archives, "_MAX_PACKS", 3)
     for number in range(8):
         turn(place, sandbox, f"file-{number}")
     archive = place.archive
@@ -221,5 +210,5 @@ def test_bundles_that_are_written_can_be_parsed(place: Place, sandbox: Path, tmp
     made = turn(place, sandbox, "one")
     place.archive.export(tmp_path / "sent", without=[f"{made}"])
     with (tmp_path / "sent").open("rb") as file:
-        told = bundles.parse(file)
+        told = transfer.parse_bundle(file)
     assert (told.refs, told.prerequisites, told.objects) == ({HEAD: made}, frozenset({made}), 0)

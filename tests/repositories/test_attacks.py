@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from executors_app import kept_work, left_refs
+from executors_app import cleanup, recovery_refs
 from executors_app.errors import NotKept, RepositoryUnusable
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.team import TeamRepository
@@ -59,22 +59,22 @@ def do_everything(place: Place) -> None:
     team.publish(place.archive, BRANCH)
     fresh.remove()
     read_everything(place, SESSION)
-    left_refs.kept_sessions(place.repository)
-    left_refs.adds_nothing(place.repository, SESSION, BRANCH)
-    left_refs.drop(place.repository, SESSION, left_refs.refs_of(place.repository, SESSION))
+    cleanup.sessions_with_snapshots(place.repository)
+    cleanup.find_redundant_snapshot(place.repository, SESSION, BRANCH)
+    cleanup.drop_refs(place.repository, SESSION, cleanup.session_refs(place.repository, SESSION))
     place.archive.remove()
     read_everything(place, SESSION)  # now from the team's repository
 
 
 def read_everything(place: Place, session_id: str) -> None:
     with contextlib.suppress(NotKept):
-        kept = kept_work.find(place.repository, session_id, BRANCH)
-        kept_work.list_directory(kept, "")
-        kept_work.read_content(kept, "work")
-        kept_work.status(kept)
-        kept_work.diff(kept)
-        kept_work.diff(kept, "work")
-        kept_work.log(kept, 10, 0)
+        kept = recovery_refs.find_saved_work(place.repository, session_id, BRANCH)
+        recovery_refs.list_saved_directory(kept, "")
+        recovery_refs.read_saved_content(kept, "work")
+        recovery_refs.saved_status(kept)
+        recovery_refs.saved_diff(kept)
+        recovery_refs.saved_diff(kept, "work")
+        recovery_refs.saved_log(kept, 10, 0)
 
 
 def below(root: Path) -> dict[str, tuple[int, bytes]]:

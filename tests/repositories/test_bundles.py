@@ -13,16 +13,7 @@ from executors_app.errors import BundleRefused
 from executors_app.repositories import archive as archives
 from executors_app.repositories.archive import Archive
 from tests.executors.repositories import commit, run_git
-from tests.repositories.workspaces import (
-    BRANCH,
-    HEAD,
-    OTHER,
-    RECOVERY,
-    SESSION,
-    Place,
-    bundle,
-    files,
-)
+from tests.repositories.workspaces import BRANCH, HEAD, OTHER, RECOVERY, SESSION, Place, bundle, files
 
 
 def test_a_bundle_that_names_nothing_changes_nothing(tmp_path: Path) -> None:

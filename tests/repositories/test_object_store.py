@@ -49,7 +49,7 @@ def test_an_update_without_news_touches_nothing(place: Place, repository: Path) 
 
 
 def test_nothing_is_ever_removed(place: Place, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "PACKS", 2)
+    monkeypatch.setattr(object_store, "MAX_PACKS", 2)
     known = set()
     for number in range(6):
         commit(repository, f"file-{number}", os.urandom(200).hex())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.errors import RepositoryUnusable
-from executors_app.repositories.carried import without_credentials
+from executors_app.repositories.layout import strip_credentials
 from executors_app.repositories.team import TeamRepository
 from tests.executors.repositories import commit, make_repository, run_git
 
@@ -194,7 +194,7 @@ URLS = {
 
 @pytest.mark.parametrize("url", URLS)
 def test_a_remote_is_carried_without_credentials_or_not_at_all(url: str) -> None:
-    assert without_credentials(url) == URLS[url]
+    assert strip_credentials(url) == URLS[url]
 
 
 def test_the_facade_goes_with_the_repository(repository: Path) -> None:

@@ -10,8 +10,8 @@ from django.contrib.auth.models import AnonymousUser, Group, Permission, User
 from django.test import Client
 
 from executors_app import plugins
+from sessions_app.accounts import authorization
 from sessions_app.models import TeamRole
-from sessions_app.services import rights
 from tests.rights.world import Cast, browsers, make_cast
 
 
@@ -35,38 +35,38 @@ def person(cast: Cast, role: str) -> Any:
 )
 def test_who_writes_in_a_team(cast: Cast, role: str, writes: bool) -> None:
     user = person(cast, role)
-    assert rights.may_write(user, cast.world.team) is writes
-    assert rights.may_write(user, cast.world.team.pk) is writes
-    assert rights.may_write_session(user, cast.world.session) is writes
+    assert authorization.may_write(user, cast.world.team) is writes
+    assert authorization.may_write(user, cast.world.team.pk) is writes
+    assert authorization.may_write_session(user, cast.world.session) is writes
 
 
 @pytest.mark.parametrize(("role", "somewhere"), [("stranger", True), ("viewer", False), ("member", True)])
 def test_who_writes_anywhere(cast: Cast, role: str, somewhere: bool) -> None:
-    assert rights.may_write_somewhere(person(cast, role)) is somewhere
+    assert authorization.may_write_somewhere(person(cast, role)) is somewhere
 
 
 def test_a_role_gives_nothing_to_somebody_outside_the_team(cast: Cast) -> None:
     stranger = person(cast, "stranger")
     TeamRole.objects.create(user=stranger, team=cast.world.team, role=TeamRole.Role.MEMBER)
-    assert not rights.may_write(stranger, cast.world.team)
+    assert not authorization.may_write(stranger, cast.world.team)
 
 
 def test_a_role_counts_in_its_own_team_alone(cast: Cast) -> None:
     viewer, other = person(cast, "viewer"), Group.objects.get(name="other team")
     viewer.groups.add(other)
-    assert rights.may_write(viewer, other)
-    assert not rights.may_write(viewer, cast.world.team)
+    assert authorization.may_write(viewer, other)
+    assert not authorization.may_write(viewer, cast.world.team)
 
 
 def test_the_role_of_a_member_says_what_no_row_says_too(cast: Cast) -> None:
     TeamRole.objects.update(role=TeamRole.Role.MEMBER)
-    assert rights.may_write(person(cast, "viewer"), cast.world.team)
+    assert authorization.may_write(person(cast, "viewer"), cast.world.team)
 
 
 def test_somebody_who_is_not_active_any_more_has_no_rights(cast: Cast) -> None:
     User.objects.filter(username="member").update(is_active=False)
     member = User.objects.get(username="member")
-    assert not rights.may_write(member, cast.world.team)
+    assert not authorization.may_write(member, cast.world.team)
 
 
 @pytest.mark.parametrize("team", ["viewed", "written"])
@@ -136,20 +136,20 @@ class TestShellsAndFilesWithoutIsolation:
     """The runtime of this world shares the machine with the control plane."""
 
     def test_take_staff_who_writes_in_the_team(self, cast: Cast) -> None:
-        assert not rights.may_operate(person(cast, "member"), cast.world.session)
-        assert not rights.may_operate(person(cast, "staff"), cast.world.session)
-        assert rights.may_operate(cast.world.staff, cast.world.session)
+        assert not authorization.may_operate(person(cast, "member"), cast.world.session)
+        assert not authorization.may_operate(person(cast, "staff"), cast.world.session)
+        assert authorization.may_operate(cast.world.staff, cast.world.session)
 
     def test_or_a_team_that_was_given_them(self, cast: Cast) -> None:
         given = Permission.objects.get(codename="operate_unisolated")
         Group.objects.get(name="other team").permissions.add(given)
         person(cast, "member").user_permissions.add(given)
-        assert not rights.may_operate(person(cast, "member"), cast.world.session)
+        assert not authorization.may_operate(person(cast, "member"), cast.world.session)
         cast.world.team.permissions.add(given)
-        assert rights.may_operate(person(cast, "member"), cast.world.session)
-        assert not rights.may_operate(person(cast, "viewer"), cast.world.session)
+        assert authorization.may_operate(person(cast, "member"), cast.world.session)
+        assert not authorization.may_operate(person(cast, "viewer"), cast.world.session)
 
     def test_are_free_to_members_where_agents_are_isolated(self, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(plugins.runtime("local_standalone")), "isolated", True)
-        assert rights.may_operate(person(cast, "member"), cast.world.session)
-        assert not rights.may_operate(person(cast, "viewer"), cast.world.session)
+        assert authorization.may_operate(person(cast, "member"), cast.world.session)
+        assert not authorization.may_operate(person(cast, "viewer"), cast.world.session)

@@ -29,13 +29,13 @@ from sessions_app.models import (
     Workflow,
     WorkflowRun,
 )
-from sessions_app.services import intents, notifying, waits
+from sessions_app.notifications import delivery
+from sessions_app.notifications.user_settings import change_webhook, create_webhook
+from sessions_app.services import intents, waits
 from sessions_app.services.errors import ReadOnly, TokenRevoked
-from sessions_app.services.notification_choices import change_webhook, make_webhook
 from sessions_app.services.tasks import create_session, create_task
-from sessions_app.services.workflow_starts import run_again, start_run_of
-from sessions_app.services.workflow_triggers import start_due
-from sessions_app.services.workflows import retry_run, save_workflow
+from sessions_app.workflows.services.runs import rerun, start_due_runs, start_saved_run
+from sessions_app.workflows.services.workflows import retry_run, save_workflow
 from tests.admin.everything import superuser
 from tests.api.world import World, make_world
 from tests.attention.raising import raised
@@ -102,27 +102,27 @@ class TestWorkflows:
         row = kept(world, CLOCK, triggers_enabled=True)
         save_workflow(world.member, {"text": CLOCK_AND_SHELL}, row)
         Workflow.objects.update(next_run_at=NOON)
-        assert start_due(NOON) == 0
+        assert start_due_runs(NOON) == 0
         assert not WorkflowRun.objects.exists()
         assert not fresh(row).triggers_enabled
 
     def test_a_run_started_by_hand_has_the_rights_of_whoever_starts_it(self, world: World) -> None:
         row = kept(world, SHELL)
         with pytest.raises(ReadOnly):
-            start_run_of(world.member, row, {})
-        assert start_run_of(world.staff, row, {})[0].started_by == world.staff
+            start_saved_run(world.member, row, {})
+        assert start_saved_run(world.staff, row, {})[0].started_by == world.staff
 
     def test_a_run_that_goes_on_has_the_rights_of_whoever_asks_for_that(self, world: World) -> None:
-        run, _ = start_run_of(world.staff, kept(world, SHELL), {})
+        run, _ = start_saved_run(world.staff, kept(world, SHELL), {})
         run = change(run, state="failed")
         run.node_runs.create(path="say", node="say", kind="shell", state="failed", position=0)
-        for again in (retry_run, run_again):
+        for again in (retry_run, rerun):
             with pytest.raises(ReadOnly):
                 again(world.member, run)
-        plain, _ = start_run_of(world.staff, kept(world, CLOCK, name="plain"), {})
+        plain, _ = start_saved_run(world.staff, kept(world, CLOCK, name="plain"), {})
         plain.node_runs.create(path="say", node="say", kind="constant", state="failed", position=0)
         assert retry_run(world.member, change(plain, state="failed")).started_by == world.member
-        assert run_again(world.member, plain).started_by == world.member
+        assert rerun(world.member, plain).started_by == world.member
 
     @pytest.mark.parametrize("loss", ["team", "role", "is_active", "is_staff"])
     def test_a_run_under_way_begins_no_script_for_somebody_who_may_not(self, loss: str) -> None:
@@ -177,7 +177,7 @@ class TestPlacesAndAgents:
 
 class TestWhatWasAsked:
     def test_orders_and_prompts_name_who_asked(self, world: World) -> None:
-        intents.prompt(world.session.id, "m", "Go on", world.member)
+        intents.queue_prompt(world.session.id, "m", "Go on", world.member)
         assert Prompt.objects.get(message_id="m").by == world.member
         assert set(Intent.objects.filter(session=world.session).values_list("by", flat=True)) == {world.member.pk}
 
@@ -187,10 +187,10 @@ class TestWhatWasAsked:
         opened = waits.open_wait(world.session.id, "The build", None, world.member)
         loss(world.member, world)
         with pytest.raises(TokenRevoked):
-            waits.resume(str(opened.resume_token), "Built", "")
+            waits.resume_wait(str(opened.resume_token), "Built", "")
         assert not Prompt.objects.filter(kind="wait").exists()
-        again = waits.rotate(world.session.id, opened.wait_id, world.staff)
-        waits.resume(str(again.resume_token), "Built", "")
+        again = waits.rotate_wait_token(world.session.id, opened.wait_id, world.staff)
+        waits.resume_wait(str(again.resume_token), "Built", "")
         assert Prompt.objects.get(kind="wait").text == "Built"
 
     @pytest.mark.parametrize(("loss", "status"), [(leave, 404), (only_read, 403), (be_switched_off, 401)])
@@ -210,14 +210,14 @@ class TestWhatIsToldOutside:
         settings.KANDEV_EMAIL = True
 
     def hook(self, user: User, **more: Any) -> Webhook:
-        made = make_webhook(user, "http://127.0.0.1:9/", **more)
+        made = create_webhook(user, "http://127.0.0.1:9/", **more)
         return change(made, created_at=timezone.now() - timedelta(hours=1))
 
     def test_a_users_webhook_is_told_what_the_user_may_see_now(self, world: World) -> None:
         self.hook(world.member)
         leave(world.member, world)
         raised(world.session)
-        assert notifying.plan() == 0
+        assert delivery.plan_deliveries() == 0
 
     @pytest.mark.parametrize("loss", LOSSES)
     def test_a_teams_webhook_ends_with_the_rights_of_who_gave_it(
@@ -226,15 +226,15 @@ class TestWhatIsToldOutside:
         TeamRole.objects.create(user=world.member, team=world.team, role=TeamRole.Role.ADMIN)
         hook = self.hook(world.member, team=world.team)
         raised(world.session, name="first")
-        assert notifying.plan() == 1
+        assert delivery.plan_deliveries() == 1
         loss(world.member, world)
         raised(world.session, name="second")
-        notifying.give(Delivery.objects.get().id)
-        assert (notifying.plan(), Delivery.objects.get().state) == (0, "dropped")
+        delivery.send_delivery(Delivery.objects.get().id)
+        assert (delivery.plan_deliveries(), Delivery.objects.get().state) == (0, "dropped")
         assert not fresh(hook).enabled
         assert "is switched off" in caplog.text
         change_webhook(world.staff, fresh(hook), {"enabled": True})
-        assert notifying.plan() == 1
+        assert delivery.plan_deliveries() == 1
 
     def test_an_email_leaves_out_what_its_reader_may_not_see_any_more(
         self, world: World, mailoutbox: list[Any]
@@ -244,9 +244,9 @@ class TestWhatIsToldOutside:
         NotificationSettings.objects.create(user=world.member, email=True)
         raised(world.session, name="of the first team")
         raised(other, name="of the second team")
-        assert notifying.plan() == 1
+        assert delivery.plan_deliveries() == 1
         leave(world.member, world)
-        notifying.give(Delivery.objects.get().id)
+        delivery.send_delivery(Delivery.objects.get().id)
         (sent,) = mailoutbox
         assert "What of the second team" in sent.body
         assert "What of the first team" not in sent.body

@@ -10,10 +10,13 @@ from typing import Final
 import pytest
 from django.apps import apps
 
-from sessions_app.models.scoping import TeamModel
+from sessions_app.accounts.team_scope import TeamModel
 from tests.services import ROOT
 
-FRONT: Final = ("api", "views", "live", "consumers.py", "socket_requests.py")
+FRONT: Final = (
+    *("api", "pages", "live", "consumers.py", "shell_consumer.py", "socket_actions.py"),
+    *(f"{app}/{part}" for app in ("accounts", "notifications", "workflows") for part in ("api", "pages")),
+)
 """Where requests come in (the admin is for staff, who sees every team)."""
 OF_TEAMS: Final = {model.__name__ for model in apps.get_models() if issubclass(model, TeamModel)} | {
     "AgentProfile",
@@ -23,22 +26,23 @@ OF_TEAMS: Final = {model.__name__ for model in apps.get_models() if issubclass(m
 NARROWS: Final = {"visible_to", "none"}
 
 ALLOWED: Final = {
-    ("views/board.py", "TaskSession"): "prefetched for tasks that are the user's",
-    ("views/conversation.py", "Message"): "by the ids of messages that were found before",
-    ("live/lines.py", "SessionEvent"): "of sessions that somebody was let in to",
-    ("live/lines.py", "TaskSession"): "of tasks that somebody was let in to",
-    ("live/access.py", "Task"): "asks for all seats at once who may still sit there",
-    ("live/access.py", "TaskSession"): "asks for all seats at once who may still sit there",
+    ("pages/board.py", "TaskSession"): "prefetched for tasks that are the user's",
+    ("pages/conversation.py", "Message"): "by the ids of messages that were found before",
+    ("live/log_reader.py", "SessionEvent"): "of sessions that somebody was let in to",
+    ("live/log_reader.py", "TaskSession"): "of tasks that somebody was let in to",
+    ("live/authentication.py", "Task"): "asks for all seats at once who may still sit there",
+    ("live/authentication.py", "TaskSession"): "asks for all seats at once who may still sit there",
     ("api/serializers/sessions.py", "AgentProfile"): "a name for the schema: get_queryset() narrows",
     ("api/serializers/sessions.py", "TaskSession"): "a name for the schema: get_queryset() has those of the task",
-    ("api/serializers/workflows.py", "AgentProfile"): "a name for the schema: validate_agent_profile() narrows",
+    ("workflows/api/serializers.py", "AgentProfile"): "a name for the schema: validate_agent_profile() narrows",
     ("api/views/catalogue.py", "AgentProfile"): "made by staff",
 }
 
 
 def files() -> list[Path]:
     front = (ROOT / "sessions_app" / name for name in FRONT)
-    return [path for place in front for path in ([place] if place.suffix else sorted(place.rglob("*.py")))]
+    places = [place for place in front if place.exists() or place.with_suffix(".py").exists()]
+    return [path for place in places for path in (sorted(place.rglob("*.py")) or [place.with_suffix(".py")])]
 
 
 def looks(path: Path) -> Iterator[str]:

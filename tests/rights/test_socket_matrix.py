@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sessions_app.live.threads import in_database
 from sessions_app.routing import websockets
-from sessions_app.socket_requests import ACTIONS as KNOWN
+from sessions_app.services.database_threads import run_in_database
+from sessions_app.socket_actions import ACTIONS as KNOWN
 from tests.live.sockets import Headers, connected, of_page
 from tests.rights.socket_matrix import ACTIONS, HELLO, PAYLOADS, SOCKETS
 from tests.rights.world import ROLES, Cast, make_cast
@@ -51,7 +51,7 @@ async def test_each_role_gets_as_far_as_the_table_says(cast: Cast, route: str) -
     noun = next((noun for noun in things if noun in route), "")
     path = "/" + re.sub(r"\(.*\)", str(things[noun]), route.strip("^$")) if noun else "/ws/nothing/"
     for role, code in zip(ROLES, SOCKETS[route], strict=True):
-        async with connected(path, await in_database(headers, cast, role)) as socket:
+        async with connected(path, await run_in_database(headers, cast, role)) as socket:
             if code == HELLO:
                 assert (await socket.frame())["type"] == "hello", role
             else:
@@ -62,7 +62,7 @@ async def test_each_role_gets_as_far_as_the_table_says(cast: Cast, route: str) -
 @pytest.mark.parametrize("noun", ["sessions", "tasks"])
 async def test_each_role_may_ask_what_the_table_says(cast: Cast, role: str, noun: str) -> None:
     thing = cast.world.session if noun == "sessions" else cast.world.task
-    async with connected(f"/ws/{noun}/{thing.id}/", await in_database(headers, cast, role)) as socket:
+    async with connected(f"/ws/{noun}/{thing.id}/", await run_in_database(headers, cast, role)) as socket:
         await socket.frame()
         for action, expected in ACTIONS.items():
             given = {

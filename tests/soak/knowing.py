@@ -46,12 +46,12 @@ def know_them() -> None:
 
 
 def _supervise() -> None:
-    from sessions_app.supervisor.loop import Supervisor  # noqa: PLC0415  (models want settings)
+    from sessions_app.supervisor.loop import SupervisorLoop  # noqa: PLC0415  (models want settings)
 
     async def run() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        await Supervisor().run(stop)
+        await SupervisorLoop().run(stop)
 
     try:
         asyncio.run(run())

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.process import execution_processes, identity
 from tests.chaos import life
 from tests.chaos.behaviours import BEHAVIOURS
 from tests.chaos.invariants import orphans
@@ -197,10 +196,12 @@ class Soak:
         session = self.choice.choice(self.real)
         self.world.excused[session.id] = f"{victim} was killed"
         if victim == "agentctl":
-            return bool(local_processes.look_at(session.execution_id).agentctl) and life.kill_agentctl(session)
+            return bool(execution_processes.find_processes(session.execution_id).agentctl) and life.kill_agentctl(
+                session
+            )
         agents = [one for one in session.processes() if life.is_agent(one.pid)]
         for who in agents[:1]:
-            identity.signal(who, 9)
+            identity.send_signal(who, 9)
         return bool(agents)
 
     # --- the end ---

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.sprites import names
+from executors_app.sprites import organisation
 from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.executors.repositories import make_repository
 from tests.sprites.place import SpritesPlace
@@ -19,8 +19,8 @@ from tests.sprites.stand_in import TOKEN, StandIn
 def stand_in(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StandIn]:
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     made = StandIn()
-    monkeypatch.setattr(names, "ROOT", PurePosixPath(tmp_path / "sprites"))
-    monkeypatch.setattr(names, "HOLD_SOCKET", PurePosixPath(made.socket))
+    monkeypatch.setattr(organisation, "ROOT_PATH", PurePosixPath(tmp_path / "sprites"))
+    monkeypatch.setattr(organisation, "HOLD_SOCKET", PurePosixPath(made.socket))
     with made.serving():
         settings.KANDEV_SPRITES_URL, settings.KANDEV_SPRITES_TOKEN = made.url, TOKEN
         yield made

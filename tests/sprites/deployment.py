@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from executors_app.sprites.names import name_of
+from executors_app.sprites.organisation import sprite_name
 from tests.drills.deployment import Deployment, Session
 from tests.sprites.machine import Machine
 from tests.sprites.stand_in import TOKEN, StandIn
@@ -59,7 +59,7 @@ class SpriteSession(Session):
     @property
     def machine(self) -> Machine:
         """Its sprite."""
-        return self.deployment.stand_in.machines[name_of(self.execution_id)]
+        return self.deployment.stand_in.machines[sprite_name(self.execution_id)]
 
     def journal(self) -> str:
         """On the sprite's disk."""

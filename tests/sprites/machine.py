@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.process import execution_processes, identity
 
 RESTART_AFTER = 0.2
 
@@ -161,12 +160,12 @@ class Machine:
             await tunnel.close()
 
     def _processes(self) -> list[identity.ProcessIdentity]:
-        found = local_processes.look_at(self.execution_id)
+        found = execution_processes.find_processes(self.execution_id)
         return [*found.agentctl, *found.others]
 
     def _signal(self, number: int) -> None:
         for who in self._processes():
-            identity.signal(who, number)
+            identity.send_signal(who, number)
 
     def _kill(self) -> None:
-        identity.end_all(self._processes(), 10)
+        identity.kill_all(self._processes(), 10)

@@ -9,11 +9,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.process import execution_processes, identity
 from executors_app.domain import LaunchSpec
 from executors_app.runtimes.sprites import RUNTIME
-from executors_app.sprites.names import name_of
+from executors_app.sprites.organisation import sprite_name
 from tests.executors.repositories import run_git
 from tests.services import ROOT
 from tests.sprites.machine import Machine
@@ -33,7 +32,7 @@ class SpritesPlace:
 
     def machine(self, spec: LaunchSpec) -> Machine:
         """The sprite of a launch."""
-        return self.stand_in.machines[name_of(spec.execution_id)]
+        return self.stand_in.machines[sprite_name(spec.execution_id)]
 
     def kill(self, spec: LaunchSpec) -> None:
         """Its service is broken for good; nothing of it runs."""
@@ -42,12 +41,12 @@ class SpritesPlace:
     @contextmanager
     def silence(self, spec: LaunchSpec) -> Iterator[None]:
         """SIGSTOP, and SIGCONT afterwards."""
-        (agentctl,) = local_processes.look_at(spec.execution_id).agentctl
-        identity.signal(agentctl, signal.SIGSTOP)
+        (agentctl,) = execution_processes.find_processes(spec.execution_id).agentctl
+        identity.send_signal(agentctl, signal.SIGSTOP)
         try:
             yield
         finally:
-            identity.signal(agentctl, signal.SIGCONT)
+            identity.send_signal(agentctl, signal.SIGCONT)
 
     def seen(self, path: str) -> Path:
         """A sprite's disk is a directory of ours."""

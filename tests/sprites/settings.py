@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import PurePosixPath
 
-from executors_app.sprites import names
+from executors_app.sprites import organisation
 from kandev.settings import *  # noqa: F403 - all of them
 
-names.ROOT = PurePosixPath(os.environ["STAND_IN_ROOT"])
-names.HOLD_SOCKET = PurePosixPath(os.environ["STAND_IN_SOCKET"])
+organisation.ROOT_PATH = PurePosixPath(os.environ["STAND_IN_ROOT"])
+organisation.HOLD_SOCKET = PurePosixPath(os.environ["STAND_IN_SOCKET"])

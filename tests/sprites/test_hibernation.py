@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.process import execution_processes, identity
 from executors_app.domain import Observed, WorkspaceState
 from tests.executors.places import client_of, known, look, row_of, seen, spec_for, start_agent
 from tests.sprites.place import SpritesPlace
@@ -82,8 +81,8 @@ async def test_a_cold_one_whose_worktree_was_deleted_gets_it_back_before_its_ser
 async def test_an_agentctl_that_dies_alone_is_started_again_by_its_sprite(place: SpritesPlace) -> None:
     spec = spec_for(place)
     launched = await place.runtime.launch(spec)
-    (agentctl,) = local_processes.look_at(spec.execution_id).agentctl
-    identity.signal(agentctl, signal.SIGKILL)
+    (agentctl,) = execution_processes.find_processes(spec.execution_id).agentctl
+    identity.send_signal(agentctl, signal.SIGKILL)
 
     async def is_back() -> bool:
         found = await look(place, row_of(place, spec, launched))

@@ -10,10 +10,10 @@ import pytest
 
 from executors_app.domain import Observed, WorkspaceState
 from executors_app.errors import LaunchFailed, RuntimeUnavailable, WorkspaceGone
-from executors_app.runtimes import FindsOrphans, SupportsPush
-from executors_app.sprites import names
-from executors_app.sprites.config import read_config
-from executors_app.tunnel import host_header
+from executors_app.runtimes import SupportsOrphans, SupportsPush
+from executors_app.sprite_tunnel import tunnel_host_header
+from executors_app.sprites import organisation
+from executors_app.sprites.launch import read_sprites_config
 from tests.executors.places import client_of, known, look, row_of, seen, spec_for
 from tests.executors.repositories import commit, run_git
 from tests.sprites.machine import Machine
@@ -48,8 +48,8 @@ async def test_a_token_that_is_none_is_said_in_one_sentence(token: str, place: S
 async def test_many_are_looked_at_with_one_list_and_none_is_woken(place: SpritesPlace) -> None:
     specs = [spec_for(place) for _ in range(120)]
     for spec in specs:
-        name = names.name_of(spec.execution_id)
-        place.stand_in.machines[name] = Machine(name, [names.label()])
+        name = organisation.sprite_name(spec.execution_id)
+        place.stand_in.machines[name] = Machine(name, [organisation.deployment_label()])
     rows = [row_of(place, spec, worktree_path="/somewhere", worktree_branch="b") for spec in specs]
     found = await place.runtime.observe(rows, timeout=20, concurrency=10)
     assert {(one.observed, one.reason) for one in found.values()} == {(Observed.DEAD, "sprite_cold")}
@@ -58,7 +58,7 @@ async def test_many_are_looked_at_with_one_list_and_none_is_woken(place: Sprites
 
 async def test_another_deployments_sprite_is_neither_used_nor_ended(place: SpritesPlace) -> None:
     spec = spec_for(place)
-    name = names.name_of(spec.execution_id)
+    name = organisation.sprite_name(spec.execution_id)
     place.stand_in.machines[name] = Machine(name, ["kandev-of-somebody-else"], status="running")
     found = await look(place, row_of(place, spec))
     assert (found.observed, found.reason) == (Observed.UNKNOWN, "foreign")
@@ -68,15 +68,15 @@ async def test_another_deployments_sprite_is_neither_used_nor_ended(place: Sprit
 
 
 async def test_orphans_are_listed_and_removed_on_the_proof_of_their_label_alone(place: SpritesPlace) -> None:
-    assert isinstance(place.runtime, FindsOrphans)
-    ours, theirs, unnamed = (names.name_of(spec_for(place).execution_id) for _ in range(3))
-    for name, labels in ((ours, [names.label()]), (theirs, ["kandev-x"]), (unnamed, [])):
+    assert isinstance(place.runtime, SupportsOrphans)
+    ours, theirs, unnamed = (organisation.sprite_name(spec_for(place).execution_id) for _ in range(3))
+    for name, labels in ((ours, [organisation.deployment_label()]), (theirs, ["kandev-x"]), (unnamed, [])):
         place.stand_in.machines[name] = Machine(name, labels)
     (orphan,) = await place.runtime.orphans(set(), [{}])
     assert (orphan.id, await place.runtime.orphans({orphan.execution_id}, [{}])) == (ours, [])
     place.stand_in.machines[ours].labels = ["kandev-x"]
     assert await place.runtime.remove_orphan(orphan, [{}]) is False
-    place.stand_in.machines[ours].labels = [names.label()]
+    place.stand_in.machines[ours].labels = [organisation.deployment_label()]
     assert await place.runtime.remove_orphan(orphan, [{}]) is True
     assert set(place.stand_in.machines) == {theirs, unnamed}
 
@@ -113,21 +113,21 @@ async def test_removed_sprite_without_arrived_work_is_not_replaced(
     _remove(place, spec.execution_id)
     found = await look(place, row_of(place, spec, launched))
     assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.GONE)
-    assert names.name_of(spec.execution_id) in found.workspace_reason
+    assert organisation.sprite_name(spec.execution_id) in found.workspace_reason
     with pytest.raises(WorkspaceGone):
         await place.runtime.launch(known(spec, launched))
 
 
 def _remove(place: SpritesPlace, execution_id: str) -> None:
-    machine = place.stand_in.machines.pop(names.name_of(execution_id))
+    machine = place.stand_in.machines.pop(organisation.sprite_name(execution_id))
     place.stand_in.do(machine.chill())
-    shutil.rmtree(Path(names.root_of(execution_id)))
+    shutil.rmtree(Path(organisation.sprite_root(execution_id)))
 
 
 @pytest.mark.parametrize("python", ["python3", 3, None])
 def test_a_python_without_an_absolute_path_is_refused(python: Any) -> None:
     with pytest.raises(ValueError, match=r"^python wants .+\.$"):
-        read_config({"python": python})
+        read_sprites_config({"python": python})
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_a_python_without_an_absolute_path_is_refused(python: Any) -> None:
     ],
 )
 def test_only_the_address_of_a_sprite_leads_into_a_tunnel(url: str, header: dict[str, str]) -> None:
-    assert host_header(url) == header
+    assert tunnel_host_header(url) == header

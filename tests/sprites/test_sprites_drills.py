@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.process import execution_processes, identity
 from tests.drills.deployment import Session
 from tests.drills.test_restart_drills import (
     finish_turn,
@@ -20,10 +19,7 @@ from tests.drills.test_restart_drills import (
     test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows,
     test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open,
 )
-from tests.drills.test_sweeps import (
-    idle_session,
-    test_a_second_sweep_starts_writes_and_announces_nothing,
-)
+from tests.drills.test_sweeps import idle_session, test_a_second_sweep_starts_writes_and_announces_nothing
 from tests.executors.repositories import run_git
 from tests.sprites.deployment import SpritesDeployment, SpriteSession
 from tests.sprites.stand_in import StandIn
@@ -69,15 +65,15 @@ def test_an_agentctl_that_was_killed_alone_is_started_again_by_its_sprite_and_it
     session.prompt("work 30")
     talking(session)
     deployment.kill_server()
-    (agentctl,) = local_processes.look_at(session.execution_id).agentctl
-    identity.signal(agentctl, signal.SIGKILL)
+    (agentctl,) = execution_processes.find_processes(session.execution_id).agentctl
+    identity.send_signal(agentctl, signal.SIGKILL)
     deployment.serve()
 
     eventually(lambda: session.receipts()[-1]["kind"] == "loaded", timeout=60, describe="the agent is resumed")
     session.wait_for("WAITING_FOR_INPUT")
     assert [one["state"] for one in session.prompts()] == ["done", "interrupted"]
     assert session.names().count("session.run.interrupted") == 1
-    assert len(local_processes.look_at(session.execution_id).agentctl) == 1
+    assert len(execution_processes.find_processes(session.execution_id).agentctl) == 1
 
 
 def test_a_sprite_that_went_cold_under_an_idle_agent_while_nobody_was_there_is_resumed_on_the_next_prompt(

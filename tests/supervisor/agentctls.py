@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from aiohttp import WSMsgType, web
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from sessions_app.models import TaskSession
 from tests.supervisor.journals import Line
 from tests.supervisor.rows import change, execution_of
@@ -138,7 +138,7 @@ def talking(session: TaskSession, lines: Sequence[Line] = (), agent: str = "idle
     thread = threading.Thread(target=lambda: loop.run_until_complete(agentctl.serve(told)))
     thread.start()
     assert told.wait(10)
-    state = {"process": identity.of_self().to_json()}
+    state = {"process": identity.identify_self().to_json()}
     change(agentctl.execution, agentctl_url=agentctl.url, auth_token="token", state=state)
     try:
         yield agentctl

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import JournalKind
 from sessions_app.models import Lease, TaskSession
-from sessions_app.supervisor.ingest.batches import Ingested, ingest
+from sessions_app.supervisor.ingest.batches import IngestResult, ingest_batch
 from tests.supervisor.rows import MINE
 
 Line = dict[str, Any]
@@ -26,34 +26,34 @@ class Journal:
 
     def accepted(self, message_id: str, text: str = "do it", prompt_kind: str = "user") -> Line:
         """The agent is about to get a prompt."""
-        return self.line(Kind.PROMPT_ACCEPTED, message_id=message_id, text=text, prompt_kind=prompt_kind)
+        return self.line(JournalKind.PROMPT_ACCEPTED, message_id=message_id, text=text, prompt_kind=prompt_kind)
 
     def turn_begins(self, message_id: str, text: str = "do it") -> list[Line]:
         """The agent has a prompt."""
-        return [self.accepted(message_id, text), self.line(Kind.PROMPT_DELIVERED, message_id=message_id)]
+        return [self.accepted(message_id, text), self.line(JournalKind.PROMPT_DELIVERED, message_id=message_id)]
 
     def says(self, *chunks: str) -> list[Line]:
         """The agent talks."""
-        return [self.line(Kind.MESSAGE_AGENT, text=chunk) for chunk in chunks]
+        return [self.line(JournalKind.MESSAGE_AGENT, text=chunk) for chunk in chunks]
 
     def tool(self, tool_call_id: str, **values: Any) -> Line:
         """The agent calls a tool."""
-        return self.line(Kind.TOOL_CALL, tool_call_id=tool_call_id, **{"status": "in_progress", **values})
+        return self.line(JournalKind.TOOL_CALL, tool_call_id=tool_call_id, **{"status": "in_progress", **values})
 
     def asks(self, permission_id: str) -> Line:
         """The agent asks before it acts."""
         options = [{"option_id": "yes", "name": "Yes", "kind": "allow_once"}, {"option_id": "no", "name": "No"}]
         return self.line(
-            Kind.PERMISSION_REQUESTED, permission_id=permission_id, tool_call={"title": "rm"}, options=options
+            JournalKind.PERMISSION_REQUESTED, permission_id=permission_id, tool_call={"title": "rm"}, options=options
         )
 
     def completes(self, message_id: str) -> Line:
         """The turn ends well."""
-        return self.line(Kind.TURN_COMPLETED, message_id=message_id, stop_reason="end_turn")
+        return self.line(JournalKind.TURN_COMPLETED, message_id=message_id, stop_reason="end_turn")
 
     def exits(self, message_id: str | None = None, *, expected: bool = False) -> Line:
         """The agent process ends."""
-        return self.line(Kind.AGENT_EXITED, exit_code=1, expected=expected, message_id=message_id)
+        return self.line(JournalKind.AGENT_EXITED, exit_code=1, expected=expected, message_id=message_id)
 
 
 def hear(
@@ -62,6 +62,6 @@ def hear(
     *,
     lease: Lease | None = MINE,
     token: Mapping[str, Any] | None = None,
-) -> Ingested:
+) -> IngestResult:
     """Write one batch of lines."""
-    return ingest(session.id, lease, lines, token)
+    return ingest_batch(session.id, lease, lines, token)

@@ -11,16 +11,15 @@ from typing import Any
 
 from aiohttp import web
 
-from executors_app.agentctl.event_stream import EventStreams
-from executors_app.agentctl.server import build_app
-from executors_app.agentctl.serving import known_drivers, listen
+from executors_app.agentctl.daemon import listen_tcp, load_drivers
+from executors_app.agentctl.http.server import EventStreams, build_app
 from executors_app.agentctl.sidecar import Execution, Sidecar
 from executors_app.client import AgentctlClient
 from executors_app.domain import Launched
 from executors_app.errors import AgentctlRefused
 from sessions_app.models import Intent, Prompt, TaskSession
-from sessions_app.supervisor.start import agent_order, planning
-from sessions_app.supervisor.start.outcomes import failure_of, write_failure
+from sessions_app.supervisor.outcomes import start_failure_from, write_start_failure
+from sessions_app.supervisor.start import agent_start, claims
 from tests.agents.scripts import SESSION, Script
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
@@ -46,18 +45,20 @@ class Resume:
         """The session afterwards; a text names a behaviour of the testing agent, None a program that is not there."""
         change(self.session.agent_profile, command=self._command(script), env={"PYTHONPATH": str(_ROOT)})
         intent = Intent.objects.create(session=self.session, kind="start", payload={"mode": mode})
-        plan = planning.claim(self.session.id, intent.id, MINE.owner, lives=None)
+        plan = claims.claim_start(self.session.id, intent.id, MINE.owner, lives=None)
         assert plan is not None
-        planning.write_launched(plan, _launched(self.home))
-        order = agent_order.prepare(plan, plan.lease, found="")
+        claims.write_launch(plan, _launched(self.home))
+        order = agent_start.prepare_agent_start(plan, plan.lease, found="")
         assert order is not None
         try:
             answer = asyncio.run(_ask(self.home, {**order.body, "timeout": timeout}))
         except AgentctlRefused as error:
-            failure = failure_of(error, executor_failed=False)
-            write_failure(self.session.id, plan.intent_id, plan.lease, failure)
+            failure = start_failure_from(error, executor_failed=False)
+            write_start_failure(self.session.id, plan.intent_id, plan.lease, failure)
         else:
-            agent_order.write_started(plan, plan.lease, order, answer, agent_order.known(plan.session_id))
+            agent_start.write_agent_started(
+                plan, plan.lease, order, answer, agent_start.load_conversation_facts(plan.session_id)
+            )
         self.session = fresh(self.session)
         return self.session
 
@@ -99,8 +100,8 @@ async def _ask(home: Path, body: Mapping[str, Any]) -> dict[str, Any]:
     """``POST /agent/start`` to an agentctl of its own, which ends afterwards."""
     state = home / "state"
     state.mkdir(exist_ok=True)
-    sidecar = Sidecar(Execution("execution", "session", home, state), known_drivers())
-    listener = listen("127.0.0.1", 0)
+    sidecar = Sidecar(Execution("execution", "session", home, state), load_drivers())
+    listener = listen_tcp("127.0.0.1", 0)
     port = listener.getsockname()[1]
     app = build_app(sidecar, EventStreams(sidecar.journal, sidecar.fence), _BEARER, "127.0.0.1", port)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)

@@ -14,21 +14,21 @@ from django.utils import timezone
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import Launched, Observation
 from executors_app.models import ExecutorRunning
-from sessions_app.domain.recovery_examples import reported
+from sessions_app.domain.recovery_examples import observed_alive
 from sessions_app.domain.states import ENDED_STATES
 from sessions_app.models import Intent, IntentKind, Prompt, Task, TaskSession
 from sessions_app.services import intents, tasks
-from sessions_app.supervisor import leases
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.orders import next_overtaking, next_start
-from sessions_app.supervisor.start import admission, agent_order, planning
-from sessions_app.supervisor.start.outcomes import Failure, settle, write_failure, write_stopped
-from sessions_app.supervisor.sweep.one_pass import Scope, sweep
+from sessions_app.supervisor import admission, leases
+from sessions_app.supervisor.dispatcher import next_overtaking_intent, next_start_intent
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.outcomes import StartFailure, settle_intent, write_start_failure, write_stopped
+from sessions_app.supervisor.start import agent_start, claims
+from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.places import DEAD, UNKNOWN, AsTold
 from tests.supervisor.rows import execution_of, fresh, make_session, make_task, make_user
 
-BROKE = Failure("launch_failed", "It ended at once.", executor_failed=True)
+BROKE = StartFailure("launch_failed", "It ended at once.", executor_failed=True)
 ANSWER = {"outcome": "created", "resume_token": "conversation", "capabilities": {}}
 
 
@@ -50,9 +50,9 @@ class World:
         self.blind = False
         self.core = self._supervisor()
 
-    def _supervisor(self) -> Core:
-        async def make() -> Core:
-            return Core()
+    def _supervisor(self) -> ExecutionRegistry:
+        async def make() -> ExecutionRegistry:
+            return ExecutionRegistry()
 
         return self._loop.run_until_complete(make())
 
@@ -76,7 +76,7 @@ class World:
 
     def archive(self, key: uuid.UUID) -> None:
         """Its task is put away."""
-        tasks.archive(self.row(key).task, make_user())
+        tasks.archive_task(self.row(key).task, make_user())
 
     # --- the world ---
 
@@ -108,42 +108,44 @@ class World:
             self.place.sees[str(key)] = self._seen(key)
             if key in self.alive:
                 self._attach(key)
-        scope = Scope(trigger, sessions=sessions, admitted=admitted)
-        self._loop.run_until_complete(sweep(self.core, scope, self.unknown))
+        scope = SweepScope(trigger, sessions=sessions, admitted=admitted)
+        self._loop.run_until_complete(run_sweep(self.core, scope, self.unknown))
 
     def _seen(self, key: uuid.UUID) -> Observation:
         if self.blind:
             return UNKNOWN
         state = AgentState.WORKING if key in self.turns else AgentState.IDLE
-        return reported(state) if key in self.alive else DEAD
+        return observed_alive(state) if key in self.alive else DEAD
 
     def _attach(self, key: uuid.UUID) -> None:
         """As ``Core.attach``, without a socket: the lease is taken, and its stream lives."""
         if key in self.core.attachments:
             return
-        lease = leases.acquire(execution_of(self.row(key)).id, self.core.boot_id)
+        lease = leases.acquire_lease(execution_of(self.row(key)).id, self.core.boot_id)
         if lease is not None:
             stub: Any = SimpleNamespace(ended=False, lease=lease, session_id=key)
             self.core.attachments[key] = stub
 
     def admit(self) -> None:
         """Whose turn it is, as the loop does it."""
-        picked = admission.next_ones(self.core.boot_id, self.core.doors)
+        picked = admission.load_next_starts(self.core.boot_id, self.core.start_slots)
         if picked:
             self.sweep("reconcile", picked, admitted=True)
-            admission.leave(set(picked) - set(TaskSession.objects.filter(start_rank=None).values_list("id", flat=True)))
+            admission.leave_start_queue(
+                set(picked) - set(TaskSession.objects.filter(start_rank=None).values_list("id", flat=True))
+            )
 
     def carry_out(self, key: uuid.UUID, end: str) -> None:
         """The next order of a session; ``end`` is how a start ends: works, breaks, or the supervisor dies in it."""
-        overtaking = next_overtaking(key)
+        overtaking = next_overtaking_intent(key)
         if overtaking is not None:
             self._stop(key, overtaking)
             return
-        order = next_start(key)
+        order = next_start_intent(key)
         if order is None:
             return
         held = self.core.attachments.get(key)
-        plan = planning.claim(
+        plan = claims.claim_start(
             key, order, self.core.boot_id, lives=self.alive.get(key), held=held.lease if held else None
         )
         if plan is None:
@@ -155,11 +157,11 @@ class World:
         if end == "crash":
             self.crash()
         elif end == "breaks":
-            write_failure(key, order, plan.lease, BROKE)
+            write_start_failure(key, order, plan.lease, BROKE)
         else:
             self._starts(key, plan)
 
-    def _starts(self, key: uuid.UUID, plan: planning.Plan) -> None:
+    def _starts(self, key: uuid.UUID, plan: claims.StartClaim) -> None:
         assert key not in self.alive, "two agents would live"
         self.starts[key] += 1
         place: dict[str, Any] = {
@@ -168,25 +170,25 @@ class World:
             "worktree_path": "/",
             "worktree_branch": "b",
         }
-        if not planning.write_launched(plan, Launched(url="http://127.0.0.1:9", pid=1, boot_id="b", **place)):
-            settle(plan.intent_id, "stopped")
+        if not claims.write_launch(plan, Launched(url="http://127.0.0.1:9", pid=1, boot_id="b", **place)):
+            settle_intent(plan.intent_id, "stopped")
             return
-        order = agent_order.prepare(plan, plan.lease, found=None)
+        order = agent_start.prepare_agent_start(plan, plan.lease, found=None)
         if order is None:
             return
-        known = agent_order.known(key)
-        if agent_order.write_started(plan, plan.lease, order, ANSWER, known):
+        known = agent_start.load_conversation_facts(key)
+        if agent_start.write_agent_started(plan, plan.lease, order, ANSWER, known):
             self.alive[key] = str(plan.intent_id)
             self._attach(key)
 
     def _stop(self, key: uuid.UUID, order: Intent) -> None:
         if order.kind in (IntentKind.STOP, IntentKind.CLOSE):
-            lease = leases.acquire(execution_of(self.row(key)).id, self.core.boot_id)
+            lease = leases.acquire_lease(execution_of(self.row(key)).id, self.core.boot_id)
             if lease is None:
                 return
             self.dies(key)
             write_stopped(key, lease, "stopped", order.payload.get("as", ""))
-        settle(order.id, "done")
+        settle_intent(order.id, "done")
 
     def turn(self, key: uuid.UUID, *, ends: bool) -> None:
         """The agent takes its next prompt, or ends the turn that it is in."""
@@ -229,4 +231,4 @@ class World:
 
 def prompt(key: uuid.UUID, number: int) -> None:
     """A user asks for more."""
-    intents.prompt(key, f"user {number}", "go on", make_user())
+    intents.queue_prompt(key, f"user {number}", "go on", make_user())

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
 from executors_app.errors import LaunchFailed
 from sessions_app.models import TaskSession
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.sweep.one_pass import Scope, Sweep, sweep
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.journals import Line
 
 T = TypeVar("T")
@@ -84,11 +84,11 @@ class AsTold:
         self.sees[str(session.id)] = seen
 
 
-def with_core(work: Callable[[Core], Awaitable[T]]) -> T:
+def with_core(work: Callable[[ExecutionRegistry], Awaitable[T]]) -> T:
     """What ``work`` does with a supervisor's core, which then gives everything back."""
 
     async def run() -> T:
-        core = Core()
+        core = ExecutionRegistry()
         try:
             return await work(core)
         finally:
@@ -97,7 +97,7 @@ def with_core(work: Callable[[Core], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def swept(scope: Scope | None = None, unknown: set[str] | None = None) -> Sweep:
+def swept(scope: SweepScope | None = None, unknown: set[str] | None = None) -> SweepRun:
     """One sweep by a supervisor of its own; at boot unless said otherwise."""
     known = set() if unknown is None else unknown
-    return with_core(lambda core: sweep(core, scope or Scope("boot"), known))
+    return with_core(lambda core: run_sweep(core, scope or SweepScope("boot"), known))

@@ -24,7 +24,7 @@ from sessions_app.models import (
     TaskSession,
     texts_of,
 )
-from sessions_app.services import permissions, tasks
+from sessions_app.services import tasks, waits
 
 MINE = Lease("me", 1)
 """The lease that ``running_session`` has."""
@@ -134,7 +134,7 @@ def key_of(session: TaskSession, wait_id: str) -> str:
 
 def answer(session: TaskSession, permission_id: str, option_id: str, who: str = "ada") -> PermissionRequest:
     """What somebody of the team who sees the question answers."""
-    return permissions.answer(session.id, permission_id, option_id, key_of(session, permission_id), make_user(who))
+    return waits.answer_permission(session.id, permission_id, option_id, key_of(session, permission_id), make_user(who))
 
 
 def talk(session: TaskSession) -> list[tuple[str, str, dict[str, Any], bool]]:

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from executors_app import workspace_store
-from executors_app.agentctl import recovery_ref
+from executors_app.agentctl.workspace import recovery_snapshots
 from executors_app.domain import ExecutionFacts
 from tests.supervisor.places import AsTold
 
@@ -35,7 +35,7 @@ class Sandboxes(AsTold):
             raise self.refusals.pop(0)
         self.pushed.append(execution.session_id)
         owner = execution.worktree_id or execution.session_id
-        put(workspace_store.archive_of(owner).path, owner, self.refs[owner])
+        put(workspace_store.workspace_archive(owner).path, owner, self.refs[owner])
         return True
 
 
@@ -45,7 +45,7 @@ def put(archive: Path, owner: str, content: str) -> None:
         archive.mkdir(parents=True)
         git(archive, "init", "-q", "--bare")
     made = commit_in(archive, content)
-    git(archive, "update-ref", recovery_ref.ref_of(owner), made)
+    git(archive, "update-ref", recovery_snapshots.session_recovery_ref(owner), made)
 
 
 def commit_in(repository: Path, content: str) -> str:

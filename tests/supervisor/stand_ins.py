@@ -24,9 +24,9 @@ import aiohttp
 import orjson
 from aiohttp import WSMsgType, web
 
-from executors_app.agentctl.places.bulk_status import StatusTarget, observe_statuses
+from executors_app.agentctl.http.bulk_status import StatusTarget, poll_statuses
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
-from executors_app.stand_in import StandIn, status_of
+from executors_app.fake_agentctl import FakeAgentctl, fake_status
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTS_IN = 0.05
@@ -143,7 +143,7 @@ class Host:
     async def _status(self, request: web.Request) -> web.Response:
         key = request.match_info["id"]
         seat = self._seat(request)
-        told = dict(status_of(StandIn(key, key, "", "", "answers")))
+        told = dict(fake_status(FakeAgentctl(key, key, "", "", "answers")))
         state = "idle" if seat.launch_id else "none"
         told["generation"] = seat.generation
         told["agent"] = {**told["agent"], "state": state, "launch_id": seat.launch_id or None}
@@ -268,7 +268,7 @@ class StandIns:
     ) -> dict[str, Observation]:
         """Ask all; whoever was not launched is dead."""
         targets = [StatusTarget(one.id, self._of(one.id), one.auth_token) for one in executions]
-        seen = await observe_statuses(targets, timeout, concurrency)
+        seen = await poll_statuses(targets, timeout, concurrency)
         return {one.id: self._judged(one, seen[one.id]) for one in executions}
 
     def _judged(self, one: ExecutionFacts, told: Any) -> Observation:

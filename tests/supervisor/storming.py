@@ -19,7 +19,7 @@ def main() -> None:
     """Supervise until told to end."""
     django.setup()
     from executors_app import plugins  # noqa: PLC0415  (models want the settings above)
-    from sessions_app.supervisor.loop import Supervisor  # noqa: PLC0415
+    from sessions_app.supervisor.loop import SupervisorLoop  # noqa: PLC0415
     from tests.supervisor.stand_ins import StandIns  # noqa: PLC0415
 
     made = StandIns(sys.argv[1])
@@ -29,7 +29,7 @@ def main() -> None:
     async def run() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        await Supervisor().run(stop)
+        await SupervisorLoop().run(stop)
 
     asyncio.run(run())
 

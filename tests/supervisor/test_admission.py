@@ -13,16 +13,16 @@ from django.utils import timezone
 
 from executors_app import capacity
 from executors_app.models import Executor
-from sessions_app.domain.recovery import explain
+from sessions_app.domain.recovery import explain_decision
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.services import intents, tasks
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.grace import Grace
-from sessions_app.supervisor.loop import Supervisor
-from sessions_app.supervisor.start import admission, planning
-from sessions_app.supervisor.start.admission import Doors
-from sessions_app.supervisor.sweep.one_pass import Scope, Sweep, sweep
+from sessions_app.supervisor import admission
+from sessions_app.supervisor.admission import StartSlots
+from sessions_app.supervisor.execution_registry import ExecutionRegistry, GracePeriod
+from sessions_app.supervisor.loop import SupervisorLoop
+from sessions_app.supervisor.start import claims
+from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor import tables
 from tests.supervisor.places import AsTold, swept, with_core
 from tests.supervisor.rows import (
@@ -81,11 +81,11 @@ def have_ended(*sessions: TaskSession) -> None:
     orders.update(done_at=timezone.now(), outcome="loaded")
 
 
-def admit(boot_id: str = "") -> Sweep | None:
+def admit(boot_id: str = "") -> SweepRun | None:
     """One look of a supervisor whose turn it is."""
 
-    async def run() -> Sweep | None:
-        supervisor = Supervisor()
+    async def run() -> SweepRun | None:
+        supervisor = SupervisorLoop()
         supervisor.core.boot_id = boot_id or supervisor.core.boot_id
         try:
             return await supervisor.admit()
@@ -110,10 +110,10 @@ def test_a_sweep_orders_so_many_starts_and_gives_the_others_a_place(place: AsTol
 def test_another_sweep_orders_no_more_while_these_are_under_way_and_moves_nobody(place: AsTold) -> None:
     lost(place, 5)
 
-    async def twice(core: Core) -> None:
-        await sweep(core, Scope("boot"), set())
+    async def twice(core: ExecutionRegistry) -> None:
+        await run_sweep(core, SweepScope("boot"), set())
         before.update(await core.database(waiting))
-        await sweep(core, Scope("reconcile"), set())
+        await run_sweep(core, SweepScope("reconcile"), set())
 
     before: dict[Any, int] = {}
     with_core(twice)
@@ -124,9 +124,9 @@ def test_another_sweep_orders_no_more_while_these_are_under_way_and_moves_nobody
 def test_sweeps_at_once_do_not_both_use_the_same_places(place: AsTold) -> None:
     first, second = lost(place, 4), lost(place, 4)
 
-    async def at_once(core: Core) -> None:
+    async def at_once(core: ExecutionRegistry) -> None:
         halves = ([one.id for one in half] for half in (first, second))
-        await asyncio.gather(*(sweep(core, Scope("reconcile", sessions=half), set()) for half in halves))
+        await asyncio.gather(*(run_sweep(core, SweepScope("reconcile", sessions=half), set()) for half in halves))
 
     with_core(at_once)
     assert 1 <= len(ordered()) <= 2
@@ -153,9 +153,9 @@ def test_nobody_is_called_up_while_as_many_as_may_be_are_under_way(place: AsTold
     started = [TaskSession.objects.get(id=key) for key in ordered()]
     for session in started:
         change(execution_of(session), owner="me", lease_expires_at=timezone.now() + timedelta(minutes=1))
-    assert admission.next_ones("me", Doors()) == []
+    assert admission.load_next_starts("me", StartSlots()) == []
     have_ended(started[0])
-    assert len(admission.next_ones("me", Doors())) == 1
+    assert len(admission.load_next_starts("me", StartSlots())) == 1
 
 
 def test_whose_work_was_cut_short_is_started_first(place: AsTold) -> None:
@@ -191,9 +191,9 @@ def test_the_status_says_how_many_are_before_it(place: AsTold) -> None:
 def test_a_dry_run_explains_the_same_and_gives_no_place(place: AsTold) -> None:
     lost(place, 4)
     before = tables.dump()
-    result = swept(Scope("command", dry_run=True))
+    result = swept(SweepScope("command", dry_run=True))
     assert tables.dump() == before
-    lines = [dict(explain(item.facts, item.seen, item.decision))["next start"] for item in result.decided]
+    lines = [dict(explain_decision(item.facts, item.seen, item.decision))["next start"] for item in result.decided]
     assert sorted(lines) == [
         "at once",
         "at once",
@@ -226,21 +226,21 @@ def test_those_that_wait_for_room_start_in_the_order_in_which_they_came() -> Non
     change(execution_of(second), owner=MINE.owner, generation=1)
     orders = {one.id: one.intents.get() for one in (first, second)}
     Intent.objects.filter(session=first).update(payload={"mode": "auto", "queued_for_capacity": True})
-    assert planning.claim(second.id, orders[second.id].id, MINE.owner, lives=None) is None
+    assert claims.claim_start(second.id, orders[second.id].id, MINE.owner, lives=None) is None
     assert session_status(fresh(second))["start_wait"] == {"reason": "capacity", "before": 1}
-    assert planning.claim(first.id, orders[first.id].id, MINE.owner, lives=None) is not None
+    assert claims.claim_start(first.id, orders[first.id].id, MINE.owner, lives=None) is not None
     assert session_status(fresh(second))["start_wait"] == {"reason": "capacity", "before": 0}
 
 
 @pytest.mark.parametrize(
     "ends",
     [
-        lambda one: intents.stop(one.id, make_user()),
-        lambda one: intents.close(one.id, make_user(), "completed"),
-        lambda one: tasks.archive(one.task, make_user()),
-        lambda one: tasks.finish(one.task, make_user()),
-        lambda one: intents.resume(one.id, make_user()),
-        lambda one: intents.prompt(one.id, "p1", "go on", make_user()),
+        lambda one: intents.request_stop(one.id, make_user()),
+        lambda one: intents.request_close(one.id, make_user(), "completed"),
+        lambda one: tasks.archive_task(one.task, make_user()),
+        lambda one: tasks.finish_task(one.task, make_user()),
+        lambda one: intents.request_resume(one.id, make_user()),
+        lambda one: intents.queue_prompt(one.id, "p1", "go on", make_user()),
     ],
     ids=["stop", "close", "archive", "done", "resume", "prompt"],
 )
@@ -277,7 +277,7 @@ def test_what_another_supervisor_holds_is_not_called_up(place: AsTold) -> None:
     later = timezone.now() + timedelta(minutes=1)
     change(execution_of(TaskSession.objects.get(id=key)), owner="another", lease_expires_at=later)
     have_ended()
-    assert admission.next_ones("me", Doors()) == []
+    assert admission.load_next_starts("me", StartSlots()) == []
     assert key in waiting()
 
 
@@ -286,26 +286,26 @@ def test_a_start_in_the_grace_of_a_new_supervisor_is_no_try() -> None:
     change(execution_of(session), owner=MINE.owner, generation=1)
     Intent.objects.filter(session=session).update(by=None)
     order = session.intents.get()
-    plan = planning.claim(session.id, order.id, MINE.owner, lives=None, in_grace=True)
+    plan = claims.claim_start(session.id, order.id, MINE.owner, lives=None, in_grace=True)
     assert plan is not None
     assert fresh(session).start_attempts == 0
     again = Intent.objects.filter(id=order.id)
     again.update(claimed_generation=None)
-    assert planning.claim(session.id, order.id, MINE.owner, lives=None) is not None
+    assert claims.claim_start(session.id, order.id, MINE.owner, lives=None) is not None
     assert fresh(session).start_attempts == 1
 
 
 def test_the_grace_counts_nothing_of_a_first_start_and_all_that_follow() -> None:
-    grace, one, other = Grace(), uuid.uuid4(), uuid.uuid4()
-    assert not grace.holds_for(one)  # it has not begun
+    grace, one, other = GracePeriod(), uuid.uuid4(), uuid.uuid4()
+    assert not grace.is_exempt(one)  # it has not begun
     grace.begin(60)
-    assert grace.holds_for(one)
-    assert grace.holds_for(one)  # a look is no start
-    grace.used_by(one)
-    assert not grace.holds_for(one)
-    assert grace.holds_for(other)
+    assert grace.is_exempt(one)
+    assert grace.is_exempt(one)  # a look is no start
+    grace.record_start(one)
+    assert not grace.is_exempt(one)
+    assert grace.is_exempt(other)
     grace.begin(0)
-    assert not grace.holds_for(other)
+    assert not grace.is_exempt(other)
 
 
 def test_the_machines_memory_bounds_what_says_no_number_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,10 +314,10 @@ def test_the_machines_memory_bounds_what_says_no_number_itself(monkeypatch: pyte
     far = Executor.objects.create(name="far", runtime="sprites")
     said = Executor.objects.create(name="said", runtime="local_standalone", max_live=3)
     monkeypatch.setattr(capacity, "machine_memory", lambda: 16 << 30)
-    assert [capacity.limit_of(one) for one in (here, boxes, far, said)] == [32, 32, None, 3]
-    assert set(capacity.sharing(here)) == set(capacity.sharing(boxes)) == {here, boxes}
-    assert set(capacity.sharing(said)) == {said}
-    assert capacity.agents_that_fit(1 << 30) == capacity.LEAST
+    assert [capacity.agent_limit(one) for one in (here, boxes, far, said)] == [32, 32, None, 3]
+    assert set(capacity.executors_sharing_room(here)) == set(capacity.executors_sharing_room(boxes)) == {here, boxes}
+    assert set(capacity.executors_sharing_room(said)) == {said}
+    assert capacity.agents_that_fit(1 << 30) == capacity.MIN_AGENTS
 
 
 def test_this_machine_knows_its_memory() -> None:

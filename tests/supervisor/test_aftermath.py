@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sessions_app.models import TaskSession
-from sessions_app.services import unfinished
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.start import aftermath
+from sessions_app.services import prompt_context
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.start import interrupted_work
 from tests.supervisor.agentctls import talking
 from tests.supervisor.places import with_core
 from tests.supervisor.rows import change, fresh, running_session
@@ -23,14 +23,14 @@ LEFT = {"files": ["modified a.py"], "processes": ["npm run dev"]}
 def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int = 1) -> TaskSession:
     """The session after so many looks at an agentctl that tells ``left``."""
     session = running_session(execution={"owner": "", "lease_expires_at": None})
-    change(session, metadata={unfinished.INTERRUPTION: known})
+    change(session, metadata={prompt_context.INTERRUPTION_KEY: known})
 
-    async def look(core: Core) -> None:
+    async def look(core: ExecutionRegistry) -> None:
         attachment = await core.attach(session.id)
         assert attachment is not None
         for _ in range(times):
-            since = await core.database(lambda: aftermath.wanted(fresh(session)))
-            await aftermath.look(core, attachment, since)
+            since = await core.database(lambda: interrupted_work.snapshot_to_compare(fresh(session)))
+            await interrupted_work.record_interrupted_work(core, attachment, since)
 
     with talking(session) as agentctl:
         agentctl.left = left
@@ -48,7 +48,7 @@ def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int 
     ],
 )
 def test_what_is_left_is_kept_as_far_as_it_is_told(left: Any, changed: Any, processes: list[str]) -> None:
-    known = unfinished.of(looked(left, CUT))
+    known = prompt_context.unfinished_of(looked(left, CUT))
     assert known is not None
     kept = known["changed"]
     assert (len(kept) if isinstance(changed, int) else kept) == changed
@@ -58,10 +58,10 @@ def test_what_is_left_is_kept_as_far_as_it_is_told(left: Any, changed: Any, proc
 
 @pytest.mark.parametrize("known", [{}, {**CUT, "changed": ["added b.py"], "processes": []}])
 def test_nobody_is_asked_twice_or_for_nothing(known: dict[str, Any]) -> None:
-    assert (unfinished.of(looked(LEFT, known)) or {}) == known
+    assert (prompt_context.unfinished_of(looked(LEFT, known)) or {}) == known
 
 
 def test_without_a_snapshot_the_processes_are_told_alone() -> None:
-    known = unfinished.of(looked(LEFT, {**CUT, "since": ""}, times=2))
+    known = prompt_context.unfinished_of(looked(LEFT, {**CUT, "since": ""}, times=2))
     assert known is not None
     assert (known["changed"], known["processes"]) == ([], ["npm run dev"])

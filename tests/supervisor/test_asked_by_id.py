@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl.drivers import acp
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import JournalKind
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.services.notification_texts import email_of
-from sessions_app.views.asking import permissions_shown
+from sessions_app.notifications.delivery import render_email
+from sessions_app.pages.session_state import permission_contexts
 from tests.agentctl.running import agentctl
 from tests.supervisor.journals import Journal, Line, hear
 from tests.supervisor.rows import running_session
@@ -55,7 +55,7 @@ def asked() -> TaskSession:
 
 def permission(journal: Journal, **tool_call: Any) -> Line:
     call = {"tool_call_id": "call-1", **tool_call}
-    return journal.line(Kind.PERMISSION_REQUESTED, permission_id="q1", tool_call=call, options=OPTIONS)
+    return journal.line(JournalKind.PERMISSION_REQUESTED, permission_id="q1", tool_call=call, options=OPTIONS)
 
 
 def told(session: TaskSession) -> dict[str, Any]:
@@ -72,13 +72,13 @@ def test_row_card_inbox_and_mail_tell_what_a_real_agent_asks(tmp_path: Path) -> 
     assert told(session) == TOLD
     event = session.events.get(name="session.permission.requested")
     assert event.payload["tool_call"] == session.permissions.get().tool_call
-    [card] = permissions_shown(session)
+    [card] = permission_contexts(session)
     assert (card["title"], card["kind"], card["call"]["places"]) == ("Delete the build", "execute", ["build"])
     assert "rm -rf build" in card["call"]["input"]
     item = session.attention.get(kind="permission")
     for words in ("Delete the build", "execute", "rm -rf build", "Files: build"):
         assert words in item.why
-        assert words in email_of([item])["text"]
+        assert words in render_email([item])["text"]
 
 
 def test_the_call_may_be_known_from_an_earlier_batch() -> None:

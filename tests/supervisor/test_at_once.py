@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Intent
-from sessions_app.supervisor.start import agent_order
-from sessions_app.supervisor.start.at_once import claim_and_prepare
+from sessions_app.supervisor.start import agent_start
+from sessions_app.supervisor.start.execution import claim_and_prepare
 from tests.supervisor import tables
 from tests.supervisor.rows import MINE, execution_of, fresh
 from tests.supervisor.test_starts import at_rest
@@ -38,7 +38,7 @@ def test_a_start_that_cannot_be_prepared_is_counted_all_the_same(monkeypatch: py
     def breaks(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(agent_order, "_order", breaks)
+    monkeypatch.setattr(agent_start, "_build_request", breaks)
     with pytest.raises(ZeroDivisionError):
         claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
     intent.refresh_from_db()
@@ -62,9 +62,9 @@ def test_a_resume_asks_little_of_the_database() -> None:
         plan, order = claimed
         assert order is not None
     answer = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": ["write the parser"]}
-    known = agent_order.known(plan.session_id)
+    known = agent_start.load_conversation_facts(plan.session_id)
     with tables.counting() as told:
-        assert agent_order.write_started(plan, plan.lease, order, answer, known)
+        assert agent_start.write_agent_started(plan, plan.lease, order, answer, known)
     queries = [query["sql"] for query in (*asked.captured_queries, *told.captured_queries)]
     reads = [sql for sql in queries if sql.startswith("SELECT")]
     assert len(reads) <= READS, reads

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sessions_app.supervisor.ingest.gathering import MOST_WAITING, gathered
+from sessions_app.supervisor.ingest.writer import MAX_BUFFERED, buffer_frames
 from tests.waiting import eventually_async
 
 Lines = list[dict[str, Any]]
@@ -32,7 +32,7 @@ class Frames:
 
 async def test_what_came_while_the_last_batch_was_written_is_the_next_one() -> None:
     frames = Frames(100)
-    async with aclosing(gathered(aiter(frames))) as batches:
+    async with aclosing(buffer_frames(aiter(frames))) as batches:
         first = await anext(batches)
         await eventually_async(lambda: frames.read == 100, describe="the stream is read on")
         second = await anext(batches)
@@ -41,20 +41,20 @@ async def test_what_came_while_the_last_batch_was_written_is_the_next_one() -> N
 
 
 async def test_a_stream_is_not_read_further_than_what_may_wait() -> None:
-    frames = Frames(3 * MOST_WAITING)
+    frames = Frames(3 * MAX_BUFFERED)
     seen: list[int] = []
-    async with aclosing(gathered(aiter(frames))) as batches:
+    async with aclosing(buffer_frames(aiter(frames))) as batches:
         async for batch in batches:
             await asyncio.sleep(0)
-            assert frames.read <= len(seen) + len(batch) + MOST_WAITING
+            assert frames.read <= len(seen) + len(batch) + MAX_BUFFERED
             seen += [line["seq"] for line in batch]
-    assert seen == list(range(3 * MOST_WAITING))
+    assert seen == list(range(3 * MAX_BUFFERED))
 
 
 async def test_an_error_of_the_stream_comes_after_all_that_came_before_it() -> None:
     seen: Lines = []
     with pytest.raises(ConnectionError):
-        async with aclosing(gathered(aiter(Frames(5, ConnectionError("gone"))))) as batches:
+        async with aclosing(buffer_frames(aiter(Frames(5, ConnectionError("gone"))))) as batches:
             async for batch in batches:
                 seen += batch
     assert len(seen) == 5
@@ -62,7 +62,7 @@ async def test_an_error_of_the_stream_comes_after_all_that_came_before_it() -> N
 
 async def test_a_consumer_that_goes_away_ends_the_reading() -> None:
     frames = Frames(10**9)
-    async with aclosing(gathered(aiter(frames))) as batches:
+    async with aclosing(buffer_frames(aiter(frames))) as batches:
         await anext(batches)
     stopped_at = frames.read
     for _ in range(10):

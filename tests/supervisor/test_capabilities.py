@@ -8,14 +8,22 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app.capability_memory import explain, judge, recall, remember, standing, told_of
+from executors_app.agent_capabilities import (
+    assess_capabilities,
+    build_capability_report,
+    capability_standing,
+    explain_capability,
+    load_known_capabilities,
+    save_assessment,
+)
 from executors_app.models import AgentCapability, AgentProfile
 from sessions_app.domain.resumability import Strategy
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.start import agent_order, planning
-from sessions_app.supervisor.start.outcomes import Failure, write_failure
+from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
+from sessions_app.supervisor.start import agent_start
+from sessions_app.supervisor.start import claims as planning
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
 
@@ -40,11 +48,11 @@ def at_rest(**fields: Any) -> TaskSession:
     return change(session, **fields)
 
 
-def starts(session: TaskSession, mode: str = "auto") -> tuple[planning.Plan, agent_order.AgentOrder]:
+def starts(session: TaskSession, mode: str = "auto") -> tuple[planning.StartClaim, agent_start.AgentStartRequest]:
     intent = session.intents.create(kind="start", payload={"mode": mode})
-    plan = planning.claim(session.id, intent.id, MINE.owner, lives=None)
+    plan = planning.claim_start(session.id, intent.id, MINE.owner, lives=None)
     assert plan is not None
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     return plan, order
 
@@ -52,15 +60,19 @@ def starts(session: TaskSession, mode: str = "auto") -> tuple[planning.Plan, age
 def answers(session: TaskSession, answer: dict[str, Any], mode: str = "auto") -> bool:
     """The agent answers a start."""
     plan, order = starts(session, mode)
-    return agent_order.write_started(
-        plan, plan.lease, order, {"resume_token": order.token_before, **answer}, agent_order.known(plan.session_id)
+    return agent_start.write_agent_started(
+        plan,
+        plan.lease,
+        order,
+        {"resume_token": order.token_before, **answer},
+        agent_start.load_conversation_facts(plan.session_id),
     )
 
 
 def fails(session: TaskSession, code: str, what: dict[str, Any], **more: Any) -> TaskSession:
     """The agent refuses a start after it has told of itself."""
     plan, _ = starts(session)
-    write_failure(session.id, plan.intent_id, plan.lease, Failure(code, "It refused.", told=what, **more))
+    write_start_failure(session.id, plan.intent_id, plan.lease, StartFailure(code, "It refused.", told=what, **more))
     return fresh(session)
 
 
@@ -71,15 +83,15 @@ def remembered(capability: str = "load_session", version: str = "1.2") -> AgentC
 def test_a_claim_is_remembered_until_it_is_tried() -> None:
     answers(at_rest(), {**told(), "outcome": "created"}, mode="fresh_start")
     row = remembered()
-    assert (row.agent_name, row.claimed, standing(row)) == ("scripted", True, "claimed, not tried")
-    assert standing(remembered("resume_session")) == "not claimed"
+    assert (row.agent_name, row.claimed, capability_standing(row)) == ("scripted", True, "claimed, not tried")
+    assert capability_standing(remembered("resume_session")) == "not claimed"
 
 
 def test_a_load_that_brought_the_conversation_back_is_remembered_as_kept() -> None:
     session = at_rest()
     assert answers(session, {**told(), **LOADED})
     row = remembered()
-    assert (standing(row), row.kept_proof) == ("kept", "replay")
+    assert (capability_standing(row), row.kept_proof) == ("kept", "replay")
     assert session_status(fresh(session))["capability_note"] == ""
 
 
@@ -96,16 +108,16 @@ def test_an_agent_that_lied_about_its_load_is_remembered(answer: dict[str, Any],
     session = at_rest()
     assert not answers(session, answer)
     row = remembered()
-    assert (standing(row), row.broken_how) == ("not kept", how)
+    assert (capability_standing(row), row.broken_how) == ("not kept", how)
     assert row.broken_said
-    assert session_status(fresh(session))["capability_note"] == explain(row)
-    assert session.receipts.get().evidence["capability_note"] == explain(row)
+    assert session_status(fresh(session))["capability_note"] == explain_capability(row)
+    assert session.receipts.get().evidence["capability_note"] == explain_capability(row)
 
 
 def test_an_error_over_a_load_is_told_and_the_load_is_tried_again() -> None:
     unkept = {"load_session": {"how": "error", "said": "the database is locked"}}
     session = fails(at_rest(), "handshake_failed", told(unkept=unkept))
-    assert (standing(remembered()), execution_of(session).supports_session_resume) == ("not kept", True)
+    assert (capability_standing(remembered()), execution_of(session).supports_session_resume) == ("not kept", True)
     assert assess_session(session).cause.strategy is Strategy.NATIVE
     day = timezone.now()
     assert session_status(session)["capability_note"] == (
@@ -142,7 +154,10 @@ def test_one_way_that_is_kept_is_enough() -> None:
     session = at_rest()
     answers(session, {**told(resume=True, unkept=UNIMPLEMENTED), "outcome": "resumed"})
     assert execution_of(session).supports_session_resume is True
-    assert (standing(remembered()), standing(remembered("resume_session"))) == ("not kept", "unproven")
+    assert (capability_standing(remembered()), capability_standing(remembered("resume_session"))) == (
+        "not kept",
+        "unproven",
+    )
 
 
 def test_a_newer_version_is_given_a_fresh_chance() -> None:
@@ -152,7 +167,10 @@ def test_a_newer_version_is_given_a_fresh_chance() -> None:
     answers(at_rest(), {**told("1.3"), **LOADED})
     assert execution_of(old).supports_session_resume is None
     assert execution_of(old).capability_note == ""
-    assert (standing(remembered(version="1.2")), standing(remembered(version="1.3"))) == ("not kept", "kept")
+    assert (capability_standing(remembered(version="1.2")), capability_standing(remembered(version="1.3"))) == (
+        "not kept",
+        "kept",
+    )
 
     answers(old, {**told("1.3"), **LOADED}, mode="resume")
     assert session_status(fresh(old))["supports_session_resume"]
@@ -176,7 +194,7 @@ def test_whoever_keeps_it_later_is_believed_again() -> None:
     session = at_rest()
     assert not answers(session, {**told(), "outcome": "loaded", "replayed": 0})
     answers(at_rest(), {**told(), **LOADED})
-    assert standing(remembered()) == "kept"
+    assert capability_standing(remembered()) == "kept"
 
 
 def test_the_same_news_is_written_once_an_hour() -> None:
@@ -190,13 +208,15 @@ def test_the_same_news_is_written_once_an_hour() -> None:
 
 
 def test_a_start_asks_the_memory_once(django_assert_num_queries: Any) -> None:
-    what = told_of("demo", {**told(resume=True, unkept=UNIMPLEMENTED)}, kept={"resume_session": "pending"})
+    what = build_capability_report(
+        "demo", {**told(resume=True, unkept=UNIMPLEMENTED)}, kept={"resume_session": "pending"}
+    )
     with django_assert_num_queries(1):
-        judgement = judge(what, recall(what), timezone.now())
+        judgement = assess_capabilities(what, load_known_capabilities(what), timezone.now())
     with django_assert_num_queries(2):  # one a capability
-        remember(what, judgement)
+        save_assessment(what, judgement)
     with django_assert_num_queries(1):
-        remember(what, judge(what, recall(what), timezone.now()))
+        save_assessment(what, assess_capabilities(what, load_known_capabilities(what), timezone.now()))
 
 
 @pytest.mark.parametrize(
@@ -229,4 +249,4 @@ def test_a_load_that_a_user_accepted_all_the_same_is_not_taken_for_kept() -> Non
     lie = {**told(), "outcome": "loaded", "replayed": 1, "replayed_user_texts": ["paint"]}
     assert not answers(session, lie)
     assert answers(session, lie, mode="accept_mismatch")
-    assert standing(remembered()) == "not kept"
+    assert capability_standing(remembered()) == "not kept"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import JournalKind
 from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
 from tests.supervisor.journals import Journal, Line, hear
 from tests.supervisor.rows import names, permission_states, running_session, runs, talk, told_by_events
@@ -27,9 +27,11 @@ def some_turns(seed: int) -> list[Line]:
         lines += journal.turn_begins(message_id)
         for step in range(draw.randint(5, 25)):
             lines.append(_something(draw, journal, f"t{draw.randint(0, 3)}", f"q{turn}-{step}"))
-        end = draw.choice([Kind.TURN_COMPLETED, Kind.TURN_CANCELLED, Kind.TURN_FAILED, Kind.AGENT_EXITED])
+        end = draw.choice(
+            [JournalKind.TURN_COMPLETED, JournalKind.TURN_CANCELLED, JournalKind.TURN_FAILED, JournalKind.AGENT_EXITED]
+        )
         lines.append(journal.line(end, message_id=message_id, code="c", message="m", exit_code=0, expected=True))
-        lines.append(journal.line(Kind.TOOL_UPDATE, tool_call_id="t0", status="completed", raw_output=turn))
+        lines.append(journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t0", status="completed", raw_output=turn))
     return lines
 
 
@@ -37,13 +39,13 @@ def _something(draw: random.Random, journal: Journal, tool: str, permission: str
     said, figure = "".join(draw.choices(PIECES, k=3)), draw.random()
     do: tuple[Callable[[], Line], ...] = (
         lambda: journal.tool(tool, title=said, status=draw.choice(["pending", "completed", "failed"])),
-        lambda: journal.line(Kind.TOOL_UPDATE, tool_call_id=tool, status="in_progress", content=[figure]),
-        lambda: journal.line(Kind.PLAN, entries=[figure]),
+        lambda: journal.line(JournalKind.TOOL_UPDATE, tool_call_id=tool, status="in_progress", content=[figure]),
+        lambda: journal.line(JournalKind.PLAN, entries=[figure]),
         lambda: journal.asks(permission),
-        lambda: journal.line(Kind.MESSAGE_USER, text=said),
-        lambda: journal.line(Kind.USAGE, tokens=3),
-        *[lambda: journal.line(Kind.MESSAGE_THOUGHT, text=said)] * 2,
-        *[lambda: journal.line(Kind.MESSAGE_AGENT, text=said)] * 3,
+        lambda: journal.line(JournalKind.MESSAGE_USER, text=said),
+        lambda: journal.line(JournalKind.USAGE, tokens=3),
+        *[lambda: journal.line(JournalKind.MESSAGE_THOUGHT, text=said)] * 2,
+        *[lambda: journal.line(JournalKind.MESSAGE_AGENT, text=said)] * 3,
     )
     return draw.choice(do)()
 
@@ -77,7 +79,7 @@ def test_a_journal_makes_the_same_conversation_however_it_is_cut(seed: int) -> N
     assert everything(whole) == everything(pieces)
     for session in (whole, pieces):
         said = "".join(text for role, text, _, _ in talk(session) if role == "agent")
-        assert said == "".join(line["text"] for line in lines if line["kind"] == Kind.MESSAGE_AGENT)
+        assert said == "".join(line["text"] for line in lines if line["kind"] == JournalKind.MESSAGE_AGENT)
         assert told_by_events(session) == [(role, text) for role, text, _, _ in talk(session)]
 
 
@@ -102,7 +104,7 @@ def test_the_last_words_of_a_batch_say_themselves_that_they_are_the_last() -> No
     assert names(session) == ["session.message.added"] * 3
     assert talk(session)[0] == ("agent", "before", {}, True)
     hear(session, journal.says("after"))
-    hear(session, [*journal.says(" all"), journal.line(Kind.USAGE, tokens=3), journal.tool("t3")])
+    hear(session, [*journal.says(" all"), journal.line(JournalKind.USAGE, tokens=3), journal.tool("t3")])
     assert names(session)[3:] == ["session.message.added", "session.message.updated", "session.message.added"]
     assert talk(session)[3] == ("agent", "after all", {}, True)
     told = session.events.get(seq=5).payload
@@ -121,7 +123,7 @@ def test_words_around_a_tool_call_stay_around_it() -> None:
 
 def test_a_thought_ends_what_was_said_and_the_other_way_round() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [*journal.says("a"), journal.line(Kind.MESSAGE_THOUGHT, text="b"), *journal.says("c")])
+    hear(session, [*journal.says("a"), journal.line(JournalKind.MESSAGE_THOUGHT, text="b"), *journal.says("c")])
     told = [(role, text, complete) for role, text, _, complete in talk(session)]
     assert told == [("agent", "a", True), ("thought", "b", True), ("agent", "c", False)]
 
@@ -129,7 +131,9 @@ def test_a_thought_ends_what_was_said_and_the_other_way_round() -> None:
 def test_a_late_result_changes_its_tool_call_and_makes_no_second_one() -> None:
     session, journal = running_session(), Journal()
     lines = [*journal.turn_begins("p1"), journal.tool("t1", title="ls"), journal.completes("p1")]
-    late = [journal.line(Kind.TOOL_UPDATE, tool_call_id="t1", status=status) for status in ("in_progress", "failed")]
+    late = [
+        journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", status=status) for status in ("in_progress", "failed")
+    ]
     hear(session, [*lines, *late])
     tools = [payload for role, _, payload, _ in talk(session) if role == "tool"]
     assert [(tool["title"], tool["status"]) for tool in tools] == [("ls", "failed")]
@@ -139,7 +143,7 @@ def test_two_late_changes_of_one_batch_are_both_kept() -> None:
     session, journal = running_session(), Journal()
     hear(session, [journal.tool("t1", title="ls", status="completed")])
     changes = ({"raw_output": "a"}, {"locations": ["b"]})
-    hear(session, [journal.line(Kind.TOOL_UPDATE, tool_call_id="t1", **change) for change in changes])
+    hear(session, [journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", **change) for change in changes])
     assert talk(session)[-1][2] == {
         "tool_call_id": "t1",
         "title": "ls",

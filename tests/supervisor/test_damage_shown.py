@@ -26,8 +26,8 @@ def test_its_status_says_what_is_wrong_and_nothing_can_be_asked_of_it(damage: Da
     assert (status["is_resumable"], status["needs_resume"]) == (False, False)
     assert status.keys() == session_status(fresh(healthy)).keys()
     for ask in (
-        lambda: intents.prompt(ill.id, "p2", "do it", make_user()),
-        lambda: intents.resume(ill.id, make_user()),
+        lambda: intents.queue_prompt(ill.id, "p2", "do it", make_user()),
+        lambda: intents.request_resume(ill.id, make_user()),
     ):
         with pytest.raises(DamagedRow):
             ask()

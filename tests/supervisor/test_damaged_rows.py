@@ -10,12 +10,12 @@ import pytest
 from django.db import connection
 
 from sessions_app.models import Intent, Prompt, SweepOutcome, TaskSession
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.orders import Orders
-from sessions_app.supervisor.start.starting import carry_out
-from sessions_app.supervisor.sweep import reporting
-from sessions_app.supervisor.sweep.one_pass import Scope, Sweep, sweep
-from sessions_app.supervisor.turns.prompts import send_next
+from sessions_app.supervisor import sweep_reports
+from sessions_app.supervisor.dispatcher import Dispatcher
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.prompts import send_next_prompt
+from sessions_app.supervisor.start.execution import execute_start
+from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.agentctls import talking
 from tests.supervisor.damages import DAMAGES, FAR, FREE, TABLE, Damage, of_execution, of_session, pair, raw
 from tests.supervisor.places import AsTold, swept, with_core
@@ -28,8 +28,8 @@ def start_ordered(session: TaskSession) -> bool:
     return Intent.objects.filter(session=session, kind="start", done_at=None).exists()
 
 
-def reported(result: Sweep) -> dict[str, dict[str, Any]]:
-    document = with_core(lambda core: core.database(reporting.report, result, "boot"))
+def reported(result: SweepRun) -> dict[str, dict[str, Any]]:
+    document = with_core(lambda core: core.database(sweep_reports.build_report, result, "boot"))
     return {row["session_id"]: row for row in document["sessions"]}
 
 
@@ -38,7 +38,7 @@ def test_a_sweep_says_it_passes_it_over_and_recovers_the_neighbour(
     damage: Damage, place: AsTold, caplog: pytest.LogCaptureFixture
 ) -> None:
     ill, healthy = pair(place, damage)
-    with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep.one_pass"):
+    with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep.sweep_pass"):
         result = swept()
     assert [one.session_id for one in result.damaged] == [ill.id]
     assert damage.told in result.damaged[0].said
@@ -55,8 +55,8 @@ def test_a_start_of_it_is_settled_and_the_neighbours_is_made(damage: Damage, pla
     for session in (ill, healthy):
         Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
 
-    async def both(core: Core) -> None:
-        orders = Orders(core)
+    async def both(core: ExecutionRegistry) -> None:
+        orders = Dispatcher(core)
         await orders.look()
         await orders.settle()
         await orders.close()
@@ -73,10 +73,10 @@ def test_no_prompt_of_it_is_sent_to_a_living_agent(damage: Damage) -> None:
     session = running_session(execution=FREE)
     Prompt.objects.create(session=session, message_id="p1", text="do it")
 
-    async def look(core: Core) -> None:
+    async def look(core: ExecutionRegistry) -> None:
         assert await core.attach(session.id) is not None
         await core.database(damage.do, session)
-        await send_next(core, session.id)
+        await send_next_prompt(core, session.id)
 
     with talking(session) as agentctl:
         with_core(look)
@@ -127,8 +127,8 @@ def test_an_order_of_another_shape_is_settled_and_stops_nobody(kind: str, payloa
     Intent.objects.create(session=session, kind=kind)
     raw("session_intents", "payload", payload)(session)
 
-    async def carry(core: Core) -> None:
-        orders = Orders(core)
+    async def carry(core: ExecutionRegistry) -> None:
+        orders = Dispatcher(core)
         await orders.look()
         await orders.settle()
         await orders.close()
@@ -142,13 +142,13 @@ def test_what_is_wrong_is_kept_by_a_sweep_at_boot_and_told_once_a_process(
 ) -> None:
     ill, _ = pair(place, DAMAGES[0])
 
-    async def twice(core: Core) -> None:
+    async def twice(core: ExecutionRegistry) -> None:
         for _ in range(2):
-            result = await sweep(core, Scope("boot"), set())
-            document = await core.database(reporting.report, result, "boot")
-            await core.database(reporting.store, document, result)
+            result = await run_sweep(core, SweepScope("boot"), set())
+            document = await core.database(sweep_reports.build_report, result, "boot")
+            await core.database(sweep_reports.store_sweep, document, result)
 
-    with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep.one_pass"):
+    with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep.sweep_pass"):
         with_core(twice)
     assert SweepOutcome.objects.filter(session=ill, rule="damaged_row").count() == 2
     assert len([record for record in caplog.records if str(ill.id) in record.getMessage()]) == 1
@@ -168,5 +168,5 @@ def test_a_misfit_goes_back_as_it_came_when_another_column_is_saved() -> None:
 def test_nothing_of_a_start_with_a_damaged_row_is_launched(place: AsTold) -> None:
     ill, _ = pair(place, DAMAGES[-2])
     order = Intent.objects.create(session=ill, kind="start", payload={"mode": "auto"})
-    with_core(lambda core: carry_out(core, ill.id, order.id))
+    with_core(lambda core: execute_start(core, ill.id, order.id))
     assert Intent.objects.get(id=order.id).outcome == "damaged_row"

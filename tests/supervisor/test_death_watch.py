@@ -12,9 +12,9 @@ from typing import Any, Self, cast
 import pytest
 
 from executors_app import plugins
-from executors_app.domain import Death
+from executors_app.domain import ExitEvent
 from executors_app.errors import RuntimeUnavailable
-from sessions_app.supervisor.deaths import DeathWatch
+from sessions_app.supervisor.recheck_queue import ExitEventListener
 from tests.waiting import eventually_async
 
 
@@ -22,7 +22,7 @@ from tests.waiting import eventually_async
 class TellingRuntime:
     """Tells what it is told to tell."""
 
-    told: asyncio.Queue[Death] = field(default_factory=asyncio.Queue)
+    told: asyncio.Queue[ExitEvent] = field(default_factory=asyncio.Queue)
     listeners: list[Hashable] = field(default_factory=list)
 
     def source_of_deaths(self, execution: Any) -> Hashable:
@@ -31,7 +31,7 @@ class TellingRuntime:
             raise RuntimeUnavailable
         return cast("Hashable", execution.engine)
 
-    async def deaths(self, source: Hashable) -> AsyncIterator[Death]:
+    async def deaths(self, source: Hashable) -> AsyncIterator[ExitEvent]:
         """What is in the queue."""
         self.listeners.append(source)
         try:
@@ -68,7 +68,7 @@ class Watched:
         self.attached = {uuid.uuid4(): Attached(engine) for engine in engines}
         self.looks: list[uuid.UUID] = []
         core: Any = SimpleNamespace(attachments=self.attached, attached=self.attached.get)
-        self.watch = DeathWatch(core, self.looks.append, listen_on)
+        self.watch = ExitEventListener(core, self.looks.append, listen_on)
 
     async def __aenter__(self) -> Self:
         await self.watch.keep()
@@ -93,25 +93,25 @@ async def test_a_death_that_is_told_after_its_stream_has_ended_is_heard(telling:
         (gone,) = watched.attached
         del watched.attached[gone]
         await watched.watch.keep()
-        telling.told.put_nowait(Death(str(gone), "box"))
+        telling.told.put_nowait(ExitEvent(str(gone), "box"))
         await eventually_async(lambda: watched.looks == [gone], describe="it is looked for")
 
 
 async def test_a_death_ends_the_stream_that_seems_to_live(telling: TellingRuntime) -> None:
     async with Watched("one", "one") as watched:
         first, second = watched.attached
-        telling.told.put_nowait(Death(str(first), "box"))
+        telling.told.put_nowait(ExitEvent(str(first), "box"))
         await eventually_async(lambda: watched.attached[first].stopped, describe="its stream is ended")
         assert not watched.attached[second].stopped
         assert watched.looks == []
 
 
-@pytest.mark.parametrize("late", [Death("", "an earlier box"), Death("", "box", ended=False)])
-async def test_neither_what_it_left_nor_a_part_of_it_ends_a_stream(telling: TellingRuntime, late: Death) -> None:
+@pytest.mark.parametrize("late", [ExitEvent("", "an earlier box"), ExitEvent("", "box", ended=False)])
+async def test_neither_what_it_left_nor_a_part_of_it_ends_a_stream(telling: TellingRuntime, late: ExitEvent) -> None:
     async with Watched("one", "one") as watched:
         first, second = watched.attached
         telling.told.put_nowait(replace(late, session_id=str(first)))
-        telling.told.put_nowait(Death(str(second), "box"))
+        telling.told.put_nowait(ExitEvent(str(second), "box"))
         await eventually_async(lambda: watched.attached[second].stopped, describe="both were heard")
         assert not watched.attached[first].stopped
 
@@ -119,14 +119,14 @@ async def test_neither_what_it_left_nor_a_part_of_it_ends_a_stream(telling: Tell
 async def test_a_death_of_a_session_without_a_stream_is_looked_after(telling: TellingRuntime) -> None:
     async with Watched("one") as watched:
         lost = uuid.uuid4()
-        telling.told.put_nowait(Death("no session", "box"))
-        telling.told.put_nowait(Death(str(lost), "box"))
+        telling.told.put_nowait(ExitEvent("no session", "box"))
+        telling.told.put_nowait(ExitEvent(str(lost), "box"))
         await eventually_async(lambda: watched.looks == [lost], describe="it is looked for")
 
 
 async def test_where_something_may_have_been_missed_all_of_that_engine_are_looked_at(telling: TellingRuntime) -> None:
     async with Watched("one", "one") as watched:
-        telling.told.put_nowait(Death(""))
+        telling.told.put_nowait(ExitEvent(""))
         await eventually_async(lambda: set(watched.looks) == set(watched.attached), describe="all are looked for")
         assert not any(one.stopped for one in watched.attached.values())
 
@@ -134,9 +134,9 @@ async def test_where_something_may_have_been_missed_all_of_that_engine_are_looke
 async def test_a_silent_source_ends_its_streams_and_is_looked_at_once_it_answers(telling: TellingRuntime) -> None:
     async with Watched("one", "one") as watched:
         streams, sessions = list(watched.attached.values()), set(watched.attached)
-        telling.told.put_nowait(Death("", silent=True))
+        telling.told.put_nowait(ExitEvent("", silent=True))
         await eventually_async(lambda: all(one.stopped for one in streams), describe="its streams are ended")
         assert watched.looks == [], "the end of each stream is looked after by itself"
         watched.attached.clear()
-        telling.told.put_nowait(Death(""))
+        telling.told.put_nowait(ExitEvent(""))
         await eventually_async(lambda: set(watched.looks) == sessions, describe="they are looked for")

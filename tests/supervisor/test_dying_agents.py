@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import Kind
-from sessions_app.domain.backoff import after_death, steady_after
-from sessions_app.models import Prompt, TaskSession, writing
+from executors_app.agentctl.protocol import JournalKind
+from sessions_app.domain.restart_rules import restart_delay_after_death, stable_after
+from sessions_app.models import Prompt, TaskSession, session_transaction
+from sessions_app.pages.session_state import composer_refusal, wants_start_on_open
+from sessions_app.pages.session_summary import banner_buttons, build_banner
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.ingest.agent_deaths import cause_of_deaths
-from sessions_app.views.banners import banner_of, buttons_of
-from sessions_app.views.session_state import composer_refusal, wants_start_on_open
+from sessions_app.supervisor.outcomes import explain_agent_deaths
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, fresh, running_session
 
@@ -45,7 +45,7 @@ def test_each_death_waits_longer_and_the_first_not_at_all(attempts: int, most: i
     session = dies(running_session(start_attempts=attempts), in_turn=in_turn)
     assert most / 2 - 2 <= wait_of(session) <= most
     assert session.start_attempts == attempts
-    assert after_death(attempts, 1.0) == timedelta(seconds=most)
+    assert restart_delay_after_death(attempts, 1.0) == timedelta(seconds=most)
 
 
 @pytest.mark.parametrize("fields", [{"policy": "manual"}, {"desired_state": "stopped"}, {"start_attempts": 5}], ids=min)
@@ -60,7 +60,7 @@ def test_an_end_that_was_asked_for_makes_nobody_wait() -> None:
 
 @pytest.mark.parametrize(("attempts", "minutes"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 10), (50, 10)])
 def test_an_agent_has_to_live_longer_the_more_it_was_restarted(attempts: int, minutes: int) -> None:
-    assert steady_after(attempts) == timedelta(minutes=minutes)
+    assert stable_after(attempts) == timedelta(minutes=minutes)
 
 
 @pytest.mark.parametrize(("alive", "attempts"), [(timedelta(minutes=3), 2), (timedelta(minutes=5), 0)])
@@ -95,10 +95,10 @@ def test_the_cause_names_how_often_it_died_how_and_its_last_words() -> None:
         Prompt.objects.create(session=session, message_id=f"p{number}", text="go on", state="sending")
         turn = journal.turn_begins(f"p{number}")
         exit_code = -9 if number == 2 else 3
-        hear(session, [*turn, journal.line(Kind.AGENT_EXITED, exit_code=exit_code, expected=False)], lease=None)
-    with writing(session.id) as draft:
+        hear(session, [*turn, journal.line(JournalKind.AGENT_EXITED, exit_code=exit_code, expected=False)], lease=None)
+    with session_transaction(session.id) as draft:
         draft.log_tail = "one\ntwo\nfatal: no space left\n"
-        told = cause_of_deaths(draft)
+        told = explain_agent_deaths(draft)
     assert told.startswith("The agent died in its turn 2 times in a row (exit code 3, signal 9).")
     assert "one / two / fatal: no space left" in told
 
@@ -107,14 +107,14 @@ def test_a_death_before_the_last_completed_turn_is_no_cause() -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
     hear(session, [journal.exits(), *journal.turn_begins("p1"), journal.completes("p1")])
-    with writing(session.id) as draft:
-        assert cause_of_deaths(draft) == ""
+    with session_transaction(session.id) as draft:
+        assert explain_agent_deaths(draft) == ""
 
 
 def test_while_it_waits_the_page_says_when_and_does_not_start_it() -> None:
     session = dies(running_session(start_attempts=2))
     status = {**session_status(session), "recovering": False}
-    said = banner_of(session, status, execution_of(session), assess_session(session))
+    said = build_banner(session, status, execution_of(session), assess_session(session))
     assert said is not None
     assert said.text.startswith("The agent ended unexpectedly. It is restarted at")
     assert not wants_start_on_open({**status, "starting": False})
@@ -123,9 +123,9 @@ def test_while_it_waits_the_page_says_when_and_does_not_start_it() -> None:
 def test_page_and_composer_of_a_session_that_was_given_up_agree() -> None:
     session = running_session(state="FAILED", error_code="agent_died", error_message="It died.", launch_id="")
     assessment = assess_session(session)
-    said = banner_of(session, {**session_status(session), "recovering": False}, execution_of(session), assessment)
+    said = build_banner(session, {**session_status(session), "recovering": False}, execution_of(session), assessment)
     assert said is not None
-    assert "Try again" in [button.text for button in buttons_of(said, assessment)]
+    assert "Try again" in [button.text for button in banner_buttons(said, assessment)]
     assert "Try again" in composer_refusal(session, assessment)
 
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from django.db import OperationalError
 
-from sessions_app.supervisor import beat, leases
-from sessions_app.supervisor.loop import Supervisor
-from sessions_app.supervisor.tally import TALLY
-from sessions_app.supervisor.workflows import leases as run_leases
+from sessions_app.services.metric_counters import METRICS_BUFFER
+from sessions_app.supervisor import leases
+from sessions_app.supervisor.loop import SupervisorLoop
+from sessions_app.workflows.driver import run_snapshot as run_leases
 from tests.supervisor.agentctls import talking
 from tests.supervisor.rows import execution_of, running_session
 from tests.waiting import eventually_async
@@ -28,11 +28,16 @@ def test_it_ends_in_order_and_leaves_its_leases_to_run_out(
 ) -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None})
 
-    async def supervise() -> Supervisor:
-        supervisor, stop = Supervisor(), asyncio.Event()
+    async def supervise() -> SupervisorLoop:
+        supervisor, stop = SupervisorLoop(), asyncio.Event()
         running = asyncio.create_task(supervisor.run(stop))
         await eventually_async(lambda: supervisor.core.attached(session.id), describe="it is attached")
-        for place, name in ((leases, "release"), (run_leases, "release"), (beat, "unregister"), (TALLY, "flush")):
+        for place, name in (
+            (leases, "release_leases"),
+            (run_leases, "release_leases"),
+            (leases, "unregister_supervisor"),
+            (METRICS_BUFFER, "flush"),
+        ):
             monkeypatch.setattr(place, name, away)
         stop.set()
         await asyncio.wait_for(running, 30)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import JournalKind
 from sessions_app.models import Prompt, TaskSession
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
@@ -28,57 +28,57 @@ DERIVED, MINTED = "session.status_derived", "session.token.minted"
 AT_REST = ("session.state_changed", "session.work_state_changed")
 
 # kind, body, what it adds to the log of a session in mid-turn, state afterwards
-TABLE: list[tuple[Kind, dict[str, Any], tuple[str, ...], str]] = [
-    (Kind.AGENT_STARTING, {"launch_id": "l", "strategy": "fresh"}, (), "RUNNING"),
-    (Kind.AGENT_STARTED, {"launch_id": "l", "pid": 7}, (), "RUNNING"),
-    (Kind.AGENT_FAILED, {"launch_id": "l", "code": "spawn_failed"}, (), "RUNNING"),
-    (Kind.SESSION_CREATED, {"fingerprint": "f"}, (), "RUNNING"),
-    (Kind.SESSION_RESUMED, {"fingerprint": "f"}, (), "RUNNING"),
-    (Kind.SESSION_LOADED, {"fingerprint": "f", "replayed": 3}, (), "RUNNING"),
-    (Kind.SESSION_IDENTIFIED, {"fingerprint": "f"}, (), "RUNNING"),
+TABLE: list[tuple[JournalKind, dict[str, Any], tuple[str, ...], str]] = [
+    (JournalKind.AGENT_STARTING, {"launch_id": "l", "strategy": "fresh"}, (), "RUNNING"),
+    (JournalKind.AGENT_STARTED, {"launch_id": "l", "pid": 7}, (), "RUNNING"),
+    (JournalKind.AGENT_FAILED, {"launch_id": "l", "code": "spawn_failed"}, (), "RUNNING"),
+    (JournalKind.SESSION_CREATED, {"fingerprint": "f"}, (), "RUNNING"),
+    (JournalKind.SESSION_RESUMED, {"fingerprint": "f"}, (), "RUNNING"),
+    (JournalKind.SESSION_LOADED, {"fingerprint": "f", "replayed": 3}, (), "RUNNING"),
+    (JournalKind.SESSION_IDENTIFIED, {"fingerprint": "f"}, (), "RUNNING"),
     (
-        Kind.PROMPT_ACCEPTED,
+        JournalKind.PROMPT_ACCEPTED,
         {"message_id": "p2", "text": "again"},
         (RUN + "completed", RUN + "started", ADDED),
         "RUNNING",
     ),
-    (Kind.PROMPT_DELIVERED, {"message_id": "p1"}, (), "RUNNING"),
-    (Kind.PROMPT_DELIVERED, {"message_id": "nobody's"}, (), "RUNNING"),
-    (Kind.MESSAGE_USER, {"text": "not ours"}, (ADDED,), "RUNNING"),
-    (Kind.MESSAGE_AGENT, {"text": "hello"}, (ADDED,), "RUNNING"),
-    (Kind.MESSAGE_AGENT, {"text": ""}, (), "RUNNING"),
-    (Kind.MESSAGE_THOUGHT, {"text": "hm"}, (ADDED,), "RUNNING"),
-    (Kind.TOOL_CALL, {"tool_call_id": "t1", "title": "ls", "status": "pending"}, (ADDED,), "RUNNING"),
-    (Kind.TOOL_UPDATE, {"tool_call_id": "t1", "status": "completed"}, (ADDED,), "RUNNING"),
-    (Kind.PLAN, {"entries": [{"content": "first"}]}, (ADDED,), "RUNNING"),
+    (JournalKind.PROMPT_DELIVERED, {"message_id": "p1"}, (), "RUNNING"),
+    (JournalKind.PROMPT_DELIVERED, {"message_id": "nobody's"}, (), "RUNNING"),
+    (JournalKind.MESSAGE_USER, {"text": "not ours"}, (ADDED,), "RUNNING"),
+    (JournalKind.MESSAGE_AGENT, {"text": "hello"}, (ADDED,), "RUNNING"),
+    (JournalKind.MESSAGE_AGENT, {"text": ""}, (), "RUNNING"),
+    (JournalKind.MESSAGE_THOUGHT, {"text": "hm"}, (ADDED,), "RUNNING"),
+    (JournalKind.TOOL_CALL, {"tool_call_id": "t1", "title": "ls", "status": "pending"}, (ADDED,), "RUNNING"),
+    (JournalKind.TOOL_UPDATE, {"tool_call_id": "t1", "status": "completed"}, (ADDED,), "RUNNING"),
+    (JournalKind.PLAN, {"entries": [{"content": "first"}]}, (ADDED,), "RUNNING"),
     (
-        Kind.PERMISSION_REQUESTED,
+        JournalKind.PERMISSION_REQUESTED,
         {"permission_id": "q1", "tool_call": {}, "options": []},
         (RUN + "waiting", MINTED, "session.permission.requested", DERIVED),
         "RUNNING",
     ),
-    (Kind.PERMISSION_RESOLVED, {"permission_id": "nobody's", "option_id": "yes"}, (), "RUNNING"),
-    (Kind.PERMISSION_CANCELLED, {"permission_id": "nobody's", "reason": "stopped"}, (), "RUNNING"),
+    (JournalKind.PERMISSION_RESOLVED, {"permission_id": "nobody's", "option_id": "yes"}, (), "RUNNING"),
+    (JournalKind.PERMISSION_CANCELLED, {"permission_id": "nobody's", "reason": "stopped"}, (), "RUNNING"),
     (
-        Kind.TURN_COMPLETED,
+        JournalKind.TURN_COMPLETED,
         {"message_id": "p1", "stop_reason": "end_turn"},
         (PROMPT + "done", RUN + "completed", *AT_REST, DERIVED),
         "WAITING_FOR_INPUT",
     ),
     (
-        Kind.TURN_CANCELLED,
+        JournalKind.TURN_CANCELLED,
         {"message_id": "p1"},
         (PROMPT + "done", RUN + "cancelled", *AT_REST, DERIVED),
         "WAITING_FOR_INPUT",
     ),
     (
-        Kind.TURN_FAILED,
+        JournalKind.TURN_FAILED,
         {"message_id": "p1", "code": "refused", "message": "No."},
         (PROMPT + "done", RUN + "failed", *AT_REST, ADDED, DERIVED),
         "WAITING_FOR_INPUT",
     ),
     (
-        Kind.AGENT_EXITED,
+        JournalKind.AGENT_EXITED,
         {"exit_code": 9, "expected": False, "message_id": "p1"},
         (
             RUN + "interrupted",
@@ -91,10 +91,10 @@ TABLE: list[tuple[Kind, dict[str, Any], tuple[str, ...], str]] = [
         ),
         "WAITING_FOR_INPUT",
     ),
-    (Kind.USAGE, {"tokens": 5}, (), "RUNNING"),
-    (Kind.WORKSPACE_SNAPSHOT, {"ref": "r", "commit": "c"}, ("session.workspace.changed",), "RUNNING"),
-    (Kind.AGENTCTL_ABANDONED, {}, ("session.agentctl_abandoned",), "RUNNING"),
-    (Kind.LOG, {"level": "info", "text": "hello"}, (), "RUNNING"),
+    (JournalKind.USAGE, {"tokens": 5}, (), "RUNNING"),
+    (JournalKind.WORKSPACE_SNAPSHOT, {"ref": "r", "commit": "c"}, ("session.workspace.changed",), "RUNNING"),
+    (JournalKind.AGENTCTL_ABANDONED, {}, ("session.agentctl_abandoned",), "RUNNING"),
+    (JournalKind.LOG, {"level": "info", "text": "hello"}, (), "RUNNING"),
 ]
 
 
@@ -110,7 +110,7 @@ def in_mid_turn(journal: Journal) -> TaskSession:
     ("kind", "body", "said", "state"), TABLE, ids=[f"{line[0]}-{number}" for number, line in enumerate(TABLE)]
 )
 def test_a_line_of_the_journal_says_this_in_the_log(
-    kind: Kind, body: dict[str, Any], said: tuple[str, ...], state: str
+    kind: JournalKind, body: dict[str, Any], said: tuple[str, ...], state: str
 ) -> None:
     journal = Journal()
     session = in_mid_turn(journal)
@@ -121,7 +121,7 @@ def test_a_line_of_the_journal_says_this_in_the_log(
 
 
 def test_every_kind_of_line_has_its_place_in_the_table() -> None:
-    assert {line[0] for line in TABLE} == set(Kind)
+    assert {line[0] for line in TABLE} == set(JournalKind)
 
 
 def test_a_kind_that_nobody_knows_changes_nothing_but_the_cursor() -> None:
@@ -154,7 +154,7 @@ def test_the_task_is_in_progress_while_the_agent_works_and_in_review_after() -> 
 def test_text_that_the_agent_puts_into_the_users_mouth_is_kept_apart() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
-    hear(session, [journal.line(Kind.MESSAGE_USER, text="I am the user")])
+    hear(session, [journal.line(JournalKind.MESSAGE_USER, text="I am the user")])
     assert talk(session)[-1] == ("status", "I am the user", {"attributed_to": "user"}, True)
 
 
@@ -162,8 +162,8 @@ def test_a_tool_call_is_one_message_from_its_start_to_its_result() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.tool("t1", title="ls", raw_input={"path": "."})])
-    hear(session, [journal.line(Kind.TOOL_UPDATE, tool_call_id="t1", status="completed", raw_output="a b")])
-    hear(session, [journal.line(Kind.TOOL_UPDATE, tool_call_id="t1", locations=["a"])])
+    hear(session, [journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", status="completed", raw_output="a b")])
+    hear(session, [journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", locations=["a"])])
     role, _, payload, complete = talk(session)[-1]
     assert (role, complete, len(talk(session))) == ("tool", True, 2)
     assert payload == {
@@ -179,8 +179,8 @@ def test_a_tool_call_is_one_message_from_its_start_to_its_result() -> None:
 def test_a_plan_is_one_message_a_turn_and_replaced_as_a_whole() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
-    hear(session, [journal.line(Kind.PLAN, entries=["a", "b"]), journal.line(Kind.PLAN, entries=["b"])])
-    hear(session, [journal.completes("p1"), *journal.turn_begins("p2"), journal.line(Kind.PLAN, entries=["c"])])
+    hear(session, [journal.line(JournalKind.PLAN, entries=["a", "b"]), journal.line(JournalKind.PLAN, entries=["b"])])
+    hear(session, [journal.completes("p1"), *journal.turn_begins("p2"), journal.line(JournalKind.PLAN, entries=["c"])])
     plans = [payload["plan"] for _, _, payload, _ in talk(session) if "plan" in payload]
     assert plans == [["b"], ["c"]]
 
@@ -190,10 +190,10 @@ def test_a_permission_waits_until_it_is_answered_and_the_turn_goes_on() -> None:
     session = in_mid_turn(journal)
     hear(session, [journal.asks("q1"), journal.asks("q2")])
     assert runs(session) == [("p1", "waiting")]
-    hear(session, [journal.line(Kind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")])
+    hear(session, [journal.line(JournalKind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")])
     assert permission_states(session) == {"q1": "resolved", "q2": "pending"}
     assert runs(session) == [("p1", "waiting")]
-    hear(session, [journal.line(Kind.PERMISSION_CANCELLED, permission_id="q2", reason="turn_cancelled")])
+    hear(session, [journal.line(JournalKind.PERMISSION_CANCELLED, permission_id="q2", reason="turn_cancelled")])
     assert permission_states(session) == {"q1": "resolved", "q2": "cancelled"}
     assert runs(session) == [("p1", "running")]
     assert last_payload(session, "session.permission.resolved")["reason"] == "turn_cancelled"
@@ -207,8 +207,10 @@ def test_a_permission_asked_twice_is_one() -> None:
     assert names(session).count("session.permission.requested") == 1
 
 
-@pytest.mark.parametrize(("kind", "status"), [(Kind.TURN_CANCELLED, "cancelled"), (Kind.TURN_FAILED, "cancelled")])
-def test_tools_of_a_turn_that_did_not_complete_are_never_called_completed(kind: Kind, status: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "status"), [(JournalKind.TURN_CANCELLED, "cancelled"), (JournalKind.TURN_FAILED, "cancelled")]
+)
+def test_tools_of_a_turn_that_did_not_complete_are_never_called_completed(kind: JournalKind, status: str) -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.tool("t1"), journal.line(kind, message_id="p1", code="x", message="y")])
@@ -220,15 +222,16 @@ def test_the_end_of_a_turn_is_said_once() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.completes("p1")])
-    hear(session, [journal.completes("p1"), journal.line(Kind.TURN_CANCELLED, message_id="p1")])
+    hear(session, [journal.completes("p1"), journal.line(JournalKind.TURN_CANCELLED, message_id="p1")])
     assert names(session).count("session.run.completed") == 1
     assert "session.run.cancelled" not in names(session)
 
 
 @pytest.mark.parametrize(
-    ("kind", "attempts"), [(Kind.TURN_COMPLETED, 0), (Kind.TURN_FAILED, 3), (Kind.TURN_CANCELLED, 3)]
+    ("kind", "attempts"),
+    [(JournalKind.TURN_COMPLETED, 0), (JournalKind.TURN_FAILED, 3), (JournalKind.TURN_CANCELLED, 3)],
 )
-def test_only_a_completed_turn_forgives_earlier_starts(kind: Kind, attempts: int) -> None:
+def test_only_a_completed_turn_forgives_earlier_starts(kind: JournalKind, attempts: int) -> None:
     session, journal = running_session(start_attempts=3), Journal()
     hear(session, [*journal.turn_begins("p1"), journal.line(kind, message_id="p1", code="x", message="y")])
     assert fresh(session).start_attempts == attempts

@@ -10,9 +10,9 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.models import Intent, Prompt, TaskSession
-from sessions_app.services import continuation, intents, prompts
-from sessions_app.supervisor.orders import next_start
-from sessions_app.supervisor.start.outcomes import Failure, write_failure, write_stopped
+from sessions_app.services import intents, prompts
+from sessions_app.supervisor.dispatcher import next_start_intent
+from sessions_app.supervisor.outcomes import StartFailure, write_start_failure, write_stopped
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
     answer,
@@ -44,15 +44,15 @@ def cancels(session: TaskSession) -> list[Any]:
 
 
 def by_prompt(session: TaskSession) -> Any:
-    return intents.prompt(session.id, "p1", "something else", make_user())
+    return intents.queue_prompt(session.id, "p1", "something else", make_user())
 
 
 def by_resend(session: TaskSession) -> Any:
-    return prompts.resend(session.id, "h1", make_user())
+    return prompts.resend_prompt(session.id, "h1", make_user())
 
 
 def by_continue(session: TaskSession) -> Any:
-    return continuation.continue_interrupted(session.id, "i1", make_user())
+    return prompts.continue_interrupted(session.id, "i1", make_user())
 
 
 @pytest.mark.parametrize("ask", [by_prompt, by_resend, by_continue])
@@ -65,7 +65,7 @@ def test_a_fresh_message_cancels_the_turn_that_waits_for_a_permission(ask: Ask) 
 def test_more_messages_cancel_the_waiting_turn_once() -> None:
     session = waiting(Journal(), "a")
     for number in range(3):
-        intents.prompt(session.id, f"p{number + 1}", "something else", make_user())
+        intents.queue_prompt(session.id, f"p{number + 1}", "something else", make_user())
     assert cancels(session) == [{"message_id": "p0"}]
 
 
@@ -92,10 +92,10 @@ def test_a_turn_that_is_at_work_is_not_cancelled_by_the_next_message() -> None:
 
 def test_a_prompt_does_not_wait_for_the_time_of_the_loops_next_try() -> None:
     session = running_session(launch_id="", state="ERROR", next_restart_at=timezone.now() + timedelta(hours=1))
-    intents.order_start(session, None, "auto")
-    assert next_start(session.id) is None
+    intents.ensure_start_intent(session, None, "auto")
+    assert next_start_intent(session.id) is None
     by_prompt(session)
-    assert next_start(session.id) is not None
+    assert next_start_intent(session.id) is not None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_prompt_starts_a_session_that_was_never_started() -> None:
 def test_a_prompt_of_the_system_stays_the_systems_when_it_is_sent_again() -> None:
     session = running_session()
     Prompt.objects.create(session=session, message_id="continue:1", text="Go on.", kind="continue", state="held")
-    assert prompts.resend(session.id, "continue:1", make_user()).kind == "continue"
+    assert prompts.resend_prompt(session.id, "continue:1", make_user()).kind == "continue"
 
 
 def test_a_session_that_is_closed_takes_its_queue_back_and_says_what_is_in_doubt() -> None:
@@ -144,21 +144,26 @@ def test_a_session_that_is_closed_takes_its_queue_back_and_says_what_is_in_doubt
 @pytest.mark.parametrize(
     ("failure", "after"),
     [
-        (Failure("context_mismatch", "Another one.", permanent=True, needs_user=True), "held"),
-        (Failure("launch_failed", "It ended."), "sending"),
+        (StartFailure("context_mismatch", "Another one.", permanent=True, needs_user=True), "held"),
+        (StartFailure("launch_failed", "It ended."), "sending"),
     ],
 )
-def test_what_is_on_its_way_when_only_a_user_can_go_on_is_the_users_to_settle(failure: Failure, after: str) -> None:
+def test_what_is_on_its_way_when_only_a_user_can_go_on_is_the_users_to_settle(
+    failure: StartFailure, after: str
+) -> None:
     session = running_session(launch_id="", state="STARTING")
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
-    write_failure(session.id, intents.order_start(session, None, "auto").id, None, failure)
+    write_start_failure(session.id, intents.ensure_start_intent(session, None, "auto").id, None, failure)
     assert prompt_states(session) == {"p1": after}
 
 
 def test_what_is_on_its_way_when_a_session_is_given_up_is_the_users_to_settle() -> None:
     session = running_session(launch_id="", state="STARTING", start_attempts=5)
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
-    write_failure(
-        session.id, intents.order_start(session, None, "auto").id, None, Failure("launch_failed", "It ended.")
+    write_start_failure(
+        session.id,
+        intents.ensure_start_intent(session, None, "auto").id,
+        None,
+        StartFailure("launch_failed", "It ended."),
     )
     assert (fresh(session).state, prompt_states(session)) == ("FAILED", {"p1": "held"})

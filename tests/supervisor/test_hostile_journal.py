@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from executors_app.agentctl.journal_files import META, read_lines, segment_path
-from executors_app.agentctl.protocol import Kind
-from executors_app.event_stream import lines_of
+from executors_app.agentctl.journal.line_format import META_FILE, read_lines, segment_path
+from executors_app.agentctl.protocol import JournalKind
+from executors_app.streams import parse_frame
 from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
 from tests.supervisor.journals import Journal, Line, hear
 from tests.supervisor.rows import execution_of, last_payload, names, running_session, talk
@@ -22,7 +22,7 @@ EPOCH = "epoch-1"
 SKIPPED, GAP = "session.journal_skipped", "session.journal_gap"
 
 
-def line(seq: Any, kind: Any = Kind.MESSAGE_AGENT, **body: Any) -> bytes:
+def line(seq: Any, kind: Any = JournalKind.MESSAGE_AGENT, **body: Any) -> bytes:
     """A line as it stands on the disk."""
     return orjson.dumps({"seq": seq, "epoch": EPOCH, "ts": 1_750_000_000.5, "kind": kind, **body})
 
@@ -51,10 +51,13 @@ TABLE: dict[str, tuple[bytes, str | None]] = {
     "a seq that jumps": (line(900, text="far"), "out_of_order"),
     "another epoch": (line(2, epoch="epoch-0", text="old"), "out_of_order"),
     "text that is a list": (line(2, text=["x"]), "unwritable"),
-    "a tool without a name": (line(2, Kind.TOOL_CALL, tool_call_id=7), "unwritable"),
-    "a permission without an id": (line(2, Kind.PERMISSION_REQUESTED, options=[]), "unwritable"),
-    "options that are numbers": (line(2, Kind.PERMISSION_REQUESTED, permission_id="q", options=[1]), "unwritable"),
-    "a prompt without an id": (line(2, Kind.PROMPT_ACCEPTED, text="x"), "unwritable"),
+    "a tool without a name": (line(2, JournalKind.TOOL_CALL, tool_call_id=7), "unwritable"),
+    "a permission without an id": (line(2, JournalKind.PERMISSION_REQUESTED, options=[]), "unwritable"),
+    "options that are numbers": (
+        line(2, JournalKind.PERMISSION_REQUESTED, permission_id="q", options=[1]),
+        "unwritable",
+    ),
+    "a prompt without an id": (line(2, JournalKind.PROMPT_ACCEPTED, text="x"), "unwritable"),
     "an unknown kind": (line(2, "zebra.seen", stripes=40), None),
     "an integer of 20 digits": (raw(b'"text":"","n":99999999999999999999'), None),
     "U+0000": (raw(rb'"text":"a\u0000b"'), None),
@@ -64,12 +67,12 @@ TABLE: dict[str, tuple[bytes, str | None]] = {
 
 def by_stream(lines: list[bytes], tmp_path: Path) -> list[Line]:
     """As a live agentctl sends them, which makes text of whatever is on its disk."""
-    return lines_of(b"\n".join(lines).decode("utf-8", "replace"))
+    return parse_frame(b"\n".join(lines).decode("utf-8", "replace"))
 
 
 def by_disk(lines: list[bytes], tmp_path: Path) -> list[Line]:
     """As a dead agentctl has left them."""
-    (tmp_path / META).write_bytes(orjson.dumps({"epoch": EPOCH}))
+    (tmp_path / META_FILE).write_bytes(orjson.dumps({"epoch": EPOCH}))
     segment_path(tmp_path, 1).write_bytes(b"".join(one + b"\n" for one in lines))
     return list(read_lines(tmp_path))
 
@@ -104,7 +107,7 @@ def test_a_line_like_this_does_not_hurt_its_neighbours(
 def test_what_counts_is_kept_as_it_can_be_stored() -> None:
     session = running_session()
     hostile = [TABLE["U+0000"][0], line(3, text="\x01 big " * (5 << 17))]
-    hear(session, lines_of(b"\n".join([line(1, text="<"), *hostile])))
+    hear(session, parse_frame(b"\n".join([line(1, text="<"), *hostile])))
     assert talk(session)[0][1] == "<a\ufffdb" + "\x01 big " * (5 << 17)
     assert max(map(len, MessagePart.objects.values_list("text", flat=True))) == PART_LIMIT
 
@@ -117,7 +120,7 @@ def test_bytes_that_are_no_text_are_shown_as_such_while_agentctl_lives() -> None
 
 def test_a_flood_of_litter_is_one_line_of_the_log() -> None:
     session = running_session()
-    hear(session, lines_of(b"\n".join([line(1, text="a"), *[b"litter"] * 5_000, line(2, text="b")])))
+    hear(session, parse_frame(b"\n".join([line(1, text="a"), *[b"litter"] * 5_000, line(2, text="b")])))
     assert names(session) == [SKIPPED, "session.message.added"]
     assert last_payload(session, SKIPPED) == {"reason": "unreadable", "count": 5_000, "seq": None, "kind": "unreadable"}
     assert talk(session)[0][1] == "ab"
@@ -126,8 +129,8 @@ def test_a_flood_of_litter_is_one_line_of_the_log() -> None:
 def test_a_bad_line_among_many_is_found_and_the_others_are_written_once() -> None:
     session = running_session()
     lines = [line(seq, text=f"{seq} ") for seq in range(1, 301)]
-    lines[122], lines[250] = line(123, text=5), line(251, Kind.TOOL_UPDATE, tool_call_id=None)
-    hear(session, lines_of(b"\n".join(lines)))
+    lines[122], lines[250] = line(123, text=5), line(251, JournalKind.TOOL_UPDATE, tool_call_id=None)
+    hear(session, parse_frame(b"\n".join(lines)))
     assert "".join(text for _, text, _, _ in talk(session)) == "".join(
         f"{seq} " for seq in range(1, 301) if seq not in (123, 251)
     )
@@ -140,10 +143,10 @@ def test_a_bad_line_among_many_is_found_and_the_others_are_written_once() -> Non
 
 def test_a_journal_that_is_all_litter_leaves_the_cursor_where_it_was() -> None:
     session = running_session()
-    hear(session, lines_of(line(1, text="a")))
-    hear(session, lines_of(b"litter\nlitter"))
+    hear(session, parse_frame(line(1, text="a")))
+    hear(session, parse_frame(b"litter\nlitter"))
     assert execution_of(session).journal_seq == 1
-    hear(session, lines_of(line(2, text="b")))
+    hear(session, parse_frame(line(2, text="b")))
     assert talk(session)[0][1] == "ab"
 
 
@@ -154,9 +157,9 @@ def test_words_that_are_too_long_for_their_place_are_cut() -> None:
     hear(
         session,
         [
-            journal.line(Kind.PERMISSION_RESOLVED, permission_id="q1", option_id=endless),
+            journal.line(JournalKind.PERMISSION_RESOLVED, permission_id="q1", option_id=endless),
             journal.tool(endless, title=endless),
-            journal.line(Kind.TURN_COMPLETED, message_id="p1", stop_reason=endless),
+            journal.line(JournalKind.TURN_COMPLETED, message_id="p1", stop_reason=endless),
         ],
     )
     assert SKIPPED not in names(session)

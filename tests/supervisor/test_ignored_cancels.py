@@ -9,11 +9,11 @@ from django.utils import timezone
 
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.models import AttentionItem, Intent, Prompt, TaskSession
+from sessions_app.pages.session_summary import banner_buttons, build_banner
 from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.turns.ignored_cancels import notice_ignored_cancels
-from sessions_app.views.banners import banner_of, buttons_of
+from sessions_app.supervisor.watchdogs import report_ignored_cancels
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, execution_of, fresh, last_payload, names, running_session, runs
 
@@ -26,14 +26,14 @@ def cancelled(journal: Journal, seconds_ago: float, outcome: str = "done") -> Ta
     session = running_session(state="RUNNING", work_state="working")
     Prompt.objects.create(session=session, message_id="p1", text="build", state="sending")
     hear(session, journal.turn_begins("p1"))
-    intents.cancel(session.id, None)
+    intents.request_cancel(session.id, None)
     done_at = timezone.now() - timedelta(seconds=seconds_ago)
     Intent.objects.filter(session=session, kind="cancel").update(done_at=done_at, outcome=outcome)
     return fresh(session)
 
 
 def noticed(session: TaskSession) -> int:
-    return notice_ignored_cancels({session.id: MINE})
+    return report_ignored_cancels({session.id: MINE})
 
 
 def open_items(session: TaskSession) -> list[AttentionItem]:
@@ -56,10 +56,10 @@ def test_its_page_offers_to_stop_the_agent() -> None:
     session = fresh(session)
     assessment = assess_session(session)
     status = {**session_status(session), "recovering": False}
-    said = banner_of(session, status, execution_of(session), assessment)
+    said = build_banner(session, status, execution_of(session), assessment)
     assert said is not None
     assert said.text.startswith("The agent was asked to cancel its turn at ")
-    assert [button.act for button in buttons_of(said, assessment)] == ["stop"]
+    assert [button.act for button in banner_buttons(said, assessment)] == ["stop"]
 
 
 @pytest.mark.parametrize(("seconds_ago", "outcome"), [(5, "done"), (31, "too_late"), (31, "not_running")])
@@ -90,5 +90,5 @@ def test_the_cancel_of_an_earlier_turn_says_nothing_of_the_next() -> None:
 
 def test_a_session_that_another_supervisor_holds_is_left_alone() -> None:
     session = cancelled(Journal(), seconds_ago=31)
-    assert notice_ignored_cancels({}) == 0
+    assert report_ignored_cancels({}) == 0
     assert IGNORED not in names(session)

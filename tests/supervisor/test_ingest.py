@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Intent, Lease, LeaseLost
 from tests.supervisor import tables
@@ -73,7 +73,7 @@ def test_who_does_not_hold_the_lease_writes_nothing(lease: Lease) -> None:
 
 def test_a_token_is_kept_with_the_cursor() -> None:
     session, journal = running_session(), Journal()
-    line = journal.line(Kind.SESSION_IDENTIFIED, fingerprint="f", last_message_uuid="u")
+    line = journal.line(JournalKind.SESSION_IDENTIFIED, fingerprint="f", last_message_uuid="u")
     hear(session, [line], token={"resume_token": "conversation-2", "last_message_uuid": "u"})
     row = execution_of(session)
     assert (row.resume_token, row.last_message_uuid, row.journal_seq) == ("conversation-2", "u", 1)
@@ -83,13 +83,13 @@ def test_a_token_is_kept_with_the_cursor() -> None:
 def test_a_conversation_that_is_still_being_opened_takes_no_place_of_another(strategy: str, kept: str) -> None:
     session, journal = running_session(), Journal()
     Intent.objects.create(session=session, kind="start", payload={"mode": "auto", "strategy": strategy})
-    hear(session, [journal.line(Kind.SESSION_IDENTIFIED)], token={"resume_token": "conversation-2"})
+    hear(session, [journal.line(JournalKind.SESSION_IDENTIFIED)], token={"resume_token": "conversation-2"})
     assert execution_of(session).resume_token == kept
 
 
 def test_an_agent_without_a_token_takes_none_away() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [journal.line(Kind.SESSION_IDENTIFIED)], token={"resume_token": None})
+    hear(session, [journal.line(JournalKind.SESSION_IDENTIFIED)], token={"resume_token": None})
     assert execution_of(session).resume_token == "conversation-1"
 
 
@@ -102,7 +102,11 @@ def test_a_token_that_was_rejected_does_not_come_back_from_the_disk() -> None:
 
 def test_the_token_is_in_no_event() -> None:
     session, journal = running_session(), Journal()
-    lines = [journal.line(Kind.SESSION_IDENTIFIED, fingerprint="f"), *journal.turn_begins("p1"), journal.exits("p1")]
+    lines = [
+        journal.line(JournalKind.SESSION_IDENTIFIED, fingerprint="f"),
+        *journal.turn_begins("p1"),
+        journal.exits("p1"),
+    ]
     hear(session, lines, token={"resume_token": "conversation-secret"})
     assert "conversation-secret" not in str(list(session.events.values()))
 

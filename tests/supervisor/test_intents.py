@@ -21,15 +21,7 @@ from sessions_app.services.errors import (
     WorktreeMissing,
 )
 from tests.supervisor import tables
-from tests.supervisor.rows import (
-    change,
-    fresh,
-    make_user,
-    names,
-    open_orders,
-    prompt_states,
-    running_session,
-)
+from tests.supervisor.rows import change, fresh, make_user, names, open_orders, prompt_states, running_session
 
 pytestmark = pytest.mark.django_db
 
@@ -46,7 +38,7 @@ def at_rest(**fields: Any) -> TaskSession:
 
 def test_a_prompt_to_a_running_session_is_queued_and_orders_no_start() -> None:
     session = running_session()
-    row, new = intents.prompt(session.id, "p1", "do it", make_user())
+    row, new = intents.queue_prompt(session.id, "p1", "do it", make_user())
     assert new
     assert (row.state, row.text, row.by) == ("queued", "do it", make_user())
     assert names(session) == ["session.prompt.queued"]
@@ -55,46 +47,46 @@ def test_a_prompt_to_a_running_session_is_queued_and_orders_no_start() -> None:
 
 def test_a_prompt_to_a_session_at_rest_orders_its_start() -> None:
     session = at_rest(desired_state="stopped", stopped_by_user=True)
-    intents.prompt(session.id, "p1", "do it", make_user())
+    intents.queue_prompt(session.id, "p1", "do it", make_user())
     assert open_orders(session) == [("start", {"mode": "auto"})]
     assert (fresh(session).desired_state, fresh(session).stopped_by_user) == ("running", False)
 
 
 def test_the_same_prompt_again_is_the_first_one() -> None:
     session = at_rest()
-    first, _ = intents.prompt(session.id, "p1", "do it", make_user())
+    first, _ = intents.queue_prompt(session.id, "p1", "do it", make_user())
     before = tables.dump()
-    again, new = intents.prompt(session.id, "p1", "do it", make_user())
+    again, new = intents.queue_prompt(session.id, "p1", "do it", make_user())
     assert (again, new) == (first, False)
     assert tables.dump() == before
 
 
 def test_the_same_prompt_again_is_answered_after_the_end_of_the_session_too() -> None:
     session = at_rest()
-    first, _ = intents.prompt(session.id, "p1", "do it", make_user())
+    first, _ = intents.queue_prompt(session.id, "p1", "do it", make_user())
     change(session, state="COMPLETED")
-    assert intents.prompt(session.id, "p1", "do it", make_user()) == (first, False)
+    assert intents.queue_prompt(session.id, "p1", "do it", make_user()) == (first, False)
 
 
 def test_another_text_under_the_same_name_is_a_conflict() -> None:
     session = running_session()
-    intents.prompt(session.id, "p1", "do it", make_user())
+    intents.queue_prompt(session.id, "p1", "do it", make_user())
     with pytest.raises(Conflict):
-        intents.prompt(session.id, "p1", "do something else", make_user())
+        intents.queue_prompt(session.id, "p1", "do something else", make_user())
 
 
 def test_two_prompts_order_one_start() -> None:
     session = at_rest()
     for message_id in ("p1", "p2"):
-        intents.prompt(session.id, message_id, "do it", make_user())
+        intents.queue_prompt(session.id, message_id, "do it", make_user())
     assert open_orders(session) == [("start", {"mode": "auto"})]
     assert prompt_states(session) == {"p1": "queued", "p2": "queued"}
 
 
 def test_a_prompt_whose_stop_is_not_carried_out_yet_wants_the_session_to_run() -> None:
     session = running_session()
-    intents.stop(session.id, make_user())
-    intents.prompt(session.id, "p1", "do it", make_user())
+    intents.request_stop(session.id, make_user())
+    intents.queue_prompt(session.id, "p1", "do it", make_user())
     assert (fresh(session).desired_state, fresh(session).stopped_by_user) == ("running", False)
 
 
@@ -117,7 +109,7 @@ def test_a_prompt_that_nobody_could_take_is_refused_before_anything_is_written(
     session = at_rest(execution=row, **fields)
     before = tables.dump()
     with pytest.raises(error):
-        intents.prompt(session.id, "p1", "do it", make_user())
+        intents.queue_prompt(session.id, "p1", "do it", make_user())
     assert tables.dump() == before
 
 
@@ -125,21 +117,21 @@ def test_a_prompt_in_doubt_is_not_given_again_under_its_name() -> None:
     session = at_rest()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="held")
     with pytest.raises(PromptInDoubt):
-        intents.prompt(session.id, "p1", "do it", make_user())
-    assert intents.prompt(session.id, "p2", "something else", make_user())[1]
+        intents.queue_prompt(session.id, "p1", "do it", make_user())
+    assert intents.queue_prompt(session.id, "p2", "something else", make_user())[1]
 
 
 @pytest.mark.parametrize("message_id", ["", "x" * 129, "a\nb", "continue:1", "wait:1"])
 def test_a_message_id_is_short_printable_and_not_the_systems(message_id: str) -> None:
     with pytest.raises(Invalid) as refused:
-        intents.prompt(running_session().id, message_id, "do it", make_user())
+        intents.queue_prompt(running_session().id, message_id, "do it", make_user())
     assert refused.value.details == {"field": "message_id"}
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "x" * (intents.TEXT_LIMIT + 1), "a\0b", "half \ud83d"])
 def test_a_prompt_says_something_and_not_too_much(text: str) -> None:
     with pytest.raises(Invalid) as refused:
-        intents.prompt(running_session().id, "p1", text, make_user())
+        intents.queue_prompt(running_session().id, "p1", text, make_user())
     assert refused.value.details == {"field": "text"}
 
 
@@ -149,44 +141,44 @@ def test_a_prompt_says_something_and_not_too_much(text: str) -> None:
 def test_a_session_has_one_open_start_whoever_asks() -> None:
     session = at_rest()
     for mode in ("auto", "auto", "resume"):
-        intents.resume(session.id, make_user(), mode)
+        intents.request_resume(session.id, make_user(), mode)
     assert [kind for kind, _ in open_orders(session)] == ["start"]
 
 
 def test_a_users_choice_counts_while_nobody_has_begun_the_start() -> None:
     session = at_rest()
-    intents.resume(session.id, None, "auto")
-    intents.resume(session.id, make_user(), "fresh_start")
-    intents.prompt(session.id, "p1", "do it", make_user())
+    intents.request_resume(session.id, None, "auto")
+    intents.request_resume(session.id, make_user(), "fresh_start")
+    intents.queue_prompt(session.id, "p1", "do it", make_user())
     assert open_orders(session) == [("start", {"mode": "fresh_start"})]
 
 
 def test_a_start_that_was_begun_goes_on_as_it_began() -> None:
     session = at_rest()
-    intents.resume(session.id, make_user(), "auto")
+    intents.request_resume(session.id, make_user(), "auto")
     session.intents.filter(done_at=None).update(claimed_generation=2)
-    intents.resume(session.id, make_user(), "fresh_start")
+    intents.request_resume(session.id, make_user(), "fresh_start")
     assert open_orders(session) == [("start", {"mode": "auto"})]
 
 
 def test_asking_for_what_runs_already_is_no_order() -> None:
     session = running_session()
     before = tables.dump()
-    intents.resume(session.id, make_user())
+    intents.request_resume(session.id, make_user())
     assert tables.dump() == before
     with pytest.raises(AlreadyRunning):
-        intents.resume(session.id, make_user(), "fresh_start")
+        intents.request_resume(session.id, make_user(), "fresh_start")
 
 
 def test_a_user_who_tries_again_begins_to_count_anew() -> None:
     session = at_rest(state="FAILED", start_attempts=5, next_restart_at=timezone.now())
-    intents.resume(session.id, make_user())
+    intents.request_resume(session.id, make_user())
     assert (fresh(session).start_attempts, fresh(session).next_restart_at) == (0, None)
 
 
 def test_a_mode_that_nobody_knows_is_refused() -> None:
     with pytest.raises(Invalid):
-        intents.resume(at_rest().id, make_user(), "sideways")
+        intents.request_resume(at_rest().id, make_user(), "sideways")
 
 
 @pytest.mark.parametrize(
@@ -204,5 +196,5 @@ def test_a_start_that_cannot_be_had_is_refused_before_anything_is_written(
     session = at_rest(execution=row, **fields)
     before = tables.dump()
     with pytest.raises(error):
-        intents.resume(session.id, make_user(), mode)
+        intents.request_resume(session.id, make_user(), mode)
     assert tables.dump() == before

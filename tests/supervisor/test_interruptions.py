@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sessions_app.models import Prompt, TaskSession, writing
-from sessions_app.services import intents, unfinished
-from sessions_app.supervisor.ingest.interruptions import interrupt
+from sessions_app.models import Prompt, TaskSession, session_transaction
+from sessions_app.services import intents, prompt_context
+from sessions_app.supervisor.interrupted_turns import interrupt_turn
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
     fresh,
@@ -56,8 +56,8 @@ def test_an_interruption_is_told_once_whoever_finds_it() -> None:
     session = cut_in_mid_turn()
     before = session.last_seq
     for _ in range(2):
-        with writing(session.id) as draft:
-            assert not interrupt(draft, "agent_gone")
+        with session_transaction(session.id) as draft:
+            assert not interrupt_turn(draft, "agent_gone")
     assert fresh(session).last_seq == before
 
 
@@ -85,9 +85,9 @@ def test_an_agent_that_ends_between_turns_interrupts_nothing() -> None:
 def test_a_prompt_is_settled_by_how_far_it_is_known_to_have_come(state: str, after: str) -> None:
     session = running_session()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state=state)
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         draft.start_run("another")
-        interrupt(draft, "agent_gone")
+        interrupt_turn(draft, "agent_gone")
     assert prompt_states(session)["p1"] == after
 
 
@@ -118,7 +118,7 @@ def test_what_happens_of_itself_after_an_interruption(
     settings.KANDEV_CONTINUE = deployment
     session = cut_in_mid_turn(delivered, queued, **fields)
     made = Prompt.objects.filter(session=session, kind="continue").exists()
-    kept = unfinished.of(session) is not None
+    kept = prompt_context.unfinished_of(session) is not None
     assert {(True, True): CONTINUED, (False, True): TOLD, (False, False): NEITHER}[made, kept] == outcome
 
 
@@ -136,7 +136,7 @@ def test_the_continue_prompt_is_named_after_its_run_and_tells_what_was_lost() ->
 
 def test_the_next_prompt_tells_what_was_asked_before_and_has_no_result() -> None:
     session = cut_in_mid_turn(queued="user")
-    said = unfinished.told_before(session, session.prompts.get(message_id="p2"))
+    said = prompt_context.context_before(session, session.prompts.get(message_id="p2"))
     assert "> write it" in said
     assert "- rm -r build" in said
     assert "Verify what is there before you repeat" in said
@@ -145,14 +145,14 @@ def test_the_next_prompt_tells_what_was_asked_before_and_has_no_result() -> None
 
 def test_what_only_the_workspace_knows_is_told_too_by_the_continue_prompt_as_well() -> None:
     session = cut_in_mid_turn()
-    with writing(session.id) as draft:
-        unfinished.add(draft, ["modified parser.py", "added new.py"], ["npm run dev"])
+    with session_transaction(session.id) as draft:
+        prompt_context.add_workspace_findings(draft, ["modified parser.py", "added new.py"], ["npm run dev"])
     session = fresh(session)
     row, later = session.prompts.get(kind="continue"), Prompt(kind="user", text="and then")
-    for text in (row.text, unfinished.told_before(session, later)):
+    for text in (row.text, prompt_context.context_before(session, later)):
         for told in ("> write it", "- rm -r build", "- modified parser.py", "- added new.py", "- npm run dev"):
             assert told in text
-    assert unfinished.told_before(session, row) == ""
+    assert prompt_context.context_before(session, row) == ""
 
 
 def snapshot(journal: Journal, commit: str) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def test_changes_are_counted_from_the_working_tree_that_the_turn_found(at_once: 
     lines += [snapshot(journal, "b" * 40), journal.exits("p1")]
     for batch in [lines] if at_once else [[line] for line in lines]:
         hear(session, batch)
-    known = unfinished.of(fresh(session))
+    known = prompt_context.unfinished_of(fresh(session))
     assert known is not None
     assert known["since"] == "a" * 40
 
@@ -185,7 +185,7 @@ def test_a_turn_that_its_user_cancelled_is_not_continued_when_its_agent_dies_bef
     session, journal = running_session(policy="auto"), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
     hear(session, journal.turn_begins("p1"))
-    assert intents.cancel(session.id, make_user())
+    assert intents.request_cancel(session.id, make_user())
     hear(session, [journal.exits("p1")])
     assert prompt_states(session) == {"p1": "interrupted"}
-    assert unfinished.of(fresh(session)) is None
+    assert prompt_context.unfinished_of(fresh(session)) is None

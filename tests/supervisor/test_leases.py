@@ -13,12 +13,12 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Lease, Supervisor
-from sessions_app.services.intents import order
-from sessions_app.supervisor import beat, leases
-from sessions_app.supervisor.orders import next_start, sessions_with_orders
+from sessions_app.services.intents import create_intent
+from sessions_app.supervisor import leases
+from sessions_app.supervisor.dispatcher import load_pending_sessions, next_start_intent
 from tests.supervisor.places import AsTold
 from tests.supervisor.rows import change, execution_of, fresh, running_session
 from tests.waiting import eventually
@@ -33,7 +33,7 @@ def execution(**fields: Any) -> ExecutorRunning:
 
 def supervisor(boot_id: str, *, lives: bool, host_id: str = "") -> None:
     """A supervisor's row; a dead one's pid belongs to somebody else by now."""
-    process = identity.of_self()
+    process = identity.identify_self()
     known = process if lives else replace(process, start_time=process.start_time - 1)
     Supervisor.objects.create(
         boot_id=boot_id,
@@ -83,7 +83,7 @@ def test_a_lease_is_had_where_nobody_alive_holds_it(row: dict[str, Any], reporte
     supervisor("alive", lives=True)
     supervisor("dead elsewhere", lives=False, host_id="another host")
     target = execution(**row)
-    lease = leases.acquire(target.id, "me", reported)
+    lease = leases.acquire_lease(target.id, "me", reported)
     assert lease == (None if generation is None else Lease("me", generation))
     after = fresh(target)
     if lease is None:
@@ -91,7 +91,7 @@ def test_a_lease_is_had_where_nobody_alive_holds_it(row: dict[str, Any], reporte
     else:
         assert (after.owner, after.generation) == ("me", generation)
         assert after.lease_expires_at is not None
-        assert after.lease_expires_at > timezone.now() + leases.ttl() / 2
+        assert after.lease_expires_at > timezone.now() + leases.lease_ttl() / 2
 
 
 @pytest.mark.django_db
@@ -99,7 +99,7 @@ def test_a_lease_is_had_where_nobody_alive_holds_it(row: dict[str, Any], reporte
 def test_what_another_machine_keeps_is_not_leased_even_if_it_is_free(place: AsTold, elsewhere: bool, had: bool) -> None:
     target = execution(owner="", runtime=place.name, host_id="another machine")
     place.elsewhere = {str(target.session_id)} if elsewhere else set()
-    assert (leases.acquire(target.id, "me") is not None) == had
+    assert (leases.acquire_lease(target.id, "me") is not None) == had
     assert (fresh(target).owner, fresh(target).generation) == (("me", 5) if had else ("", 4))
 
 
@@ -117,7 +117,7 @@ def test_left_behind_is_what_claims_to_run_and_nobody_alive_holds() -> None:
         "nobody can tell": execution(owner="dead elsewhere", lease_expires_at=LATER),
         "mine": execution(owner="me", lease_expires_at=EARLIER),
     }
-    found = {session_id for session_id, _ in leases.left_behind("me")}
+    found = {session_id for session_id, _ in leases.load_orphaned_sessions("me")}
     assert {name for name, row in rows.items() if row.session_id in found} == {"given back", "run out", "a dead one's"}
 
 
@@ -127,8 +127,8 @@ def test_only_the_orders_of_sessions_that_nobody_else_holds_are_looked_at() -> N
     supervisor("alive", lives=True)
     rows = [execution(owner=owner, lease_expires_at=LATER) for owner in ("", "me", "dead", "alive")]
     for row in rows:
-        order(row.session, "cancel", None)
-    found = sessions_with_orders("me")
+        create_intent(row.session, "cancel", None)
+    found = load_pending_sessions("me")
     assert {key: one.overtakes for key, one in found.items()} == {row.session_id: True for row in rows[:3]}
 
 
@@ -147,23 +147,23 @@ def test_it_is_told_whether_an_order_overtakes_and_which_start_comes_next(
     kinds: list[str], overtakes: bool, starts: bool
 ) -> None:
     row = execution(owner="me", lease_expires_at=LATER)
-    orders = {kind: order(row.session, kind, None) for kind in kinds}
-    (seen,) = sessions_with_orders("me").values()
+    orders = {kind: create_intent(row.session, kind, None) for kind in kinds}
+    (seen,) = load_pending_sessions("me").values()
     assert (seen.overtakes, seen.start) == (overtakes, orders["start"].id if starts else None)
-    assert seen.start == next_start(row.session_id)
+    assert seen.start == next_start_intent(row.session_id)
 
 
 @pytest.mark.django_db
 def test_there_is_no_lease_of_an_execution_that_is_not_there() -> None:
     target = execution()
     target.delete()
-    assert leases.acquire(target.session_id, "me") is None
+    assert leases.acquire_lease(target.session_id, "me") is None
 
 
 @pytest.mark.django_db
 def test_a_renewal_tells_what_is_still_ours() -> None:
     mine, other = execution(lease_expires_at=EARLIER), execution(owner="other", lease_expires_at=EARLIER)
-    assert leases.renew("me") == {mine.id}
+    assert leases.renew_leases("me") == {mine.id}
     assert fresh(mine).lease_expires_at > timezone.now()  # type: ignore[operator]
     assert fresh(other).lease_expires_at == EARLIER
 
@@ -171,12 +171,12 @@ def test_a_renewal_tells_what_is_still_ours() -> None:
 @pytest.mark.django_db
 def test_a_lease_given_back_keeps_its_generation() -> None:
     one, two, other = execution(), execution(), execution(owner="other", lease_expires_at=LATER)
-    leases.release("me", one.id)
+    leases.release_leases("me", one.id)
     assert [fresh(row).owner for row in (one, two, other)] == ["", "me", "other"]
-    leases.release("me")
+    leases.release_leases("me")
     assert [fresh(row).owner for row in (one, two, other)] == ["", "", "other"]
     assert (fresh(one).generation, fresh(one).lease_expires_at) == (4, None)
-    assert leases.acquire(one.id, "other") == Lease("other", 5)
+    assert leases.acquire_lease(one.id, "other") == Lease("other", 5)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -192,7 +192,7 @@ def test_of_two_that_want_it_at_once_one_gets_it() -> None:
         def wants(name: str, begin: Barrier = begin) -> Lease | None:
             try:
                 begin.wait(10)
-                return leases.acquire(target.id, name)
+                return leases.acquire_lease(target.id, name)
             finally:
                 connection.close()
 
@@ -206,15 +206,15 @@ def test_of_two_that_want_it_at_once_one_gets_it() -> None:
 @pytest.mark.django_db
 def test_a_supervisor_says_that_it_lives_and_leaves_no_trace_when_it_ends() -> None:
     Supervisor.objects.create(boot_id="long gone", host_id="h", started_at=NOW, beat_at=NOW - timedelta(days=8))
-    beat.register("me")
+    leases.register_supervisor("me")
     row = Supervisor.objects.get()
     assert (row.boot_id, row.swept_at) == ("me", None)
-    assert not leases.is_dead("me")
-    beat.swept("me")
+    assert not leases.is_owner_dead("me")
+    leases.mark_first_sweep_done("me")
     assert fresh(row).swept_at is not None
-    beat.unregister("me")
+    leases.unregister_supervisor("me")
     assert not Supervisor.objects.exists()
-    assert not leases.is_dead("me")
+    assert not leases.is_owner_dead("me")
 
 
 @pytest.mark.django_db
@@ -223,7 +223,7 @@ def test_what_another_machine_keeps_costs_the_others_nothing(place: AsTold) -> N
         execution(owner="", runtime=place.name, host_id=host) for host in ("another machine", "", "another machine")
     )
     place.elsewhere = {str(elsewhere.session_id)}
-    taken = leases.acquire_all({row.id: 0 for row in (elsewhere, here, found)}, "me")
+    taken = leases.acquire_leases({row.id: 0 for row in (elsewhere, here, found)}, "me")
     assert taken == {row.id: Lease("me", 5) for row in (here, found)}
 
 
@@ -236,7 +236,7 @@ def test_renewing_waits_for_whoever_has_locked_one_without_holding_another() -> 
 
     def renew() -> set[uuid.UUID]:
         try:
-            return leases.renew("me")
+            return leases.renew_leases("me")
         finally:
             connection.close()
 

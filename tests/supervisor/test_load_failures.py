@@ -14,10 +14,10 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.models import TaskSession
+from sessions_app.pages.session_summary import banner_buttons, build_banner
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.start.outcomes import SAID_GONE
-from sessions_app.views.banners import banner_of, buttons_of
+from sessions_app.supervisor.outcomes import REPORTED_GONE
 from tests.agents.scripts import Action, Script, agent, chunk, error, result
 from tests.supervisor.loads import ASKED, TOKEN, Resume
 from tests.supervisor.rows import change, names
@@ -166,9 +166,9 @@ def _page(session: TaskSession) -> tuple[str, tuple[str, ...]]:
     """What the banner says, and its buttons, once the supervisor has looked."""
     status = {**session_status(session), "recovering": False}
     assessment = assess_session(session)
-    said = banner_of(session, status, execution_of(session), assessment)
+    said = build_banner(session, status, execution_of(session), assessment)
     assert said is not None
-    return said.text, tuple(button.text for button in buttons_of(said, assessment))
+    return said.text, tuple(button.text for button in banner_buttons(said, assessment))
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -177,7 +177,7 @@ def test_what_comes_of_a_load_that_fails(name: str, tmp_path: Path) -> None:
     resume = Resume(tmp_path, kind)
     if name == "gemini twice":
         said_at = timezone.now() - OFTEN_ERRS
-        change(resume.session, metadata={**resume.session.metadata, SAID_GONE: said_at.isoformat()})
+        change(resume.session, metadata={**resume.session.metadata, REPORTED_GONE: said_at.isoformat()})
     session = resume.run(script, timeout=1.5 if name in SILENT else 20)
 
     receipt = session.receipts.get()
@@ -206,7 +206,7 @@ def test_an_agent_that_often_errs_is_asked_once_more_before_it_is_believed(
 ) -> None:
     resume = Resume(tmp_path, "gemini")
     if ago is not None:
-        change(resume.session, metadata={SAID_GONE: (timezone.now() - ago).isoformat()})
+        change(resume.session, metadata={REPORTED_GONE: (timezone.now() - ago).isoformat()})
     session = resume.run(load(error(-32603, "Invalid session identifier")))
     assert (session.state, session.error_code, resume.fate()) == ("ERROR", "token_rejected", "kept")
     assert session.error_message.endswith("Asking once more.")

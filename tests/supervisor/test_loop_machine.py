@@ -70,13 +70,13 @@ class Loop(RuleBasedStateMachine):
     @rule(index=number)
     def somebody_stops_it(self, index: int) -> None:
         """And may want it again later."""
-        intents.stop(self.key(index), make_user())
+        intents.request_stop(self.key(index), make_user())
 
     @rule(index=number)
     def somebody_tries_again(self, index: int) -> None:
         """It may be refused."""
         with contextlib.suppress(SessionsError):
-            intents.resume(self.key(index), make_user())
+            intents.request_resume(self.key(index), make_user())
 
     @rule(index=number)
     def its_task_is_archived(self, index: int) -> None:

@@ -7,21 +7,21 @@ import uuid
 
 import pytest
 
-from sessions_app.supervisor import losses as of_losses
-from sessions_app.supervisor.losses import Losses
+from sessions_app.supervisor import recheck_queue as of_losses
+from sessions_app.supervisor.recheck_queue import RecheckQueue
 
 FIRST, SECOND = uuid.uuid4(), uuid.uuid4()
 
 
 async def test_what_is_told_of_several_times_is_taken_once() -> None:
-    losses = Losses()
+    losses = RecheckQueue()
     losses.tell({FIRST})
     losses.tell({FIRST, SECOND})
     assert await losses.take() == {FIRST, SECOND}
 
 
 async def test_what_is_told_of_while_it_is_looked_at_needs_another_look() -> None:
-    losses = Losses()
+    losses = RecheckQueue()
     losses.tell({FIRST})
     await losses.take()
     losses.tell({FIRST})  # the first look has not ended
@@ -29,7 +29,7 @@ async def test_what_is_told_of_while_it_is_looked_at_needs_another_look() -> Non
 
 
 async def test_where_nothing_is_lost_nothing_is_taken() -> None:
-    losses = Losses()
+    losses = RecheckQueue()
     losses.tell({FIRST})
     await losses.take()
     waiting = asyncio.create_task(losses.take())
@@ -42,14 +42,14 @@ async def test_where_nothing_is_lost_nothing_is_taken() -> None:
 async def test_what_nobody_could_tell_anything_of_is_looked_at_again_some_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(of_losses, "UNSURE", (0.0, 0.0))
-    losses = Losses()
+    monkeypatch.setattr(of_losses, "RETRY_UNKNOWN_AFTER", (0.0, 0.0))
+    losses = RecheckQueue()
     losses.tell({FIRST, SECOND})
     looks = [await losses.take()]
-    losses.looked_at(looks[0], {FIRST})
-    for _ in of_losses.UNSURE:
+    losses.record_result(looks[0], {FIRST})
+    for _ in of_losses.RETRY_UNKNOWN_AFTER:
         looks.append(await asyncio.wait_for(losses.take(), 5))
-        losses.looked_at(looks[-1], {FIRST})
+        losses.record_result(looks[-1], {FIRST})
     assert looks == [{FIRST, SECOND}, {FIRST}, {FIRST}]
     waiting = asyncio.create_task(losses.take())
     await asyncio.wait([waiting], timeout=0.05)

@@ -8,23 +8,15 @@ import pytest
 
 from executors_app.domain import Observation, Observed
 from executors_app.models import AgentProfile
-from sessions_app.models import Prompt, TaskSession, writing
+from sessions_app.models import Prompt, TaskSession, session_transaction
 from sessions_app.services import intents
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.ingest.interruptions import withdraw_continuation
-from sessions_app.supervisor.start import agent_order, planning
-from sessions_app.supervisor.sweep.one_pass import Scope
+from sessions_app.supervisor.interrupted_turns import withdraw_continuation
+from sessions_app.supervisor.start import agent_start, claims
+from sessions_app.supervisor.sweep.sweep_pass import SweepScope
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.places import DEAD, AsTold, swept
-from tests.supervisor.rows import (
-    MINE,
-    change,
-    execution_of,
-    fresh,
-    open_orders,
-    prompt_states,
-    running_session,
-)
+from tests.supervisor.rows import MINE, change, execution_of, fresh, open_orders, prompt_states, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OPEN = Observation(
@@ -53,7 +45,7 @@ def lost(policy: str = "auto", **fields: Any) -> TaskSession:
 def test_at_boot_nothing_is_started_that_the_policy_leaves_alone(place: AsTold, policy: str) -> None:
     session = lost(policy)
     place.sees[str(session.id)] = DEAD
-    swept(Scope("boot"))
+    swept(SweepScope("boot"))
     assert open_orders(session) == []
     status = session_status(fresh(session))
     assert (status["state"], status["error_code"]) == ("ERROR", "not_resumable")
@@ -64,8 +56,8 @@ def test_at_boot_nothing_is_started_that_the_policy_leaves_alone(place: AsTold, 
 def test_its_workspace_is_opened_on_demand_under_every_policy(place: AsTold, policy: str) -> None:
     session = lost(policy)
     place.sees[str(session.id)] = DEAD
-    swept(Scope("boot"))
-    intents.resume(session.id, None, "workspace_only")
+    swept(SweepScope("boot"))
+    intents.request_resume(session.id, None, "workspace_only")
     assert [(kind, told["mode"]) for kind, told in open_orders(session)] == [("start", "workspace_only")]
 
 
@@ -75,18 +67,18 @@ def test_a_workspace_that_its_user_opened_is_no_error_at_the_next_pass(place: As
     change(session, launch_id="", state="WAITING_FOR_INPUT", metadata={"workspace_only": True})
     place.sees[str(session.id)] = OPEN
     for _ in range(2):
-        swept(Scope("reconcile"))
+        swept(SweepScope("reconcile"))
     assert (fresh(session).state, fresh(session).error_code) == ("WAITING_FOR_INPUT", "")
     assert open_orders(session) == []
 
 
 def test_a_workspace_beside_a_mismatch_leaves_the_decision_to_its_user() -> None:
     session = running_session(launch_id="", state="ERROR", error_code="context_mismatch", context_mismatch=True)
-    intents.resume(session.id, None, "workspace_only")
+    intents.request_resume(session.id, None, "workspace_only")
     order = session.intents.get(done_at=None).id
-    plan = planning.claim(session.id, order, MINE.owner, lives=None)
+    plan = claims.claim_start(session.id, order, MINE.owner, lives=None)
     assert plan is not None
-    assert agent_order.prepare(plan, plan.lease, found=None) is None
+    assert agent_start.prepare_agent_start(plan, plan.lease, found=None) is None
     assert (fresh(session).state, fresh(session).error_code) == ("ERROR", "context_mismatch")
 
 
@@ -112,7 +104,7 @@ def test_a_continue_prompt_is_taken_back_once_nobody_can_take_it() -> None:
     hear(session, [journal.exits("p1")])
     (name,) = set(prompt_states(session)) - {"p1"}
     assert prompt_states(session) == {"p1": "dismissed", name: "queued"}
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         withdraw_continuation(draft)
     assert prompt_states(session) == {"p1": "interrupted", name: "withdrawn"}
     assert Prompt.objects.get(message_id="p1").continued_by is None
@@ -125,6 +117,6 @@ def test_a_sweep_that_finds_no_way_back_takes_it_back(place: AsTold) -> None:
     AgentProfile.objects.filter(id=session.agent_profile_id).update(supports_session_resume=False)
     change(execution_of(session), **FREE)
     place.sees[str(session.id)] = DEAD
-    swept(Scope("boot"))
+    swept(SweepScope("boot"))
     assert prompt_states(session)["p1"] == "interrupted"
     assert not Prompt.objects.filter(session=session, state="queued").exists()

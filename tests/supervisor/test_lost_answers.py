@@ -8,8 +8,8 @@ import pytest
 
 from executors_app.errors import AgentctlRefused
 from sessions_app.models import Intent
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.start import planning, starting
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.start import claims, execution
 from tests.supervisor.agentctls import talking
 from tests.supervisor.places import with_core
 from tests.supervisor.rows import fresh, running_session
@@ -28,12 +28,12 @@ def test_an_agent_of_an_earlier_start_counts_once_it_is_up(agent: str, state: st
     session = running_session(execution={"owner": "", "lease_expires_at": None}, launch_id="earlier")
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
 
-    async def refused(core: Core) -> None:
+    async def refused(core: ExecutionRegistry) -> None:
         attachment = await core.attach(session.id)
         assert attachment is not None
-        plan = await core.database(planning.claim, session.id, intent.id, core.boot_id, lives=None)
+        plan = await core.database(claims.claim_start, session.id, intent.id, core.boot_id, lives=None)
         error = AgentctlRefused("another launch is running", status=409, refusal="already_running")
-        await starting._refused(core, attachment, cast(planning.Plan, plan), error)
+        await execution._handle_refusal(core, attachment, cast(claims.StartClaim, plan), error)
 
     with talking(session, agent=agent):
         with_core(refused)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import AgentProfile
 from sessions_app.models import TaskSession
 from tests.supervisor.journals import Journal, hear
@@ -23,7 +23,7 @@ def resumed_session() -> TaskSession:
 def fail_first_turn(session: TaskSession, code: str) -> TaskSession:
     journal = Journal()
     begun = journal.turn_begins("p1")
-    failed = journal.line(Kind.TURN_FAILED, message_id="p1", code=code, message="In its own words.")
+    failed = journal.line(JournalKind.TURN_FAILED, message_id="p1", code=code, message="In its own words.")
     hear(session, [*begun, failed, journal.exits(expected=True)])
     return fresh(session)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from sessions_app.models import Intent, Repository, Run, TaskSession
 from sessions_app.services import intents
 from sessions_app.services.errors import TerminalState, WorktreeMissing
@@ -50,14 +50,14 @@ def remove_all(session: TaskSession) -> None:
 def test_a_resume_without_worktree_and_branch_fails_at_once(session: TaskSession, mode: str) -> None:
     remove_all(session)
     with pytest.raises(WorktreeMissing, match=f"{session.worktree_path} and its branch {BRANCH} were deleted"):
-        intents.resume(session.id, None, mode)
+        intents.request_resume(session.id, None, mode)
     assert not Intent.objects.filter(session=session, kind="start", done_at=None).exists()
 
 
 def test_the_session_then_says_so_everywhere(session: TaskSession) -> None:
     remove_all(session)
     with pytest.raises(WorktreeMissing):
-        intents.resume(session.id, None)
+        intents.request_resume(session.id, None)
     status = session_status(fresh(session))
     assert (status["state"], status["error_code"]) == ("ERROR", "worktree_missing")
     assert (status["is_resumable"], status["requires_new_session"]) == (False, True)
@@ -67,14 +67,14 @@ def test_the_session_then_says_so_everywhere(session: TaskSession) -> None:
 
 def test_a_worktree_that_its_branch_can_rebuild_is_no_loss(session: TaskSession) -> None:
     remove_worktree(session)
-    intents.resume(session.id, None)
+    intents.request_resume(session.id, None)
     assert Intent.objects.filter(session=session, kind="start", done_at=None).exists()
 
 
 def test_a_machine_that_cannot_see_the_worktree_says_nothing(session: TaskSession) -> None:
     remove_all(session)
     change(execution_of(session), host_id="another-machine")
-    intents.resume(session.id, None)
+    intents.request_resume(session.id, None)
     assert fresh(session).error_code == ""
 
 
@@ -82,7 +82,7 @@ def test_a_session_that_runs_is_left_alone(session: TaskSession) -> None:
     remove_all(session)
     change(execution_of(session), status="ready", owner=MINE.owner)
     change(session, launch_id="launch")
-    intents.resume(session.id, None)
+    intents.request_resume(session.id, None)
     assert fresh(session).error_code == ""
 
 
@@ -90,4 +90,4 @@ def test_a_session_that_has_ended_says_that_it_has(session: TaskSession) -> None
     remove_all(session)
     change(session, state="COMPLETED")
     with pytest.raises(TerminalState):
-        intents.resume(session.id, None)
+        intents.request_resume(session.id, None)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sessions_app.domain.memory_check import quotes
-from sessions_app.models import ContinuityReceipt, TaskSession, writing
-from sessions_app.supervisor.ingest.agent_deaths import cause_of_deaths
-from sessions_app.supervisor.start.memory_checks import last_request
+from sessions_app.domain.verification import quotes_request
+from sessions_app.models import ContinuityReceipt, TaskSession, session_transaction
+from sessions_app.supervisor.continuity import last_user_request
+from sessions_app.supervisor.outcomes import explain_agent_deaths
 from tests.agents.scripts import agent, chunk, result
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.loads import ASKED, Resume
@@ -33,7 +33,7 @@ REQUEST = "Rename the class Parser to Reader everywhere, and run the tests."
     ],
 )
 def test_an_answer_that_holds_the_request_quotes_it(answer: str, request_: str, quoted: bool) -> None:
-    assert quotes(answer, request_) is quoted
+    assert quotes_request(answer, request_) is quoted
 
 
 def started(home: Path, *, memory_check: bool = True, replays: bool = False) -> TaskSession:
@@ -84,7 +84,7 @@ def test_the_question_is_no_request_and_no_reason_to_look(tmp_path: Path) -> Non
     session = started(tmp_path)
     looks = session.attention.filter(kind="idle", resolved_at=None).count()
     answers(session, "UNKNOWN")
-    assert last_request(session.id) == ASKED
+    assert last_user_request(session.id) == ASKED
     assert session.attention.filter(kind="idle", resolved_at=None).count() <= looks
 
 
@@ -111,5 +111,5 @@ def test_the_question_does_not_hide_that_an_agent_keeps_dying(tmp_path: Path) ->
     change(row, state="sending")
     ended = [*journal.turn_begins(row.message_id), *journal.says(ASKED), journal.completes(row.message_id)]
     hear(session, [*ended, journal.line("agent.exited", exit_code=4, expected=False)], lease=None)
-    with writing(session.id) as draft:
-        assert "2 times in a row (exit code 3, exit code 4)" in cause_of_deaths(draft)
+    with session_transaction(session.id) as draft:
+        assert "2 times in a row (exit code 3, exit code 4)" in explain_agent_deaths(draft)

@@ -14,12 +14,12 @@ from django.utils import timezone
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Intent, Prompt, Run, TaskSession
+from sessions_app.pages.session_state import wants_start_on_open
 from sessions_app.services import intents
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.start import planning
-from sessions_app.supervisor.sweep.one_pass import Scope
-from sessions_app.views.session_state import wants_start_on_open
+from sessions_app.supervisor.start import claims
+from sessions_app.supervisor.sweep.sweep_pass import SweepScope
 from tests.supervisor.places import AsTold, swept
 from tests.supervisor.rows import MINE, make_task, make_user, running_session
 
@@ -106,7 +106,12 @@ def starts() -> list[Any]:
 def test_neither_boot_nor_loop_nor_a_turn_that_comes_starts_one(place: AsTold) -> None:
     made = list(everyone(place))
     assert len(made) == 340
-    for scope in (Scope("boot"), Scope("reconcile"), Scope("reconcile", admitted=True), Scope("command")):
+    for scope in (
+        SweepScope("boot"),
+        SweepScope("reconcile"),
+        SweepScope("reconcile", admitted=True),
+        SweepScope("command"),
+    ):
         swept(scope)
         assert starts() == []
 
@@ -122,7 +127,7 @@ def test_a_start_that_was_ordered_before_is_not_carried_out(place: AsTold) -> No
     ExecutorRunning.objects.update(owner=MINE.owner, generation=1)
     for one in made:
         order = Intent.objects.create(session=one.session, kind="start", payload={"mode": "auto"})
-        assert planning.claim(one.session.id, order.id, MINE.owner, lives=None) is None, one.how
+        assert claims.claim_start(one.session.id, order.id, MINE.owner, lives=None) is None, one.how
     assert starts() == []
 
 
@@ -130,7 +135,7 @@ def test_no_prompt_and_no_resume_starts_one_where_all_is_over(place: AsTold) -> 
     for number, one in enumerate(everyone(place)):
         if one.how in NEVER_RUN_AGAIN and number % 3 == 0:
             with pytest.raises(SessionsError):
-                intents.prompt(one.session.id, f"new {number}", "go on", make_user())
+                intents.queue_prompt(one.session.id, f"new {number}", "go on", make_user())
             with contextlib.suppress(SessionsError):  # nothing to do is no error, where an agent is still up
-                intents.resume(one.session.id, make_user())
+                intents.request_resume(one.session.id, make_user())
     assert starts() == []

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import pytest
 from django.db import OperationalError
 
-from sessions_app.supervisor import loop, outage
-from sessions_app.supervisor.orders import Lane
-from sessions_app.supervisor.outage import Outage
-from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.services.database_threads import DatabaseThread
+from sessions_app.supervisor import backoff, loop
+from sessions_app.supervisor.backoff import DatabaseOutage
+from sessions_app.supervisor.dispatcher import SessionQueue
 from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,8 +37,8 @@ class Away:
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> Away:
     made = Away()
-    monkeypatch.setattr(outage, "_answers", made.ask)
-    monkeypatch.setattr(outage, "STEADY", 0.05)
+    monkeypatch.setattr(backoff, "_database_answers", made.ask)
+    monkeypatch.setattr(backoff, "STABLE_AFTER", 0.05)
     return made
 
 
@@ -52,10 +52,10 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     lines += [one.getMessage() for one in told]
 
 
-def with_outage(work: Callable[[Outage], Awaitable[None]]) -> None:
+def with_outage(work: Callable[[DatabaseOutage], Awaitable[None]]) -> None:
     async def run() -> None:
         thread = DatabaseThread("orders")
-        made = Outage(thread)
+        made = DatabaseOutage(thread)
         try:
             await work(made)
         finally:
@@ -78,8 +78,8 @@ def test_loops_wait_together_and_it_is_said_once(database: Away, caplog: pytest.
 
         return look
 
-    async def work(made: Outage) -> None:
-        tasks = [asyncio.create_task(loop._for_ever(job(number), made)) for number in range(8)]
+    async def work(made: DatabaseOutage) -> None:
+        tasks = [asyncio.create_task(loop._repeat_forever(job(number), made)) for number in range(8)]
         await eventually_async(lambda: database.asked >= 3, describe="it was asked for some times")
         assert tries == [1] * 8, "nobody tries while it is away"
         database.is_away = False
@@ -105,10 +105,10 @@ def test_orders_wait_with_the_loops(database: Away, caplog: pytest.LogCaptureFix
             raise OperationalError("database is locked")
         return False
 
-    async def work(made: Outage) -> None:
-        lanes = [Lane(step, made) for _ in range(5)]
+    async def work(made: DatabaseOutage) -> None:
+        lanes = [SessionQueue(step, made) for _ in range(5)]
         for lane in lanes:
-            lane.poke()
+            lane.wake()
         await eventually_async(lambda: database.asked >= 2, describe="it was asked for twice")
         database.is_away = False
         await asyncio.gather(*(lane.task for lane in lanes if lane.task))
@@ -125,7 +125,7 @@ def test_a_database_that_answers_and_takes_nothing_is_one_outage(
 ) -> None:
     database.is_away = False
 
-    async def work(made: Outage) -> None:
+    async def work(made: DatabaseOutage) -> None:
         for _ in range(3):
             await made.wait(OperationalError("database or disk is full"))
 
@@ -143,8 +143,8 @@ def test_another_failure_of_a_loop_is_logged_once(caplog: pytest.LogCaptureFixtu
             raise KeyError("another mistake")
         raise ValueError("a mistake")
 
-    async def work(made: Outage) -> None:
-        task = asyncio.create_task(loop._for_ever(job, made))
+    async def work(made: DatabaseOutage) -> None:
+        task = asyncio.create_task(loop._repeat_forever(job, made))
         await eventually_async(lambda: len(tries) == 4, describe="it was tried four times")
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -12,12 +12,18 @@ from executors_app.errors import AgentctlRefused, AgentctlUnreachable, Workspace
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import agent_types
 from sessions_app.models import Intent, Prompt, TaskSession
+from sessions_app.pages.labels import receipt_label
+from sessions_app.pages.session_summary import build_banner
 from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.start.outcomes import Failure, failure_of, settle, write_failure, write_stopped
-from sessions_app.views.banners import banner_of
-from sessions_app.views.wording import receipt_word
+from sessions_app.supervisor.outcomes import (
+    StartFailure,
+    settle_intent,
+    start_failure_from,
+    write_start_failure,
+    write_stopped,
+)
 from tests.pages.world import supervise
 from tests.supervisor import tables
 from tests.supervisor.journals import Journal, hear
@@ -34,8 +40,8 @@ from tests.supervisor.rows import (
 
 pytestmark = pytest.mark.django_db
 
-CRASHED = Failure("agent_exited", "It ended at once.")
-GONE = Failure("token_rejected", "No conversation found.", token_valid=False)
+CRASHED = StartFailure("agent_exited", "It ended at once.")
+GONE = StartFailure("token_rejected", "No conversation found.", token_valid=False)
 
 
 def starting(**fields: Any) -> tuple[TaskSession, Intent]:
@@ -47,8 +53,8 @@ def starting(**fields: Any) -> tuple[TaskSession, Intent]:
     return session, intent
 
 
-def fail(session: TaskSession, intent: Intent, failure: Failure) -> TaskSession:
-    write_failure(session.id, intent.id, MINE, failure)
+def fail(session: TaskSession, intent: Intent, failure: StartFailure) -> TaskSession:
+    write_start_failure(session.id, intent.id, MINE, failure)
     return fresh(session)
 
 
@@ -85,7 +91,7 @@ def test_a_session_is_given_up_after_so_many_starts() -> None:
 
 
 def test_what_waiting_cannot_cure_is_tried_again_only_after_an_hour() -> None:
-    session = fail(*starting(start_attempts=5), Failure("spawn_failed", "No such program.", permanent=True))
+    session = fail(*starting(start_attempts=5), StartFailure("spawn_failed", "No such program.", permanent=True))
     assert session.state == "ERROR"
     assert session.next_restart_at is not None
     assert session.next_restart_at - timezone.now() > timedelta(minutes=59)
@@ -121,7 +127,7 @@ def test_what_a_person_has_to_install_is_named_with_its_command(
     session, intent = starting(start_attempts=5)
     AgentProfile.objects.update(agent_type="codex", name="Agent", command=[], args=[])
     Executor.objects.update(name="local")
-    session = fail(fresh(session), intent, Failure(code, "No such program.", permanent=True))
+    session = fail(fresh(session), intent, StartFailure(code, "No such program.", permanent=True))
     assert (session.state, session.error_code, session.error_message) == ("ERROR", code, message)
     assert session.next_restart_at is not None
     assert session.next_restart_at - timezone.now() > timedelta(hours=22), "not tried again as if it would pass"
@@ -130,9 +136,9 @@ def test_what_a_person_has_to_install_is_named_with_its_command(
     assert (item.kind, item.what) == ("error", what)
     assert "install" in item.why or "logged in" in item.why
     row = session.receipts.get()
-    assert (receipt_word(row, is_first=True).text, row.evidence["message"]) == (receipt, message)
+    assert (receipt_label(row, is_first=True).text, row.evidence["message"]) == (receipt, message)
     status = session_status(session)
-    said = banner_of(session, status, execution_of(session), assess_session(session))
+    said = build_banner(session, status, execution_of(session), assess_session(session))
     assert said is not None
     assert (said.text, said.action) == (message, "try_again")
     assert "once a day" in said.explanation
@@ -141,7 +147,7 @@ def test_what_a_person_has_to_install_is_named_with_its_command(
 def test_program_of_a_profile_is_named_without_a_wrong_command() -> None:
     session, intent = starting()
     AgentProfile.objects.update(agent_type="codex", name="Mine", command=["/opt/mine"], args=[])
-    session = fail(fresh(session), intent, Failure("program_missing", "No.", permanent=True))
+    session = fail(fresh(session), intent, StartFailure("program_missing", "No.", permanent=True))
     assert "`/opt/mine` of the agent profile “Mine” was not found" in session.error_message
     assert "npm" not in session.error_message
 
@@ -165,7 +171,7 @@ def test_a_token_that_is_rejected_once_more_is_still_not_lost() -> None:
 
 
 def test_a_workspace_that_could_not_be_had_is_the_executions_error() -> None:
-    session = fail(*starting(), Failure("launch_failed", "Nobody answered.", executor_failed=True))
+    session = fail(*starting(), StartFailure("launch_failed", "Nobody answered.", executor_failed=True))
     row = execution_of(session)
     assert (row.status, row.error_code, row.error_message) == ("error", "launch_failed", "Nobody answered.")
     assert session.error_code == "launch_failed"
@@ -173,7 +179,7 @@ def test_a_workspace_that_could_not_be_had_is_the_executions_error() -> None:
 
 def test_a_start_that_lost_against_a_stop_is_no_failure() -> None:
     session, intent = starting()
-    intents.stop(session.id, None)
+    intents.request_stop(session.id, None)
     before = fresh(session).last_seq
     session = fail(session, intent, CRASHED)
     assert fresh(intent).outcome == "stopped"
@@ -183,30 +189,30 @@ def test_a_start_that_lost_against_a_stop_is_no_failure() -> None:
 
 def test_a_start_that_has_ended_cannot_fail_any_more() -> None:
     session, intent = starting()
-    settle(intent.id, "loaded")
+    settle_intent(intent.id, "loaded")
     before = tables.dump()
-    write_failure(session.id, intent.id, None, Failure("start_timeout", "Too long."))
+    write_start_failure(session.id, intent.id, None, StartFailure("start_timeout", "Too long."))
     assert tables.dump() == before
 
 
 @pytest.mark.parametrize(
     ("error", "failure"),
     [
-        (AgentctlUnreachable("No answer."), Failure("agentctl_unreachable", "No answer.")),
-        (WorkspaceGone("Deleted."), Failure("worktree_missing", "Deleted.", permanent=True)),
+        (AgentctlUnreachable("No answer."), StartFailure("agentctl_unreachable", "No answer.")),
+        (WorkspaceGone("Deleted."), StartFailure("worktree_missing", "Deleted.", permanent=True)),
         (
             AgentctlRefused("No.", status=500, refusal="spawn_failed", answer={"permanent": True, "token_valid": True}),
-            Failure("spawn_failed", "No.", permanent=True),
+            StartFailure("spawn_failed", "No.", permanent=True),
         ),
         (
             AgentctlRefused("Gone.", status=500, refusal="token_rejected", answer={"token_valid": False}),
-            Failure("token_rejected", "Gone.", token_valid=False),
+            StartFailure("token_rejected", "Gone.", token_valid=False),
         ),
-        (AgentctlRefused("Busy.", status=409, refusal="busy"), Failure("busy", "Busy.")),
+        (AgentctlRefused("Busy.", status=409, refusal="busy"), StartFailure("busy", "Busy.")),
     ],
 )
-def test_an_error_says_what_kind_of_failure_it_is(error: Any, failure: Failure) -> None:
-    assert failure_of(error, executor_failed=False) == failure
+def test_an_error_says_what_kind_of_failure_it_is(error: Any, failure: StartFailure) -> None:
+    assert start_failure_from(error, executor_failed=False) == failure
 
 
 # --- stops ---
@@ -245,5 +251,5 @@ def test_an_agent_known_to_err_about_a_lost_conversation_is_asked_twice() -> Non
     assert once.next_restart_at is not None
     long_ago = (timezone.now() - timedelta(seconds=91)).isoformat()
     change(once, metadata={"said_gone_at": long_ago}, next_restart_at=None)
-    twice = fail(once, intents.order_start(once, None, "auto"), GONE)
+    twice = fail(once, intents.ensure_start_intent(once, None, "auto"), GONE)
     assert (twice.state, execution_of(twice).rejected_resume_token) == ("WAITING_FOR_INPUT", "conversation-1")

@@ -13,7 +13,7 @@ from django.utils import timezone
 from sessions_app.models import Intent, Prompt, Supervisor, TaskSession
 from sessions_app.services import intents, prompts
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.turns import overdue
+from sessions_app.supervisor import watchdogs
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, fresh, make_session, make_user, names, prompt_states, running_session
 
@@ -66,8 +66,8 @@ def rejected() -> TaskSession:
 )
 def test_what_a_prompt_waits_for_too_long_is_said_once(make: Callable[[], TaskSession], reason: str) -> None:
     session = waiting(make())
-    assert overdue.say_overdue() == 1
-    assert overdue.say_overdue() == 0
+    assert watchdogs.report_overdue_prompts() == 1
+    assert watchdogs.report_overdue_prompts() == 0
     [said] = told(session)
     assert (said["message_id"], said["reason"], said["state"]) == ("late", reason, "queued")
     assert said["waited_seconds"] >= LATE.total_seconds() - 1
@@ -77,15 +77,15 @@ def test_what_a_prompt_waits_for_too_long_is_said_once(make: Callable[[], TaskSe
 
 def test_it_stays_in_the_queue_and_can_be_withdrawn() -> None:
     session = waiting(failed())
-    overdue.say_overdue()
+    watchdogs.report_overdue_prompts()
     assert prompt_states(session) == {"late": "queued"}
-    prompts.withdraw(session.id, "late")
+    prompts.withdraw_prompt(session.id, "late")
     assert session_status(fresh(session))["overdue_prompts"] == 0
 
 
 def test_a_prompt_on_its_way_is_overdue_too() -> None:
     session = waiting(running_session(), state="sending")
-    overdue.say_overdue()
+    watchdogs.report_overdue_prompts()
     assert [said["state"] for said in told(session)] == ["sending"]
 
 
@@ -108,22 +108,24 @@ def behind_a_turn_that_has_just_ended() -> TaskSession:
 
 def of_a_stopped_session() -> TaskSession:
     session = waiting(running_session())
-    intents.stop(session.id, make_user())
+    intents.request_stop(session.id, make_user())
     return session
 
 
 @pytest.mark.parametrize("make", [young, behind_a_turn, behind_a_turn_that_has_just_ended, of_a_stopped_session])
 def test_who_waits_for_something_else_is_not_overdue(make: Callable[[], TaskSession]) -> None:
     session = make()
-    assert overdue.say_overdue() == 0
+    assert watchdogs.report_overdue_prompts() == 0
     assert session_status(fresh(session))["overdue_prompts"] == 0
 
 
 def test_one_session_that_cannot_be_written_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     ill, healthy = waiting(failed()), waiting(failed())
-    reason = overdue._reason
-    monkeypatch.setattr(overdue, "_reason", lambda draft: 1 / 0 if draft.session.id == ill.id else reason(draft))
-    assert overdue.say_overdue() == 1
+    reason = watchdogs._overdue_reason
+    monkeypatch.setattr(
+        watchdogs, "_overdue_reason", lambda draft: 1 / 0 if draft.session.id == ill.id else reason(draft)
+    )
+    assert watchdogs.report_overdue_prompts() == 1
     assert (told(ill), len(told(healthy))) == ([], 1)
 
 

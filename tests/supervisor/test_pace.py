@@ -8,8 +8,8 @@ import uuid
 
 import pytest
 
-from sessions_app.supervisor.orders import Lane
-from sessions_app.supervisor.pace import FORGOTTEN, LONGEST, Pace
+from sessions_app.supervisor.backoff import MAX_DELAY, RESET_AFTER, Backoff
+from sessions_app.supervisor.dispatcher import SessionQueue
 from tests.waiting import eventually_async
 
 
@@ -22,21 +22,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_each_failure_rests_longer_up_to_a_bound(clock: list[float]) -> None:
-    pace = Pace()
-    assert [round(pace.failed(), 1) for _ in range(8)] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, LONGEST, LONGEST]
+    pace = Backoff()
+    assert [round(pace.failed(), 1) for _ in range(8)] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, MAX_DELAY, MAX_DELAY]
     assert pace.rests
-    clock[0] += LONGEST
+    clock[0] += MAX_DELAY
     assert not pace.rests
 
 
 def test_a_success_and_a_minute_of_peace_forget_what_failed(clock: list[float]) -> None:
-    pace = Pace()
+    pace = Backoff()
     pace.failed()
     pace.failed()
     pace.succeeded()
-    assert (pace.rests, pace.is_calm, pace.failed()) == (False, True, 0.2)
-    clock[0] += FORGOTTEN + 1
-    assert (pace.is_calm, pace.failed()) == (True, 0.2)
+    assert (pace.rests, pace.is_reset, pace.failed()) == (False, True, 0.2)
+    clock[0] += RESET_AFTER + 1
+    assert (pace.is_reset, pace.failed()) == (True, 0.2)
 
 
 async def test_a_lane_that_fails_tries_again_by_itself_and_not_at_every_poke() -> None:
@@ -48,9 +48,9 @@ async def test_a_lane_that_fails_tries_again_by_itself_and_not_at_every_poke() -
             raise RuntimeError("this row is beyond us")
         return False
 
-    lane = Lane(step)
+    lane = SessionQueue(step)
     for _ in range(50):
-        lane.poke()
+        lane.wake()
         await asyncio.sleep(0)
     assert len(tries) == 1
     await eventually_async(lambda: len(tries) == 3, describe="it is tried again")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.services import intents, unfinished
-from sessions_app.supervisor.attachment import Attachment
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.turns.prompts import send_next
+from sessions_app.services import intents, prompt_context
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.execution_stream import ExecutionStream
+from sessions_app.supervisor.prompts import send_next_prompt
 from tests.supervisor.agentctls import TalkingAgentctl, talking
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.places import with_core
@@ -32,10 +32,10 @@ def queued(session: TaskSession, *message_ids: str, **values: Any) -> TaskSessio
 def sent(session: TaskSession, agentctl: TalkingAgentctl, times: int = 1) -> list[str]:
     """The message ids that agentctl got when the lane looked so many times, by a supervisor of its own."""
 
-    async def look(core: Core) -> None:
+    async def look(core: ExecutionRegistry) -> None:
         assert await core.attach(session.id) is not None
         for _ in range(times):
-            await send_next(core, session.id)
+            await send_next_prompt(core, session.id)
 
     before = len(agentctl.prompts)
     with_core(look)
@@ -99,9 +99,9 @@ def test_what_did_not_get_through_is_tried_again_after_a_pause_and_not_at_every_
 def test_the_session_is_poked_again_when_the_pause_is_over() -> None:
     session = queued(running_session(execution=FREE), "p1")
 
-    async def look(core: Core) -> None:
+    async def look(core: ExecutionRegistry) -> None:
         async def poke() -> None:
-            await send_next(core, session.id)
+            await send_next_prompt(core, session.id)
 
         core.on_change = lambda session_id: tasks.append(asyncio.ensure_future(poke()))
         assert await core.attach(session.id) is not None
@@ -126,12 +126,12 @@ def test_only_agentctls_own_no_says_that_a_prompt_did_not_arrive(answer: str) ->
 
 def test_an_agent_that_went_before_the_delivery_is_looked_after_at_once_and_the_prompt_is_kept() -> None:
     session = queued(running_session(execution=FREE), "p1")
-    lost: list[Attachment] = []
+    lost: list[ExecutionStream] = []
 
-    async def look(core: Core) -> None:
-        core.on_loss = lost.append
+    async def look(core: ExecutionRegistry) -> None:
+        core.on_stream_lost = lost.append
         assert await core.attach(session.id) is not None
-        await send_next(core, session.id)
+        await send_next_prompt(core, session.id)
 
     with talking(session) as agentctl:
         agentctl.refusal = "not_running"
@@ -157,9 +157,9 @@ def test_a_prompt_waits_while(reason: str) -> None:
         case "a turn is open":
             hear(session, Journal().turn_begins("p0"), lease=None)
         case "a start is ordered":
-            intents.order_start(session, None, "auto")
+            intents.ensure_start_intent(session, None, "auto")
         case "it was stopped":
-            intents.stop(session.id, make_user())
+            intents.request_stop(session.id, make_user())
         case _:
             change(session, launch_id="")
     with talking(session, Journal().turn_begins("p0") if reason == "a turn is open" else ()) as agentctl:
@@ -169,7 +169,7 @@ def test_a_prompt_waits_while(reason: str) -> None:
 
 def test_nothing_is_given_where_nobody_listens() -> None:
     session = queued(running_session(execution=FREE), "p1")
-    assert with_core(lambda core: send_next(core, session.id)) is False
+    assert with_core(lambda core: send_next_prompt(core, session.id)) is False
     assert prompt_states(session) == {"p1": "queued"}
 
 
@@ -177,7 +177,7 @@ UNFINISHED = {"message_id": "p0", "run_id": "r0", "tools": ["make test"], "since
 
 
 def test_a_note_is_told_until_the_agent_has_it_and_then_no_more() -> None:
-    session = queued(running_session(execution=FREE, metadata={unfinished.INTERRUPTION: UNFINISHED}), "p1")
+    session = queued(running_session(execution=FREE, metadata={prompt_context.INTERRUPTION_KEY: UNFINISHED}), "p1")
     journal = Journal()
     with talking(session) as agentctl:
         agentctl.refusal = "busy"
@@ -189,9 +189,9 @@ def test_a_note_is_told_until_the_agent_has_it_and_then_no_more() -> None:
     assert "- make test" in first
     assert first.endswith("\n\ndo p1")
     hear(session, [journal.accepted("p1")], lease=None)
-    assert unfinished.of(fresh(session)) is not None
+    assert prompt_context.unfinished_of(fresh(session)) is not None
     hear(session, [journal.line("prompt.delivered", message_id="p1")], lease=None)
-    assert unfinished.of(fresh(session)) is None
+    assert prompt_context.unfinished_of(fresh(session)) is None
 
 
 def test_history_is_told_to_a_new_agent_until_it_has_it_and_is_not_said_twice_in_the_log() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.services import continuation, prompts
+from sessions_app.services import prompts
 from sessions_app.services.errors import Conflict, NotFound, TerminalState
 from tests.supervisor import tables
 from tests.supervisor.journals import Journal, hear
@@ -26,7 +26,7 @@ def with_prompt(state: str, **fields: Any) -> TaskSession:
 @pytest.mark.parametrize("state", ["held", "interrupted"])
 def test_sending_again_makes_a_new_prompt_and_settles_the_old_one(state: str) -> None:
     session = with_prompt(state)
-    row = prompts.resend(session.id, "p1", make_user())
+    row = prompts.resend_prompt(session.id, "p1", make_user())
     assert (row.text, row.state, row.kind, row.by) == ("do it", "queued", "user", make_user())
     assert prompt_states(session) == {"p1": "dismissed", row.message_id: "queued"}
     assert session.prompts.get(message_id="p1").resent_as == row
@@ -35,14 +35,14 @@ def test_sending_again_makes_a_new_prompt_and_settles_the_old_one(state: str) ->
 
 def test_sending_again_twice_makes_one() -> None:
     session = with_prompt("held")
-    first = prompts.resend(session.id, "p1", make_user())
-    assert prompts.resend(session.id, "p1", make_user()) == first
+    first = prompts.resend_prompt(session.id, "p1", make_user())
+    assert prompts.resend_prompt(session.id, "p1", make_user()) == first
     assert session.prompts.count() == 2
 
 
 def test_sending_again_orders_a_start_where_nothing_runs() -> None:
     session = with_prompt("held", launch_id="")
-    prompts.resend(session.id, "p1", make_user())
+    prompts.resend_prompt(session.id, "p1", make_user())
     assert session.intents.filter(kind="start", done_at=None).count() == 1
 
 
@@ -50,33 +50,33 @@ def test_sending_again_orders_a_start_where_nothing_runs() -> None:
 def test_a_prompt_can_be_dismissed_and_stays_so(state: str) -> None:
     session = with_prompt(state)
     for _ in range(2):
-        assert prompts.dismiss(session.id, "p1").state == "dismissed"
+        assert prompts.dismiss_prompt(session.id, "p1").state == "dismissed"
     assert names(session) == ["session.prompt.dismissed"]
 
 
 def test_a_queued_prompt_can_be_taken_back() -> None:
     session = with_prompt("queued")
-    assert prompts.withdraw(session.id, "p1").state == "withdrawn"
-    assert prompts.queue_length(session) == 0
+    assert prompts.withdraw_prompt(session.id, "p1").state == "withdrawn"
+    assert prompts.count_queued(session) == 0
 
 
 Act = Callable[[Any, str], object]
 
 
 def resend(session_id: Any, message_id: str) -> object:
-    return prompts.resend(session_id, message_id, make_user())
+    return prompts.resend_prompt(session_id, message_id, make_user())
 
 
 def go_on(session_id: Any, message_id: str) -> object:
-    return continuation.continue_interrupted(session_id, message_id, make_user())
+    return prompts.continue_interrupted(session_id, message_id, make_user())
 
 
 @pytest.mark.parametrize(
     ("act", "states"),
     [
         (resend, ("queued", "sending", "accepted", "delivered", "done", "dismissed", "withdrawn")),
-        (prompts.dismiss, ("queued", "sending", "accepted", "delivered", "done", "withdrawn")),
-        (prompts.withdraw, ("sending", "accepted", "delivered", "done", "held", "interrupted", "dismissed")),
+        (prompts.dismiss_prompt, ("queued", "sending", "accepted", "delivered", "done", "withdrawn")),
+        (prompts.withdraw_prompt, ("sending", "accepted", "delivered", "done", "held", "interrupted", "dismissed")),
         (go_on, ("queued", "sending", "accepted", "delivered", "done", "held", "dismissed", "withdrawn")),
     ],
 )
@@ -90,7 +90,7 @@ def test_what_does_not_fit_the_state_of_a_prompt_is_refused(act: Act, states: tu
         assert tables.dump() == before, state
 
 
-@pytest.mark.parametrize("act", [resend, prompts.dismiss, prompts.withdraw, go_on])
+@pytest.mark.parametrize("act", [resend, prompts.dismiss_prompt, prompts.withdraw_prompt, go_on])
 def test_a_prompt_that_is_not_there_is_not_found(act: Act) -> None:
     session = with_prompt("held")
     with pytest.raises(NotFound):
@@ -119,10 +119,10 @@ def test_going_on_is_one_prompt_in_the_systems_words_named_after_its_run() -> No
     session = interrupted()
     assert prompt_states(session) == {"p1": "interrupted"}
     session = change(session, launch_id="again")
-    row = continuation.continue_interrupted(session.id, "p1", make_user())
+    row = prompts.continue_interrupted(session.id, "p1", make_user())
     assert (row.message_id, row.kind, row.state) == (f"continue:{session.runs.get().id}", "continue", "queued")
     assert "> write it" in row.text
     assert "- make test" in row.text
-    assert continuation.continue_interrupted(session.id, "p1", make_user()) == row
+    assert prompts.continue_interrupted(session.id, "p1", make_user()) == row
     assert session.prompts.count() == 2
     assert prompt_states(session)["p1"] == "dismissed"

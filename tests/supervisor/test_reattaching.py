@@ -12,11 +12,11 @@ from django.utils import timezone
 
 from executors_app import crash_points
 from executors_app.domain import Observation, Observed
-from sessions_app.domain.acting import acting as known_as
-from sessions_app.models import Draft, LeaseLost, TaskSession
-from sessions_app.supervisor.sweep import acting, looking
-from sessions_app.supervisor.sweep.acting import Outcome, Telling, write_together
-from sessions_app.supervisor.sweep.one_pass import Scope, sweep
+from sessions_app.domain.actor_context import acting_as as known_as
+from sessions_app.models import LeaseLost, SessionTransaction, TaskSession
+from sessions_app.supervisor.sweep import actions, candidates
+from sessions_app.supervisor.sweep.actions import ActionOutcome, PendingReattach, write_reattachments
+from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.supervisor import tables
 from tests.supervisor.agentctls import talking
 from tests.supervisor.places import AsTold, swept, with_core
@@ -42,7 +42,7 @@ def living(place: AsTold) -> Iterator[list[TaskSession]]:
 def test_each_is_told_of_once_however_often_it_is_looked_at(living: list[TaskSession]) -> None:
     async def three_times(core: Any) -> None:
         for _ in range(3):
-            await sweep(core, Scope("boot"), set())
+            await run_sweep(core, SweepScope("boot"), set())
 
     with_core(three_times)
     assert [names(session) for session in living] == [["session.receipt"]] * 4
@@ -57,9 +57,9 @@ def test_living_agents_were_seen_at_the_newest_look(living: list[TaskSession]) -
             change(execution_of(session), last_seen_at=before)
 
     async def look(core: Any) -> None:
-        await sweep(core, Scope("boot"), set())
+        await run_sweep(core, SweepScope("boot"), set())
         await core.database(be_silent)
-        await sweep(core, Scope("reconcile"), set())
+        await run_sweep(core, SweepScope("reconcile"), set())
 
     began = timezone.now()
     with_core(look)
@@ -76,21 +76,21 @@ def test_another_supervisor_that_takes_them_over_says_so_again(living: list[Task
 
 def test_one_that_cannot_be_written_stops_no_other(living: list[TaskSession], monkeypatch: pytest.MonkeyPatch) -> None:
     first, bad, *others = living
-    queue = acting._queue
+    queue = actions._place_in_start_queue
 
-    def fails(draft: Draft, decision: Any) -> None:
+    def fails(draft: SessionTransaction, decision: Any) -> None:
         if draft.session.id == bad.id:
             raise ZeroDivisionError("this row")
         queue(draft, decision)
 
-    monkeypatch.setattr(acting, "_queue", fails)
+    monkeypatch.setattr(actions, "_place_in_start_queue", fails)
     result = swept()
     assert result.outcomes[str(bad.id)].error == "ZeroDivisionError: this row"
     assert (names(bad), bad.receipts.count()) == ([], 0)
     assert [names(session) for session in (first, *others)] == [["session.receipt"]] * 3
-    monkeypatch.setattr(acting, "_queue", queue)
+    monkeypatch.setattr(actions, "_place_in_start_queue", queue)
     change(execution_of(bad), **GONE)
-    swept(Scope("boot", sessions=[bad.id]))
+    swept(SweepScope("boot", sessions=[bad.id]))
     assert names(bad) == ["session.receipt"]
 
 
@@ -107,7 +107,7 @@ def test_each_comes_by_the_same_points_in_the_same_order(
 def test_each_says_by_which_sweep_and_rule_it_was_taken_over(living: list[TaskSession]) -> None:
     async def by_me(core: Any) -> None:
         with known_as(owner="me"):
-            await sweep(core, Scope("boot"), set())
+            await run_sweep(core, SweepScope("boot"), set())
 
     with_core(by_me)
     for session in living:
@@ -115,15 +115,15 @@ def test_each_says_by_which_sweep_and_rule_it_was_taken_over(living: list[TaskSe
         assert (said["owner"], said["cause"]) == ("me", "boot sweep: alive_same_agent")
 
 
-def tellings(sessions: list[TaskSession], place: AsTold) -> list[Telling]:
+def tellings(sessions: list[TaskSession], place: AsTold) -> list[PendingReattach]:
     """What a sweep has to say of them, once it has their leases."""
     for session in sessions:
         change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
-    rows = {row.stored.session_id: row for row in looking.read("another")}
-    decided = swept(Scope("boot", dry_run=True)).decided
+    rows = {row.stored.session_id: row for row in candidates.load_candidate_rows("another")}
+    decided = swept(SweepScope("boot", dry_run=True)).decided
     by_session = {item.row.stored.session_id: item for item in decided}
     return [
-        Telling(rows[session.id], by_session[session.id].seen, by_session[session.id].decision, MINE)
+        PendingReattach(rows[session.id], by_session[session.id].seen, by_session[session.id].decision, MINE)
         for session in sorted(sessions, key=lambda session: session.id)
     ]
 
@@ -131,9 +131,9 @@ def tellings(sessions: list[TaskSession], place: AsTold) -> list[Telling]:
 def test_telling_of_many_asks_no_more_than_telling_of_one(living: list[TaskSession], place: AsTold) -> None:
     one, *many = tellings(living, place)
 
-    def asked(*some: Telling) -> int:
+    def asked(*some: PendingReattach) -> int:
         with tables.counting() as queries:
-            assert [outcome.receipt_kind for outcome in write_together(some)] == ["reattached"] * len(some)  # type: ignore[union-attr]
+            assert [outcome.receipt_kind for outcome in write_reattachments(some)] == ["reattached"] * len(some)  # type: ignore[union-attr]
         return len([query for query in queries.captured_queries if "INSERT" not in query["sql"]])
 
     assert asked(one) == asked(*many)
@@ -145,7 +145,12 @@ def test_who_has_lost_its_lease_meanwhile_is_told_so_and_writes_nothing(
     some = tellings(living, place)
     lost = some[1].session_id
     change(execution_of(TaskSession.objects.get(id=lost)), owner="somebody", generation=9)
-    assert [type(outcome) for outcome in write_together(some)] == [Outcome, LeaseLost, Outcome, Outcome]
+    assert [type(outcome) for outcome in write_reattachments(some)] == [
+        ActionOutcome,
+        LeaseLost,
+        ActionOutcome,
+        ActionOutcome,
+    ]
     assert {session.id: names(session) for session in living} == {
         session.id: [] if session.id == lost else ["session.receipt"] for session in living
     }

@@ -9,7 +9,7 @@ import pytest
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.verification import fingerprint
 from sessions_app.models import ContinuityReceipt, Prompt, TaskSession
-from sessions_app.supervisor.start import agent_order
+from sessions_app.supervisor.start import agent_start
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, fresh, last_payload, running_session
 from tests.supervisor.test_starts import claimed
@@ -71,10 +71,12 @@ def test_a_later_start_settles_what_an_earlier_one_has_left_open() -> None:
     session, receipt = resumed()
     ExecutorRunning.objects.update(status="stopped")
     plan = claimed(change(session, launch_id=""))
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     answer = {"outcome": "resumed", "resume_token": "conversation-1"}
-    assert agent_order.write_started(plan, plan.lease, order, answer, agent_order.known(plan.session_id))
+    assert agent_start.write_agent_started(
+        plan, plan.lease, order, answer, agent_start.load_conversation_facts(plan.session_id)
+    )
     assert fresh(receipt).verified == "none"
     newest = session.receipts.first()
     assert newest is not None

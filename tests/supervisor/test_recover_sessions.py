@@ -16,8 +16,8 @@ from django.utils import timezone
 
 from executors_app.domain import Observation, Observed
 from sessions_app.management.commands.recover_sessions import Command
+from sessions_app.management.recovery_pass import COLUMNS
 from sessions_app.models import RecoverySweep, Supervisor, SweepOutcome, TaskSession
-from sessions_app.supervisor.sweep.display import COLUMNS
 from tests.databases import new_database
 from tests.supervisor import tables
 from tests.supervisor.agentctls import talking

@@ -14,12 +14,12 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from executors_app.domain import Observation, Observed
 from sessions_app.domain.resumability import Reason
-from sessions_app.models import IntentKind, RecoverySweep, Supervisor, SweepOutcome, TaskSession, writing
+from sessions_app.models import IntentKind, RecoverySweep, Supervisor, SweepOutcome, TaskSession, session_transaction
 from sessions_app.services import intents
-from sessions_app.supervisor.lock import SupervisorLock
+from sessions_app.supervisor.leases import SupervisorLock
 from tests.supervisor.agentctls import talking
 from tests.supervisor.places import UNKNOWN, AsTold
 from tests.supervisor.rows import change, execution_of, fresh, running_session
@@ -37,7 +37,7 @@ def lost(place: AsTold, **fields: Any) -> TaskSession:
 
 def fail(session: TaskSession, move: str = "fail", code: str = str(Reason.NOT_RESUMABLE)) -> None:
     """Let the session's state change as the supervisor changes it, now."""
-    with writing(session.id) as draft:
+    with session_transaction(session.id) as draft:
         draft.move(move, error_code=code, error_message="Something broke.")
 
 
@@ -64,7 +64,7 @@ def supervised(since: datetime | None = None) -> Iterator[Supervisor]:
     row = Supervisor.objects.create(
         boot_id=LIVE,
         host_id=identity.host_id(),
-        process=identity.of_self().to_json(),
+        process=identity.identify_self().to_json(),
         started_at=since or now,
         beat_at=now,
         swept_at=now,
@@ -123,7 +123,7 @@ def test_strict_passes_over_what_failed_before_the_supervisor_started(place: AsT
 
 def test_a_dead_supervisors_start_is_no_beginning_of_this_deploy(place: AsTold) -> None:
     session = lost(place)
-    gone = {**identity.of_self().to_json(), "pid": 2**22 + 1}
+    gone = {**identity.identify_self().to_json(), "pid": 2**22 + 1}
     now, before = timezone.now(), timezone.now() - timedelta(days=1)
     values = {"host_id": identity.host_id(), "process": gone, "started_at": before, "beat_at": now}
     Supervisor.objects.create(boot_id=LIVE, **values)
@@ -175,7 +175,7 @@ def test_a_row_that_became_damaged_fails_the_deploy_once(place: AsTold) -> None:
 def test_starts_unfinished_at_the_end_of_wait_have_a_status_of_their_own(place: AsTold) -> None:
     session = held(place)
     with supervised():
-        intents.order(session, IntentKind.START, None, {"mode": "auto"})
+        intents.create_intent(session, IntentKind.START, None, {"mode": "auto"})
         code, document, err = ended("--strict", "--wait", "0.3")
     assert (code, document["unfinished"]) == (3, [str(session.id)])
     assert "1 start had not ended after 0.3 s" in err

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sessions_app.models import IDLE, Intent, PermissionRequest, Prompt, Run, TaskSession
+from sessions_app.models import IDLE_REASON, Intent, PermissionRequest, Prompt, Run, TaskSession
+from sessions_app.pages.session_state import session_context, wants_start_on_open
 from sessions_app.services import intents
 from sessions_app.services.status import session_status
-from sessions_app.supervisor import sleep
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.start.outcomes import write_stopped
-from sessions_app.supervisor.sweep.one_pass import Scope
-from sessions_app.views.session_state import session_context, wants_start_on_open
+from sessions_app.supervisor import idle_sleep
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.outcomes import write_stopped
+from sessions_app.supervisor.sweep.sweep_pass import SweepScope
 from tests.supervisor.agentctls import TalkingAgentctl, talking
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.places import swept
@@ -64,11 +64,11 @@ def looked(session: TaskSession, agentctl: TalkingAgentctl) -> int:
     change(execution_of(session), **FREE)
 
     async def run() -> int:
-        core = Core()
+        core = ExecutionRegistry()
         try:
             await core.attach(session.id)
             await core.database(long_ago, session)
-            return await sleep.put_to_sleep(core)
+            return await idle_sleep.sleep_idle_sessions(core)
         finally:
             await core.close()
 
@@ -100,8 +100,12 @@ def test_an_idle_session_falls_asleep_and_says_why() -> None:
     assert put_to_sleep(session)
     row, execution = fresh(session), execution_of(session)
     assert (row.state, row.desired_state, row.launch_id) == ("WAITING_FOR_INPUT", "running", "")
-    assert (execution.status, execution.status_reason, execution.resume_token) == ("stopped", IDLE, "conversation-1")
-    assert open_orders(session) == [("stop", {"reason": IDLE})]
+    assert (execution.status, execution.status_reason, execution.resume_token) == (
+        "stopped",
+        IDLE_REASON,
+        "conversation-1",
+    )
+    assert open_orders(session) == [("stop", {"reason": IDLE_REASON})]
     assert last_payload(session, "session.asleep")["after"] == 3600
     status = session_status(row)
     assert (status["asleep"], status["is_agent_running"], status["is_resumable"]) == (True, False, True)
@@ -110,23 +114,23 @@ def test_an_idle_session_falls_asleep_and_says_why() -> None:
 def test_what_has_fallen_asleep_stays_asleep_when_its_execution_has_ended() -> None:
     session = at_rest()
     put_to_sleep(session)
-    write_stopped(session.id, None, IDLE)
+    write_stopped(session.id, None, IDLE_REASON)
     session.intents.update(done_at=timezone.now())
-    assert execution_of(session).status_reason == IDLE
+    assert execution_of(session).status_reason == IDLE_REASON
     assert session_status(fresh(session))["asleep"]
     assert not wants_start_on_open(session_status(fresh(session))), "a look at its page is no reason"
     context = session_context(fresh(session))
     assert context["word"].text == "Asleep"
     assert "sleeps" in context["banner"].text
-    assert not swept(Scope("boot")).decided, "no sweep starts it"
+    assert not swept(SweepScope("boot")).decided, "no sweep starts it"
 
 
 def test_a_prompt_wakes_it_and_no_sleep_is_lost_or_forced() -> None:
     session = at_rest()
     put_to_sleep(session)
-    intents.prompt(session.id, "p2", "go on", make_user())
+    intents.queue_prompt(session.id, "p2", "go on", make_user())
     assert ("start", {"mode": "auto"}) in open_orders(session)
-    write_stopped(session.id, None, IDLE)
+    write_stopped(session.id, None, IDLE_REASON)
     assert prompt_states(session)["p2"] == "queued"
     assert Intent.objects.filter(session=session, kind="start", done_at=None).exists()
 
@@ -134,8 +138,8 @@ def test_a_prompt_wakes_it_and_no_sleep_is_lost_or_forced() -> None:
 def test_who_stops_it_while_it_falls_asleep_has_stopped_it() -> None:
     session = at_rest()
     put_to_sleep(session)
-    intents.stop(session.id, make_user())
-    write_stopped(session.id, None, IDLE)
+    intents.request_stop(session.id, make_user())
+    write_stopped(session.id, None, IDLE_REASON)
     assert execution_of(session).status_reason == "stopped"
     assert fresh(session).desired_state == "stopped"
 
@@ -210,13 +214,13 @@ def test_who_could_not_go_on_where_it_was_is_not_put_to_sleep(
 
 def test_what_was_asked_between_the_look_and_the_sleep_is_not_slept_over(monkeypatch: pytest.MonkeyPatch) -> None:
     session = at_rest()
-    before = sleep._is_asked
+    before = idle_sleep._has_open_requests
 
     def asked_meanwhile(row: TaskSession) -> bool:
         _queue(row)
         return before(row)
 
-    monkeypatch.setattr(sleep, "_is_asked", asked_meanwhile)
+    monkeypatch.setattr(idle_sleep, "_has_open_requests", asked_meanwhile)
     assert not put_to_sleep(session)
     assert execution_of(session).status == "ready"
 

@@ -9,9 +9,9 @@ import pytest
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.errors import AgentctlUnreachable
 from sessions_app.models import Intent
-from sessions_app.supervisor import core as cores
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.start import starting
+from sessions_app.supervisor import execution_registry as cores
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.start import execution
 from tests.supervisor.agentctls import talking
 from tests.supervisor.places import AsTold, with_core
 from tests.supervisor.rows import fresh, running_session
@@ -32,7 +32,7 @@ def streams() -> list[str]:
 def test_who_takes_it_over_is_told_that_it_does_not_answer_and_leaves_no_stream_behind() -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None})
 
-    async def take_over(core: Core) -> list[str]:
+    async def take_over(core: ExecutionRegistry) -> list[str]:
         with pytest.raises(AgentctlUnreachable):
             await core.attach(session.id)
         return streams()
@@ -45,7 +45,7 @@ def test_who_takes_it_over_is_told_that_it_does_not_answer_and_leaves_no_stream_
 def test_who_gives_up_before_leaves_no_stream_behind() -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None})
 
-    async def take_over(core: Core) -> list[str]:
+    async def take_over(core: ExecutionRegistry) -> list[str]:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(core.attach(session.id), 0.3)
         return streams()
@@ -76,6 +76,6 @@ def test_a_start_does_not_say_that_it_took_all_the_time_it_has(place: AsTold, mo
             )
 
         monkeypatch.setattr(place, "launch", launch)
-        with_core(lambda core: starting.carry_out(core, session.id, intent.id))
+        with_core(lambda core: execution.execute_start(core, session.id, intent.id))
     failed = fresh(session)
     assert (failed.state, failed.error_code) == ("ERROR", "agentctl_unreachable")

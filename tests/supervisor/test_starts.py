@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import JournalKind
 from executors_app.plugins import agent_type
 from sessions_app.domain.resumability import Mode, Strategy
-from sessions_app.models import Intent, Lease, LeaseLost, Prompt, TaskSession, writing
+from sessions_app.models import Intent, Lease, LeaseLost, Prompt, TaskSession, session_transaction
 from sessions_app.services import intents
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.start import agent_order, planning
-from sessions_app.supervisor.start.outcomes import Failure, write_failure
-from sessions_app.supervisor.start.planning import Plan
+from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
+from sessions_app.supervisor.start import agent_start, claims
+from sessions_app.supervisor.start.claims import StartClaim
 from tests.supervisor import tables
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
@@ -32,14 +32,14 @@ from tests.supervisor.rows import (
 pytestmark = pytest.mark.django_db
 
 
-def claim(session: TaskSession, mode: str = "auto", by: Any = None) -> Plan | None:
+def claim(session: TaskSession, mode: str = "auto", by: Any = None) -> StartClaim | None:
     intent = session.intents.filter(kind="start", done_at=None).first() or Intent.objects.create(
         session=session, kind="start", payload={"mode": mode}, by=by
     )
-    return planning.claim(session.id, intent.id, MINE.owner, lives=None)
+    return claims.claim_start(session.id, intent.id, MINE.owner, lives=None)
 
 
-def claimed(session: TaskSession, mode: str = "auto") -> Plan:
+def claimed(session: TaskSession, mode: str = "auto") -> StartClaim:
     plan = claim(session, mode)
     assert plan is not None
     return plan
@@ -48,10 +48,14 @@ def claimed(session: TaskSession, mode: str = "auto") -> Plan:
 def answered(session: TaskSession, **answer: Any) -> bool:
     """The agent answers its start."""
     plan = claimed(session)
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
-    return agent_order.write_started(
-        plan, plan.lease, order, {"outcome": "loaded", "replayed": 0, **answer}, agent_order.known(plan.session_id)
+    return agent_start.write_agent_started(
+        plan,
+        plan.lease,
+        order,
+        {"outcome": "loaded", "replayed": 0, **answer},
+        agent_start.load_conversation_facts(plan.session_id),
     )
 
 
@@ -68,7 +72,7 @@ def test_the_demo_agent_is_ordered_as_its_place_knows_it() -> None:
     change(session.agent_profile, agent_type="demo", command=[])
     change(execution_of(session), runtime="remote")
     plan = claimed(session)
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert order.body["argv"] == ["kandev-demo-agent"]
 
@@ -78,7 +82,7 @@ def test_a_claim_counts_the_start_once() -> None:
     plan = claimed(session)
     assert (fresh(session).start_attempts, fresh(session).state) == (1, "STARTING")
     assert execution_of(session).status == "starting"
-    assert planning.claim(session.id, plan.intent_id, MINE.owner, lives=None) == plan
+    assert claims.claim_start(session.id, plan.intent_id, MINE.owner, lives=None) == plan
     assert fresh(session).start_attempts == 1
 
 
@@ -87,14 +91,14 @@ def test_a_claim_of_what_another_holds_writes_nothing() -> None:
     Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     before = tables.dump()
     intent = session.intents.get(done_at=None)
-    assert planning.claim(session.id, intent.id, "somebody else", lives=None) is None
+    assert claims.claim_start(session.id, intent.id, "somebody else", lives=None) is None
     assert tables.dump() == before
 
 
 def test_a_claim_under_a_lease_that_is_held_does_not_take_it_again() -> None:
     session = at_rest()
     intent, before = Intent.objects.create(session=session, kind="start"), execution_of(session)
-    plan = planning.claim(session.id, intent.id, MINE.owner, lives="", held=MINE)
+    plan = claims.claim_start(session.id, intent.id, MINE.owner, lives="", held=MINE)
     assert plan is not None
     assert plan.lease == MINE
     after = execution_of(session)
@@ -106,7 +110,7 @@ def test_a_claim_under_a_lease_that_is_lost_writes_nothing(held: Lease) -> None:
     session = at_rest()
     intent, before = Intent.objects.create(session=session, kind="start"), tables.dump()
     with pytest.raises(LeaseLost):
-        planning.claim(session.id, intent.id, held.owner, lives="", held=held)
+        claims.claim_start(session.id, intent.id, held.owner, lives="", held=held)
     assert tables.dump() == before
 
 
@@ -114,12 +118,14 @@ def test_a_resume_beside_a_live_agentctl_asks_little_of_the_database() -> None:
     session = at_rest()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     with tables.counting() as asked:
-        plan = planning.claim(session.id, intent.id, MINE.owner, lives="", held=MINE)
+        plan = claims.claim_start(session.id, intent.id, MINE.owner, lives="", held=MINE)
         assert plan is not None
-        order = agent_order.prepare(plan, plan.lease, found=None)
+        order = agent_start.prepare_agent_start(plan, plan.lease, found=None)
         assert order is not None
         answer = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": ["write the parser"]}
-        assert agent_order.write_started(plan, plan.lease, order, answer, agent_order.known(plan.session_id))
+        assert agent_start.write_agent_started(
+            plan, plan.lease, order, answer, agent_start.load_conversation_facts(plan.session_id)
+        )
     reads = [query["sql"] for query in asked.captured_queries if query["sql"].startswith("SELECT")]
     assert len(reads) <= 25, reads
 
@@ -172,17 +178,19 @@ def test_a_start_whose_answer_was_lost_is_asked_again_and_proven_as_the_first_ti
     session = at_rest()
     plan = claimed(session)
     launch = str(plan.intent_id)
-    assert agent_order.prepare(plan, plan.lease, found=None) is not None
+    assert agent_start.prepare_agent_start(plan, plan.lease, found=None) is not None
     change(session, state="WAITING_FOR_INPUT", launch_id=launch)  # the next supervisor has found the agent
     change(execution_of(session), status="ready", resume_token="conversation-2")
 
-    again = planning.claim(session.id, plan.intent_id, MINE.owner, lives=launch)
+    again = claims.claim_start(session.id, plan.intent_id, MINE.owner, lives=launch)
     assert again is not None
-    order = agent_order.prepare(again, again.lease, found=launch)
+    order = agent_start.prepare_agent_start(again, again.lease, found=launch)
     assert order is not None
     assert order.strategy == "native"
     lie = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": ["something else"], "resume_token": "c2"}
-    assert not agent_order.write_started(again, again.lease, order, lie, agent_order.known(again.session_id))
+    assert not agent_start.write_agent_started(
+        again, again.lease, order, lie, agent_start.load_conversation_facts(again.session_id)
+    )
     assert fresh(session).error_code == "context_mismatch"
     assert [(row.kind, row.launch_id) for row in session.receipts.all()] == [("failed", launch)]
 
@@ -190,18 +198,20 @@ def test_a_start_whose_answer_was_lost_is_asked_again_and_proven_as_the_first_ti
 def test_a_start_beside_an_agent_of_another_launch_is_pointless() -> None:
     session = running_session()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
-    assert planning.claim(session.id, intent.id, MINE.owner, lives="another") is None
+    assert claims.claim_start(session.id, intent.id, MINE.owner, lives="another") is None
     assert Intent.objects.get(id=intent.id).outcome == "already_running"
 
 
 def test_an_agent_that_is_up_when_the_stop_has_won_is_not_kept() -> None:
     session = at_rest()
     plan = claimed(session)
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
-    intents.stop(session.id, None)
+    intents.request_stop(session.id, None)
     answer = {"outcome": "loaded", "replayed": 1, "replayed_user_texts": ["write the parser"]}
-    assert not agent_order.write_started(plan, plan.lease, order, answer, agent_order.known(plan.session_id))
+    assert not agent_start.write_agent_started(
+        plan, plan.lease, order, answer, agent_start.load_conversation_facts(plan.session_id)
+    )
     assert not session.receipts.exists()
     assert fresh(session).launch_id == ""
 
@@ -231,7 +241,7 @@ def test_the_rejected_token_is_tried_again_when_a_user_says_so() -> None:
     session = at_rest()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-0")
     plan = claimed(session, Mode.RESUME)
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert (order.strategy, order.body["resume_token"]) == (Strategy.NATIVE, "conversation-0")
 
@@ -239,15 +249,15 @@ def test_the_rejected_token_is_tried_again_when_a_user_says_so() -> None:
 def test_a_fresh_start_sets_the_old_conversation_aside() -> None:
     session = at_rest()
     plan = claimed(session, Mode.FRESH_START)
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert order.body["resume_token"] is None
-    agent_order.write_started(
+    agent_start.write_agent_started(
         plan,
         plan.lease,
         order,
         {"outcome": "created", "resume_token": "conversation-2"},
-        agent_order.known(plan.session_id),
+        agent_start.load_conversation_facts(plan.session_id),
     )
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("conversation-2", "conversation-1")
@@ -257,14 +267,18 @@ def test_a_fresh_start_sets_the_old_conversation_aside() -> None:
 def test_a_fresh_start_sets_the_old_conversation_aside_though_the_new_one_has_no_name_yet() -> None:
     session = at_rest()
     plan = claimed(session, Mode.FRESH_START)
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
-    agent_order.write_started(
-        plan, plan.lease, order, {"outcome": "created", "resume_token": None}, agent_order.known(plan.session_id)
+    agent_start.write_agent_started(
+        plan,
+        plan.lease,
+        order,
+        {"outcome": "created", "resume_token": None},
+        agent_start.load_conversation_facts(plan.session_id),
     )
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("", "conversation-1")
-    named = Journal().line(Kind.SESSION_IDENTIFIED, fingerprint="f")
+    named = Journal().line(JournalKind.SESSION_IDENTIFIED, fingerprint="f")
     hear(session, [named], token={"resume_token": "conversation-2"})
     assert execution_of(session).resume_token == "conversation-2"
 
@@ -283,7 +297,7 @@ def test_the_agents_last_message_is_told_with_the_conversation_that_it_is_of(
     session = at_rest()
     change(execution_of(session), last_message_uuid="message-7", **kept)
     plan = claimed(session, mode)
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert order.body["last_message_uuid"] == told
 
@@ -292,7 +306,7 @@ def test_the_agent_is_told_what_its_type_and_its_profile_say() -> None:
     session = at_rest()
     change(session.agent_profile, model="small", mode="plan", additional_directories=["/srv/docs"], args=["--fast"])
     plan = claimed(session)
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     kind = agent_type("demo")
     assert order.body["argv"] == [*kind.argv, "--fast"]
@@ -307,7 +321,7 @@ def test_a_workspace_alone_can_be_had_in_every_state(state: str) -> None:
     session.intents.filter(kind="start").update(payload={"mode": "workspace_only"})
     change(execution_of(session), owner="", lease_expires_at=None)
     plan = claimed(session, Mode.WORKSPACE_ONLY)
-    assert agent_order.prepare(plan, plan.lease, found="") is None
+    assert agent_start.prepare_agent_start(plan, plan.lease, found="") is None
     assert fresh(session).state == ("FAILED" if state == "FAILED" else "WAITING_FOR_INPUT")
     assert session.receipts.get().kind == "workspace_only"
     assert fresh(session).metadata["workspace_only"] is True
@@ -317,8 +331,8 @@ def test_a_workspace_alone_can_be_had_in_every_state(state: str) -> None:
 def test_a_workspace_that_fails_is_said_in_every_state(state: str) -> None:
     session = at_rest(state=state)
     plan = claimed(session, Mode.WORKSPACE_ONLY)
-    failure = Failure("launch_failed", "Nobody answered.", executor_failed=True)
-    write_failure(session.id, plan.intent_id, plan.lease, failure)
+    failure = StartFailure("launch_failed", "Nobody answered.", executor_failed=True)
+    write_start_failure(session.id, plan.intent_id, plan.lease, failure)
     assert not session.intents.filter(done_at=None).exists()
     assert session.receipts.get().reason == "launch_failed"
     assert fresh(session).state == ("FAILED" if state == "FAILED" else "ERROR")
@@ -327,7 +341,7 @@ def test_a_workspace_that_fails_is_said_in_every_state(state: str) -> None:
 def test_an_agent_whose_answer_was_lost_is_found_again() -> None:
     session = at_rest()
     plan = claimed(session)
-    agent_order.write_reattached(plan, plan.lease, {"agent": {"launch_id": "earlier"}})
+    agent_start.write_reattached(plan, plan.lease, {"agent": {"launch_id": "earlier"}})
     receipt = session.receipts.get()
     assert (receipt.kind, receipt.verified) == ("reattached", "same_process")
     assert (fresh(session).launch_id, fresh(session).state) == ("earlier", "WAITING_FOR_INPUT")
@@ -338,10 +352,10 @@ def test_nothing_of_a_start_is_written_under_a_lost_lease() -> None:
     plan = claimed(session)
     change(execution_of(session), owner="somebody else")
     before = tables.dump()
-    with pytest.raises(LeaseLost), writing(session.id, plan.lease):
+    with pytest.raises(LeaseLost), session_transaction(session.id, plan.lease):
         pass
     with pytest.raises(LeaseLost):
-        write_failure(session.id, plan.intent_id, plan.lease, Failure("agent_exited", "It ended at once."))
+        write_start_failure(session.id, plan.intent_id, plan.lease, StartFailure("agent_exited", "It ended at once."))
     assert tables.dump() == before
     assert "session.receipt" not in names(session)
 
@@ -354,6 +368,6 @@ def test_a_turn_that_a_dead_agent_left_open_is_said_before_the_next_agent_starts
     Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
     hear(session, journal.turn_begins("p1"))
     plan = claimed(change(session, launch_id=""))
-    assert agent_order.prepare(plan, plan.lease, found=found) is not None
+    assert agent_start.prepare_agent_start(plan, plan.lease, found=found) is not None
     assert runs(session) == left
     assert fresh(session).state == "STARTING"

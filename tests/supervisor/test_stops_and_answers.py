@@ -9,16 +9,9 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.models import Intent, IntentKind, PermissionRequest, TaskSession
-from sessions_app.services import intents, permissions, tasks
-from sessions_app.services.errors import (
-    Conflict,
-    Invalid,
-    NotFound,
-    TerminalState,
-    TokenConsumed,
-    TokenInvalid,
-)
-from sessions_app.supervisor.orders import next_overtaking
+from sessions_app.services import intents, tasks, waits
+from sessions_app.services.errors import Conflict, Invalid, NotFound, TerminalState, TokenConsumed, TokenInvalid
+from sessions_app.supervisor.dispatcher import next_overtaking_intent
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
     answer,
@@ -41,7 +34,7 @@ pytestmark = pytest.mark.django_db
 
 def test_a_stop_takes_back_a_start_that_nobody_has_begun() -> None:
     session = make_session()
-    intents.stop(session.id, make_user())
+    intents.request_stop(session.id, make_user())
     start = session.intents.get(kind="start")
     assert (start.done_at is not None, start.outcome) == (True, "stopped")
     assert [kind for kind, _ in open_orders(session)] == ["stop"]
@@ -51,14 +44,14 @@ def test_a_stop_takes_back_a_start_that_nobody_has_begun() -> None:
 def test_a_start_that_was_begun_learns_of_the_stop_by_itself() -> None:
     session = make_session()
     session.intents.update(claimed_generation=1)
-    intents.stop(session.id, make_user())
+    intents.request_stop(session.id, make_user())
     assert [kind for kind, _ in open_orders(session)] == ["start", "stop"]
 
 
 def test_stopping_twice_is_one_order() -> None:
     session = running_session()
     for _ in range(2):
-        intents.stop(session.id, make_user())
+        intents.request_stop(session.id, make_user())
     assert [kind for kind, _ in open_orders(session)] == ["stop"]
 
 
@@ -66,35 +59,35 @@ def test_stopping_twice_is_one_order() -> None:
 def test_closing_is_ordered_once_and_stops_the_session(outcome: str) -> None:
     session = running_session()
     for _ in range(2):
-        intents.close(session.id, make_user(), outcome)
+        intents.request_close(session.id, make_user(), outcome)
     assert open_orders(session) == [("close", {"as": outcome})]
     assert fresh(session).desired_state == "stopped"
 
 
 def test_a_session_is_closed_one_way_or_the_other() -> None:
     session = running_session()
-    intents.close(session.id, make_user(), "completed")
+    intents.request_close(session.id, make_user(), "completed")
     with pytest.raises(Conflict):
-        intents.close(session.id, make_user(), "cancelled")
+        intents.request_close(session.id, make_user(), "cancelled")
     with pytest.raises(Invalid):
-        intents.close(session.id, make_user(), "somehow")
+        intents.request_close(session.id, make_user(), "somehow")
 
 
 def test_a_session_that_was_closed_is_not_closed_again() -> None:
     session = running_session(state="COMPLETED")
     with pytest.raises(TerminalState):
-        intents.close(session.id, make_user(), "completed")
+        intents.request_close(session.id, make_user(), "completed")
 
 
 def test_a_cancel_names_the_turn_it_is_about() -> None:
     session = running_session()
-    assert not intents.cancel(session.id, make_user())
+    assert not intents.request_cancel(session.id, make_user())
     hear(session, Journal().turn_begins("p1"))
-    assert intents.cancel(session.id, make_user())
+    assert intents.request_cancel(session.id, make_user())
     assert open_orders(session) == [("cancel", {"message_id": "p1"})]
 
 
-@pytest.mark.parametrize("end", [tasks.archive, tasks.finish])
+@pytest.mark.parametrize("end", [tasks.archive_task, tasks.finish_task])
 def test_a_task_that_is_over_stops_its_sessions(end: Callable[..., object]) -> None:
     task = make_task()
     session = running_session(task=task)
@@ -102,7 +95,7 @@ def test_a_task_that_is_over_stops_its_sessions(end: Callable[..., object]) -> N
     assert fresh(session).desired_state == "stopped"
     assert [kind for kind, _ in open_orders(session)] == ["stop"]
     with pytest.raises(TerminalState):
-        intents.prompt(session.id, "p1", "do it", make_user())
+        intents.queue_prompt(session.id, "p1", "do it", make_user())
     with pytest.raises(TerminalState):
         make_session(task=task)
 
@@ -112,7 +105,7 @@ def test_a_session_is_deleted_when_nothing_of_it_can_run() -> None:
     with pytest.raises(Conflict):
         tasks.delete_session(session)
     change(execution_of(session), status="stopped")
-    intents.stop(session.id, make_user())
+    intents.request_stop(session.id, make_user())
     with pytest.raises(Conflict):
         tasks.delete_session(session)
     session.intents.update(done_at=timezone.now())
@@ -154,11 +147,11 @@ def test_only_what_was_asked_can_be_answered_and_only_as_offered() -> None:
     session, user = asked(), make_user()
     key = key_of(session, "q1")
     with pytest.raises(Invalid):
-        permissions.answer(session.id, "q1", "maybe", key, user)
+        waits.answer_permission(session.id, "q1", "maybe", key, user)
     with pytest.raises(NotFound):
-        permissions.answer(session.id, "q2", "yes", key, user)
+        waits.answer_permission(session.id, "q2", "yes", key, user)
     with pytest.raises(NotFound):
-        permissions.answer(running_session().id, "q1", "yes", key, user)
+        waits.answer_permission(running_session().id, "q1", "yes", key, user)
     assert open_orders(session) == []
 
 
@@ -168,25 +161,25 @@ def test_a_key_opens_its_own_permission_alone() -> None:
     hear(other, [*journal.turn_begins("p1"), journal.asks("r1"), journal.asks("r2")])
     for key in ("", "kwt_nonsense", key_of(other, "r1")):
         with pytest.raises(TokenInvalid):
-            permissions.answer(session.id, "q1", "yes", key, user)
+            waits.answer_permission(session.id, "q1", "yes", key, user)
     with pytest.raises(TokenInvalid):
-        permissions.answer(other.id, "r2", "yes", key_of(other, "r1"), user)
+        waits.answer_permission(other.id, "r2", "yes", key_of(other, "r1"), user)
     assert open_orders(session) == open_orders(other) == []
 
 
 def test_an_order_for_a_session_that_is_not_there_is_said() -> None:
     with pytest.raises(TaskSession.DoesNotExist):
-        intents.stop(uuid.uuid4(), make_user())
+        intents.request_stop(uuid.uuid4(), make_user())
 
 
 def test_orders_that_overtake_are_carried_out_strongest_first() -> None:
     session = asked()
     answer(session, "q1", "yes")
-    intents.cancel(session.id, make_user())
-    intents.stop(session.id, make_user())
-    intents.close(session.id, make_user(), "completed")
+    intents.request_cancel(session.id, make_user())
+    intents.request_stop(session.id, make_user())
+    intents.request_close(session.id, make_user(), "completed")
     order = []
-    while (row := next_overtaking(session.id)) is not None:
+    while (row := next_overtaking_intent(session.id)) is not None:
         order.append(row.kind)
         Intent.objects.filter(id=row.id).update(done_at=timezone.now())
     assert order == [IntentKind.CLOSE, IntentKind.STOP, IntentKind.CANCEL, IntentKind.ANSWER]

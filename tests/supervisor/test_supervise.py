@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Supervisor
-from sessions_app.supervisor.lock import SupervisorLock
+from sessions_app.supervisor.leases import SupervisorLock
 from tests.supervisor.agentctls import talking
 from tests.supervisor.commands import environment, manage, supervising
 from tests.supervisor.journals import Journal

@@ -14,21 +14,12 @@ from django.utils import timezone
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import Observation, Observed, WorkspaceState
 from sessions_app.models import Prompt, TaskSession, TeamRole
-from sessions_app.supervisor.sweep.one_pass import Scope, Sweep
+from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope
 from tests.supervisor import tables
 from tests.supervisor.agentctls import talking
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.places import DEAD, UNKNOWN, AsTold, swept
-from tests.supervisor.rows import (
-    change,
-    execution_of,
-    fresh,
-    last_payload,
-    names,
-    prompt_states,
-    running_session,
-    runs,
-)
+from tests.supervisor.rows import change, execution_of, fresh, last_payload, names, prompt_states, running_session, runs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -110,7 +101,7 @@ def situation(case: Case, place: AsTold) -> Iterator[TaskSession]:
         yield session
 
 
-def rule_of(result: Sweep) -> str:
+def rule_of(result: SweepRun) -> str:
     (decided,) = result.decided
     return decided.decision.rule
 
@@ -123,7 +114,7 @@ def orders(session: TaskSession) -> tuple[str, ...]:
 def test_a_sweep_writes_what_its_rule_decides_and_the_next_one_nothing(case: Case, place: AsTold) -> None:
     with situation(case, place) as session:
         before = tables.dump()
-        result = swept(Scope(case.trigger))  # type: ignore[arg-type]
+        result = swept(SweepScope(case.trigger))  # type: ignore[arg-type]
         after, row = fresh(session), execution_of(session)
         assert rule_of(result) == case.rule
         assert (after.state, after.error_code, row.status) == (case.state, case.error, case.executor)
@@ -134,7 +125,7 @@ def test_a_sweep_writes_what_its_rule_decides_and_the_next_one_nothing(case: Cas
         assert row.resume_token == "conversation-1"
 
         written = said_and_ordered(session)
-        swept(Scope(case.trigger))  # type: ignore[arg-type]
+        swept(SweepScope(case.trigger))  # type: ignore[arg-type]
         assert said_and_ordered(session) == written
 
 
@@ -147,7 +138,7 @@ def said_and_ordered(session: TaskSession) -> dict[str, Any]:
 def test_a_dry_run_decides_the_same_and_writes_nothing(case: Case, place: AsTold) -> None:
     with situation(case, place):
         before = tables.dump()
-        result = swept(Scope(case.trigger, dry_run=True))  # type: ignore[arg-type]
+        result = swept(SweepScope(case.trigger, dry_run=True))  # type: ignore[arg-type]
         assert rule_of(result) == case.rule
         assert tables.dump() == before
         assert place.ended == []
@@ -163,13 +154,13 @@ def test_who_cannot_be_reached_is_looked_for_again_and_goes_on_as_if_nothing_had
     with situation(Case("", A.WORKING), place) as session:
         alive, unknown = place.sees[str(session.id)], set[str]()
         place.see(session, UNKNOWN)
-        swept(Scope("reconcile"), unknown)
+        swept(SweepScope("reconcile"), unknown)
         assert fresh(session).state == "RUNNING"
-        swept(Scope("reconcile"), unknown)
+        swept(SweepScope("reconcile"), unknown)
         assert (fresh(session).state, execution_of(session).error_code) == ("ERROR", "unreachable")
         assert (prompt_states(session), runs(session)) == ({"p1": "delivered"}, [("p1", "running")])
         place.see(session, alive)
-        swept(Scope("reconcile"), unknown)
+        swept(SweepScope("reconcile"), unknown)
         assert (fresh(session).state, execution_of(session).status) == ("RUNNING", "ready")
         assert "session.run.interrupted" not in names(session)
 
@@ -179,9 +170,9 @@ def test_a_look_at_one_session_does_not_forget_who_was_silent_elsewhere(place: A
     for session in (silent, other):
         place.see(session, UNKNOWN)
     unknown: set[str] = set()
-    swept(Scope("reconcile", sessions=[silent.id]), unknown)
-    swept(Scope("reconcile", sessions=[other.id]), unknown)
-    swept(Scope("reconcile"), unknown)
+    swept(SweepScope("reconcile", sessions=[silent.id]), unknown)
+    swept(SweepScope("reconcile", sessions=[other.id]), unknown)
+    swept(SweepScope("reconcile"), unknown)
     assert [execution_of(session).error_code for session in (silent, other)] == ["unreachable"] * 2
 
 

@@ -12,13 +12,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from executors_app.domain import Observation, Observed
-from executors_app.testing import refusing_url
+from executors_app.fake_agentctl import refusing_url
 from sessions_app.models import Intent, Message, Prompt, RecoverySweep, Supervisor, SweepOutcome, TaskSession
 from sessions_app.services.status import session_status
-from sessions_app.supervisor import loop
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.sweep import looking, reporting
-from sessions_app.supervisor.sweep.one_pass import Scope, Sweep, sweep
+from sessions_app.supervisor import loop, sweep_reports
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.sweep import candidates
+from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.agentctls import talking
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.places import UNKNOWN, AsTold, swept, with_core
@@ -51,11 +51,11 @@ def queries_of(function: Any, *args: Any) -> int:
 
 def test_reading_many_sessions_asks_no_more_than_reading_one(place: AsTold) -> None:
     with_history(lost(place))
-    one = queries_of(looking.read, "me")
+    one = queries_of(candidates.load_candidate_rows, "me")
     for _ in range(19):
         with_history(lost(place))
-    assert len(looking.read("me")) == 20
-    assert queries_of(looking.read, "me") == one
+    assert len(candidates.load_candidate_rows("me")) == 20
+    assert queries_of(candidates.load_candidate_rows, "me") == one
 
 
 def test_whoever_was_silent_longest_is_asked_first(place: AsTold) -> None:
@@ -65,17 +65,17 @@ def test_whoever_was_silent_longest_is_asked_first(place: AsTold) -> None:
         str(running_session(runtime=place.name, execution={**FREE, "last_seen_at": at}).id): name
         for name, at in heard.items()
     }
-    swept(Scope("boot", dry_run=True))
+    swept(SweepScope("boot", dry_run=True))
     assert [sessions[one] for one in place.asked] == ["never", "a while ago", "just now"]
 
 
 def test_deciding_asks_nothing(place: AsTold) -> None:
     lost(place)
-    (row,) = looking.read("me")
+    (row,) = candidates.load_candidate_rows("me")
     look = Observation(Observed.DEAD)
     now = timezone.now()
     known: dict[str, Any] = {"boot": True, "unknown_before": False, "attached": False, "now": now}
-    assert queries_of(lambda: looking.facts(row, look, **known)) == 0
+    assert queries_of(lambda: candidates.sweep_facts(row, look, **known)) == 0
 
 
 def test_a_status_asks_the_same_whatever_the_history(place: AsTold) -> None:
@@ -95,14 +95,14 @@ def test_a_status_changes_nothing(place: AsTold) -> None:
 def test_many_sessions_are_looked_at_at_once_and_within_bounds(place: AsTold) -> None:
     for _ in range(3):
         lost(place)
-    swept(Scope("command", concurrency=7, timeout=1.5))
+    swept(SweepScope("command", concurrency=7, timeout=1.5))
     assert place.looks == [(3, 1.5, 7)]
 
 
 def test_a_sweep_can_be_told_what_to_look_at(place: AsTold) -> None:
     one, _, elsewhere = lost(place), lost(place), running_session(execution=FREE)
-    assert [item.row.stored.session_id for item in swept(Scope("command", sessions=[one.id])).decided] == [one.id]
-    found = swept(Scope("command", runtime="local_standalone", dry_run=True)).decided
+    assert [item.row.stored.session_id for item in swept(SweepScope("command", sessions=[one.id])).decided] == [one.id]
+    found = swept(SweepScope("command", runtime="local_standalone", dry_run=True)).decided
     assert [item.row.stored.session_id for item in found] == [elsewhere.id]
 
 
@@ -111,7 +111,7 @@ def test_sessions_with_work_come_first(place: AsTold, monkeypatch: pytest.Monkey
         lost(place)
     last = max(TaskSession.objects.all(), key=lambda session: session.id)
     Prompt.objects.create(session=last, message_id="p1", text="do it")
-    monkeypatch.setattr("sessions_app.supervisor.sweep.one_pass.ACTING_AT_ONCE", 1)
+    monkeypatch.setattr("sessions_app.supervisor.sweep.sweep_pass.MAX_CONCURRENT_ACTIONS", 1)
     swept()
     assert Intent.objects.filter(done_at=None).order_by("created_at")[0].session_id == last.id
 
@@ -123,7 +123,7 @@ def test_a_row_that_cannot_be_acted_upon_spoils_no_other(place: AsTold) -> None:
     assert result.outcomes[str(bad.id)].error == "RuntimeError: this disk is on fire"
     assert fresh(good).intents.filter(kind="start", done_at=None).exists()
     assert not fresh(bad).intents.filter(kind="start", done_at=None).exists()
-    document = reporting.report(result, "boot")
+    document = sweep_reports.build_report(result, "boot")
     assert (document["outcomes"]["failed"], document["outcomes"]["skipped"]) == (1, 1)
 
 
@@ -149,7 +149,7 @@ def test_who_is_alive_but_cannot_be_attached_is_not_called_reattached(place: AsT
         report = agentctl.report()
     place.see(session, Observation(Observed.ALIVE, report=report, url=agentctl.url))
     result = swept()
-    document = reporting.report(result, "boot")
+    document = sweep_reports.build_report(result, "boot")
     assert document["sessions"][0]["error_message"]
     assert (document["outcomes"]["reattached"], document["outcomes"]["failed"]) == (0, 1)
     assert fresh(session).state == "WAITING_FOR_INPUT"
@@ -158,12 +158,12 @@ def test_who_is_alive_but_cannot_be_attached_is_not_called_reattached(place: AsT
 def test_a_stream_that_lives_is_worth_more_than_a_look_that_failed(place: AsTold) -> None:
     session = lost(place)
 
-    async def twice(core: Core) -> list[Sweep]:
+    async def twice(core: ExecutionRegistry) -> list[SweepRun]:
         alive = Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url)
         place.see(session, alive)
-        first = await sweep(core, Scope("boot"), set())
+        first = await run_sweep(core, SweepScope("boot"), set())
         place.see(session, UNKNOWN)
-        return [first, await sweep(core, Scope("boot"), set())]
+        return [first, await run_sweep(core, SweepScope("boot"), set())]
 
     with talking(session) as agentctl:
         rules = [result.decided[0].decision.rule for result in with_core(twice)]
@@ -174,10 +174,10 @@ def test_a_stream_that_lives_is_worth_more_than_a_look_that_failed(place: AsTold
 def test_two_looks_of_one_supervisor_attach_once(place: AsTold) -> None:
     session = lost(place)
 
-    async def twice(core: Core) -> None:
+    async def twice(core: ExecutionRegistry) -> None:
         place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
         for _ in range(2):
-            await sweep(core, Scope("boot"), set())
+            await run_sweep(core, SweepScope("boot"), set())
 
     with talking(session, Journal().says("hello")) as agentctl:
         with_core(twice)
@@ -185,11 +185,11 @@ def test_two_looks_of_one_supervisor_attach_once(place: AsTold) -> None:
     assert names(session).count("session.receipt") == 1
 
 
-def supervised(*scopes: Scope) -> None:
+def supervised(*scopes: SweepScope) -> None:
     """Sweeps of one supervisor, stored as it stores them."""
 
     async def run() -> None:
-        supervisor = loop.Supervisor()
+        supervisor = loop.SupervisorLoop()
         await supervisor.open()
         try:
             for scope in scopes:
@@ -202,7 +202,7 @@ def supervised(*scopes: Scope) -> None:
 
 def test_the_loop_keeps_only_what_it_decided(place: AsTold) -> None:
     sessions = [lost(place) for _ in range(2)]
-    supervised(Scope("boot"), Scope("reconcile"))
+    supervised(SweepScope("boot"), SweepScope("reconcile"))
     assert list(RecoverySweep.objects.values_list("trigger", "examined")) == [("boot", 2)]
     assert {row.session_id for row in SweepOutcome.objects.all()} == {session.id for session in sessions}
     assert {row.rule for row in SweepOutcome.objects.all()} == {"dead_resume_now"}
@@ -211,13 +211,13 @@ def test_the_loop_keeps_only_what_it_decided(place: AsTold) -> None:
 
 def test_a_look_without_a_decision_is_kept_at_boot(place: AsTold) -> None:
     session = lost(place, policy="on_open")
-    supervised(Scope("boot"), Scope("boot"))
+    supervised(SweepScope("boot"), SweepScope("boot"))
     kept = SweepOutcome.objects.filter(session=session).order_by("id")
     assert [(row.rule, row.executor_status) for row in kept] == [("dead_resume_later", "stopped")] * 2
 
 
 def test_nothing_to_look_at_is_a_sweep_too(place: AsTold) -> None:
-    supervised(Scope("boot"))
+    supervised(SweepScope("boot"))
     assert RecoverySweep.objects.get().examined == 0
 
 
@@ -229,9 +229,9 @@ def test_a_sweep_is_kept_with_its_rows_or_not_at_all(place: AsTold, monkeypatch:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(reporting, "insert_rows", dies)
-        reporting.store(reporting.report(result, "boot"), result)
+        patch.setattr(sweep_reports, "insert_rows", dies)
+        sweep_reports.store_sweep(sweep_reports.build_report(result, "boot"), result)
     assert not RecoverySweep.objects.filter(id=result.sweep_id).exists()
 
-    reporting.store(reporting.report(result, "boot"), result)
+    sweep_reports.store_sweep(sweep_reports.build_report(result, "boot"), result)
     assert RecoverySweep.objects.get(id=result.sweep_id).rows.count() == 1

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sessions_app.live.threads import in_database
 from sessions_app.models import RecoverySweep, SweepRequest, TaskSession
-from sessions_app.services.sweeps import ask_for_sweep
-from sessions_app.supervisor.loop import Supervisor
+from sessions_app.services.database_threads import run_in_database
+from sessions_app.services.sweeps import request_sweep
+from sessions_app.supervisor.loop import SupervisorLoop
 from tests.supervisor.places import UNKNOWN, AsTold
 from tests.supervisor.rows import fresh, make_user, running_session
 from tests.waiting import eventually_async
@@ -31,12 +31,12 @@ def carried_out(ask: Callable[[], SweepRequest]) -> SweepRequest:
     """A request once a supervisor, whose own first sweep is left out, says that it is done."""
 
     async def run() -> SweepRequest:
-        stop, supervisor = asyncio.Event(), Supervisor()
+        stop, supervisor = asyncio.Event(), SupervisorLoop()
         supervising = asyncio.create_task(supervisor.run(stop, first_sweep=False))
-        asked = await in_database(ask)
+        asked = await run_in_database(ask)
 
         async def done() -> bool:
-            return await in_database(lambda: fresh(asked).done_at is not None)
+            return await run_in_database(lambda: fresh(asked).done_at is not None)
 
         try:
             await eventually_async(done, describe="the request is done")
@@ -55,7 +55,7 @@ def report_of(asked: SweepRequest) -> dict[str, Any]:
 
 
 def test_it_looks_at_what_claims_to_run_and_is_kept_even_if_it_decides_nothing(session: TaskSession) -> None:
-    asked = carried_out(lambda: ask_for_sweep(make_user()))
+    asked = carried_out(lambda: request_sweep(make_user()))
     sweep = RecoverySweep.objects.get()
     assert (asked.sweep, sweep.trigger, sweep.examined) == (sweep, "reconcile", 1)
     assert report_of(asked)["sweep_id"] == str(sweep.id)
@@ -64,14 +64,14 @@ def test_it_looks_at_what_claims_to_run_and_is_kept_even_if_it_decides_nothing(s
 
 def test_it_looks_at_the_named_sessions_alone(session: TaskSession, place: AsTold) -> None:
     running_session(task=session.task, runtime=place.name, execution={"runtime": place.name, "owner": ""})
-    asked = carried_out(lambda: ask_for_sweep(None, sessions=[session.id]))
+    asked = carried_out(lambda: request_sweep(None, sessions=[session.id]))
     assert [row["session_id"] for row in report_of(asked)["sessions"]] == [str(session.id)]
 
 
 def test_a_dry_run_leaves_its_report_and_nothing_else(session: TaskSession, place: AsTold) -> None:
     place.sees.clear()  # dead: a sweep would act
     before = (session.state, session.last_seq)
-    asked = carried_out(lambda: ask_for_sweep(None, dry_run=True))
+    asked = carried_out(lambda: request_sweep(None, dry_run=True))
     assert (asked.sweep, report_of(asked)["dry_run"], report_of(asked)["examined"]) == (None, True, 1)
     assert report_of(asked)["sessions"][0]["agent_action"] != "none"
     assert (fresh(session).state, fresh(session).last_seq) == before
@@ -79,8 +79,8 @@ def test_a_dry_run_leaves_its_report_and_nothing_else(session: TaskSession, plac
 
 
 def test_requests_of_the_time_without_a_supervisor_are_carried_out_in_turn(session: TaskSession) -> None:
-    first = ask_for_sweep(None)
-    second = carried_out(lambda: ask_for_sweep(None))
+    first = request_sweep(None)
+    second = carried_out(lambda: request_sweep(None))
     done = fresh(first).done_at
     assert done is not None
     assert second.done_at is not None

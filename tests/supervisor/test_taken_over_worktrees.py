@@ -11,16 +11,8 @@ from rest_framework.test import APIClient
 from sessions_app.models import TaskSession, WorkflowRun
 from sessions_app.services import tasks
 from sessions_app.services.errors import Conflict, WorktreeMissing, WorktreeNotShared
-from sessions_app.supervisor.rows import execution_facts, spec_of
-from tests.supervisor.rows import (
-    change,
-    execution_of,
-    fresh,
-    make_task,
-    make_user,
-    open_orders,
-    running_session,
-)
+from sessions_app.supervisor.executions import launch_spec_of, load_execution_facts
+from tests.supervisor.rows import change, execution_of, fresh, make_task, make_user, open_orders, running_session
 
 pytestmark = pytest.mark.django_db
 WHERE: dict[str, Any] = {"worktree_path": "/srv/worktrees/old", "worktree_branch": "kandev/old"}
@@ -29,7 +21,7 @@ WHERE: dict[str, Any] = {"worktree_path": "/srv/worktrees/old", "worktree_branch
 @pytest.fixture
 def old(monkeypatch: pytest.MonkeyPatch) -> TaskSession:
     """Its agent is gone for good; its worktree is there."""
-    monkeypatch.setattr("sessions_app.services.worktrees.reason_lost", lambda session: "")
+    monkeypatch.setattr("sessions_app.services.tasks.worktree_loss_reason", lambda session: "")
     session = running_session(launch_id="", state="ERROR", error_code="not_resumable", **WHERE)
     change(execution_of(session), resume_token="", **WHERE)
     return fresh(session)
@@ -44,9 +36,9 @@ def successor(old: TaskSession, **more: Any) -> TaskSession:
 def test_the_new_session_works_where_the_old_one_did(old: TaskSession) -> None:
     new = successor(old)
     assert new.worktree_owner_id == old.id
-    spec = spec_of(execution_of(new), new)
+    spec = launch_spec_of(execution_of(new), new)
     assert (spec.worktree_owner, spec.worktree_path, spec.worktree_branch) == (str(old.id), *WHERE.values())
-    facts = execution_facts(new.id)
+    facts = load_execution_facts(new.id)
     assert facts is not None
     assert [kind for kind, _ in open_orders(new)] == ["start"]
 
@@ -84,7 +76,7 @@ def test_a_worktree_of_a_running_workflow_is_not_taken_over(old: TaskSession) ->
 
 
 def test_a_worktree_that_is_gone_is_refused_at_once(old: TaskSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessions_app.services.worktrees.reason_lost", lambda session: "It was deleted.")
+    monkeypatch.setattr("sessions_app.services.tasks.worktree_loss_reason", lambda session: "It was deleted.")
     with pytest.raises(WorktreeMissing, match="It was deleted"):
         successor(old)
     assert TaskSession.objects.count() == 1

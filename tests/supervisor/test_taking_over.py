@@ -13,10 +13,9 @@ from django.utils import timezone
 from executors_app.domain import ExecutionFacts
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Lease, LeaseLost, TaskSession
-from sessions_app.supervisor import leases, taking_over
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.rows import execution_facts
-from sessions_app.supervisor.taking_over import Taken, Wanted, take_over
+from sessions_app.supervisor import executions, leases
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.executions import Takeover, TakeoverRequest, load_execution_facts, take_over_executions
 from tests.supervisor import tables
 from tests.supervisor.places import with_core
 from tests.supervisor.rows import change, execution_of, running_session
@@ -30,8 +29,8 @@ def session_with(**execution: Any) -> TaskSession:
     return running_session(execution={"owner": "", "lease_expires_at": None, "generation": 4, **execution})
 
 
-def taken(*sessions: TaskSession, reported: int = 0) -> list[Taken | None]:
-    return take_over("me", [Wanted(session.id, reported) for session in sessions])
+def taken(*sessions: TaskSession, reported: int = 0) -> list[Takeover | None]:
+    return take_over_executions("me", [TakeoverRequest(session.id, reported) for session in sessions])
 
 
 def test_what_is_taken_is_told_as_the_rows_have_it() -> None:
@@ -41,14 +40,16 @@ def test_what_is_taken_is_told_as_the_rows_have_it() -> None:
     assert one is not None
     assert one.lease == Lease("me", 5)
     assert one.lease.execution_id == str(execution_of(session).id)
-    assert one.facts == execution_facts(session.id)
+    assert one.facts == load_execution_facts(session.id)
     assert (one.facts.generation, one.epoch, one.seq, one.error_code) == (5, "e", 7, "unreachable")
 
 
 def test_what_agentctl_says_of_its_workspace_is_kept() -> None:
     sessions = [session_with(supports_workspace_only=known) for known in (True, True, False, True)]
     told = (True, False, True, None)
-    take_over("me", [Wanted(one.id, 0, workspace_only=said) for one, said in zip(sessions, told, strict=True)])
+    take_over_executions(
+        "me", [TakeoverRequest(one.id, 0, workspace_only=said) for one, said in zip(sessions, told, strict=True)]
+    )
     assert [execution_of(one).supports_workspace_only for one in sessions] == [True, False, True, True]
 
 
@@ -95,8 +96,10 @@ def test_a_row_that_changed_under_the_guard_costs_no_other_its_lease(overtaken: 
         taken(overtaken, other)
     assert execution_of(other).owner == ""
 
-    async def both(core: Core) -> list[Any]:
-        return await asyncio.gather(*(core._taking_over(Wanted(session.id, 0)) for session in (overtaken, other)))
+    async def both(core: ExecutionRegistry) -> list[Any]:
+        return await asyncio.gather(
+            *(core._takeovers(TakeoverRequest(session.id, 0)) for session in (overtaken, other))
+        )
 
     lost, had = with_core(both)
     assert lost is None
@@ -114,17 +117,17 @@ def test_taking_many_asks_no_more_than_taking_one() -> None:
 
 def test_one_row_that_cannot_be_read_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     first, bad, last = (session_with() for _ in range(3))
-    read = taking_over._facts
+    read = executions._facts
 
     def spoilt(values: Sequence[Any]) -> ExecutionFacts:
         if execution_of(bad).id in values:
             raise ValueError("no such thing")
         return read(values)
 
-    async def all_at_once(core: Core) -> list[Any]:
-        wanted = [core._taking_over(Wanted(session.id, 0)) for session in (first, bad, last)]
+    async def all_at_once(core: ExecutionRegistry) -> list[Any]:
+        wanted = [core._takeovers(TakeoverRequest(session.id, 0)) for session in (first, bad, last)]
         return await asyncio.gather(*wanted, return_exceptions=True)
 
-    monkeypatch.setattr(taking_over, "_facts", spoilt)
-    assert [type(one) for one in with_core(all_at_once)] == [Taken, ValueError, Taken]
+    monkeypatch.setattr(executions, "_facts", spoilt)
+    assert [type(one) for one in with_core(all_at_once)] == [Takeover, ValueError, Takeover]
     assert [execution_of(session).generation for session in (first, bad, last)] == [5, 4, 5]

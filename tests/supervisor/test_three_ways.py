@@ -8,11 +8,11 @@ import pytest
 
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Prompt, TaskSession
+from sessions_app.pages.session_summary import build_banner
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.start import agent_order
-from sessions_app.supervisor.turns.prompts import claim_next
-from sessions_app.views.banners import banner_of
+from sessions_app.supervisor.prompts import claim_next_prompt
+from sessions_app.supervisor.start import agent_start
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, change, fresh, prompt_states, running_session
 from tests.supervisor.test_starts import claimed
@@ -35,12 +35,14 @@ def at_rest(**execution: Any) -> TaskSession:
     return fresh(session)
 
 
-def started(session: TaskSession, mode: str = "auto", **answer: Any) -> tuple[TaskSession, agent_order.AgentOrder]:
+def started(
+    session: TaskSession, mode: str = "auto", **answer: Any
+) -> tuple[TaskSession, agent_start.AgentStartRequest]:
     plan = claimed(session, mode)
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
-    assert agent_order.write_started(
-        plan, plan.lease, order, {"resume_token": "c2", **answer}, agent_order.known(plan.session_id)
+    assert agent_start.write_agent_started(
+        plan, plan.lease, order, {"resume_token": "c2", **answer}, agent_start.load_conversation_facts(plan.session_id)
     )
     ExecutorRunning.objects.filter(session=session).update(status="ready")
     return fresh(session), order
@@ -51,7 +53,7 @@ def told(session: TaskSession, *prompts: str) -> list[str]:
     journal, texts = Journal("epoch-2"), []
     for text in prompts:
         Prompt.objects.create(session=session, message_id=text, text=text, state="queued")
-        sending = claim_next(session.id, MINE, journal.epoch, frozenset())
+        sending = claim_next_prompt(session.id, MINE, journal.epoch, frozenset())
         assert sending is not None
         texts.append(sending.text)
         hear(session, [*journal.turn_begins(text), journal.completes(text)])
@@ -94,7 +96,7 @@ def test_a_history_is_told_with_the_first_prompt_and_with_no_other() -> None:
 
 def _banner(session: TaskSession) -> str:
     status = {**session_status(session), "recovering": False}
-    said = banner_of(session, status, execution_of(session), assess_session(session))
+    said = build_banner(session, status, execution_of(session), assess_session(session))
     return said.text if said else ""
 
 
@@ -116,7 +118,7 @@ def test_no_start_carries_the_description_of_the_task(strategy: str) -> None:
     if strategy == "history":
         change(session.agent_profile, history_context_injection=True)
     plan = claimed(session, "fresh_start" if strategy == "fresh" else "auto")
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert order.strategy == strategy
     assert DESCRIPTION not in str(dict(order.body))

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from sessions_app.domain import acting
-from sessions_app.supervisor import together
-from sessions_app.supervisor.threads import DatabaseThread
-from sessions_app.supervisor.together import Together
+from sessions_app.domain import actor_context
+from sessions_app.services import database_threads
+from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Work:
         return [sorted(wish.word for wish in call) for call in self.calls]
 
 
-Do = Together[Wish, str]
+Do = BatchExecutor[Wish, str]
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def thread() -> Iterator[DatabaseThread]:
 
 def with_them(thread: DatabaseThread, work: Work, what: Callable[[Do], Awaitable[Any]]) -> Any:
     async def run() -> Any:
-        return await asyncio.wait_for(what(Together(thread, work)), 10)
+        return await asyncio.wait_for(what(BatchExecutor(thread, work)), 10)
 
     return asyncio.run(run())
 
@@ -95,7 +94,7 @@ def test_who_comes_while_it_works_is_in_the_next_call(thread: DatabaseThread, wo
 def test_no_call_has_more_than_what_is_done_in_a_moment(
     thread: DatabaseThread, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(together, "MOST", 2)
+    monkeypatch.setattr(database_threads, "MAX_BATCH", 2)
     assert with_them(thread, work, all_of(*"abcde")) == list("ABCDE")
     assert [len(call) for call in work.calls] == [2, 2, 1]
 
@@ -150,15 +149,15 @@ def test_who_goes_away_while_it_works_takes_no_other_along(thread: DatabaseThrea
 
 
 def test_it_acts_for_nobody_in_particular(thread: DatabaseThread) -> None:
-    seen: list[acting.Known] = []
+    seen: list[actor_context.ActorContext] = []
 
     def look(wishes: Sequence[Wish]) -> list[str | Exception]:
-        seen.append(dict(acting.known()))
+        seen.append(dict(actor_context.current_context()))
         return [wish.word for wish in wishes]
 
     async def by_somebody() -> None:
-        with acting.acting(owner="me", cause="boot sweep", session_id="s"):
-            await Together(thread, look)(Wish("a"))
+        with actor_context.acting_as(owner="me", cause="boot sweep", session_id="s"):
+            await BatchExecutor(thread, look)(Wish("a"))
 
     asyncio.run(by_somebody())
     assert seen == [{"owner": "me"}]

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import AgentProfile, ExecutorRunning
-from sessions_app.domain.belonging import REJECTED_TOKEN_OF, TOKEN_OF, Belonging, strange
+from sessions_app.domain.token_binding import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
 from sessions_app.models import Intent, Lease, LeaseLost, TaskSession
+from sessions_app.pages.session_summary import banner_buttons, build_banner
 from sessions_app.services.assessment import assess_session, assess_start
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.start import agent_order, planning
-from sessions_app.supervisor.start.outcomes import Failure, write_failure
-from sessions_app.supervisor.start.planning import Plan
-from sessions_app.views.banners import banner_of, buttons_of
+from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
+from sessions_app.supervisor.start import agent_start, claims
+from sessions_app.supervisor.start.claims import StartClaim
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
 from tests.supervisor.test_starts import at_rest
@@ -29,23 +29,23 @@ HERE = "/srv/worktree"
 def identified(session: TaskSession, token: str, lease: Lease = MINE) -> str:
     """The agent tells of another conversation; the id that is kept then."""
     journal = Journal(f"epoch of {token}")
-    hear(session, [journal.line(Kind.SESSION_IDENTIFIED)], token={"resume_token": token}, lease=lease)
+    hear(session, [journal.line(JournalKind.SESSION_IDENTIFIED)], token={"resume_token": token}, lease=lease)
     return str(execution_of(session).resume_token)
 
 
-def begun(session: TaskSession, mode: str = "auto") -> Plan:
+def begun(session: TaskSession, mode: str = "auto") -> StartClaim:
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": mode})
-    plan = planning.claim(session.id, intent.id, MINE.owner, lives=None)
+    plan = claims.claim_start(session.id, intent.id, MINE.owner, lives=None)
     assert plan is not None
     return plan
 
 
 def started(session: TaskSession, mode: str = "auto", **answer: Any) -> TaskSession:
     plan = begun(session, mode)
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     told = {"outcome": "created", "resume_token": "conversation-2", **answer}
-    agent_order.write_started(plan, plan.lease, order, told, agent_order.known(plan.session_id))
+    agent_start.write_agent_started(plan, plan.lease, order, told, agent_start.load_conversation_facts(plan.session_id))
     return fresh(session)
 
 
@@ -54,7 +54,7 @@ def owned() -> TaskSession:
     session = at_rest()
     change(execution_of(session), workspace_path=HERE)
     profile = session.agent_profile
-    kept = Belonging(str(profile.id), profile.agent_type, HERE).to_json()
+    kept = TokenBinding(str(profile.id), profile.agent_type, HERE).to_json()
     return change(session, metadata={**session.metadata, TOKEN_OF: kept})
 
 
@@ -64,7 +64,7 @@ def owned() -> TaskSession:
 def test_a_word_of_an_execution_that_the_session_has_left_writes_nothing() -> None:
     session = running_session()
     old = execution_of(session)
-    lease = leases.acquire(old.id, MINE.owner)
+    lease = leases.acquire_lease(old.id, MINE.owner)
     assert lease is not None
     assert identified(session, "conversation-1b", lease) == "conversation-1b"
     row = {field.attname: getattr(old, field.attname) for field in ExecutorRunning._meta.concrete_fields}
@@ -72,7 +72,7 @@ def test_a_word_of_an_execution_that_the_session_has_left_writes_nothing() -> No
     change(session, agent_execution_id=moved.id)
     journal = Journal()
     with pytest.raises(LeaseLost):
-        hear(session, [journal.line(Kind.SESSION_IDENTIFIED)], token={"resume_token": "stolen"}, lease=lease)
+        hear(session, [journal.line(JournalKind.SESSION_IDENTIFIED)], token={"resume_token": "stolen"}, lease=lease)
     assert set(ExecutorRunning.objects.values_list("resume_token", flat=True)) == {"conversation-1b"}
 
 
@@ -86,7 +86,7 @@ def test_a_conversation_that_is_being_opened_replaces_none_before_its_start_has_
 def test_a_conversation_whose_start_has_failed_never_replaces_another() -> None:
     session = at_rest()
     plan = begun(session, "fresh_start")
-    write_failure(session.id, plan.intent_id, plan.lease, Failure("agent_exited", "It ended."))
+    write_start_failure(session.id, plan.intent_id, plan.lease, StartFailure("agent_exited", "It ended."))
     assert identified(session, "of the failed start") == "conversation-1"
 
 
@@ -117,8 +117,8 @@ KEEPING = ["agentctl_unreachable", "agent_exited", "start_timeout", "handshake_f
 def test_a_failure_that_is_not_the_conversations_keeps_the_token(code: str) -> None:
     session = owned()
     plan = begun(session)
-    failure = Failure(code, "It failed.", executor_failed=code == "launch_failed")
-    write_failure(session.id, plan.intent_id, plan.lease, failure)
+    failure = StartFailure(code, "It failed.", executor_failed=code == "launch_failed")
+    write_start_failure(session.id, plan.intent_id, plan.lease, failure)
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("conversation-1", "")
     assert TOKEN_OF in fresh(session).metadata
@@ -127,7 +127,9 @@ def test_a_failure_that_is_not_the_conversations_keeps_the_token(code: str) -> N
 def test_a_token_that_is_set_aside_takes_its_belonging_with_it() -> None:
     session = owned()
     plan = begun(session)
-    write_failure(session.id, plan.intent_id, plan.lease, Failure("token_rejected", "Gone.", token_valid=False))
+    write_start_failure(
+        session.id, plan.intent_id, plan.lease, StartFailure("token_rejected", "Gone.", token_valid=False)
+    )
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("", "conversation-1")
     assert fresh(session).metadata[REJECTED_TOKEN_OF]["directory"] == HERE
@@ -177,12 +179,12 @@ def test_a_token_is_refused_to_another_profile_type_or_directory_and_kept(moved:
     assert (assessment.resume_reason, assessment.needs_resume) == ("agent_not_running_fresh_start", False)
     assert assess_start(session, "resume").refusal == "strange_token"
     status = {**session_status(session), "recovering": False}
-    said = banner_of(session, status, execution_of(session), assessment)
+    said = build_banner(session, status, execution_of(session), assessment)
     assert said is not None
     assert "another agent profile, agent type or directory" in said.text
-    assert [button.text for button in buttons_of(said, assessment)] == ["Start fresh"]
+    assert [button.text for button in banner_buttons(said, assessment)] == ["Start fresh"]
     plan = begun(session)
-    order = agent_order.prepare(plan, plan.lease, found="")
+    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert (order.strategy, order.body["resume_token"]) == ("fresh", None)
     assert execution_of(session).resume_token == "conversation-1"
@@ -217,4 +219,4 @@ def test_what_is_put_back_gets_its_conversation_back() -> None:
     ],
 )
 def test_what_nobody_knows_is_no_reason_to_refuse(kept: Any, names: tuple[str, ...]) -> None:
-    assert strange(kept, Belonging("p", "t", "/d")) == names
+    assert mismatched_fields(kept, TokenBinding("p", "t", "/d")) == names

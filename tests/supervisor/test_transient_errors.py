@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from sessions_app.domain.transient import NOT_THE_PROVIDER, PAUSES, WORDS, Trouble, pause, trouble_of
+from sessions_app.domain.transient_errors import (
+    NON_PROVIDER_CODES,
+    RETRY_DELAYS,
+    TROUBLE_SENTENCES,
+    ProviderTrouble,
+    retry_delay,
+    transient_trouble,
+)
 
-LIMITED, OVERLOADED = Trouble.RATE_LIMITED, Trouble.OVERLOADED
-UNREACHABLE, LOST, FINAL = Trouble.UNREACHABLE, Trouble.CONNECTION_LOST, None
+LIMITED, OVERLOADED = ProviderTrouble.RATE_LIMITED, ProviderTrouble.OVERLOADED
+UNREACHABLE, LOST, FINAL = ProviderTrouble.UNREACHABLE, ProviderTrouble.CONNECTION_LOST, None
 
 SAID = [
     ("exceeded retry limit, last status: 429 Too Many Requests", LIMITED),
@@ -53,18 +60,18 @@ SAID = [
 
 
 @pytest.mark.parametrize(("message", "trouble"), SAID, ids=[message[:40] or "nothing" for message, _ in SAID])
-def test_what_a_provider_says_is_known_to_pass_or_is_final(message: str, trouble: Trouble | None) -> None:
-    assert trouble_of("agent_error", message) == trouble
+def test_what_a_provider_says_is_known_to_pass_or_is_final(message: str, trouble: ProviderTrouble | None) -> None:
+    assert transient_trouble("agent_error", message) == trouble
 
 
-@pytest.mark.parametrize("code", sorted(NOT_THE_PROVIDER))
+@pytest.mark.parametrize("code", sorted(NON_PROVIDER_CODES))
 def test_an_error_that_is_not_the_providers_is_final_whatever_it_says(code: str) -> None:
-    assert trouble_of(code, "503 Service Unavailable") is None
+    assert transient_trouble(code, "503 Service Unavailable") is None
 
 
 def test_a_driver_that_knows_the_trouble_says_it_by_its_code() -> None:
-    assert trouble_of("provider_rate_limited", "please wait") is LIMITED
-    assert set(WORDS) == set(Trouble)
+    assert transient_trouble("provider_rate_limited", "please wait") is LIMITED
+    assert set(TROUBLE_SENTENCES) == set(ProviderTrouble)
 
 
 @pytest.mark.parametrize(
@@ -84,5 +91,5 @@ def test_a_driver_that_knows_the_trouble_says_it_by_its_code() -> None:
 def test_the_pauses_grow_and_a_providers_wish_of_a_minute_at_most_is_kept(
     attempt: int, message: str, seconds: float
 ) -> None:
-    assert pause(attempt, message).total_seconds() == seconds
-    assert len(PAUSES) == 5
+    assert retry_delay(attempt, message).total_seconds() == seconds
+    assert len(RETRY_DELAYS) == 5

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import Kind
-from sessions_app.domain.recovery import FUTURE
+from executors_app.agentctl.protocol import JournalKind
+from sessions_app.domain.recovery import MAX_CLOCK_SKEW
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.services import intents, prompts
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.turns.prompts import send_next
-from sessions_app.supervisor.turns.retries import due_retries
+from sessions_app.supervisor.interrupted_turns import load_due_retries
+from sessions_app.supervisor.prompts import send_next_prompt
 from tests.supervisor.agentctls import talking
 from tests.supervisor.journals import Journal, Line, hear
 from tests.supervisor.places import with_core
@@ -35,7 +35,7 @@ OVERLOADED = "API Error: 529 Overloaded"
 
 
 def fails(journal: Journal, message_id: str, message: str = OVERLOADED, code: str = "agent_error") -> Line:
-    return journal.line(Kind.TURN_FAILED, message_id=message_id, code=code, message=message)
+    return journal.line(JournalKind.TURN_FAILED, message_id=message_id, code=code, message=message)
 
 
 def failed_turn(
@@ -179,15 +179,15 @@ def test_a_turn_that_its_user_wanted_to_end_is_not_tried_again() -> None:
 
 
 def stop(session: TaskSession) -> None:
-    intents.stop(session.id, make_user())
+    intents.request_stop(session.id, make_user())
 
 
 def withdraw(session: TaskSession) -> None:
-    prompts.withdraw(session.id, waiting(session).message_id)
+    prompts.withdraw_prompt(session.id, waiting(session).message_id)
 
 
 def cancel(session: TaskSession) -> None:
-    assert intents.cancel(session.id, make_user())
+    assert intents.request_cancel(session.id, make_user())
 
 
 @pytest.mark.parametrize("end", [cancel, stop, withdraw])
@@ -197,7 +197,7 @@ def test_a_user_takes_it_back(end: Any) -> None:
     row = Prompt.objects.get(kind="retry")
     assert (row.state, fresh(session).work_state) == ("withdrawn", "idle")
     assert session_status(fresh(session))["retry"] is None
-    assert not intents.cancel(session.id, make_user())
+    assert not intents.request_cancel(session.id, make_user())
 
 
 FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
@@ -205,7 +205,7 @@ FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
 
 @pytest.mark.parametrize(
     ("away", "sent"),
-    [(timedelta(seconds=30), []), (timedelta(seconds=-1), ["retry:1"]), (FUTURE * 2, ["retry:1"])],
+    [(timedelta(seconds=30), []), (timedelta(seconds=-1), ["retry:1"]), (MAX_CLOCK_SKEW * 2, ["retry:1"])],
     ids=["not yet", "due", "a wrong clock"],
 )
 def test_it_goes_out_when_it_is_due_and_the_others_wait_behind_it(away: timedelta, sent: list[str]) -> None:
@@ -218,7 +218,7 @@ def test_it_goes_out_when_it_is_due_and_the_others_wait_behind_it(away: timedelt
     async def look(core: Any) -> None:
         assert await core.attach(session.id) is not None
         for _ in range(2):
-            await send_next(core, session.id)
+            await send_next_prompt(core, session.id)
 
     with talking(session) as agentctl:
         with_core(look)
@@ -228,9 +228,9 @@ def test_it_goes_out_when_it_is_due_and_the_others_wait_behind_it(away: timedelt
 
 def test_a_supervisor_is_told_of_it_when_its_time_has_come() -> None:
     session = failed_turn(journal=Journal())
-    assert due_retries() == frozenset()
+    assert load_due_retries() == frozenset()
     change(waiting(session), not_before=timezone.now() - timedelta(seconds=1))
-    assert due_retries() == {session.id}
+    assert load_due_retries() == {session.id}
 
 
 def test_the_agents_end_leaves_it_in_the_queue() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sessions_app.models import Prompt, SessionEvent, TaskSession, writing
+from sessions_app.models import Prompt, SessionEvent, TaskSession, session_transaction
 from sessions_app.services import intents
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.ingest.interruptions import interrupt
-from sessions_app.supervisor.turns.stalls import notice_stalls
+from sessions_app.supervisor.interrupted_turns import interrupt_turn
+from sessions_app.supervisor.watchdogs import report_stalled_turns
 from tests.supervisor.journals import Journal, Line, hear
 from tests.supervisor.rows import (
     MINE,
@@ -43,7 +43,7 @@ def working(journal: Journal, silent_for: float) -> TaskSession:
 
 
 def noticed(session: TaskSession) -> int:
-    return notice_stalls({session.id: MINE})
+    return report_stalled_turns({session.id: MINE})
 
 
 def test_after_five_minutes_it_is_said_once_and_the_turn_goes_on() -> None:
@@ -74,14 +74,14 @@ def test_the_end_of_the_turn_takes_it_away(ended_by: str) -> None:
     if ended_by == "completion":
         hear(session, [journal.completes("p1")])
     else:
-        with writing(session.id) as draft:
-            interrupt(draft, "agentctl_gone")
+        with session_transaction(session.id) as draft:
+            interrupt_turn(draft, "agentctl_gone")
     assert fresh(session).stalled_since is None
 
 
 def test_what_users_ask_meanwhile_is_no_word_of_the_agent() -> None:
     session = working(Journal(), silent_for=301)
-    intents.prompt(session.id, "p2", "are you there?", make_user())
+    intents.queue_prompt(session.id, "p2", "are you there?", make_user())
     assert noticed(session) == 1
 
 
@@ -99,7 +99,7 @@ def test_no_notice_where_nothing_is_silent(case: str, settings: Any) -> None:
         hear(session, [ago(journal.completes("p1"), 400)])
     elif case == "off":
         settings.KANDEV_STALL_NOTICE = 0
-    assert (notice_stalls({}) if case == "another's" else noticed(session)) == 0
+    assert (report_stalled_turns({}) if case == "another's" else noticed(session)) == 0
     assert not SessionEvent.objects.filter(name="session.run.stalled").exists()
 
 

@@ -8,9 +8,9 @@ import pytest
 from django.db import OperationalError
 
 from sessions_app.models import Lease, LeaseLost, TaskSession
-from sessions_app.supervisor import attachment as attachments
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.ingest.trouble import tell_trouble
+from sessions_app.supervisor import execution_stream as attachments
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.ingest.batches import show_agentctl_trouble
 from tests.supervisor.agentctls import talking
 from tests.supervisor.places import with_core
 from tests.supervisor.rows import MINE, fresh, last_payload, names, running_session
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.django_db
 def test_trouble_is_shown_and_taken_away(trouble: str, state: str) -> None:
     session = running_session(state=state)
     for _ in range(2):
-        tell_trouble(session.id, MINE, trouble)
+        show_agentctl_trouble(session.id, MINE, trouble)
     assert (fresh(session).state, fresh(session).error_code) == (state, trouble)
     assert "disk" in fresh(session).error_message
     for _ in range(2):
-        tell_trouble(session.id, MINE, "")
+        show_agentctl_trouble(session.id, MINE, "")
     assert (fresh(session).state, fresh(session).error_code, fresh(session).error_message) == (state, "", "")
     assert names(session) == ["session.state_changed"] * 2
     assert last_payload(session, "session.state_changed")["reason"] == "room_again"
@@ -40,7 +40,7 @@ def test_trouble_is_shown_and_taken_away(trouble: str, state: str) -> None:
 )
 def test_the_end_of_a_trouble_takes_no_other_error_away(fields: dict[str, Any]) -> None:
     session = running_session(**fields)
-    tell_trouble(session.id, MINE, "")
+    show_agentctl_trouble(session.id, MINE, "")
     assert fresh(session).error_code == fields["error_code"]
     assert names(session) == []
 
@@ -56,15 +56,15 @@ def test_a_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytes
         tries.append(args)
         if len(tries) < 3:
             raise OperationalError("database or disk is full")
-        return tell_trouble(*args)
+        return show_agentctl_trouble(*args)
 
-    async def hear(core: Core) -> None:
+    async def hear(core: ExecutionRegistry) -> None:
         attachment = await core.attach(session.id)
         assert attachment is not None
-        attachment.shown_trouble = shown["error_code"]
-        monkeypatch.setattr(attachments, "tell_trouble", store)
-        await attachment.heed([{"trouble": trouble}])
-        await eventually_async(lambda: attachment.shown_trouble == trouble, describe="it is stored")
+        attachment.stored_trouble = shown["error_code"]
+        monkeypatch.setattr(attachments, "show_agentctl_trouble", store)
+        await attachment.handle_notices([{"trouble": trouble}])
+        await eventually_async(lambda: attachment.stored_trouble == trouble, describe="it is stored")
 
     with talking(session):
         with_core(hear)
@@ -75,12 +75,12 @@ def test_a_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytes
 def test_notice_during_a_start_is_shown_after_it() -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None}, state="STARTING")
 
-    async def hear(core: Core) -> None:
+    async def hear(core: ExecutionRegistry) -> None:
         attachment = await core.attach(session.id)
         assert attachment is not None
-        await attachment.heed([{"trouble": "disk_full"}])
+        await attachment.handle_notices([{"trouble": "disk_full"}])
         await core.database(TaskSession.objects.filter(id=session.id).update, state="RUNNING")
-        await eventually_async(lambda: attachment.shown_trouble == "disk_full", describe="it is stored")
+        await eventually_async(lambda: attachment.stored_trouble == "disk_full", describe="it is stored")
 
     with talking(session):
         with_core(hear)
@@ -90,5 +90,5 @@ def test_notice_during_a_start_is_shown_after_it() -> None:
 def test_who_does_not_hold_the_lease_says_nothing() -> None:
     session = running_session()
     with pytest.raises(LeaseLost):
-        tell_trouble(session.id, Lease("somebody else", 1), "disk_full")
+        show_agentctl_trouble(session.id, Lease("somebody else", 1), "disk_full")
     assert fresh(session).error_code == ""

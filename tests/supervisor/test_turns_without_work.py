@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.services.history import history_of
-from sessions_app.supervisor.start import agent_order
+from sessions_app.services.prompt_context import load_history
+from sessions_app.supervisor.start import agent_start
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, fresh, running_session, runs
 
@@ -36,7 +36,7 @@ def test_it_is_told_and_not_counted_as_completed(code: str) -> None:
     assert (failed["reason"], failed["error_code"]) == (code, code)
     said = [event.payload for event in session.events.filter(name="session.message.added")]
     assert [one["text"] for one in said if one["role"] == "status"] == [failed["error_message"]]
-    assert agent_order.known(session.id).completed_turns == 0
+    assert agent_start.load_conversation_facts(session.id).completed_turns == 0
     assert (session.state, session.start_attempts) == ("WAITING_FOR_INPUT", 2)
     assert session.prompts.get().state == "done"
     assert session.attention.get(kind="idle").what == "The agent’s turn has failed"
@@ -57,7 +57,7 @@ def test_a_history_that_came_with_a_refused_prompt_is_told_again() -> None:
     session.receipts.create(kind="injected", verified="pending", launch_id=session.launch_id, evidence=evidence)
     session = turn(session, **ENDS["turn_refused"])
     assert session.inject_history
-    assert history_of(session)
+    assert load_history(session)
 
 
 def test_a_turn_of_an_older_agentctl_counts_as_before() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.start.outcomes import Failure, write_failure
+from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
 from tests.supervisor.rows import change, execution_of, fresh
 from tests.supervisor.test_starts import at_rest, claimed
 
@@ -30,8 +30,8 @@ def test_a_failed_start_of_an_unreachable_session_tells_what_is_known(failed: st
     told = session_status(fresh(session))
     assert (told["state"], told["error_code"]) == ("STARTING", "unreachable")
 
-    failure = Failure(failed, "The remote host: agentctl did not answer in time.", executor_failed=True)
-    write_failure(session.id, plan.intent_id, plan.lease, failure)
+    failure = StartFailure(failed, "The remote host: agentctl did not answer in time.", executor_failed=True)
+    write_start_failure(session.id, plan.intent_id, plan.lease, failure)
     assert (fresh(session).error_code, execution_of(session).error_code) == (shown, shown)
     assert session.receipts.latest("created_at").reason == failed
 

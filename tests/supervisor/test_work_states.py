@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from sessions_app.models import Prompt, Task, TaskSession, writing
+from sessions_app.models import Prompt, Task, TaskSession, session_transaction
 from sessions_app.services import intents, tasks
 from sessions_app.services.catalogue import visible_tasks
-from sessions_app.supervisor.ingest.interruptions import agent_left, interrupt
-from sessions_app.supervisor.start.outcomes import write_stopped
+from sessions_app.supervisor.interrupted_turns import interrupt_turn, record_agent_stopped
+from sessions_app.supervisor.outcomes import write_stopped
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.places import DEAD, AsTold, swept
 from tests.supervisor.rows import change, execution_of, fresh, make_session, make_user, running_session
@@ -34,28 +34,28 @@ def _turn_fails(session: TaskSession, journal: Journal) -> None:
 
 
 def _agent_dies(session: TaskSession, journal: Journal) -> None:
-    with writing(session.id) as draft:
-        interrupt(draft, "agent_gone")
-        agent_left(draft)
+    with session_transaction(session.id) as draft:
+        interrupt_turn(draft, "agent_gone")
+        record_agent_stopped(draft)
 
 
 def _stopped(session: TaskSession, journal: Journal) -> None:
-    intents.stop(session.id, make_user())
+    intents.request_stop(session.id, make_user())
     _carried_out(session)
 
 
 def _closed(session: TaskSession, journal: Journal) -> None:
-    intents.close(session.id, make_user(), "completed")
+    intents.request_close(session.id, make_user(), "completed")
     _carried_out(session, "completed")
 
 
 def _archived(session: TaskSession, journal: Journal) -> None:
-    tasks.archive(session.task, make_user())
+    tasks.archive_task(session.task, make_user())
     _carried_out(session)
 
 
 def _finished(session: TaskSession, journal: Journal) -> None:
-    tasks.finish(session.task, make_user())
+    tasks.finish_task(session.task, make_user())
     _carried_out(session)
 
 
@@ -66,11 +66,11 @@ def _carried_out(session: TaskSession, close_as: str = "") -> None:
 
 
 def _resumed(session: TaskSession, journal: Journal) -> None:
-    intents.resume(session.id, make_user())
+    intents.request_resume(session.id, make_user())
 
 
 def _prompted(session: TaskSession, journal: Journal) -> None:
-    intents.prompt(session.id, "p2", "go on", make_user())
+    intents.queue_prompt(session.id, "p2", "go on", make_user())
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_done_session_is_told_nothing_when_its_execution_is_found_dead(place: 
     session, journal = running_session(runtime=place.name), Journal()
     _turn_begins(session, journal)
     change(execution_of(session), owner="", lease_expires_at=None)
-    tasks.finish(session.task, make_user())
+    tasks.finish_task(session.task, make_user())
     place.see(session, DEAD)
     swept()
     assert not session.prompts.filter(kind="continue").exists()

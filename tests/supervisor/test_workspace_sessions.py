@@ -13,9 +13,9 @@ from sessions_app.models import Intent, TaskSession
 from sessions_app.services import intents, tasks
 from sessions_app.services.errors import Conflict, NoAgent, WorktreeNotShared
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.rows import spec_of
-from sessions_app.supervisor.start import agent_order, planning
-from sessions_app.supervisor.sweep.one_pass import Scope
+from sessions_app.supervisor.executions import launch_spec_of
+from sessions_app.supervisor.start import agent_start, claims
+from sessions_app.supervisor.sweep.sweep_pass import SweepScope
 from tests.supervisor.places import DEAD, AsTold, swept
 from tests.supervisor.rows import (
     MINE,
@@ -57,10 +57,10 @@ def opened(**values: Any) -> TaskSession:
     """A workspace whose start was carried out; its lease is ``MINE``."""
     session = workspace(**values)
     intent = session.intents.get(done_at=None)
-    plan = planning.claim(session.id, intent.id, MINE.owner, lives=None)
+    plan = claims.claim_start(session.id, intent.id, MINE.owner, lives=None)
     assert plan is not None
     change(execution_of(session), status="ready", status_reason="", agentctl_url="http://127.0.0.1:9")
-    assert agent_order.prepare(plan, plan.lease, found="") is None
+    assert agent_start.prepare_agent_start(plan, plan.lease, found="") is None
     return fresh(session)
 
 
@@ -76,7 +76,7 @@ def test_it_opens_and_rests() -> None:
 def test_it_takes_no_prompt_and_none_with_its_making() -> None:
     session = opened()
     with pytest.raises(NoAgent):
-        intents.prompt(session.id, "p1", "write the parser", make_user())
+        intents.queue_prompt(session.id, "p1", "write the parser", make_user())
     with pytest.raises(NoAgent):
         workspace(prompt="write the parser")
     assert not session.prompts.exists()
@@ -88,15 +88,15 @@ def test_nobody_can_ask_for_an_agent_in_it(mode: str) -> None:
     session = opened()
     change(execution_of(session), status="stopped")
     with pytest.raises(NoAgent):
-        intents.resume(session.id, make_user(), mode)
+        intents.request_resume(session.id, make_user(), mode)
 
 
 def test_who_resumes_it_gets_the_workspace_and_an_open_one_is_not_opened_again() -> None:
     session = opened()
-    intents.resume(session.id, make_user())
+    intents.request_resume(session.id, make_user())
     assert open_orders(session) == []
     change(execution_of(session), status="stopped")
-    intents.resume(session.id, make_user())
+    intents.request_resume(session.id, make_user())
     assert open_orders(session) == [("start", {"mode": "auto"})]
 
 
@@ -105,7 +105,7 @@ def test_who_resumes_it_gets_the_workspace_and_an_open_one_is_not_opened_again()
 def test_a_dead_one_is_opened_again_unless_by_hand(policy: str, place: AsTold) -> None:
     session = resting(policy=policy)
     place.see(session, DEAD)
-    (found,) = swept(Scope("boot")).decided
+    (found,) = swept(SweepScope("boot")).decided
     assert found.decision.rule == "dead_workspace_session"
     assert open_orders(session) == [("start", {"mode": "auto"})]
     assert (fresh(session).state, fresh(session).error_code) == ("WAITING_FOR_INPUT", "")
@@ -118,7 +118,7 @@ def test_one_that_is_not_wanted_or_was_started_too_often_stays_closed(
 ) -> None:
     session = change(resting(), **values)
     place.see(session, DEAD)
-    assert [one.decision.rule for one in swept(Scope("boot")).decided] == [rule]
+    assert [one.decision.rule for one in swept(SweepScope("boot")).decided] == [rule]
     assert open_orders(session) == []
 
 
@@ -127,7 +127,7 @@ def test_one_that_is_not_wanted_or_was_started_too_often_stays_closed(
 def test_under_manual_a_dead_one_is_left_to_its_user(trigger: Any, place: AsTold) -> None:
     session = resting(policy="manual")
     place.see(session, DEAD)
-    swept(Scope(trigger))
+    swept(SweepScope(trigger))
     assert open_orders(session) == []
 
 
@@ -135,7 +135,7 @@ def test_under_manual_a_dead_one_is_left_to_its_user(trigger: Any, place: AsTold
 def test_one_whose_worktree_is_gone_says_so(place: AsTold) -> None:
     session = resting()
     place.see(session, Observation(Observed.DEAD, workspace=WorkspaceState.GONE, workspace_reason="It was deleted."))
-    swept(Scope("boot"))
+    swept(SweepScope("boot"))
     assert (fresh(session).state, fresh(session).error_code) == ("ERROR", "worktree_missing")
     assert open_orders(session) == []
 
@@ -145,7 +145,7 @@ def test_one_whose_worktree_is_gone_says_so(place: AsTold) -> None:
 def test_an_open_one_is_taken_over_and_gets_no_agent(policy: str, place: AsTold) -> None:
     session = resting(policy=policy)
     place.see(session, OPEN)
-    (found,) = swept(Scope("boot", dry_run=True)).decided
+    (found,) = swept(SweepScope("boot", dry_run=True)).decided
     decided = (found.decision.rule, found.decision.agent_action, found.decision.session_move)
     assert decided == ("alive_workspace_session", "none", None)
 
@@ -163,13 +163,13 @@ def test_it_takes_nobodys_room() -> None:
     running_session()
     session = workspace()
     intent = session.intents.get(done_at=None)
-    assert planning.claim(session.id, intent.id, MINE.owner, lives=None) is not None
+    assert claims.claim_start(session.id, intent.id, MINE.owner, lives=None) is not None
     Intent.objects.filter(session=session).delete()
     change(execution_of(session), status="ready")
     change(execution_of(TaskSession.objects.exclude(id=session.id).get()), status="stopped")
     another = make_session()
     intent = another.intents.get(done_at=None)
-    assert planning.claim(another.id, intent.id, MINE.owner, lives=None) is not None
+    assert claims.claim_start(another.id, intent.id, MINE.owner, lives=None) is not None
 
 
 # --- sharing ---
@@ -185,7 +185,7 @@ def test_a_guest_is_launched_in_its_hosts_worktree() -> None:
     host = opened()
     change(host, worktree_path="/data/worktrees/host", worktree_branch="kandev/host")
     session = guest(fresh(host))
-    spec = spec_of(execution_of(session), session)
+    spec = launch_spec_of(execution_of(session), session)
     assert (spec.session_id, spec.worktree_id) == (str(session.id), str(host.id))
     assert (spec.worktree_path, spec.worktree_branch) == ("/data/worktrees/host", "kandev/host")
 
@@ -194,7 +194,7 @@ def test_a_host_finds_the_worktree_that_its_guest_has_made() -> None:
     host = workspace()
     session = guest(host)
     change(session, worktree_path="/data/worktrees/host", worktree_branch="kandev/host")
-    spec = spec_of(execution_of(host), host)
+    spec = launch_spec_of(execution_of(host), host)
     assert (spec.worktree_id, spec.worktree_path) == ("", "/data/worktrees/host")
 
 

@@ -16,16 +16,16 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from executors_app import plugins, workspace_store
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.protocol import JournalKind
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import RuntimeUnavailable, WorkspaceGone
 from sessions_app.models import LeaseLost, TaskSession
 from sessions_app.services.status import session_status
-from sessions_app.supervisor import transfers, workspace_sync
-from sessions_app.supervisor.core import Core
-from sessions_app.supervisor.ingest.batches import ingest
-from sessions_app.supervisor.pace import Pace
-from sessions_app.supervisor.rows import facts_of, session_of
+from sessions_app.supervisor import workspace_sync
+from sessions_app.supervisor.backoff import Backoff
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.executions import execution_facts_of, load_session
+from sessions_app.supervisor.ingest.batches import ingest_batch
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.places import with_core
@@ -45,7 +45,7 @@ def far(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> Sandb
     made = Sandboxes()
     known = {**plugins.runtimes(), made.name: made}
     monkeypatch.setattr(plugins, "runtimes", lambda: known)
-    monkeypatch.setattr("sessions_app.services.transfers.runtimes", lambda: known)
+    monkeypatch.setattr("sessions_app.services.workspace.runtimes", lambda: known)
     return made
 
 
@@ -81,15 +81,15 @@ def has_arrived(session: TaskSession) -> bool:
     return bool(row.snapshot_arrived) and row.snapshot_arrived == row.snapshot_announced
 
 
-async def until(core: Core, holds: Callable[[], Any], describe: str) -> None:
+async def until(core: ExecutionRegistry, holds: Callable[[], Any], describe: str) -> None:
     """Wait for something that rows tell."""
     await eventually_async(lambda: core.database(holds), describe=describe)
 
 
-def synced(work: Callable[[Core, WorkspaceSync], Awaitable[None]]) -> None:
+def synced(work: Callable[[ExecutionRegistry, WorkspaceSync], Awaitable[None]]) -> None:
     """What ``work`` does with a supervisor's sync, which is then closed."""
 
-    async def run(core: Core) -> None:
+    async def run(core: ExecutionRegistry) -> None:
         sync = WorkspaceSync(core.database, core.boot_id)
         try:
             await work(core, sync)
@@ -102,7 +102,7 @@ def synced(work: Callable[[Core, WorkspaceSync], Awaitable[None]]) -> None:
 def caught_up(*sessions: TaskSession) -> None:
     """A supervisor that has just started, until the work of all these has arrived."""
 
-    async def work(core: Core, sync: WorkspaceSync) -> None:
+    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
         for session in sessions:
             await until(core, partial(has_arrived, session), "its work has arrived")
@@ -111,7 +111,7 @@ def caught_up(*sessions: TaskSession) -> None:
 
 
 def facts(session: TaskSession) -> ExecutionFacts:
-    return facts_of(execution_of(session), session_of(session.id))
+    return execution_facts_of(execution_of(session), load_session(session.id))
 
 
 # --- what the journal announces ---
@@ -119,7 +119,7 @@ def facts(session: TaskSession) -> ExecutionFacts:
 
 def test_snapshot_line_announces_its_commit() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [journal.line(Kind.WORKSPACE_SNAPSHOT, commit=commit) for commit in ("c1", "c2")])
+    hear(session, [journal.line(JournalKind.WORKSPACE_SNAPSHOT, commit=commit) for commit in ("c1", "c2")])
     row = execution_of(session)
     assert (row.snapshot_announced, row.snapshot_arrived) == ("c2", "")
     assert row.snapshot_due_since is not None and row.snapshot_due_since.timestamp() == 1_750_000_001.0
@@ -128,13 +128,13 @@ def test_snapshot_line_announces_its_commit() -> None:
 def test_snapshot_is_not_announced_without_the_lease() -> None:
     session, journal = running_session(execution={"owner": "another"}), Journal()
     with pytest.raises(LeaseLost):
-        ingest(session.id, MINE, [journal.line(Kind.WORKSPACE_SNAPSHOT, commit="c1")])
+        ingest_batch(session.id, MINE, [journal.line(JournalKind.WORKSPACE_SNAPSHOT, commit="c1")])
     assert execution_of(session).snapshot_announced == ""
 
 
 def test_overlong_commit_of_a_hostile_journal_is_cut() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [journal.line(Kind.WORKSPACE_SNAPSHOT, commit="c" * 5000)])
+    hear(session, [journal.line(JournalKind.WORKSPACE_SNAPSHOT, commit="c" * 5000)])
     assert execution_of(session).snapshot_announced == "c" * 64
 
 
@@ -163,41 +163,41 @@ def test_what_has_arrived_is_not_pushed_again(far: Sandboxes, snapshot: Snapshot
 
 def test_sessions_of_other_runtimes_are_never_due(far: Sandboxes) -> None:
     change(execution_of(running_session()), snapshot_announced="c", **FREE)
-    assert transfers.due("me") == {}
+    assert workspace_sync.load_due_transfers("me") == {}
 
 
 def test_session_of_another_supervisor_is_left_to_it(far: Sandboxes, snapshot: Snapshot) -> None:
     session = far_session(far, "new", snapshot("new"), owner="another")
-    assert transfers.due("me") == {}
-    assert transfers.begin("me", execution_of(session).id) is None
+    assert workspace_sync.load_due_transfers("me") == {}
+    assert workspace_sync.begin_transfer("me", execution_of(session).id) is None
     change(execution_of(session), lease_expires_at=timezone.now() - timedelta(seconds=1))
-    assert set(transfers.due("me")) == {execution_of(session).id}
+    assert set(workspace_sync.load_due_transfers("me")) == {execution_of(session).id}
 
 
 def test_second_supervisor_cannot_begin_the_same_transfer(far: Sandboxes, snapshot: Snapshot) -> None:
     session = far_session(far, "new", snapshot("new"), status="stopped", **FREE)
     execution_id = execution_of(session).id
-    assert transfers.begin("one", execution_id) is not None
-    assert transfers.begin("other", execution_id) is None
-    assert transfers.due("other") == {}
+    assert workspace_sync.begin_transfer("one", execution_id) is not None
+    assert workspace_sync.begin_transfer("other", execution_id) is None
+    assert workspace_sync.load_due_transfers("other") == {}
 
 
 def test_result_is_not_written_after_the_lease_is_lost(far: Sandboxes, snapshot: Snapshot) -> None:
     session = far_session(far, "new", snapshot("new"), status="stopped", **FREE)
-    begun = transfers.begin("one", execution_of(session).id)
+    begun = workspace_sync.begin_transfer("one", execution_of(session).id)
     assert begun is not None
     change(execution_of(session), owner="other", generation=begun.lease.generation + 1)
     with pytest.raises(LeaseLost):
-        transfers.record_arrival(begun, snapshot("new"))
+        workspace_sync.record_arrival(begun, snapshot("new"))
     with pytest.raises(LeaseLost):
-        transfers.record_failure(begun, RuntimeUnavailable("away"))
+        workspace_sync.record_failure(begun, RuntimeUnavailable("away"))
     assert execution_of(session).snapshot_arrived == ""
 
 
 def test_earlier_execution_of_a_session_is_never_pushed(far: Sandboxes, snapshot: Snapshot) -> None:
     session = far_session(far, "new", snapshot("new"), **FREE)
     change(session, agent_execution_id=uuid.uuid4())
-    assert transfers.due("me") == {}
+    assert workspace_sync.load_due_transfers("me") == {}
 
 
 def test_due_executions_are_found_by_their_index(far: Sandboxes) -> None:
@@ -206,7 +206,7 @@ def test_due_executions_are_found_by_their_index(far: Sandboxes) -> None:
     with CaptureQueriesContext(
         connection,
     ) as asked:
-        transfers.due("me")
+        workspace_sync.load_due_transfers("me")
     (query,) = [one["sql"] for one in asked if "snapshot_announced" in one["sql"]]
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN QUERY PLAN {query}")
@@ -221,7 +221,7 @@ def test_snapshots_during_a_push_follow_in_one_more(far: Sandboxes, snapshot: Sn
     session = far_session(far, "one", snapshot("one"))
     change(execution_of(session), **FREE)
 
-    async def work(core: Core, sync: WorkspaceSync) -> None:
+    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
         far.is_open.clear()
         one = await core.database(facts, session)
         sync.request(one)
@@ -246,7 +246,7 @@ def test_failed_push_is_retried(far: Sandboxes, snapshot: Snapshot) -> None:
 
 
 def test_retries_never_end(far: Sandboxes, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pace, "failed", lambda self: 0.0)
+    monkeypatch.setattr(Backoff, "failed", lambda self: 0.0)
     session = far_session(far, "new", snapshot("new"), **FREE)
     far.refusals = [RuntimeUnavailable("away") for _ in range(50)]
     caught_up(session)
@@ -257,7 +257,7 @@ def test_permanent_error_waits_for_the_next_snapshot(far: Sandboxes, snapshot: S
     session = far_session(far, "one", snapshot("one"), **FREE)
     far.refusals = [WorkspaceGone("The volume was removed.")]
 
-    async def work(core: Core, sync: WorkspaceSync) -> None:
+    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
         await until(core, lambda: execution_of(session).snapshot_error_code, "it was refused")
         await eventually_async(lambda: not sync._pushes, describe="it is given up")
@@ -276,7 +276,7 @@ def test_permanent_error_is_retried_after_a_restart(far: Sandboxes, snapshot: Sn
     session = far_session(far, "one", snapshot("one"), **FREE)
     far.refusals = [WorkspaceGone("The volume was removed.")]
 
-    async def refused(core: Core, sync: WorkspaceSync) -> None:
+    async def refused(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
         await until(core, lambda: execution_of(session).snapshot_error_code, "it was refused")
 
@@ -288,7 +288,7 @@ def test_permanent_error_is_retried_after_a_restart(far: Sandboxes, snapshot: Sn
 def test_nothing_is_pushed_where_the_repository_is_local(far: Sandboxes, snapshot: Snapshot) -> None:
     near, session = running_session(), far_session(far, "new", snapshot("new"), **FREE)
 
-    async def work(core: Core, sync: WorkspaceSync) -> None:
+    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
         sync.request(await core.database(facts, near))
         sync.request(await core.database(facts, session))
         await until(core, lambda: has_arrived(session), "the other's work arrived")
@@ -303,10 +303,10 @@ def test_nothing_is_pushed_where_the_repository_is_local(far: Sandboxes, snapsho
 def test_announced_snapshot_that_never_arrives_stays_due(
     far: Sandboxes, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace_sync, "MISSING_TRIES", 2)
+    monkeypatch.setattr(workspace_sync, "MAX_MISSING_TRIES", 2)
     session = far_session(far, "older", snapshot("lost"), **FREE)
 
-    async def work(core: Core, sync: WorkspaceSync) -> None:
+    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
         await until(core, lambda: execution_of(session).snapshot_error_code, "it is told")
         await eventually_async(lambda: not sync._pushes, describe="it is given up")
@@ -326,10 +326,10 @@ def test_shared_worktree_counts_by_its_owners_ref(far: Sandboxes, snapshot: Snap
 
 def test_workspace_without_an_archive_is_never_due_again(far: Sandboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     session = far_session(far, "", "c1", **FREE)
-    begun = transfers.begin("me", execution_of(session).id)
+    begun = workspace_sync.begin_transfer("me", execution_of(session).id)
     assert begun is not None
-    assert transfers.record_arrival(begun, workspace_store.newest_snapshot(begun.owner_id)) is True
-    assert transfers.due("me") == {}
+    assert workspace_sync.record_arrival(begun, workspace_store.newest_snapshot(begun.owner_id)) is True
+    assert workspace_sync.load_due_transfers("me") == {}
 
 
 # --- what people are told ---
@@ -337,10 +337,10 @@ def test_workspace_without_an_archive_is_never_due_again(far: Sandboxes, monkeyp
 
 def test_status_tells_what_has_not_arrived(far: Sandboxes, snapshot: Snapshot) -> None:
     session = far_session(far, "new", snapshot("new"), **FREE)
-    begun = transfers.begin("me", execution_of(session).id)
+    begun = workspace_sync.begin_transfer("me", execution_of(session).id)
     assert begun is not None
-    transfers.record_failure(begun, RuntimeUnavailable("The Docker engine cannot be reached."))
-    told = session_status(session_of(session.id))["snapshot_transfer"]
+    workspace_sync.record_failure(begun, RuntimeUnavailable("The Docker engine cannot be reached."))
+    told = session_status(load_session(session.id))["snapshot_transfer"]
     since = execution_of(session).snapshot_due_since
     assert since is not None
     assert told == {
@@ -350,14 +350,14 @@ def test_status_tells_what_has_not_arrived(far: Sandboxes, snapshot: Snapshot) -
         "error_code": "runtime_unavailable",
         "error_message": "The Docker engine cannot be reached.",
     }
-    transfers.record_arrival(begun, snapshot("new"))
-    assert session_status(session_of(session.id))["snapshot_transfer"] is None
+    workspace_sync.record_arrival(begun, snapshot("new"))
+    assert session_status(load_session(session.id))["snapshot_transfer"] is None
 
 
 def test_fresh_snapshot_is_not_overdue(far: Sandboxes) -> None:
     session = far_session(far)
     change(execution_of(session), snapshot_announced="c", snapshot_due_since=timezone.now())
-    told = session_status(session_of(session.id))["snapshot_transfer"]
+    told = session_status(load_session(session.id))["snapshot_transfer"]
     assert (told["overdue"], told["error_code"]) == (False, "")
 
 

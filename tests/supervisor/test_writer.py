@@ -10,10 +10,10 @@ import pytest
 from django.db import OperationalError, connection
 
 from sessions_app.models import Lease, LeaseLost, TaskSession
+from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor.ingest import writer as writers
-from sessions_app.supervisor.ingest.batches import Ingested
-from sessions_app.supervisor.ingest.writer import PAUSE, Batch, Writer
-from sessions_app.supervisor.threads import DatabaseThread
+from sessions_app.supervisor.ingest.batches import IngestResult
+from sessions_app.supervisor.ingest.writer import COMMIT_INTERVAL, Batch, JournalWriter
 from tests.supervisor.journals import Journal
 from tests.supervisor.rows import MINE, names, running_session, talk
 
@@ -30,9 +30,9 @@ class Commits:
         self.sizes: list[int] = []
         self.failures: list[Exception] = []
         """What the next ones fail with."""
-        self._write = writers.write_together
+        self._write = writers.write_batches
 
-    def __call__(self, batches: Sequence[Batch]) -> list[tuple[Batch, Ingested | Exception]]:
+    def __call__(self, batches: Sequence[Batch]) -> list[tuple[Batch, IngestResult | Exception]]:
         began = time.monotonic()
         if self.failures:
             raise self.failures.pop(0)
@@ -47,8 +47,8 @@ class Commits:
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
     seen = Commits()
-    monkeypatch.setattr(writers, "write_together", seen)
-    monkeypatch.setattr(writers, "RETRY", 0.05)
+    monkeypatch.setattr(writers, "write_batches", seen)
+    monkeypatch.setattr(writers, "RETRY_AFTER", 0.05)
     return seen
 
 
@@ -69,7 +69,7 @@ def test_what_comes_meanwhile_is_one_transaction_for_all_sessions(commits: Commi
     sessions = [running_session() for _ in range(5)]
 
     async def all_at_once() -> None:
-        write = Writer(thread)
+        write = JournalWriter(thread)
         await asyncio.gather(*(write(session.id, MINE, lines, None) for session, lines in batches_of(sessions)))
 
     asyncio.run(all_at_once())
@@ -81,13 +81,13 @@ def test_between_two_commits_is_room_for_others(commits: Commits, thread: Databa
     session, journal = running_session(), Journal()
 
     async def one_after_the_other() -> None:
-        write = Writer(thread)
+        write = JournalWriter(thread)
         for _ in range(5):
             await write(session.id, MINE, journal.says(*"word " * 100), None)
 
     asyncio.run(one_after_the_other())
     for (began, ended), (next_began, _) in zip(commits.times, commits.times[1:], strict=False):
-        assert next_began - ended >= max(PAUSE, ended - began)
+        assert next_began - ended >= max(COMMIT_INTERVAL, ended - began)
     assert talk(session)[0][1] == "word " * 500
 
 
@@ -95,15 +95,15 @@ def test_a_stream_that_has_lost_its_lease_fails_alone(commits: Commits, thread: 
     first, lost, last = (running_session() for _ in range(3))
     leases = {first.id: MINE, lost.id: SOMEBODY_ELSE, last.id: MINE}
 
-    async def all_at_once() -> list[Ingested | BaseException]:
-        write = Writer(thread)
+    async def all_at_once() -> list[IngestResult | BaseException]:
+        write = JournalWriter(thread)
         given = [
             write(session.id, leases[session.id], lines, None) for session, lines in batches_of([first, lost, last])
         ]
         return await asyncio.gather(*given, return_exceptions=True)
 
     done = asyncio.run(all_at_once())
-    assert [type(one) for one in done] == [Ingested, LeaseLost, Ingested]
+    assert [type(one) for one in done] == [IngestResult, LeaseLost, IngestResult]
     assert [names(session) for session in (first, lost, last)] == [
         ["session.message.added"],
         [],
@@ -118,8 +118,8 @@ def test_a_database_that_takes_nothing_is_waited_for(
     sessions = [running_session() for _ in range(3)]
     commits.failures = [OperationalError("database or disk is full")] * failures
 
-    async def all_at_once() -> list[Ingested]:
-        write = Writer(thread)
+    async def all_at_once() -> list[IngestResult]:
+        write = JournalWriter(thread)
         given = [write(session.id, MINE, lines, None) for session, lines in batches_of(sessions)]
         return await asyncio.wait_for(asyncio.gather(*given), 10)
 

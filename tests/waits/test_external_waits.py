@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sessions_app.models import Prompt, ResumeToken, TaskSession, writing
+from sessions_app.models import Prompt, ResumeToken, TaskSession, session_transaction
 from sessions_app.services import intents, prompts, tasks, waits
 from sessions_app.services.errors import (
     Conflict,
@@ -24,9 +24,9 @@ from sessions_app.services.errors import (
 )
 from sessions_app.services.status import session_status
 from sessions_app.services.waits import OpenWait
-from sessions_app.supervisor.deadlines import end_overdue
-from sessions_app.supervisor.ingest.interruptions import interrupt
-from sessions_app.supervisor.start.outcomes import write_stopped
+from sessions_app.supervisor.interrupted_turns import interrupt_turn
+from sessions_app.supervisor.outcomes import write_stopped
+from sessions_app.supervisor.watchdogs import expire_waits
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
     change,
@@ -69,7 +69,7 @@ def test_a_wait_is_one_run_from_its_beginning_to_the_end_of_the_turn_that_it_lea
     session, journal = running_session(), Journal()
     opened = wait(session)
     assert status(session) == "waiting"
-    answer = waits.resume(key_of(opened), "The build has passed.", "1")
+    answer = waits.resume_wait(key_of(opened), "The build has passed.", "1")
     assert answer == {"run_id": str(opened.run_id), "status": "running"}
     assert status(session) == "running"
     name = f"wait:{opened.wait_id}"
@@ -87,7 +87,7 @@ def test_a_wait_is_one_run_from_its_beginning_to_the_end_of_the_turn_that_it_lea
 def test_each_change_of_the_derived_status_is_told_once() -> None:
     session = running_session()
     opened = wait(session)
-    waits.resume(key_of(opened), "x", "1")
+    waits.resume_wait(key_of(opened), "x", "1")
     said = [event.payload for event in session.events.filter(name="session.status_derived").order_by("seq")]
     assert said == [{"from": "idle", "status": "waiting"}, {"from": "waiting", "status": "running"}]
 
@@ -104,7 +104,7 @@ def test_the_status_tells_what_is_waited_for_and_since_when() -> None:
         "since_seq": since,
         "deadline": deadline.isoformat(),
     }
-    waits.resume(key_of(opened), "x", "1")
+    waits.resume_wait(key_of(opened), "x", "1")
     assert session_status(fresh(session))["wait"] is None
 
 
@@ -120,7 +120,7 @@ def test_the_status_tells_what_is_waited_for_and_since_when() -> None:
 )
 def test_the_payload_is_what_the_agent_is_told(payload: Any, text: str) -> None:
     session = running_session()
-    waits.resume(key_of(wait(session)), payload, "1")
+    waits.resume_wait(key_of(wait(session)), payload, "1")
     assert Prompt.objects.get().text == text
 
 
@@ -128,28 +128,28 @@ def test_a_payload_that_is_no_text_uses_nothing_up() -> None:
     session = running_session()
     key = key_of(wait(session))
     with pytest.raises(Invalid) as refused:
-        waits.resume(key, " \n", "1")
+        waits.resume_wait(key, " \n", "1")
     assert refused.value.details == {"field": "payload"}
-    assert waits.resume(key, "better", "1")["status"] == "running"
+    assert waits.resume_wait(key, "better", "1")["status"] == "running"
 
 
 def test_the_same_idempotency_key_gets_the_first_answer_and_another_is_told_that_it_is_too_late() -> None:
     session = running_session()
     key = key_of(wait(session))
-    first = waits.resume(key, "x", "build-1")
-    assert waits.resume(key, "y", "build-1") == first
+    first = waits.resume_wait(key, "x", "build-1")
+    assert waits.resume_wait(key, "y", "build-1") == first
     for other in ("build-2", ""):
         with pytest.raises(TokenConsumed) as refused:
-            waits.resume(key, "x", other)
+            waits.resume_wait(key, "x", other)
         assert refused.value.details["consumed_at"]
     assert Prompt.objects.count() == 1
 
 
 def test_without_an_idempotency_key_nothing_is_answered_twice() -> None:
     key = key_of(wait(running_session()))
-    waits.resume(key, "x", "")
+    waits.resume_wait(key, "x", "")
     with pytest.raises(TokenConsumed):
-        waits.resume(key, "x", "")
+        waits.resume_wait(key, "x", "")
 
 
 def test_a_wait_that_is_asked_for_again_has_another_key() -> None:
@@ -158,31 +158,31 @@ def test_a_wait_that_is_asked_for_again_has_another_key() -> None:
     second = wait(session, timezone.now() + timedelta(hours=1), "Another build")
     assert (second.run_id, second.wait_id) == (first.run_id, first.wait_id)
     with pytest.raises(TokenRevoked) as refused:
-        waits.resume(key_of(first), "x", "1")
+        waits.resume_wait(key_of(first), "x", "1")
     assert refused.value.details["reason"] == "rotated"
     assert session_status(fresh(session))["wait"]["reason"] == "Another build"
     assert status(session) == "waiting"
-    assert waits.resume(key_of(second), "x", "1")["run_id"] == str(first.run_id)
+    assert waits.resume_wait(key_of(second), "x", "1")["run_id"] == str(first.run_id)
 
 
 def by_message(session: TaskSession) -> None:
-    intents.prompt(session.id, "m1", "Never mind the build.", make_user())
+    intents.queue_prompt(session.id, "m1", "Never mind the build.", make_user())
 
 
 def by_cancel(session: TaskSession) -> None:
-    assert intents.cancel(session.id, make_user())
+    assert intents.request_cancel(session.id, make_user())
 
 
 def by_stop(session: TaskSession) -> None:
-    intents.stop(session.id, make_user())
+    intents.request_stop(session.id, make_user())
 
 
 def by_close(session: TaskSession) -> None:
-    intents.close(session.id, make_user(), "completed")
+    intents.request_close(session.id, make_user(), "completed")
 
 
 def by_archive(session: TaskSession) -> None:
-    tasks.archive(session.task, make_user())
+    tasks.archive_task(session.task, make_user())
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_what_ends_a_wait_takes_its_key_back(end: Callable[[TaskSession], None],
     opened = wait(session)
     end(session)
     with pytest.raises(TokenRevoked) as refused:
-        waits.resume(key_of(opened), "x", "1")
+        waits.resume_wait(key_of(opened), "x", "1")
     assert refused.value.details["reason"] == reason
     assert [state for _, state in runs(session)] == ["cancelled"]
     assert status(session) == "idle"
@@ -211,15 +211,15 @@ def test_what_ends_a_wait_takes_its_key_back(end: Callable[[TaskSession], None],
 def test_a_deadline_that_passes_interrupts_the_wait_once() -> None:
     session = running_session()
     opened = wait(session, timezone.now() + timedelta(hours=1))
-    assert end_overdue() == 0
+    assert expire_waits() == 0
     ResumeToken.objects.update(expires_at=timezone.now())
     assert status(session) == "interrupted_waiting", "already before anybody has said so"
-    assert [end_overdue(), end_overdue()] == [1, 0]
+    assert [expire_waits(), expire_waits()] == [1, 0]
     assert told(session) == ["run.waiting", "token.minted", "token.expired", "run.interrupted"]
     assert last_payload(session, "session.run.interrupted")["reason"] == "wait_timeout"
     assert status(session) == "interrupted_waiting"
     with pytest.raises(TokenExpired):
-        waits.resume(key_of(opened), "x", "1")
+        waits.resume_wait(key_of(opened), "x", "1")
     wait(session)
     assert status(session) == "waiting", "a newer run ends it"
 
@@ -230,7 +230,7 @@ def test_one_wait_that_cannot_be_ended_does_not_stop_the_others(caplog: pytest.L
         wait(session, timezone.now() + timedelta(hours=1))
     ResumeToken.objects.update(expires_at=timezone.now())
     broken.events.create(seq=99, name="x", at=timezone.now(), once=f"run.interrupted:{broken.runs.get().id}")
-    assert end_overdue() == 1
+    assert expire_waits() == 1
     assert status(other) == "interrupted_waiting"
     assert str(broken.id) in caplog.text
 
@@ -239,11 +239,11 @@ def test_a_wait_outlives_its_agent_and_the_answer_wakes_it() -> None:
     session, journal = running_session(), Journal()
     opened = wait(session)
     hear(session, [journal.exits()])
-    with writing(session.id) as draft:
-        assert not interrupt(draft, "agentctl_gone")
+    with session_transaction(session.id) as draft:
+        assert not interrupt_turn(draft, "agentctl_gone")
     write_stopped(session.id, None, "idle")
     assert status(session) == "waiting"
-    waits.resume(key_of(opened), "x", "1")
+    waits.resume_wait(key_of(opened), "x", "1")
     assert [kind for kind, _ in open_orders(session)] == ["start"]
     assert fresh(session).desired_state == "running"
     assert status(session) == "running"
@@ -254,7 +254,7 @@ def test_a_session_that_is_closed_meanwhile_waits_no_more() -> None:
     opened = wait(session)
     write_stopped(session.id, None, "closed", "completed")
     with pytest.raises((TokenRevoked, TerminalState)):
-        waits.resume(key_of(opened), "x", "1")
+        waits.resume_wait(key_of(opened), "x", "1")
     assert status(session) == "idle"
 
 
@@ -273,10 +273,10 @@ def test_a_key_is_not_used_up_where_nothing_can_be_started(prevent: Callable[[Ta
     key = key_of(wait(session))
     prevent(session)
     with pytest.raises(SessionsError):
-        waits.resume(key, "x", "1")
+        waits.resume_wait(key, "x", "1")
     assert (prompt_states(session), status(session)) == ({}, "waiting")
     change(session, state=before.state, launch_id=before.launch_id, error_code="")
-    assert waits.resume(key, "x", "1")["status"] == "running"
+    assert waits.resume_wait(key, "x", "1")["status"] == "running"
 
 
 @pytest.mark.parametrize("state", ["queued", "sending", "accepted", "delivered"])
@@ -302,8 +302,8 @@ def test_no_wait_begins_in_the_middle_of_a_turn_in_the_past_or_behind_the_end() 
 def test_what_came_can_be_withdrawn_before_the_agent_has_it_and_then_its_run_is_over() -> None:
     session = running_session()
     opened = wait(session)
-    waits.resume(key_of(opened), "x", "1")
-    prompts.withdraw(session.id, f"wait:{opened.wait_id}")
+    waits.resume_wait(key_of(opened), "x", "1")
+    prompts.withdraw_prompt(session.id, f"wait:{opened.wait_id}")
     assert [state for _, state in runs(session)] == ["cancelled"]
     assert status(session) == "idle"
 
@@ -314,7 +314,7 @@ def test_the_key_of_a_permission_ends_no_wait_for_the_outside() -> None:
     key = ResumeToken.objects.get(wait_id="q1").secret()
     for wrong in (key or "", "", "kwt_guess"):
         with pytest.raises(TokenInvalid):
-            waits.resume(wrong, "x", "1")
+            waits.resume_wait(wrong, "x", "1")
     assert ResumeToken.objects.get().consumed_at is None
 
 
@@ -322,9 +322,9 @@ def test_no_secret_is_in_the_log_the_events_or_the_database(caplog: pytest.LogCa
     caplog.set_level(logging.DEBUG)
     session = running_session()
     first, second = wait(session), wait(session)
-    waits.resume(key_of(second), "x", "1")
+    waits.resume_wait(key_of(second), "x", "1")
     with pytest.raises(TokenConsumed) as refused:
-        waits.resume(key_of(second), "x", "2")
+        waits.resume_wait(key_of(second), "x", "2")
     rows = [str(row) for model in (ResumeToken, Prompt) for row in model.objects.values()]
     events = [str(event.payload) for event in session.events.all()]
     everything = "\n".join([*rows, *events, caplog.text, str(refused.value.details), str(session_status(session))])

@@ -9,14 +9,14 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from sessions_app.domain.tokens import WaitKind
+from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import AttentionItem, Prompt, ResumeToken, Run, Supervisor, TaskSession
+from sessions_app.notifications.delivery import render_email, webhook_payload
 from sessions_app.services import intents, prompts, waits
 from sessions_app.services.errors import Conflict, Invalid, TerminalState
-from sessions_app.services.notification_texts import email_of, webhook_of
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.deadlines import end_overdue
-from sessions_app.supervisor.turns.prompts import claim_next
+from sessions_app.supervisor.prompts import claim_next_prompt
+from sessions_app.supervisor.watchdogs import expire_waits
 from tests.api.world import client_of
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, change, fresh, make_user, open_orders, prompt_states, running_session
@@ -32,7 +32,7 @@ def interrupted(kind: WaitKind = WaitKind.EXTERNAL, reason: str = "The build of 
     past = timezone.now() - timedelta(seconds=1)
     ResumeToken.objects.filter(session=session).update(expires_at=past)
     Run.objects.filter(session=session).update(deadline_at=past, started_at=past - timedelta(hours=1))
-    assert end_overdue() == 1
+    assert expire_waits() == 1
     return fresh(session)
 
 
@@ -46,7 +46,7 @@ def items(session: TaskSession) -> list[AttentionItem]:
 
 def sent(session: TaskSession) -> str:
     """What the agent is given with the prompt that is next."""
-    sending = claim_next(session.id, MINE, "epoch-1", frozenset())
+    sending = claim_next_prompt(session.id, MINE, "epoch-1", frozenset())
     assert sending is not None
     return sending.text
 
@@ -56,8 +56,8 @@ def test_people_are_told_in_the_inbox_by_mail_and_by_webhook() -> None:
     (item,) = items(session)
     said = "Nobody answered in time. It waited for: The build of main"
     assert (item.what, item.why) == ("A wait has ended without an answer", said)
-    assert said in email_of([item])["text"]
-    assert webhook_of(item, "1")["item"]["kind"] == KIND
+    assert said in render_email([item])["text"]
+    assert webhook_payload(item, "1")["item"]["kind"] == KIND
 
 
 def test_the_status_names_what_has_not_come() -> None:
@@ -69,20 +69,20 @@ def test_the_status_names_what_has_not_come() -> None:
 
 def test_the_agent_is_told_once_with_its_next_prompt() -> None:
     session = interrupted(WaitKind.TOOL_RESULT, "The scan")
-    intents.prompt(session.id, "p1", "What now?", make_user())
+    intents.queue_prompt(session.id, "p1", "What now?", make_user())
     told = sent(session)
     assert told.startswith("[Note by the system: This session waited until ")
     assert "for the result of a tool: “The scan”. Nobody answered, so the wait was ended." in told
     assert told.endswith("\n\nWhat now?")
     journal = Journal()
     hear(session, [*journal.turn_begins("p1"), journal.completes("p1")])
-    intents.prompt(session.id, "p2", "And now?", make_user())
+    intents.queue_prompt(session.id, "p2", "And now?", make_user())
     assert sent(session) == "And now?"
 
 
 def test_a_prompt_that_did_not_arrive_tells_it_again() -> None:
     session = interrupted()
-    intents.prompt(session.id, "p1", "What now?", make_user())
+    intents.queue_prompt(session.id, "p1", "What now?", make_user())
     first = sent(session)
     change(Prompt.objects.get(), state="queued")
     assert sent(session) == first
@@ -90,20 +90,20 @@ def test_a_prompt_that_did_not_arrive_tells_it_again() -> None:
 
 def test_waiting_again_takes_as_long_and_has_a_new_key() -> None:
     session = interrupted()
-    again = waits.wait_again(session.id, wait_of(session)["id"], make_user())
+    again = waits.restart_wait(session.id, wait_of(session)["id"], make_user())
     assert again.deadline is not None
     assert 3590 < (again.deadline - timezone.now()).total_seconds() <= 3600
     status = session_status(fresh(session))
     assert (status["derived_status"], status["wait"]["reason"]) == ("waiting", "The build of main")
     assert (status["interrupted_wait"], items(session)) == (None, [])
-    waits.resume(str(again.resume_token), "It has passed.", "1")
+    waits.resume_wait(str(again.resume_token), "It has passed.", "1")
     assert sent(session) == "It has passed.", "nothing was missed"
 
 
 def test_continuing_tells_the_agent_to_go_on_without() -> None:
     session = interrupted()
     wait_id = wait_of(session)["id"]
-    first, second = [waits.continue_without(session.id, wait_id, make_user()) for _ in range(2)]
+    first, second = [waits.continue_without_answer(session.id, wait_id, make_user()) for _ in range(2)]
     assert first == second
     assert (items(session), prompt_states(session)) == ([], {f"wait:{wait_id}:continue": "queued"})
     told = sent(session)
@@ -115,26 +115,26 @@ def test_continuing_tells_the_agent_to_go_on_without() -> None:
 def test_a_withdrawn_continue_leaves_the_choice_as_it_was() -> None:
     session = interrupted()
     wait_id = wait_of(session)["id"]
-    first = waits.continue_without(session.id, wait_id, make_user())
-    prompts.withdraw(session.id, first.message_id)
+    first = waits.continue_without_answer(session.id, wait_id, make_user())
+    prompts.withdraw_prompt(session.id, first.message_id)
     assert wait_of(session)["id"] == wait_id
-    second = waits.continue_without(session.id, wait_id, make_user())
+    second = waits.continue_without_answer(session.id, wait_id, make_user())
     assert second.message_id == f"{first.message_id}:1"
     assert sent(session).count("Nobody answered") == 1
     journal = Journal()
     hear(session, [*journal.turn_begins(second.message_id), journal.completes(second.message_id)])
-    intents.prompt(session.id, "p2", "And now?", make_user())
+    intents.queue_prompt(session.id, "p2", "And now?", make_user())
     assert sent(session) == "And now?", "it was told"
 
 
 def test_continuing_wakes_an_agent_that_is_gone() -> None:
     session = interrupted()
     change(session, launch_id="")
-    waits.continue_without(session.id, wait_of(session)["id"], make_user())
+    waits.continue_without_answer(session.id, wait_of(session)["id"], make_user())
     assert [kind for kind, _ in open_orders(session)] == ["start"]
 
 
-@pytest.mark.parametrize("act", [waits.wait_again, waits.continue_without])
+@pytest.mark.parametrize("act", [waits.restart_wait, waits.continue_without_answer])
 def test_a_session_that_has_gone_on_offers_neither(act: Any) -> None:
     session = interrupted()
     wait_id, journal = wait_of(session)["id"], Journal()
@@ -145,7 +145,7 @@ def test_a_session_that_has_gone_on_offers_neither(act: Any) -> None:
         act(session.id, wait_id, make_user())
 
 
-@pytest.mark.parametrize("act", [waits.wait_again, waits.continue_without])
+@pytest.mark.parametrize("act", [waits.restart_wait, waits.continue_without_answer])
 def test_neither_is_had_of_a_session_that_is_over(act: Any) -> None:
     session = interrupted()
     wait_id = wait_of(session)["id"]
@@ -157,7 +157,7 @@ def test_neither_is_had_of_a_session_that_is_over(act: Any) -> None:
 def test_a_deadline_that_has_passed_is_refused() -> None:
     session = interrupted()
     with pytest.raises(Invalid):
-        waits.wait_again(session.id, wait_of(session)["id"], make_user(), timezone.now() - timedelta(hours=1))
+        waits.restart_wait(session.id, wait_of(session)["id"], make_user(), timezone.now() - timedelta(hours=1))
 
 
 def test_the_api_offers_both() -> None:

@@ -65,6 +65,6 @@ def test_of_fifty_who_redeem_one_key_at_once_one_wins_and_the_others_are_told(tm
     assert consumed_at is not None
     assert when == {consumed_at.isoformat()}
     assert [(row.message_id, row.text) for row in Prompt.objects.all()] == [(f"wait:{opened.wait_id}", winner)]
-    assert waits.resume(key, "again", winner) == answer
+    assert waits.resume_wait(key, "again", winner) == answer
     said = names(session)
     assert [said.count(f"session.{one}") for one in ("token.consumed", "run.resumed", "prompt.queued")] == [1, 1, 1]

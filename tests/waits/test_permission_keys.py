@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app.agentctl.protocol import Kind
-from sessions_app.domain.tokens import TokenState
+from executors_app.agentctl.protocol import JournalKind
+from sessions_app.domain.wait_tokens import TokenState
 from sessions_app.models import ResumeToken, TaskSession
 from sessions_app.services import intents
 from sessions_app.services.errors import TokenRevoked
 from sessions_app.services.status import session_status
-from sessions_app.supervisor.deadlines import end_overdue, renew_keys
+from sessions_app.supervisor.watchdogs import expire_waits, renew_tokens
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
     answer,
@@ -68,22 +68,22 @@ def test_an_answer_on_its_way_is_still_waited_for() -> None:
     session, journal = asked()
     answer(session, "q1", "yes")
     assert (status(session), states(session)) == ("waiting", {"q1": TokenState.CONSUMED})
-    hear(session, [journal.line(Kind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")])
+    hear(session, [journal.line(JournalKind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")])
     assert status(session) == "running"
 
 
 @pytest.mark.parametrize(
     ("kind", "body", "reason"),
     [
-        (Kind.PERMISSION_CANCELLED, {"permission_id": "q1", "reason": "turn_cancelled"}, "turn_cancelled"),
-        (Kind.PERMISSION_RESOLVED, {"permission_id": "q1", "option_id": "yes"}, "resolved"),
-        (Kind.TURN_CANCELLED, {"message_id": "p1"}, "cancel"),
-        (Kind.PROMPT_ACCEPTED, {"message_id": "p2", "text": "x"}, "superseded"),
-        (Kind.AGENT_EXITED, {"message_id": "p1", "exit_code": 9}, "agent_gone"),
+        (JournalKind.PERMISSION_CANCELLED, {"permission_id": "q1", "reason": "turn_cancelled"}, "turn_cancelled"),
+        (JournalKind.PERMISSION_RESOLVED, {"permission_id": "q1", "option_id": "yes"}, "resolved"),
+        (JournalKind.TURN_CANCELLED, {"message_id": "p1"}, "cancel"),
+        (JournalKind.PROMPT_ACCEPTED, {"message_id": "p2", "text": "x"}, "superseded"),
+        (JournalKind.AGENT_EXITED, {"message_id": "p1", "exit_code": 9}, "agent_gone"),
     ],
 )
 def test_whatever_ends_the_question_without_an_answer_of_ours_takes_its_key_back(
-    kind: Kind, body: dict[str, Any], reason: str
+    kind: JournalKind, body: dict[str, Any], reason: str
 ) -> None:
     session, journal = asked()
     key = key_of(session, "q1")
@@ -117,7 +117,7 @@ def test_an_answer_that_the_agent_did_not_live_to_hear_is_said_not_to_have_arriv
 def test_a_new_message_takes_the_keys_back_at_once() -> None:
     session, _ = asked("q1", "q2")
     answer(session, "q1", "yes")
-    intents.prompt(session.id, "m2", "something else", make_user())
+    intents.queue_prompt(session.id, "m2", "something else", make_user())
     assert states(session) == {"q1": TokenState.CONSUMED, "q2": TokenState.REVOKED}
     assert status(session) == "waiting", "the first answer is on its way"
 
@@ -136,11 +136,11 @@ def test_a_permission_waits_for_ever_unless_the_deployment_says_otherwise(settin
     assert token.expires_at is not None
     assert timedelta(seconds=50) < token.expires_at - timezone.now() <= timedelta(seconds=60)
     ResumeToken.objects.update(expires_at=timezone.now())
-    assert [end_overdue(), end_overdue()] == [1, 0]
+    assert [expire_waits(), expire_waits()] == [1, 0]
     assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": None})]
     assert "session.token.expired" in names(session)
     assert "session.run.interrupted" not in names(session)
-    hear(session, [journal.line(Kind.PERMISSION_CANCELLED, permission_id="q1", reason="timeout")])
+    hear(session, [journal.line(JournalKind.PERMISSION_CANCELLED, permission_id="q1", reason="timeout")])
     assert (permission_states(session), status(session)) == ({"q1": "cancelled"}, "running")
 
 
@@ -149,7 +149,7 @@ def test_a_new_secret_key_breaks_no_open_permission_as_long_as_the_old_one_is_kn
     shown = key_of(session, "q1")
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new " * 20, [settings.SECRET_KEY]
     assert key_of(session, "q1") == shown
-    assert renew_keys() == 0
+    assert renew_tokens() == 0
     assert answer(session, "q1", "yes").state == "pending"
 
 
@@ -157,7 +157,7 @@ def test_a_permission_whose_key_nobody_can_be_shown_any_more_gets_another(settin
     session, _ = asked()
     settings.SECRET_KEY = "new " * 20
     assert key_of(session, "q1") == ""
-    assert [renew_keys(), renew_keys()] == [1, 0]
+    assert [renew_tokens(), renew_tokens()] == [1, 0]
     assert answer(session, "q1", "yes").state == "pending"
     assert sorted(token.reason for token in session.tokens.all()) == ["", "rotated"]
 
@@ -166,7 +166,7 @@ def test_a_permission_that_was_asked_before_there_were_keys_gets_one() -> None:
     session, _ = asked()
     session.tokens.all().delete()
     assert status(session) == "interrupted_waiting"
-    assert renew_keys() == 1
+    assert renew_tokens() == 1
     assert status(session) == "waiting"
     assert answer(session, "q1", "yes").state == "pending"
 
@@ -174,5 +174,5 @@ def test_a_permission_that_was_asked_before_there_were_keys_gets_one() -> None:
 def test_a_permission_that_is_answered_or_overruled_gets_no_new_key() -> None:
     session, _ = asked("q1", "q2")
     answer(session, "q1", "yes")
-    intents.prompt(session.id, "m2", "something else", make_user())
-    assert renew_keys() == 0
+    intents.queue_prompt(session.id, "m2", "something else", make_user())
+    assert renew_tokens() == 0

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sessions_app.workflows import limited
-from sessions_app.workflows.engine import Outcome, advance, completed
-from sessions_app.workflows.graph import Workflow
-from sessions_app.workflows.loading import load
-from sessions_app.workflows.records import Record, State
+from sessions_app.workflows.engine.records import NodeRecord, NodeState
+from sessions_app.workflows.engine.transitions import RunOutcome, advance_run, complete_record
+from sessions_app.workflows.language import sandbox
+from sessions_app.workflows.language.graph import WorkflowGraph
+from sessions_app.workflows.loader.loading import load_workflow
 from tests.services import ROOT
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -43,32 +43,32 @@ def counting(told: list[str]) -> str:
 class Run:
     """One run and all that was kept of it; ``begun`` has the paths of the work that was asked for, in order."""
 
-    workflow: Workflow
-    outcome: Outcome
-    records: dict[str, Record]
+    workflow: WorkflowGraph
+    outcome: RunOutcome
+    records: dict[str, NodeRecord]
     begun: list[str]
     agents: Agents
 
-    def __getitem__(self, path: str) -> Record:
+    def __getitem__(self, path: str) -> NodeRecord:
         return self.records[path]
 
     @property
     def paths(self) -> set[str]:
-        return {path for path, record in self.records.items() if record.state != State.SKIPPED}
+        return {path for path, record in self.records.items() if record.state != NodeState.SKIPPED}
 
 
 def given(text: str = "T", **params: Any) -> dict[str, Any]:
     return {"timestamp": "2026-01-01T00:00:00Z", "type": "manual", "text": text, "params": params}
 
 
-def drive(workflow: Workflow | str, text: str = "T", *, agents: Agents | None = None, cwd: Path = ROOT) -> Run:
+def drive(workflow: WorkflowGraph | str, text: str = "T", *, agents: Agents | None = None, cwd: Path = ROOT) -> Run:
     """Run a workflow to its end; nothing is kept between two steps but what can be kept as JSON."""
-    loaded = load(workflow).checked if isinstance(workflow, str) else workflow
+    loaded = load_workflow(workflow).checked if isinstance(workflow, str) else workflow
     agents = agents or Agents()
-    records: dict[str, Record] = {}
+    records: dict[str, NodeRecord] = {}
     begun: list[str] = []
     while True:
-        step = advance(loaded, given(text), records)
+        step = advance_run(loaded, given(text), records)
         records = kept(records | {record.path: record for record in step.written})
         begun += [record.path for record in step.begun]
         if step.outcome:
@@ -77,7 +77,7 @@ def drive(workflow: Workflow | str, text: str = "T", *, agents: Agents | None = 
         assert under_way or step.is_full, "nothing is under way, and the run has not ended"
         for record in under_way:
             result = work(record.request, agents, cwd)
-            records[record.path] = completed(loaded, record, result, limited.run)
+            records[record.path] = complete_record(loaded, record, result, sandbox.run_in_sandbox)
 
 
 def work(request: Mapping[str, Any], agents: Agents, cwd: Path) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def work(request: Mapping[str, Any], agents: Agents, cwd: Path) -> dict[str, Any
     if request["kind"] == "agent":
         return agents.work(request)
     try:
-        return {"value": limited.run([{name: request[name] for name in ("operation", "code", "inputs")}])[0]}
-    except limited.LimitedError as error:
+        return {"value": sandbox.run_in_sandbox([{name: request[name] for name in ("operation", "code", "inputs")}])[0]}
+    except sandbox.SandboxError as error:
         return {"error": str(error)}
 
 
@@ -104,7 +104,7 @@ def shell(script: str, environment: Mapping[str, str], cwd: Path) -> dict[str, A
     return {"stdout": done.stdout, "stderr": done.stderr, "exitCode": done.returncode}
 
 
-def kept(records: Mapping[str, Record]) -> dict[str, Record]:
+def kept(records: Mapping[str, NodeRecord]) -> dict[str, NodeRecord]:
     """The records as they come back from where they are kept."""
     rows = json.loads(json.dumps([asdict(record) for record in records.values()]))
-    return {row["path"]: Record(**row | {"state": State(row["state"])}) for row in rows}
+    return {row["path"]: NodeRecord(**row | {"state": NodeState(row["state"])}) for row in rows}

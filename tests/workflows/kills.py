@@ -8,8 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl import identity
-from executors_app.agentctl.places import local_processes
+from executors_app.agentctl.process import execution_processes, identity
 from tests.waiting import eventually
 from tests.workflows.runs import OVER, Desk, Run
 
@@ -66,8 +65,8 @@ def _kill(desk: Desk, run: Run, *, with_agentctl: bool) -> None:
     executions = _executions(desk, run)
     desk.deployment.kill_server()
     for execution_id in executions:
-        found = local_processes.look_at(execution_id)
-        identity.end_all([*found.others, *(found.agentctl if with_agentctl else ())], 10)
+        found = execution_processes.find_processes(execution_id)
+        identity.kill_all([*found.others, *(found.agentctl if with_agentctl else ())], 10)
 
 
 def _executions(desk: Desk, run: Run) -> list[str]:

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from sessions_app.workflows.engine import advance
-from sessions_app.workflows.going_on import NothingToDo, going_on
-from sessions_app.workflows.loading import load_file
-from sessions_app.workflows.records import State
+from sessions_app.workflows.engine.records import NodeState
+from sessions_app.workflows.engine.resume import NothingToResume, records_to_resume
+from sessions_app.workflows.engine.transitions import advance_run
+from sessions_app.workflows.loader.loading import load_workflow_file
 from tests.services import ROOT
 from tests.workflows.driving import Agents, Run, counting, drive, given
 from tests.workflows.writing import TRIGGER, node, workflow
@@ -18,7 +18,7 @@ EXAMPLES = ROOT / "docs/examples/workflows"
 
 
 def example(name: str, agents: Agents, text: str = "T") -> Run:
-    return drive(load_file(EXAMPLES / f"{name}.yaml").checked, text, agents=agents)
+    return drive(load_workflow_file(EXAMPLES / f"{name}.yaml").checked, text, agents=agents)
 
 
 @pytest.mark.parametrize("runner", ["claude-code", "codex", "openai"])
@@ -82,7 +82,11 @@ def test_pattern_b_sends_back_with_the_feedback_in_the_same_session() -> None:
     run = example("pattern-b", Agents(lambda told: says[len(told) - 1]), "task")
     assert run.outcome.succeeded
     assert run.agents.told == {"session-1": ["task", "Say reviewed.", "These checks failed: tested."]}
-    assert [run[path].state for path in ("gate", "gate#2", "gate#3")] == [State.RETRIED, State.RETRIED, State.SUCCEEDED]
+    assert [run[path].state for path in ("gate", "gate#2", "gate#3")] == [
+        NodeState.RETRIED,
+        NodeState.RETRIED,
+        NodeState.SUCCEEDED,
+    ]
     assert run["done"].outputs["output"] == "after 2 retries"
     assert {"review#2", "test#3", "coder#3"} <= run.paths
 
@@ -91,20 +95,20 @@ def test_a_gate_that_was_passed_can_be_run_again_with_what_leads_to_it() -> None
     says = ["draft", "reviewed", "reviewed, tested"]
     run = example("pattern-b", Agents(lambda told: says[len(told) - 1]), "task")
 
-    left = going_on(run.workflow, run.records, "test#3")
+    left = records_to_resume(run.workflow, run.records, "test#3")
 
     assert run.records.keys() - left.keys() == {"test#3", "gate#3", "done"}
-    assert [one.path for one in advance(run.workflow, given("task"), left).begun] == ["test#3"]
+    assert [one.path for one in advance_run(run.workflow, given("task"), left).begun] == ["test#3"]
     for path in ("nothing", "test#9", "test/x"):
-        with pytest.raises(NothingToDo):
-            going_on(run.workflow, run.records, path)
+        with pytest.raises(NothingToResume):
+            records_to_resume(run.workflow, run.records, path)
 
 
 def test_a_gate_gives_up_after_its_retries() -> None:
     run = example("pattern-b", Agents(lambda told: "draft"), "task")
-    assert run["gate#4"].state == State.FAILED
+    assert run["gate#4"].state == NodeState.FAILED
     assert run["gate#4"].outputs["retry_count"] == 3
-    assert run["done"].state == State.SKIPPED
+    assert run["done"].state == NodeState.SKIPPED
     assert "not passed after 3 retries" in run.outcome.error
 
 
@@ -144,7 +148,7 @@ SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}, "tags": {"
 def test_an_answer_keeps_to_its_schema_or_the_node_fails(answer: str, outputs: dict[str, object], error: str) -> None:
     run = drive(workflow([node("agent", "agent", prompt="x", outputSchema=SCHEMA)]), agents=Agents(lambda told: answer))
     assert error in run["agent"].error
-    assert bool(error) is (run["agent"].state == State.FAILED)
+    assert bool(error) is (run["agent"].state == NodeState.FAILED)
     assert outputs.items() <= run["agent"].outputs.items()
     assert run["agent"].outputs["sessionId"] == "session-1"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sessions_app.workflows import apart, editing, graph_json, loading
-from sessions_app.workflows.library import Directory, Texts, root_of
+from sessions_app.workflows.language.files import DirectoryFiles, InMemoryFiles, project_root_of
+from sessions_app.workflows.loader import client, editing, graph_json, loading
 from tests.services import ROOT
 from tests.workflows.hostile_texts import SHAPES, one, shells, text
 from tests.workflows.writing import node
@@ -31,80 +31,80 @@ def codes(problems: object) -> list[str]:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_is_the_same_loaded_apart(path: Path) -> None:
-    assert apart.load(path.read_bytes(), "x", Directory(root_of(path))) == loading.load(
-        path.read_bytes(), "x", Directory(root_of(path))
+    assert client.load_isolated(path.read_bytes(), "x", DirectoryFiles(project_root_of(path))) == loading.load_workflow(
+        path.read_bytes(), "x", DirectoryFiles(project_root_of(path))
     )
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_a_workflow_is_the_same_after_its_way_through_json(shape: object) -> None:
     assert callable(shape)
-    workflow = loading.load(shape(20)).workflow
+    workflow = loading.load_workflow(shape(20)).workflow
     if workflow is not None:
-        document = json.loads(json.dumps(graph_json.to_document(workflow)))
-        assert graph_json.from_document(document) == workflow
+        document = json.loads(json.dumps(graph_json.graph_to_json(workflow)))
+        assert graph_json.graph_from_json(document) == workflow
 
 
 def test_a_component_used_twice_stays_one_scope() -> None:
     part = {"interface": {}, **json.loads(text(shells(1)))}
     uses = [node(name, "component", componentRef="part") for name in ("a", "b")]
-    workflow = apart.load(text(uses, components={"part": part})).checked
+    workflow = client.load_isolated(text(uses, components={"part": part})).checked
     assert workflow.root.nodes["a"].body is workflow.root.nodes["b"].body
 
 
 def test_files_are_asked_of_the_library_here() -> None:
     uses = text([node(f"n{at}", "component", workflowPath=f"{at}.yaml") for at in range(2)])
-    loaded = apart.load(uses, "x", Texts({"0.yaml": text(shells(1))}))
+    loaded = client.load_isolated(uses, "x", InMemoryFiles({"0.yaml": text(shells(1))}))
     assert codes(loaded.problems) == ["component"]
     assert "1.yaml" in loaded.problems[0].message
 
 
 def test_a_text_that_takes_too_much_time_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(apart.LIMITS, "cpu_seconds", 1)
-    assert codes(apart.load(EXPENSIVE, library=Texts(SLOW_FILES)).problems) == ["too_expensive"]
-    assert codes(apart.check(EXPENSIVE, library=Texts(SLOW_FILES)).problems) == ["too_expensive"]
-    assert apart.load(text(shells(1))).workflow is not None
+    monkeypatch.setitem(client.LIMITS, "cpu_seconds", 1)
+    assert codes(client.load_isolated(EXPENSIVE, library=InMemoryFiles(SLOW_FILES)).problems) == ["too_expensive"]
+    assert codes(client.check_isolated(EXPENSIVE, library=InMemoryFiles(SLOW_FILES)).problems) == ["too_expensive"]
+    assert client.load_isolated(text(shells(1))).workflow is not None
 
 
 def test_a_text_that_takes_too_much_memory_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(apart.LIMITS, "memory", 1 << 20)
-    assert codes(apart.load(SLOW).problems) == ["too_expensive"]
+    monkeypatch.setitem(client.LIMITS, "memory", 1 << 20)
+    assert codes(client.load_isolated(SLOW).problems) == ["too_expensive"]
 
 
 def test_a_busy_machine_says_nothing_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(apart.LIMITS, "seconds", 0.05)
-    with pytest.raises(apart.LoadingUnavailable):
-        apart.load(SLOW)
+    monkeypatch.setitem(client.LIMITS, "seconds", 0.05)
+    with pytest.raises(client.LoadingUnavailable):
+        client.load_isolated(SLOW)
 
 
 def test_a_loading_process_that_was_killed_is_replaced() -> None:
-    apart.load(text(shells(1)))
-    begun = apart._process._process
+    client.load_isolated(text(shells(1)))
+    begun = client._process._process
     assert begun is not None
     os.kill(begun.pid, signal.SIGKILL)
     begun.wait()
-    assert apart.load(text(shells(1))).workflow is not None
+    assert client.load_isolated(text(shells(1))).workflow is not None
 
 
 def test_texts_are_loaded_side_by_side() -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda count: apart.load(text(shells(count))).checked.root.count, range(1, 17)))
+        found = list(pool.map(lambda count: client.load_isolated(text(shells(count))).checked.root.count, range(1, 17)))
     assert found == list(range(1, 17))
 
 
 def test_the_process_ends_when_it_is_closed() -> None:
-    apart.load(text(shells(1)))
-    begun = apart._process._process
+    client.load_isolated(text(shells(1)))
+    begun = client._process._process
     assert begun is not None
-    apart._process.close()
+    client._process.close()
     assert begun.returncode == 0
 
 
 def test_a_setting_is_changed_apart_as_it_is_here() -> None:
     written = one("shell", script="true")
-    assert apart.with_changes(written, "a", {"script": "false"}) == editing.with_settings(
+    assert client.apply_changes_isolated(written, "a", {"script": "false"}) == editing.apply_settings(
         written, "a", {"script": "false"}
     )
-    assert apart.node_data(written, "a") == {"script": "true", "type": "shell"}
-    with pytest.raises(editing.NotEditable, match="no node"):
-        apart.node_data(written, "b")
+    assert client.node_data_isolated(written, "a") == {"script": "true", "type": "shell"}
+    with pytest.raises(editing.EditNotPossible, match="no node"):
+        client.node_data_isolated(written, "b")

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.supervisor.workflows.chains import Turn, answer_of, follow
+from sessions_app.workflows.driver.run_snapshot import NodeTurn, agent_answer_to, follow_prompt
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, running_session
 
 pytestmark = pytest.mark.django_db
 
 
-def chain(*states: str, by: str = "resent_as", **fields: Any) -> Turn:
+def chain(*states: str, by: str = "resent_as", **fields: Any) -> NodeTurn:
     """What is told of the first of some prompts, each settled by the one behind it."""
     session = running_session()
     rows = [
@@ -24,7 +24,7 @@ def chain(*states: str, by: str = "resent_as", **fields: Any) -> Turn:
     ]
     for row, after in pairwise(rows):
         change(row, **{by: after})
-    return follow(change(session, **fields), "p0")
+    return follow_prompt(change(session, **fields), "p0")
 
 
 @pytest.mark.parametrize("by", ["resent_as", "continued_by"])
@@ -75,7 +75,7 @@ def test_a_session_that_was_closed_answers_no_more(state: str) -> None:
 def test_a_permission_that_is_asked_waits_for_somebody() -> None:
     session, journal = talking("p0"), Journal()
     hear(session, [*journal.turn_begins("p0"), journal.asks("permission-1")])
-    assert follow(session, "p0").waiting_for == "user"
+    assert follow_prompt(session, "p0").waiting_for == "user"
 
 
 def talking(*message_ids: str) -> TaskSession:
@@ -90,21 +90,21 @@ def test_an_answer_is_all_that_the_agent_said_in_its_own_turn() -> None:
     hear(session, [*journal.turn_begins("p0"), *journal.says("Look", "ing."), journal.tool("t1")])
     hear(session, [*journal.says("Found it."), journal.completes("p0")])
     hear(session, [*journal.turn_begins("p1"), *journal.says("Other."), journal.completes("p1")])
-    assert answer_of(session, "p0") == "Looking.\n\nFound it."
-    result = follow(session, "p0").result
+    assert agent_answer_to(session, "p0") == "Looking.\n\nFound it."
+    result = follow_prompt(session, "p0").result
     assert result == {"text": "Looking.\n\nFound it.", "sessionId": str(session.id), "error": ""}
 
 
 def test_a_cancelled_turn_is_a_failure() -> None:
     session, journal = talking("p0"), Journal()
     hear(session, [*journal.turn_begins("p0"), journal.line("turn.cancelled", message_id="p0")])
-    result = follow(session, "p0").result
+    result = follow_prompt(session, "p0").result
     assert result is not None
     assert "cancelled" in result["error"]
 
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_prompt_that_is_gone_is_a_failure(is_there: bool) -> None:
-    result = follow(running_session() if is_there else None, "p0").result
+    result = follow_prompt(running_session() if is_there else None, "p0").result
     assert result is not None
     assert "deleted" in result["error"]

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from sessions_app.workflows import limits, loading
-from sessions_app.workflows.drawing import draw_for_page
-from sessions_app.workflows.editing import places_of_nodes
-from sessions_app.workflows.library import Texts
-from sessions_app.workflows.nodes import Failed, Moment, type_of
-from sessions_app.workflows.templates import TooLong, render
+from sessions_app.workflows.language import limits
+from sessions_app.workflows.language.files import InMemoryFiles
+from sessions_app.workflows.language.values import TooLong, render_template
+from sessions_app.workflows.loader import loading
+from sessions_app.workflows.loader.drawing import draw_inline_svg
+from sessions_app.workflows.loader.editing import find_node_paths
+from sessions_app.workflows.nodes import NodeContext, NodeFailed, type_of
 from tests.workflows.hostile_texts import BUDGETED, SHAPES, Shape, line, one, ports, shells, text
 from tests.workflows.writing import node
 
@@ -50,16 +51,16 @@ def larger_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(limits, name, 10**9)
 
 
-def codes(loaded: loading.Loaded) -> set[str]:
+def codes(loaded: loading.LoadResult) -> set[str]:
     """The codes of the errors."""
     return {problem.code for problem in loaded.problems if problem.severity == "error"}
 
 
 def look_at(written: str) -> None:
-    found = loading.load(written)
+    found = loading.load_workflow(written)
     if found.workflow is not None:
-        draw_for_page(found.workflow, {})
-    places_of_nodes(written)
+        draw_inline_svg(found.workflow, {})
+    find_node_paths(written)
 
 
 @pytest.mark.usefixtures("larger_limits")
@@ -73,11 +74,11 @@ def test_cost_grows_with_the_length_of_the_text(shape: Shape) -> None:
 
 @pytest.mark.parametrize("shape", BUDGETED.values(), ids=BUDGETED)
 def test_searches_are_refused_beyond_a_number_of_steps(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "too_many" not in codes(loading.load(shape(SMALL)))
+    assert "too_many" not in codes(loading.load_workflow(shape(SMALL)))
 
     monkeypatch.setattr(limits, "MAX_STEPS", 10 * SMALL)
 
-    assert codes(loading.load(shape(SMALL))) == {"too_many"}
+    assert codes(loading.load_workflow(shape(SMALL))) == {"too_many"}
 
 
 @pytest.mark.parametrize("limit", ["MAX_PORTS", "MAX_WIRES"])
@@ -85,21 +86,21 @@ def test_ports_and_connections_are_counted_as_they_are_used(limit: str, monkeypa
     part = {"interface": {"inputs": ports(10)}, **json.loads(text(shells(4), [line(0, 1), line(1, 2), line(2, 3)]))}
     uses = [node(f"n{at}", "component", componentRef="part") for at in range(10)]
     written = text(uses, components={"part": part})
-    assert "too_many" not in codes(loading.load(written))
+    assert "too_many" not in codes(loading.load_workflow(written))
 
     monkeypatch.setattr(limits, limit, 25)
     monkeypatch.setattr(loading, "MAX_WIRES", 25)
 
-    assert "too_many" in codes(loading.load(written))
+    assert "too_many" in codes(loading.load_workflow(written))
 
 
 def test_aliases_of_long_texts_are_counted_as_they_are_used() -> None:
     long = "a: &a " + "x" * 100_000 + "\nb: [" + "*a," * 50 + "]"
-    assert codes(loading.load(long)) == {"too_large"}
+    assert codes(loading.load_workflow(long)) == {"too_large"}
 
 
 def test_a_file_is_read_once_however_its_path_is_written() -> None:
-    class Counting(Texts):
+    class Counting(InMemoryFiles):
         read_files = 0
 
         def read(self, path: str) -> str:
@@ -108,13 +109,13 @@ def test_a_file_is_read_once_however_its_path_is_written() -> None:
 
     paths = ("part.yaml", "./part.yaml", ".//part.yaml")
     uses = [node(f"n{at}", "component", workflowPath=path) for at, path in enumerate(paths)]
-    loaded = loading.load(text(uses), library=Counting({"part.yaml": text(shells(1))}))
+    loaded = loading.load_workflow(text(uses), library=Counting({"part.yaml": text(shells(1))}))
 
     assert (loaded.workflow is not None, Counting.read_files) == (True, 1)
 
 
 def test_what_is_quoted_and_listed_of_a_text_has_an_end() -> None:
-    loaded = loading.load(text([{"id": f"n{at}", "type": "x" * 700} for at in range(900)]))
+    loaded = loading.load_workflow(text([{"id": f"n{at}", "type": "x" * 700} for at in range(900)]))
 
     assert len(loaded.problems) == limits.MAX_PROBLEMS + 1
     assert "more than" in loaded.problems[0].message or "more than" in loaded.problems[-1].message
@@ -122,8 +123,8 @@ def test_what_is_quoted_and_listed_of_a_text_has_an_end() -> None:
 
 
 def test_odd_answer_schemas_break_nothing() -> None:
-    deep = loading.load(one("agent", prompt="x", outputSchema="[" * 100_000))
-    odd = loading.load(one("agent", prompt="x", outputSchema={"properties": {"": {}, "y" * 300: {}}}))
+    deep = loading.load_workflow(one("agent", prompt="x", outputSchema="[" * 100_000))
+    odd = loading.load_workflow(one("agent", prompt="x", outputSchema={"properties": {"": {}, "y" * 300: {}}}))
 
     assert codes(deep) == {"schema"}
     assert codes(odd) == set()
@@ -133,25 +134,25 @@ def test_odd_answer_schemas_break_nothing() -> None:
 def test_filled_templates_take_bounded_memory(kind: str, setting: str, times: int) -> None:
     asked = node("b", kind, **{setting: "{{ a.output }}" * times})
     edges = [{"source": "a", "target": "b"}]
-    found = loading.load(text([node("a", "shell", script="true"), asked], edges)).checked.root.nodes["b"]
+    found = loading.load_workflow(text([node("a", "shell", script="true"), asked], edges)).checked.root.nodes["b"]
     inputs = dict.fromkeys(found.references.values(), "x" * limits.MAX_OUTPUT)
     begin = type_of(found).begin
     assert inputs and begin
 
     tracemalloc.start()
     try:
-        beginning = begin(Moment(node=found, inputs=inputs))
+        beginning = begin(NodeContext(node=found, inputs=inputs))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
-    assert isinstance(beginning, Failed)
+    assert isinstance(beginning, NodeFailed)
     assert f"{limits.MAX_FILLED} characters" in beginning.message
     assert peak < 8 * limits.MAX_FILLED
 
 
 def test_a_text_of_the_largest_size_is_filled_in() -> None:
     value = "x" * (limits.MAX_FILLED // 2)
-    assert render("{{ a.output }}{{ a.output }}", lambda name, port: value) == value * 2
+    assert render_template("{{ a.output }}{{ a.output }}", lambda name, port: value) == value * 2
     with pytest.raises(TooLong):
-        render("{{ a.output }}{{ a.output }}.", lambda name, port: value)
+        render_template("{{ a.output }}{{ a.output }}.", lambda name, port: value)

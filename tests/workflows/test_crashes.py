@@ -8,11 +8,11 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from sessions_app.workflows.engine import Outcome, advance, completed
-from sessions_app.workflows.going_on import going_on
-from sessions_app.workflows.graph import Workflow
-from sessions_app.workflows.loading import load
-from sessions_app.workflows.records import Record
+from sessions_app.workflows.engine.records import NodeRecord
+from sessions_app.workflows.engine.resume import records_to_resume
+from sessions_app.workflows.engine.transitions import RunOutcome, advance_run, complete_record
+from sessions_app.workflows.language.graph import WorkflowGraph
+from sessions_app.workflows.loader.loading import load_workflow
 from tests.workflows.driving import given, kept
 from tests.workflows.writing import node, workflow
 
@@ -67,15 +67,15 @@ def answer(request: dict[str, Any], path: str, failing: frozenset[str]) -> dict[
 
 
 def run_to_its_end(
-    loaded: Workflow, failing: frozenset[str], choose: Any = None, records: dict[str, Record] | None = None
-) -> tuple[Outcome, dict[str, Record], list[str]]:
+    loaded: WorkflowGraph, failing: frozenset[str], choose: Any = None, records: dict[str, NodeRecord] | None = None
+) -> tuple[RunOutcome, dict[str, NodeRecord], list[str]]:
     """``choose(n)`` draws which of n pieces of work ends next, and whether the step before is lost: a kill."""
     records = records or {}
     ended: list[str] = []
     while True:
         if choose and choose(2):
-            advance(loaded, given(), records)  # decided, and killed before it was kept
-        step = advance(loaded, given(), records)
+            advance_run(loaded, given(), records)  # decided, and killed before it was kept
+        step = advance_run(loaded, given(), records)
         records = kept(records | {record.path: record for record in step.written})
         if step.outcome:
             return step.outcome, records, ended
@@ -85,13 +85,13 @@ def run_to_its_end(
             record = under_way[choose(len(under_way)) if choose else 0]
             ended.append(record.path)
             result = answer(dict(record.request), record.path, failing)
-            records[record.path] = completed(loaded, record, result, lambda requests: [])
+            records[record.path] = complete_record(loaded, record, result, lambda requests: [])
 
 
 @settings(max_examples=60, deadline=None)
 @for_all(st.data())
 def test_a_run_killed_anywhere_ends_as_one_that_was_not(data: st.DataObject) -> None:
-    loaded = load(data.draw(graphs())).checked
+    loaded = load_workflow(data.draw(graphs())).checked
     failing = data.draw(st.sampled_from([frozenset[str](), frozenset({"n1"}), frozenset({"n1", "n3"})]))
     outcome, _, _ = run_to_its_end(loaded, frozenset())
 
@@ -106,11 +106,11 @@ def test_a_run_killed_anywhere_ends_as_one_that_was_not(data: st.DataObject) -> 
 @settings(max_examples=40, deadline=None)
 @for_all(st.data())
 def test_a_run_taken_up_again_from_any_node_comes_to_the_same_end(data: st.DataObject) -> None:
-    loaded = load(data.draw(graphs())).checked
+    loaded = load_workflow(data.draw(graphs())).checked
     outcome, records, _ = run_to_its_end(loaded, frozenset())
     path = data.draw(st.sampled_from(sorted(path for path, one in records.items() if one.kind != "iteration")))
 
-    left = going_on(loaded, records, path)
+    left = records_to_resume(loaded, records, path)
     other, all_records, ended = run_to_its_end(loaded, frozenset(), records=left)
 
     assert path not in left
@@ -121,7 +121,7 @@ def test_a_run_taken_up_again_from_any_node_comes_to_the_same_end(data: st.DataO
 @settings(max_examples=30, deadline=None)
 @for_all(st.data())
 def test_a_finished_run_asks_for_nothing_more(data: st.DataObject) -> None:
-    loaded = load(data.draw(graphs())).checked
+    loaded = load_workflow(data.draw(graphs())).checked
     outcome, records, _ = run_to_its_end(loaded, frozenset())
-    again = advance(loaded, given(), records)
+    again = advance_run(loaded, given(), records)
     assert (again.outcome, again.written) == (outcome, ())

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sessions_app.workflows.cron import CronError, parse
+from sessions_app.workflows.language.cron import CronError, parse_cron
 
 NOW = datetime(2026, 1, 31, 23, 58, 30, tzinfo=UTC)  # a Saturday
 
@@ -28,11 +28,11 @@ NOW = datetime(2026, 1, 31, 23, 58, 30, tzinfo=UTC)  # a Saturday
     ],
 )
 def test_the_next_time_is_found(expression: str, following: str) -> None:
-    assert f"{parse(expression).next_after(NOW):%Y-%m-%d %H:%M}" == following
+    assert f"{parse_cron(expression).next_after(NOW):%Y-%m-%d %H:%M}" == following
 
 
 def test_a_day_that_never_comes_is_none() -> None:
-    assert parse("0 0 30 2 *").next_after(NOW) is None
+    assert parse_cron("0 0 30 2 *").next_after(NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_a_day_that_never_comes_is_none() -> None:
 )
 def test_what_is_none_is_said(expression: str) -> None:
     with pytest.raises(CronError):
-        parse(expression)
+        parse_cron(expression)

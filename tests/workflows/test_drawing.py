@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from django.core.management import CommandError, call_command
 
-from sessions_app.workflows.drawing import draw
-from sessions_app.workflows.graph import Scope
-from sessions_app.workflows.loading import load, load_file
+from sessions_app.workflows.language.graph import Scope
+from sessions_app.workflows.loader.drawing import draw_svg
+from sessions_app.workflows.loader.loading import load_workflow, load_workflow_file
 from tests.services import ROOT
 from tests.workflows.test_loading import EXAMPLES
 from tests.workflows.test_loops import nested
@@ -59,26 +59,28 @@ def check(group: ElementTree.Element, around: Rectangle) -> None:
 
 @pytest.mark.parametrize("text", [*(path.read_text() for path in EXAMPLES), nested("plain"), nested("component")])
 def test_every_node_is_drawn_and_none_over_another(text: str) -> None:
-    loaded = load(text).checked
-    drawing = parsed(draw(loaded))
-    assert draw(loaded) == draw(load(text).checked)
+    loaded = load_workflow(text).checked
+    drawing = parsed(draw_svg(loaded))
+    assert draw_svg(loaded) == draw_svg(load_workflow(text).checked)
     ids = [group.attrib["id"] for group in drawing.iter(f"{SVG}g")]
     assert sorted(ids) == sorted(f"node-{name}" for name in names_in(loaded.root))
     check(drawing, (0, 0, float(drawing.attrib["width"]), float(drawing.attrib["height"])))
 
 
 def test_lines_say_what_they_carry() -> None:
-    drawing = draw(load_file(ROOT / "docs/examples/workflows/review-until-approved.yaml").checked)
+    drawing = draw_svg(load_workflow_file(ROOT / "docs/examples/workflows/review-until-approved.yaml").checked)
     titles = re.findall(r"<path[^>]*><title>([^<]*)</title>", drawing)
     assert "prev feedback → coder.iteratePrompt" in "\n".join(titles)
     assert "reviewer.approved → continue continue" in "\n".join(titles)
-    back = draw(load_file(ROOT / "docs/examples/workflows/pattern-b.yaml").checked)
+    back = draw_svg(load_workflow_file(ROOT / "docs/examples/workflows/pattern-b.yaml").checked)
     assert "gate sends back" in back
 
 
 def test_no_word_of_a_file_is_markup() -> None:
     label = '"><script>alert(1)</script>&' + "x" * 100
-    drawing = draw(load(workflow([node("a", "wire", label=label)], metadata={"name": "</title><script>"})).checked)
+    drawing = draw_svg(
+        load_workflow(workflow([node("a", "wire", label=label)], metadata={"name": "</title><script>"})).checked
+    )
     assert "<script" not in drawing
     assert label in next(parsed(drawing).iter(f"{SVG}g")).findtext(f"{SVG}title", "")
 

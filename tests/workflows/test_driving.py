@@ -16,7 +16,8 @@ from executors_app.agentctl.protocol import Code, Job
 from executors_app.errors import AgentctlRefused
 from executors_app.models import AgentProfile
 from sessions_app.models import AttentionItem, NodeRun, Prompt
-from sessions_app.services import continuation, prompts, tasks, workflows
+from sessions_app.services import prompts, tasks
+from sessions_app.workflows.services import workflows
 from tests.services import ROOT
 from tests.supervisor.rows import change, fresh
 from tests.workflows.driving import counting, shell
@@ -162,7 +163,7 @@ def test_a_held_prompt_stands_visibly_and_send_again_completes_it() -> None:
     held(world)
     assert world.look(2).state == "running"
     assert (world["coder"].waiting_for, world["coder"].state) == ("user", "running")
-    again = prompts.resend(world.agents[0].id, world["coder"].message_id, world.user)
+    again = prompts.resend_prompt(world.agents[0].id, world["coder"].message_id, world.user)
     world.answer(again, "done at last")
     assert world.look(2).state == "succeeded"
     assert (world["coder"].outputs["output"], world["coder"].waiting_for) == ("done at last", "")
@@ -172,7 +173,7 @@ def test_a_dismissed_prompt_fails_its_node() -> None:
     world = World(AGENT)
     world.look()
     world.journal(world.agents[0])
-    prompts.dismiss(world.agents[0].id, held(world).message_id)
+    prompts.dismiss_prompt(world.agents[0].id, held(world).message_id)
     run = world.look(2)
     assert (run.state, "dismissed" in run.error) == ("failed", True)
 
@@ -200,7 +201,7 @@ def test_where_nothing_continues_by_itself_an_interrupted_turn_waits_for_somebod
     world.look()
     assert world["coder"].waiting_for == "user"
     assert AttentionItem.objects.filter(kind="workflow", resolved_at=None).count() == 1
-    again = continuation.continue_interrupted(prompt.session_id, prompt.message_id, world.user)
+    again = prompts.continue_interrupted(prompt.session_id, prompt.message_id, world.user)
     world.look()
     assert world["coder"].waiting_for != "user"
     assert AttentionItem.objects.filter(kind="workflow", resolved_at=None).count() == 0
@@ -326,7 +327,7 @@ def test_cancel_ends_scripts_turns_and_sessions() -> None:
     assert {one.desired_state for one in run.task.sessions.all()} == {"stopped"}
 
 
-@pytest.mark.parametrize("end", [tasks.archive, tasks.finish])
+@pytest.mark.parametrize("end", [tasks.archive_task, tasks.finish_task])
 def test_a_task_that_is_over_starts_nothing_more(end: Callable[..., object]) -> None:
     world = World(TWO_TURNS)
     world.look()

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from sessions_app.workflows.editing import (
-    NotEditable,
+from sessions_app.workflows.language.reader import read_text
+from sessions_app.workflows.loader.editing import (
+    EditNotPossible,
+    apply_settings,
+    find_node_paths,
     node_data,
-    places_of_nodes,
-    with_session_kept,
-    with_settings,
+    set_session_kept,
 )
-from sessions_app.workflows.reading import read
 from tests.workflows.test_loading import EXAMPLES
 
 TEXT = """\
@@ -77,7 +77,7 @@ def changed_lines(old: str, new: str) -> list[str]:
     ],
 )
 def test_one_setting_is_changed_and_nothing_else(node: str, changes: dict[str, Any], lines: list[str]) -> None:
-    made = with_settings(TEXT, node, changes)
+    made = apply_settings(TEXT, node, changes)
     assert changed_lines(TEXT, made) == lines
     told = node_data(made, node)
     assert {key: told.get(key) for key in changes} == changes
@@ -90,40 +90,40 @@ VALUES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("text", [TEXT, json.dumps(read(TEXT, "x").data, indent=2), f"\ufeff{TEXT}"])
+@pytest.mark.parametrize("text", [TEXT, json.dumps(read_text(TEXT, "x").data, indent=2), f"\ufeff{TEXT}"])
 @pytest.mark.parametrize("node", ["coder", "check", "end"])
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_any_value_can_be_added_changed_and_taken_away(text: str, node: str, value: Any) -> None:
-    added = with_settings(text, node, {"another": value})
+    added = apply_settings(text, node, {"another": value})
     assert node_data(added, node)["another"] == value
-    over = with_settings(added, node, {"another": "something else", "label": value})
+    over = apply_settings(added, node, {"another": "something else", "label": value})
     assert (node_data(over, node)["another"], node_data(over, node)["label"]) == ("something else", value)
     if node != "end":
-        left = with_settings(added, node, {"another": None})
-        assert read(left, "x").data == read(text, "x").data
+        left = apply_settings(added, node, {"another": None})
+        assert read_text(left, "x").data == read_text(text, "x").data
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_node_of_the_examples_can_be_changed(path: Path) -> None:
     text = path.read_text()
-    for node in places_of_nodes(text):
-        made = with_settings(text, node, {"label": "New: label", "timeout": 9})
+    for node in find_node_paths(text):
+        made = apply_settings(text, node, {"label": "New: label", "timeout": 9})
         assert node_data(made, node)["label"] == "New: label"
         assert len(changed_lines(text, made)) <= 4
-        assert with_settings(text, node, {"label": node_data(text, node).get("label")}) == text
+        assert apply_settings(text, node, {"label": node_data(text, node).get("label")}) == text
 
 
 @pytest.mark.parametrize("text", [TEXT, TEXT.replace("      label:", "      inputs: [{ name: work }]\n      label:")])
 def test_an_agent_keeps_its_session_or_begins_anew(text: str) -> None:
-    kept = with_session_kept(text, "coder", kept=True)
+    kept = set_session_kept(text, "coder", kept=True)
     data = node_data(kept, "coder")
     names = [port["name"] for port in data["inputs"]]
     assert data["resumable"] is True
     assert names == (["work"] if "work" in text else []) + ["taskPrompt", "iteratePrompt"] + (
         [] if "work" in text else ["prompt", "sessionId"]
     )
-    assert with_session_kept(kept, "coder", kept=True) == kept
-    anew = node_data(with_session_kept(kept, "coder", kept=False), "coder")
+    assert set_session_kept(kept, "coder", kept=True) == kept
+    anew = node_data(set_session_kept(kept, "coder", kept=False), "coder")
     assert "resumable" not in anew
     assert {port["name"] for port in anew["inputs"]} == set(names) - {"taskPrompt", "iteratePrompt"}
 
@@ -138,11 +138,11 @@ def test_an_agent_keeps_its_session_or_begins_anew(text: str) -> None:
     ],
 )
 def test_what_a_form_cannot_change_is_said(text: str, node: str) -> None:
-    with pytest.raises(NotEditable):
-        with_settings(text, node, {"label": "y"})
+    with pytest.raises(EditNotPossible):
+        apply_settings(text, node, {"label": "y"})
 
 
 def test_nodes_of_components_are_found_too() -> None:
     text = "components: {part: {nodes: [{id: inner, data: {label: x}}]}}\nnodes: [{id: outer}]\n"
-    assert places_of_nodes(text) == {"outer": ("nodes", 0), "inner": ("components", "part", "nodes", 0)}
-    assert node_data(with_settings(text, "inner", {"label": "y"}), "inner") == {"label": "y", "type": ""}
+    assert find_node_paths(text) == {"outer": ("nodes", 0), "inner": ("components", "part", "nodes", 0)}
+    assert node_data(apply_settings(text, "inner", {"label": "y"}), "inner") == {"label": "y", "type": ""}

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sessions_app.workflows.engine import advance
-from sessions_app.workflows.library import Directory
-from sessions_app.workflows.loading import load
-from sessions_app.workflows.records import State
+from sessions_app.workflows.engine.records import NodeState
+from sessions_app.workflows.engine.transitions import advance_run
+from sessions_app.workflows.language.files import DirectoryFiles
+from sessions_app.workflows.loader.loading import load_workflow
 from tests.workflows.driving import Run, drive, given
 from tests.workflows.writing import TRIGGER, body, node, workflow
 
@@ -73,9 +73,9 @@ def test_outputs_are_named_typed_and_extracted() -> None:
 def test_an_edge_without_handles_carries_the_text_of_a_trigger(outputs: list[str] | None, carried: str) -> None:
     declared: dict[str, Any] = {"outputs": outputs} if outputs else {}
     start = node("trigger", "trigger", **declared)
-    loaded = load(workflow([start, node("pass", "wire", inputs=["input:any"])], ["trigger > pass"])).checked
+    loaded = load_workflow(workflow([start, node("pass", "wire", inputs=["input:any"])], ["trigger > pass"])).checked
     run = given("hello") | {"topic": "hello of its own"}
-    (wired,) = (one for one in advance(loaded, run, {}).written if one.node == "pass")
+    (wired,) = (one for one in advance_run(loaded, run, {}).written if one.node == "pass")
     assert wired.inputs["input"] == carried
 
 
@@ -97,8 +97,8 @@ def test_a_failure_stops_what_follows_and_lets_go_on_where_that_is_wanted() -> N
     assert not stopped.outcome.succeeded
     assert "exit code 42" in stopped.outcome.error
     assert stopped["bad"].outputs["stderr"] == "err"
-    assert stopped["after-bad"].state == State.SKIPPED
-    assert stopped["good"].state == State.SUCCEEDED
+    assert stopped["after-bad"].state == NodeState.SKIPPED
+    assert stopped["good"].state == NodeState.SUCCEEDED
     assert not went_on.outcome.succeeded
     assert (output_of(went_on, "after-bad"), output_of(went_on, "after-good")) == ("42", "good")
 
@@ -116,7 +116,7 @@ def test_a_missing_input_fails_its_node_and_a_sibling_still_runs() -> None:
         )
     )
     assert run["lacking"].error == "the required input “data” is missing"
-    assert (run["sibling"].state, run["after"].state) == (State.SUCCEEDED, State.SKIPPED)
+    assert (run["sibling"].state, run["after"].state) == (NodeState.SUCCEEDED, NodeState.SKIPPED)
 
 
 def test_a_join_waits_for_all_and_few_work_at_the_same_time() -> None:
@@ -129,8 +129,8 @@ def test_a_join_waits_for_all_and_few_work_at_the_same_time() -> None:
         ],
         [*(f"trigger > {name}" for name in names), *(f"{name}.stdout > join.input" for name in names)],
     )
-    loaded = load(text).checked
-    step = advance(loaded, given(), {})
+    loaded = load_workflow(text).checked
+    step = advance_run(loaded, given(), {})
     assert [record.path for record in step.begun] == names[:3]
 
     run = drive(text)
@@ -248,5 +248,5 @@ def test_a_plain_workflow_in_a_file_is_a_component(tmp_path: Any) -> None:
         ],
         ["ada.value > greet.name", "greet.stdout > use.value"],
     )
-    run = drive(load(text, "main.yaml", Directory(tmp_path)).checked)
+    run = drive(load_workflow(text, "main.yaml", DirectoryFiles(tmp_path)).checked)
     assert run["use"].outputs["value"] == "Hello, Ada!"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sessions_app.workflows.engine import advance, cancelled
-from sessions_app.workflows.going_on import NothingToDo, going_on
-from sessions_app.workflows.graph import Workflow
-from sessions_app.workflows.loading import load
-from sessions_app.workflows.records import Record, State
+from sessions_app.workflows.engine.records import NodeRecord, NodeState
+from sessions_app.workflows.engine.resume import NothingToResume, records_to_resume
+from sessions_app.workflows.engine.transitions import advance_run, cancel_records
+from sessions_app.workflows.language.graph import WorkflowGraph
+from sessions_app.workflows.loader.loading import load_workflow
 from tests.workflows.driving import drive, given
 from tests.workflows.writing import node, workflow
 
@@ -41,12 +41,12 @@ GATED = workflow(
 
 
 def run_until(
-    graph: Workflow, bad: str, records: Mapping[str, Record] | None = None
-) -> tuple[dict[str, Record], list[str]]:
+    graph: WorkflowGraph, bad: str, records: Mapping[str, NodeRecord] | None = None
+) -> tuple[dict[str, NodeRecord], list[str]]:
     """Every shell succeeds but the one at ``bad``; the records and the paths that were asked for, in order."""
     kept, begun = dict(records or {}), []
     while True:
-        step = advance(graph, given(), kept)
+        step = advance_run(graph, given(), kept)
         kept |= {one.path: one for one in step.written}
         begun += [one.path for one in step.begun]
         if step.outcome:
@@ -55,12 +55,14 @@ def run_until(
             kept[one.path] = _ended(one, good=one.path != bad)
 
 
-def _ended(one: Record, *, good: bool) -> Record:
-    return replace(one, state=State.SUCCEEDED if good else State.FAILED, outputs={"output": "", "ok": good}, error="no")
+def _ended(one: NodeRecord, *, good: bool) -> NodeRecord:
+    return replace(
+        one, state=NodeState.SUCCEEDED if good else NodeState.FAILED, outputs={"output": "", "ok": good}, error="no"
+    )
 
 
-def graph_of(text: str) -> Workflow:
-    return load(text).checked
+def graph_of(text: str) -> WorkflowGraph:
+    return load_workflow(text).checked
 
 
 @pytest.mark.parametrize(
@@ -80,55 +82,55 @@ def graph_of(text: str) -> Workflow:
 def test_what_follows_is_done_again_and_nothing_else(text: str, bad: str, path: str, again: list[str]) -> None:
     graph = graph_of(text)
     records, _ = run_until(graph, bad)
-    kept = going_on(graph, records, path)
+    kept = records_to_resume(graph, records, path)
     finished, begun = run_until(graph, "", kept)
     assert begun == again
-    assert all(one.state == State.SUCCEEDED for one in finished.values())
+    assert all(one.state == NodeState.SUCCEEDED for one in finished.values())
 
 
 def test_what_was_cancelled_goes_on_where_it_was() -> None:
     graph = graph_of(LOOP)
-    records: dict[str, Record] = {}
+    records: dict[str, NodeRecord] = {}
     for _ in range(4):
-        records |= {one.path: one for one in advance(graph, given(), records).written}
+        records |= {one.path: one for one in advance_run(graph, given(), records).written}
         at_work = [one for one in records.values() if one.is_at_work]
         if at_work[0].path == "loop[1]/check":
             break
         records |= {one.path: _ended(one, good=True) for one in at_work}
-    records |= {one.path: one for one in cancelled(records)}
-    kept = going_on(graph, records)
+    records |= {one.path: one for one in cancel_records(records)}
+    kept = records_to_resume(graph, records)
     finished, begun = run_until(graph, "", kept)
     assert begun[:2] == ["loop[1]/check", "loop[2]/work"]
-    assert all(one.state == State.SUCCEEDED for one in finished.values())
+    assert all(one.state == NodeState.SUCCEEDED for one in finished.values())
 
 
 def test_a_gate_that_was_never_passed_has_what_it_sends_back_done_once_more() -> None:
     graph = graph_of(GATED)
-    kept: dict[str, Record] = {}
+    kept: dict[str, NodeRecord] = {}
     for _ in range(10):
-        step = advance(graph, given(), kept)
+        step = advance_run(graph, given(), kept)
         kept |= {one.path: one for one in step.written}
         if step.outcome:
             break
         kept |= {one.path: _done_badly(one) for one in kept.values() if one.is_at_work}
-    assert kept["gate#2"].state == State.FAILED
-    again = going_on(graph, kept)
+    assert kept["gate#2"].state == NodeState.FAILED
+    again = records_to_resume(graph, kept)
     assert "coder" in again
     finished, begun = run_until(graph, "", again)
     assert begun == ["coder#2", "end"]
-    assert finished["gate#2"].state == State.SUCCEEDED
+    assert finished["gate#2"].state == NodeState.SUCCEEDED
 
 
-def _done_badly(one: Record) -> Record:
-    return replace(one, state=State.SUCCEEDED, outputs={"output": "", "ok": False})
+def _done_badly(one: NodeRecord) -> NodeRecord:
+    return replace(one, state=NodeState.SUCCEEDED, outputs={"output": "", "ok": False})
 
 
 @pytest.mark.parametrize(("bad", "path"), [("", ""), ("", "nobody"), ("", "loop[1]")])
 def test_where_nothing_can_be_done_again_it_is_said(bad: str, path: str) -> None:
     graph = graph_of(LOOP)
     records, _ = run_until(graph, bad)
-    with pytest.raises(NothingToDo):
-        going_on(graph, records, path)
+    with pytest.raises(NothingToResume):
+        records_to_resume(graph, records, path)
 
 
 def test_a_run_that_was_taken_up_ends_with_the_outputs_of_one_that_never_failed(tmp_path: Path) -> None:
@@ -137,6 +139,6 @@ def test_a_run_that_was_taken_up_ends_with_the_outputs_of_one_that_never_failed(
     run = drive(graph, cwd=tmp_path)
     assert not run.outcome.succeeded
     (tmp_path / "ok").touch()
-    kept: Any = going_on(graph, run.records)
+    kept: Any = records_to_resume(graph, run.records)
     assert "a" not in kept
     assert drive(graph, cwd=tmp_path).outcome.outputs == {"value": "yes"}

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from sessions_app.workflows import limited
-from sessions_app.workflows.expressions import ExpressionError, check, evaluate
+from sessions_app.workflows.language import sandbox
+from sessions_app.workflows.language.expressions import ExpressionError, check_expression, evaluate_expression
 
 
 def javascript(code: str, **inputs: Any) -> Any:
-    return limited.run([{"operation": "javascript", "code": code, "inputs": inputs}])[0]
+    return sandbox.run_in_sandbox([{"operation": "javascript", "code": code, "inputs": inputs}])[0]
 
 
 def test_what_is_asked_together_is_answered_in_order() -> None:
-    answers = limited.run(
+    answers = sandbox.run_in_sandbox(
         [
             {"operation": "javascript", "code": "return {sum: inputs.a + inputs.b}", "inputs": {"a": 10, "b": 3}},
             {"operation": "javascript", "code": "return await Promise.resolve({x: inputs.v})", "inputs": {"v": "é"}},
@@ -27,7 +27,7 @@ def test_what_is_asked_together_is_answered_in_order() -> None:
         ]
     )
     assert answers == [{"sum": 13}, {"x": "é"}, {"all": False}, "7", None, ["$: 'a' is a required property"]]
-    assert limited.run([]) == []
+    assert sandbox.run_in_sandbox([]) == []
 
 
 HOSTILE = {
@@ -60,8 +60,8 @@ HOSTILE = {
 @pytest.mark.parametrize(("operation", "code"), HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_request_ends_in_words(operation: str, code: str) -> None:
     asked = {"pattern": code, "text": "a" * 50 + "b"} if operation == "regex" else {"code": code, "inputs": {}}
-    with pytest.raises(limited.LimitedError) as error:
-        limited.run([{"operation": operation, **asked}])
+    with pytest.raises(sandbox.SandboxError) as error:
+        sandbox.run_in_sandbox([{"operation": operation, **asked}])
     assert str(error.value)
 
 
@@ -69,12 +69,12 @@ def test_a_hostile_request_ends_in_words(operation: str, code: str) -> None:
     "schema", [{"$ref": "http://example.invalid/schema"}, {"$ref": "file:///etc/passwd"}, {"type": "nothing"}]
 )
 def test_a_schema_leads_nowhere_else(schema: dict[str, Any]) -> None:
-    with pytest.raises(limited.LimitedError):
-        limited.run([{"operation": "schema", "schema": schema, "value": 1}])
+    with pytest.raises(sandbox.SandboxError):
+        sandbox.run_in_sandbox([{"operation": "schema", "schema": schema, "value": 1}])
 
 
 def test_no_file_and_no_other_process_is_in_reach(tmp_path: Path) -> None:
-    with pytest.raises(limited.LimitedError, match="not defined"):
+    with pytest.raises(sandbox.SandboxError, match="not defined"):
         javascript("return std.open('/etc/passwd', 'r')")
     assert javascript("return Object.keys(globalThis).sort()") == ["answer", "given"]
 
@@ -100,11 +100,11 @@ def test_no_file_and_no_other_process_is_in_reach(tmp_path: Path) -> None:
 )
 def test_an_expression_has_a_value(expression: str, value: Any) -> None:
     inputs = {"a": 2, "b": True, "items": [1, 2, 3], "name": "Ada", "deep": {"x": {"y": 1}}}
-    assert evaluate(expression, inputs) == value
+    assert evaluate_expression(expression, inputs) == value
 
 
 @pytest.mark.parametrize("expression", ["x = 1", "import os", "await x", "yield 1", "[*a]", "", "{**a}", "f(**a)"])
 def test_what_is_no_plain_expression_is_refused(expression: str) -> None:
     with pytest.raises(ExpressionError):
-        check(expression)
-        evaluate(expression, {"a": {}, "x": 1})
+        check_expression(expression)
+        evaluate_expression(expression, {"a": {}, "x": 1})

@@ -11,13 +11,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from sessions_app.workflows.json_schema import json_schema
-from sessions_app.workflows.library import Directory
-from sessions_app.workflows.limits import MAX_NODES
-from sessions_app.workflows.loading import Loaded, load, load_file
-from sessions_app.workflows.problems import InvalidWorkflow, Severity
-from sessions_app.workflows.reading import read
-from sessions_app.workflows.schema import WorkflowFile
+from sessions_app.workflows.language.diagnostics import InvalidWorkflow, Severity
+from sessions_app.workflows.language.files import DirectoryFiles
+from sessions_app.workflows.language.limits import MAX_NODES
+from sessions_app.workflows.language.reader import read_text
+from sessions_app.workflows.language.schema import WorkflowFile
+from sessions_app.workflows.loader.graph_json import workflow_json_schema
+from sessions_app.workflows.loader.loading import LoadResult, load_workflow, load_workflow_file
 from tests.services import ROOT
 from tests.workflows.writing import TRIGGER, body, node, workflow
 
@@ -27,11 +27,11 @@ TRUE = node("true", "constant", "loop", value=True, outputs=["value:boolean"])
 IN_LOOP = [TRIGGER, node("loop", "loop", **LOOP), TRUE]
 
 
-def errors(loaded: Loaded) -> list[str]:
+def errors(loaded: LoadResult) -> list[str]:
     return [one.code for one in loaded.problems if one.severity == Severity.ERROR]
 
 
-def warnings(loaded: Loaded) -> list[str]:
+def warnings(loaded: LoadResult) -> list[str]:
     return [one.code for one in loaded.problems if one.severity == Severity.WARNING]
 
 
@@ -125,7 +125,7 @@ WRONG: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize(("text", "code"), WRONG.values(), ids=WRONG)
 def test_what_cannot_be_run_is_refused(text: str, code: str) -> None:
-    loaded = load(text, "w.yaml")
+    loaded = load_workflow(text, "w.yaml")
 
     assert loaded.workflow is None
     assert set(errors(loaded)) == {code}
@@ -173,7 +173,7 @@ HARDLY_MEANT: dict[str, tuple[str, set[str]]] = {
 
 @pytest.mark.parametrize(("text", "codes"), HARDLY_MEANT.values(), ids=HARDLY_MEANT)
 def test_what_is_hardly_meant_is_told_and_can_be_run(text: str, codes: set[str]) -> None:
-    loaded = load(text)
+    loaded = load_workflow(text)
     assert loaded.workflow is not None
     assert set(warnings(loaded)) == codes
 
@@ -194,7 +194,7 @@ def test_a_problem_names_file_line_node_and_what_mends_it() -> None:
         "        echo `{{ inputs.x }}`\n"
         "edges: []\n"
     )
-    misshapen = load(text, "w.yaml")
+    misshapen = load_workflow(text, "w.yaml")
     assert [str(one) for one in misshapen.problems] == [
         "w.yaml:4: error: node say: “shel” is no node type [node_type] Did you mean “shell”?",
         (
@@ -202,11 +202,13 @@ def test_a_problem_names_file_line_node_and_what_mends_it() -> None:
             "unable to parse string as an integer [shape] Correct it."
         ),
     ]
-    lines = {one.code: (one.line, one.node) for one in load(text.replace("shel\n", "wire\n"), "w.yaml").problems}
+    lines = {
+        one.code: (one.line, one.node) for one in load_workflow(text.replace("shel\n", "wire\n"), "w.yaml").problems
+    }
     assert lines["shape"] == (9, "ask")
     lines = {
         one.code: (one.line, one.node)
-        for one in load(text.replace("shel\n", "wire\n").replace("soon", "60"), "w.yaml").problems
+        for one in load_workflow(text.replace("shel\n", "wire\n").replace("soon", "60"), "w.yaml").problems
     }
     assert lines["template_place"] == (12, "ask")
 
@@ -224,28 +226,28 @@ def test_unknown_keys_are_kept() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_a_shipped_example_can_be_run_and_keeps_to_the_published_schema(path: Path) -> None:
-    loaded = load_file(path)
+    loaded = load_workflow_file(path)
     assert errors(loaded) == []
     assert warnings(loaded) == (["inverted_continue"] if path.stem == "test-resumable-agent" else [])
-    jsonschema.Draft202012Validator(json_schema()).validate(read(path.read_text(), path.name).data)
+    jsonschema.Draft202012Validator(workflow_json_schema()).validate(read_text(path.read_text(), path.name).data)
 
 
 def test_the_published_schema_knows_the_settings_of_each_type() -> None:
-    check = jsonschema.Draft202012Validator(json_schema())
+    check = jsonschema.Draft202012Validator(workflow_json_schema())
     loop = json.loads(workflow([{"id": "a", "type": "wrong", "data": {"nodeType": "loop", "maxIterations": "x"}}]))
     assert len(list(check.iter_errors(loop))) == 2
 
 
 def test_too_many_nodes_are_refused() -> None:
     many = workflow([node(f"n{index}", "wire") for index in range(10_000)])
-    assert errors(load(json.dumps(json.loads(many), separators=(",", ":")))) == ["too_many"]
+    assert errors(load_workflow(json.dumps(json.loads(many), separators=(",", ":")))) == ["too_many"]
 
 
 def test_the_longest_chain_is_loaded_in_its_order() -> None:
     names = [f"n{index}" for index in range(MAX_NODES)]
     edges = [f"{one}.value > {two}.value" for one, two in itertools.pairwise(names)]
     text = json.dumps(json.loads(workflow([node(name, "wire") for name in reversed(names)], edges)))
-    workflow_ = load(text).checked
+    workflow_ = load_workflow(text).checked
     assert list(workflow_.root.order) == names
 
 
@@ -255,7 +257,9 @@ def test_components_that_double_are_counted_not_unfolded() -> None:
         twice = [node(name, "component", componentRef=f"c{level - 1}") for name in ("x", "y")]
         parts[f"c{level}"] = {"interface": {}, **body(twice)}
     begun = time.monotonic()
-    assert errors(load(workflow([node("all", "component", componentRef="c14")], components=parts))) == ["too_many"]
+    assert errors(load_workflow(workflow([node("all", "component", componentRef="c14")], components=parts))) == [
+        "too_many"
+    ]
     assert time.monotonic() - begun < 5
 
 
@@ -282,22 +286,22 @@ def test_a_component_file_is_found_in_the_project_and_never_outside(tmp_path: Pa
     for path, good in paths.items():
         main = project / "flows/main.yaml"
         main.write_text(workflow([node("part", "component", workflowPath=path)]))
-        assert (load_file(main).workflow is not None) is good, path
+        assert (load_workflow_file(main).workflow is not None) is good, path
 
 
 def test_problems_of_a_component_name_its_file_and_a_ring_of_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(workflow([node("x", "component", workflowPath="b.yaml")]))
     (tmp_path / "b.yaml").write_text(workflow([node("y", "component", workflowPath="a.yaml")]))
     (tmp_path / "c.yaml").write_text(workflow([node("z", "shel")]))
-    library = Directory(tmp_path)
-    ring = load(workflow([node("x", "component", workflowPath="a.yaml")]), "main.yaml", library)
+    library = DirectoryFiles(tmp_path)
+    ring = load_workflow(workflow([node("x", "component", workflowPath="a.yaml")]), "main.yaml", library)
     assert [(one.file, one.code, one.node) for one in ring.problems] == [("b.yaml", "recursion", "y")]
-    wrong = load(workflow([node("x", "component", workflowPath="c.yaml")]), "main.yaml", library)
+    wrong = load_workflow(workflow([node("x", "component", workflowPath="c.yaml")]), "main.yaml", library)
     assert [(one.file, one.code, one.node) for one in wrong.problems] == [("c.yaml", "node_type", "z")]
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    assert errors(load_file(tmp_path / "none.yaml")) == ["unreadable"]
+    assert errors(load_workflow_file(tmp_path / "none.yaml")) == ["unreadable"]
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -318,7 +322,7 @@ def test_all_problems_are_told_at_once() -> None:
     ]
     edges = ["typo > a", "shapeless > a", "part > b", "a > b.x", "b > a.x", "a > missing", "child > b", "gate > loop"]
     text = workflow(nodes, edges, components={"broken": broken}, maxConcurrent=99)
-    loaded = load(text)
+    loaded = load_workflow(text)
     assert loaded.workflow is None
     errors = sorted(f"{one.code} {one.node}".strip() for one in loaded.problems if one.severity == "error")
     assert errors == [
@@ -338,6 +342,6 @@ def test_all_problems_are_told_at_once() -> None:
 
 def test_a_broken_node_hides_no_second_node_of_its_name_and_no_lost_end_of_its_edge() -> None:
     nodes = [node("odd", "shel"), node("odd", "wire"), node("good", "wire"), node("good", "shel")]
-    loaded = load(workflow(nodes, ["odd > nowhere", "nowhere > odd", "odd > good"]))
+    loaded = load_workflow(workflow(nodes, ["odd > nowhere", "nowhere > odd", "odd > good"]))
     errors = [f"{one.code} {one.node}".strip() for one in loaded.problems if one.severity == "error"]
     assert sorted(errors) == ["duplicate_id good", "duplicate_id odd", "edge", "edge", "node_type odd"]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sessions_app.workflows import engine
-from sessions_app.workflows.engine import advance, cancelled
-from sessions_app.workflows.loading import load
-from sessions_app.workflows.records import State
+from sessions_app.workflows.engine import transitions
+from sessions_app.workflows.engine.records import NodeState
+from sessions_app.workflows.engine.transitions import advance_run, cancel_records
+from sessions_app.workflows.loader.loading import load_workflow
 from tests.workflows.driving import drive, given
 from tests.workflows.test_engine import found, output_of
 from tests.workflows.writing import TRIGGER, body, node, workflow
@@ -167,19 +167,19 @@ def test_an_older_loop_with_interfaces_counts_too() -> None:
 
 
 def test_a_cancelled_run_ends_all_that_is_under_way() -> None:
-    loaded = load(workflow([TRIGGER, loop(), COUNTER, node("five", "constant", value=5)], COUNTED)).checked
-    records = {record.path: record for record in advance(loaded, given(), {}).written}
+    loaded = load_workflow(workflow([TRIGGER, loop(), COUNTER, node("five", "constant", value=5)], COUNTED)).checked
+    records = {record.path: record for record in advance_run(loaded, given(), {}).written}
 
-    ended = cancelled(records)
+    ended = cancel_records(records)
 
     assert {record.path for record in ended} == {"loop", "loop[1]", "loop[1]/counter"}
-    assert all(record.state == State.CANCELLED for record in ended)
+    assert all(record.state == NodeState.CANCELLED for record in ended)
 
 
 def test_a_loop_that_never_waits_goes_on_in_bounded_steps_and_a_run_in_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine, "MAX_NODE_RUNS", 2_000)
+    monkeypatch.setattr(transitions, "MAX_NODE_RUNS", 2_000)
     docks = [{"name": "go", "type": "continue"}]
     loops = [
         node(name, "loop", parent, maxIterations=1000, dockSlots=docks)

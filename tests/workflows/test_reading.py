@@ -8,9 +8,9 @@ import time
 import pytest
 import yaml
 
-from sessions_app.workflows.limits import MAX_BYTES
-from sessions_app.workflows.problems import InvalidWorkflow
-from sessions_app.workflows.reading import read
+from sessions_app.workflows.language.diagnostics import InvalidWorkflow
+from sessions_app.workflows.language.limits import MAX_BYTES
+from sessions_app.workflows.language.reader import read_text
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -48,7 +48,7 @@ HOSTILE = {
 def test_a_hostile_text_is_refused_in_little_time(text: str | bytes, code: str, line: int) -> None:
     begun = time.monotonic()
     with pytest.raises(InvalidWorkflow) as refused:
-        read(text, "w.yaml")
+        read_text(text, "w.yaml")
 
     (problem,) = refused.value.problems
     assert (problem.code, problem.file) in {(code, "w.yaml"), ("not_text" if code == "syntax" else code, "w.yaml")}
@@ -78,17 +78,17 @@ def test_a_hostile_text_is_refused_in_little_time(text: str | bytes, code: str, 
     ],
 )
 def test_a_word_is_what_yaml_1_2_says(text: str, value: object) -> None:
-    found = read(f"a: {text}", "w.yaml").data["a"]
+    found = read_text(f"a: {text}", "w.yaml").data["a"]
     assert (found, type(found)) == (value, type(value))
 
 
 def test_aliases_are_read_and_keys_are_words() -> None:
-    source = read("a: &a {x: 1, y: 2}\nb: *a\ntrue: 3", "w.yaml")
+    source = read_text("a: &a {x: 1, y: 2}\nb: *a\ntrue: 3", "w.yaml")
     assert source.data == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 2}, "true": 3}
 
 
 def test_everything_has_its_line() -> None:
-    source = read("a: 1\nb:\n  - x: 1\n  - y: |\n      long\n      text\n", "w.yaml")
+    source = read_text("a: 1\nb:\n  - x: 1\n  - y: |\n      long\n      text\n", "w.yaml")
     assert [source.line_of(place) for place in ((), ("a",), ("b", 0), ("b", 1, "y"), ("b", 1, "z"))] == [1, 1, 3, 4, 4]
 
 
@@ -97,7 +97,7 @@ def test_json_is_read_as_json_with_its_lines(indent: int | str | None) -> None:
     data = {"a": {"é": "\U0001f600 tab\t", "list": [1, 2.5, None, True]}, "long" * 300: "/"}
     text = json.dumps(data, indent=indent)
 
-    source = read(text, "w.json")
+    source = read_text(text, "w.json")
 
     assert source.data == data
     assert source.line_of(("a", "list", 1)) == (
@@ -106,15 +106,15 @@ def test_json_is_read_as_json_with_its_lines(indent: int | str | None) -> None:
 
 
 def test_json_of_several_lines_has_lines() -> None:
-    assert read('{\n\t"a": {\n\t\t"b": "\\ud83d\\ude00"\n\t}\n}', "w.json").line_of(("a", "b")) == 3
+    assert read_text('{\n\t"a": {\n\t\t"b": "\\ud83d\\ude00"\n\t}\n}', "w.json").line_of(("a", "b")) == 3
 
 
 def test_a_flow_mapping_of_yaml_begins_with_a_brace_too() -> None:
-    assert read("{a: 1, b: [x, y]}", "w.yaml").data == {"a": 1, "b": ["x", "y"]}
+    assert read_text("{a: 1, b: [x, y]}", "w.yaml").data == {"a": 1, "b": ["x", "y"]}
 
 
 def test_the_slow_parser_reads_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "a: 1\nb: 'x'\nc: |\n  y\nd: &d [1, ~]\ne: *d\n"
-    fast = read(text, "w.yaml")
-    monkeypatch.setattr("sessions_app.workflows.reading._PARSER", yaml.SafeLoader)
-    assert read(text, "w.yaml") == fast
+    fast = read_text(text, "w.yaml")
+    monkeypatch.setattr("sessions_app.workflows.language.reader._PARSER", yaml.SafeLoader)
+    assert read_text(text, "w.yaml") == fast

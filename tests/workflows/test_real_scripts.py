@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl import identity
+from executors_app.agentctl.process import identity
 from sessions_app.models import WorkflowRun
-from sessions_app.services import workflows
+from sessions_app.workflows.services import workflows
 from tests.agentctl.processes import REAL, Place
 from tests.waiting import eventually
 from tests.workflows.test_shell_text import VALUES
@@ -51,7 +51,7 @@ def ended(world: World) -> WorkflowRun:
 
 def pid_in(path: Path) -> identity.ProcessIdentity:
     """The live process that a script has written down."""
-    found = identity.of(int(eventually(lambda: path.exists() and path.read_text().strip(), DEADLINE, path.name)))
+    found = identity.identify(int(eventually(lambda: path.exists() and path.read_text().strip(), DEADLINE, path.name)))
     assert found is not None
     return found
 

@@ -11,8 +11,9 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from sessions_app.models import AttentionItem
-from sessions_app.services import attention, intents, workflows
-from sessions_app.services.workflow_rows import run_document
+from sessions_app.services import attention, intents
+from sessions_app.workflows.services import workflows
+from sessions_app.workflows.services.run_records import run_document
 from tests.services import ROOT
 from tests.supervisor.rows import change, execution_of, fresh
 from tests.workflows.world import Scripts, World
@@ -44,7 +45,7 @@ def test_a_supervisor_that_has_lost_its_lease_writes_nothing() -> None:
     change(world.run, owner="second", generation=2, lease_expires_at=timezone.now() + timedelta(hours=1))
     before = fresh(world.run).version
     world.scripts.answer = lambda script: {"exit_code": 0}
-    assert async_to_sync(driver._go_on)(world.run.id) is False
+    assert async_to_sync(driver._advance_run)(world.run.id) is False
     assert fresh(world.run).version == before
     assert world["say"].state == "running"
 
@@ -62,13 +63,13 @@ def test_a_failed_run_without_sessions_is_in_the_inbox() -> None:
     run = world.to_its_end()
     assert (run.state, run.task.sessions.count()) == ("failed", 0)
     world.user.groups.add(run.team)
-    (item,) = attention.for_user(world.user)
+    (item,) = attention.open_items_for(world.user)
     assert (item.path, item.session_id, item.run_id) == (f"/workflows/runs/{run.id}/", None, run.id)
-    assert list(attention.for_user(world.user).filter(attention.mine(world.user))) == [item]
+    assert list(attention.open_items_for(world.user).filter(attention.own_items(world.user))) == [item]
     workflows.retry_run(world.user, run)
-    assert not attention.for_user(world.user).exists()
+    assert not attention.open_items_for(world.user).exists()
     world.to_its_end()
-    assert attention.for_user(world.user).count() == 1
+    assert attention.open_items_for(world.user).count() == 1
 
 
 def test_a_failed_run_with_sessions_leads_to_the_run() -> None:
@@ -99,7 +100,7 @@ def test_a_workspace_that_somebody_stops_fails_the_script_that_waits_for_it() ->
     world = World(SHELL, Scripts(is_up=False))
     run = world.look()
     assert run.workspace is not None
-    intents.stop(run.workspace.id, world.user)
+    intents.request_stop(run.workspace.id, world.user)
     run = world.look(2)
     assert (run.state, "stopped the workspace" in run.error) == ("failed", True)
 

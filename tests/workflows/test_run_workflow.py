@@ -14,10 +14,10 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management.base import CommandError
 
-from executors_app.agentctl import identity
-from sessions_app.management.workflows import asked, display
+from executors_app.agentctl.process import identity
 from sessions_app.models import NodeRun, TeamRole, WorkflowRun
-from sessions_app.workflows.library import found
+from sessions_app.workflows import run_command
+from sessions_app.workflows.language.files import find_workflow_file
 from tests.drills.deployment import Deployment
 from tests.services import ROOT
 from tests.supervisor.commands import environment
@@ -138,19 +138,25 @@ def member(team: Group, name: str, role: str = "") -> User:
 def test_the_only_team_and_the_only_writer_need_not_be_named(team: Group) -> None:
     ada = member(team, "ada")
     member(team, "eve", TeamRole.Role.VIEWER)
-    assert asked.team_of("") == team
-    assert asked.user_of("", team) == ada
+    assert run_command.resolve_team("") == team
+    assert run_command.resolve_user("", team) == ada
 
 
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda team: asked.team_of("another"), "there is no team “another”"),
-        (lambda team: asked.user_of("", team), "2 people of the team may write; say in whose name with --user"),
-        (lambda team: asked.user_of("zoe", team), "there is no user “zoe”"),
-        (lambda team: asked.profile_of("none", team), "there is no agent profile “none”"),
-        (lambda team: asked.executor_of("none"), "there is no executor “none”"),
-        (lambda team: asked.repository_at(team, Path("/proc"), Path("x.yaml")), "/proc lies in no git repository"),
+        (lambda team: run_command.resolve_team("another"), "there is no team “another”"),
+        (
+            lambda team: run_command.resolve_user("", team),
+            "2 people of the team may write; say in whose name with --user",
+        ),
+        (lambda team: run_command.resolve_user("zoe", team), "there is no user “zoe”"),
+        (lambda team: run_command.resolve_profile("none", team), "there is no agent profile “none”"),
+        (lambda team: run_command.resolve_executor("none"), "there is no executor “none”"),
+        (
+            lambda team: run_command.resolve_repository(team, Path("/proc"), Path("x.yaml")),
+            "/proc lies in no git repository",
+        ),
     ],
 )
 def test_what_is_not_plain_or_not_there_is_status_2(team: Group, ask: Any, words: str) -> None:
@@ -165,7 +171,7 @@ def test_the_tree_has_each_node_in_its_iteration() -> None:
     paths = ("start", "loop", "loop[1]", "loop[1]/coder", "loop[2]", "loop[2]/coder")
     nodes = [NodeRun(path=path, node=path, state="succeeded") for path in paths]
     nodes[-1].state, nodes[-1].waiting_for = "running", "user"
-    tree = display.tree(WorkflowRun(name="Mend", state="running"), nodes)
+    tree = run_command.run_tree(WorkflowRun(name="Mend", state="running"), nodes)
     loop = tree.children[1]
     assert ["loop[" in str(child.label) for child in loop.children] == [True, True]
     assert "waits for you in session" in str(loop.children[1].children[0].label)
@@ -178,9 +184,9 @@ def test_a_bare_name_is_looked_for_in_the_project(tmp_path: Path) -> None:
     (shelf / "told.yml").touch()
     below = tmp_path / "src"
     below.mkdir()
-    assert found(Path("told"), below) == shelf / "told.yml"
+    assert find_workflow_file(Path("told"), below) == shelf / "told.yml"
     for another in (Path("untold"), Path("told.yaml"), Path("workflows/told")):
-        assert found(another, below) == another
+        assert find_workflow_file(another, below) == another
 
 
 PLACED = """\
@@ -229,11 +235,11 @@ def test_ctrl_c_cancels_the_run_and_ends_what_it_started(deployment: Deployment)
         tails = "SELECT output_tail FROM workflow_node_runs"
         eventually(lambda: "begun" in str(deployment.rows(tails)), timeout=60, describe="the script runs")
         [execution] = deployment.agentctls.iterdir()
-        assert identity.marked(execution.name)
+        assert identity.find_marked(execution.name)
 
         run.send_signal(signal.SIGINT)
 
         said = run.communicate(timeout=60)[0].decode()
     assert run.returncode == 1, said
     assert "Waits: cancelled" in said
-    eventually(lambda: not identity.marked(execution.name), timeout=30, describe="nothing of it runs")
+    eventually(lambda: not identity.find_marked(execution.name), timeout=30, describe="nothing of it runs")

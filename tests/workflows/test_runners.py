@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from executors_app.models import AgentProfile
-from sessions_app.services.workflow_runners import Choice, NoSuchAgent, agents_of, choose
-from sessions_app.workflows.loading import load
+from sessions_app.workflows.loader.loading import load_workflow
+from sessions_app.workflows.services.assignment import AgentChoice, NoMatchingAgent, choose_agent, choose_agents
 from tests.workflows.writing import body, node, workflow
 
 CLAUDE = AgentProfile(name="Claude", agent_type="claude_code")
@@ -36,12 +36,12 @@ ALL = [CLI, CLAUDE, LARGE, CODEX, CHAT, DEMO]
 def test_a_runner_is_a_profile_of_its_kind(
     own: AgentProfile | None, runner: str, model: str, found: AgentProfile
 ) -> None:
-    assert choose(ALL, own, runner, model) == Choice(found)
+    assert choose_agent(ALL, own, runner, model) == AgentChoice(found)
 
 
 def test_a_model_that_no_profile_has_is_asked_of_the_agent() -> None:
-    assert choose(ALL, None, "claude-code", "huge") == Choice(CLAUDE, "huge")
-    assert choose(ALL, CODEX, "", "huge") == Choice(CODEX, "huge")
+    assert choose_agent(ALL, None, "claude-code", "huge") == AgentChoice(CLAUDE, "huge")
+    assert choose_agent(ALL, CODEX, "", "huge") == AgentChoice(CODEX, "huge")
 
 
 @pytest.mark.parametrize(
@@ -57,21 +57,21 @@ def test_a_model_that_no_profile_has_is_asked_of_the_agent() -> None:
 def test_what_there_is_is_said_where_nothing_fits(
     own: AgentProfile | None, runner: str, model: str, words: list[str]
 ) -> None:
-    with pytest.raises(NoSuchAgent) as error:
-        choose(ALL, own, runner, model)
+    with pytest.raises(NoMatchingAgent) as error:
+        choose_agent(ALL, own, runner, model)
     assert [word for word in words if word not in str(error.value)] == []
 
 
 def test_the_only_agent_there_is_needs_no_name() -> None:
-    assert choose([DEMO], None, "", "").profile is DEMO
+    assert choose_agent([DEMO], None, "", "").profile is DEMO
 
 
 def test_demo_agent_stands_in_where_it_is_the_only_agent() -> None:
-    assert choose([DEMO], None, "claude-code", "sonnet") == Choice(DEMO, stands_in=True)
-    assert choose(ALL, DEMO, "gemini-cli", "") == Choice(DEMO, stands_in=True)
-    assert choose(ALL, DEMO, "claude-code", "") == Choice(CLAUDE)
-    with pytest.raises(NoSuchAgent):
-        choose([DEMO], None, "claude-cod", "")
+    assert choose_agent([DEMO], None, "claude-code", "sonnet") == AgentChoice(DEMO, is_demo_agent=True)
+    assert choose_agent(ALL, DEMO, "gemini-cli", "") == AgentChoice(DEMO, is_demo_agent=True)
+    assert choose_agent(ALL, DEMO, "claude-code", "") == AgentChoice(CLAUDE)
+    with pytest.raises(NoMatchingAgent):
+        choose_agent([DEMO], None, "claude-cod", "")
 
 
 def test_every_node_without_an_agent_is_named_at_once() -> None:
@@ -82,13 +82,13 @@ def test_every_node_without_an_agent_is_named_at_once() -> None:
         node("second", "agent", prompt="x", runner="amp"),
         node("part", "component", componentRef="part"),
     ]
-    found = agents_of(load(workflow(nodes, components={"part": part})).checked, ALL, None)
+    found = choose_agents(load_workflow(workflow(nodes, components={"part": part})).checked, ALL, None)
     assert ["“second”" in found.missing[0], "“third”" in found.missing[1]] == [True, True]
     assert len(found.missing) == 2
 
 
 def test_the_agent_of_the_run_goes_before_one_that_is_called_like_the_runner() -> None:
     called = AgentProfile(name="claude-code", agent_type="claude_cli")
-    assert choose([called, CLI], CLI, "claude-code", "").profile is CLI
-    assert choose([CLI, called], None, "claude-code", "").profile is called
-    assert choose([CLI, called, CODEX], CODEX, "claude-code", "").profile is called
+    assert choose_agent([called, CLI], CLI, "claude-code", "").profile is CLI
+    assert choose_agent([CLI, called], None, "claude-code", "").profile is called
+    assert choose_agent([CLI, called, CODEX], CODEX, "claude-code", "").profile is called

@@ -16,12 +16,13 @@ from django.test.utils import override_settings
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import AttentionItem, Repository, TeamRole, Workflow, WorkflowRun
-from sessions_app.services import attention, workflow_triggers
+from sessions_app.services import attention
 from sessions_app.services.errors import Conflict, Invalid, ReadOnly, SessionsError
-from sessions_app.services.workflow_differences import differences
-from sessions_app.services.workflow_schedules import confirm, triggers_document
-from sessions_app.services.workflow_triggers import start_due
-from sessions_app.services.workflows import archive_workflow, save_workflow
+from sessions_app.workflows.services import runs
+from sessions_app.workflows.services.runs import start_due_runs
+from sessions_app.workflows.services.trigger_confirmation import compare_parts
+from sessions_app.workflows.services.trigger_settings import confirm_triggers, triggers_document
+from sessions_app.workflows.services.workflows import archive_workflow, save_workflow
 from tests.api.world import World, make_world
 from tests.supervisor.rows import change, fresh
 from tests.workflows.writing import node, workflow
@@ -57,14 +58,14 @@ class Office:
         return save_workflow(user, values, self.now())[0]
 
     def confirm(self, user: User) -> Workflow:
-        return confirm(user, self.now(), self.document()["fingerprint"])
+        return confirm_triggers(user, self.now(), self.document()["fingerprint"])
 
     def due(self) -> int:
         Workflow.objects.filter(id=self.row.id, triggers_enabled=True).update(next_run_at=NOON)
-        return start_due(NOON)
+        return start_due_runs(NOON)
 
     def items(self) -> list[str]:
-        return [item.why for item in attention.for_user(self.world.member).filter(workflow=self.row)]
+        return [item.why for item in attention.open_items_for(self.world.member).filter(workflow=self.row)]
 
 
 def scheduled(world: World, user: User, written: str = PLAIN, **values: Any) -> Office:
@@ -172,7 +173,7 @@ def test_who_has_lost_a_right_starts_nothing_any_more(why: str) -> None:
     assert (office.due(), WorkflowRun.objects.update(state="succeeded")) == (1, 1)
     LOSSES[why](office)
     Workflow.objects.update(next_run_at=NOON.replace(hour=13))
-    assert start_due(NOON.replace(hour=13)) == 0
+    assert start_due_runs(NOON.replace(hour=13)) == 0
     assert why in office.now().triggers_paused
     assert office.items()
     assert WorkflowRun.objects.count() == 1
@@ -186,7 +187,7 @@ def test_a_team_that_was_given_the_right_may_confirm(office: Office) -> None:
     office.world.team.permissions.clear()
     WorkflowRun.objects.update(state="succeeded")
     Workflow.objects.update(next_run_at=NOON.replace(hour=13))
-    assert start_due(NOON.replace(hour=13)) == 0
+    assert start_due_runs(NOON.replace(hour=13)) == 0
     assert "operate_unisolated" in office.now().triggers_paused
 
 
@@ -196,7 +197,7 @@ def test_enabling_by_somebody_who_may_not_waits_for_somebody_who_may(written: st
     office = scheduled(world, world.member, written)
     assert (office.now().triggers_enabled, why in office.now().triggers_paused) == (False, True)
     assert office.due() == 0
-    (item,) = attention.for_user(world.staff).filter(workflow=office.row)
+    (item,) = attention.open_items_for(world.staff).filter(workflow=office.row)
     assert (item.kind, item.path) == ("workflow", f"/workflows/{office.row.id}/")
     assert "who is staff" in item.next_step or why == "cannot be run"
 
@@ -218,7 +219,7 @@ def test_switching_triggers_off_settles_it_and_keeps_what_was_confirmed(office: 
 
 def refuse(office: Office, user: User, error: type[SessionsError], fingerprint: str = "") -> None:
     with pytest.raises(error):
-        confirm(user, office.now(), fingerprint or office.document()["fingerprint"])
+        confirm_triggers(user, office.now(), fingerprint or office.document()["fingerprint"])
     assert not office.now().triggers_enabled
 
 
@@ -246,7 +247,7 @@ def test_a_change_between_two_looks_is_met_by_the_check_of_the_start(office: Off
     Workflow.objects.update(next_run_at=NOON)
     stale = office.now()
     save_workflow(office.world.member, {"text": SHELL}, office.now())
-    assert workflow_triggers._look_at(stale, NOON) is False
+    assert runs._start_if_due(stale, NOON) is False
     assert not WorkflowRun.objects.exists()
 
 
@@ -264,14 +265,14 @@ def test_the_difference_is_readable_and_hides_nothing(office: Office) -> None:
 
 def test_two_large_hostile_texts_are_compared_in_little_time(office: Office) -> None:
     before, after = "a\nb\n" * 200_000, "b\na\na\n" * 150_000
-    (found,) = differences({"text": before}, {"text": after})
+    (found,) = compare_parts({"text": before}, {"text": after})
     assert found.is_cut
 
 
 def test_an_item_that_is_open_says_what_is_true_now(office: Office) -> None:
     office.save(office.world.member, text=SHELL)
     first = AttentionItem.objects.get(workflow=office.row)
-    attention.dismiss(first, office.world.member)
+    attention.dismiss_item(first, office.world.member)
     assert office.items() == []
     office.confirm(office.world.staff)
     office.save(office.world.staff, text=PLAIN)
@@ -299,13 +300,13 @@ def test_an_upgrade_keeps_only_schedules_that_nobody_else_can_have_changed() -> 
     kept = fresh(kept)
     assert (kept.triggers_enabled, kept.triggers_enabled_by) == (True, world.staff)
     assert [(fresh(row).triggers_enabled, bool(fresh(row).triggers_paused)) for row in others] == [(False, True)] * 3
-    assert {item.workflow for item in attention.for_user(world.member)} >= set(others)
+    assert {item.workflow for item in attention.open_items_for(world.member)} >= set(others)
     Workflow.objects.filter(id=kept.id).update(next_run_at=NOON)
-    assert start_due(NOON) == 1
+    assert start_due_runs(NOON) == 1
     change(world.executor, config={"image": "another"})
     WorkflowRun.objects.update(state="succeeded")
     Workflow.objects.filter(id=kept.id).update(next_run_at=NOON.replace(hour=13))
-    assert start_due(NOON.replace(hour=13)) == 0, "what its first start has noted counts from then on"
+    assert start_due_runs(NOON.replace(hour=13)) == 0, "what its first start has noted counts from then on"
 
 
 def test_a_schedule_that_was_taken_over_is_paused_by_a_change_of_its_text() -> None:

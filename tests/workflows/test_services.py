@@ -11,7 +11,6 @@ from django.contrib.auth.models import Group, Permission, User
 
 from executors_app.models import AgentProfile
 from sessions_app.models import TeamRole, Workflow, WorkflowRun
-from sessions_app.services import workflows
 from sessions_app.services.errors import (
     Conflict,
     IdempotencyKeyReused,
@@ -20,6 +19,7 @@ from sessions_app.services.errors import (
     SessionsError,
     WorktreeNotShared,
 )
+from sessions_app.workflows.services import workflows
 from tests.supervisor.rows import change, fresh, make_user
 from tests.workflows.world import place, repository, team
 from tests.workflows.writing import node, workflow

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sessions_app.workflows.loading import load
-from sessions_app.workflows.reading import read
+from sessions_app.workflows.language.reader import read_text
+from sessions_app.workflows.loader.loading import load_workflow
 from tests.services import ROOT
 from tests.workflows.driving import drive
 from tests.workflows.test_loading import EXAMPLES
@@ -160,12 +160,12 @@ def places(data: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def test_a_damaged_file_is_refused_in_words_or_can_be_run(path: Path) -> None:
     source, chance = path.read_text(), random.Random(path.stem)
     for _ in range(60):
-        data = read(source, path.name).data
+        data = read_text(source, path.name).data
         for _ in range(chance.randint(1, 3)):
             *around, key = chance.choice(places(data)[1:])
             owner = data
             for step in around:
                 owner = owner[step]
             owner[key] = chance.choice(WORTHLESS)
-        loaded = load(json.dumps(data), path.name)
+        loaded = load_workflow(json.dumps(data), path.name)
         assert (loaded.workflow is None) is any(one.severity == "error" for one in loaded.problems)

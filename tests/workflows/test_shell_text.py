@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sessions_app.workflows import limits
-from sessions_app.workflows.shell_text import ShellTextError, prepare, troubles
-from sessions_app.workflows.values import MISSING
+from sessions_app.workflows.language import limits
+from sessions_app.workflows.language.shell_script import ShellScriptError, find_script_problems, prepare_script
+from sessions_app.workflows.language.values import MISSING
 from tests.workflows.driving import shell
 
 SCRIPTS = {
@@ -50,7 +50,7 @@ VALUES = {
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_no_value_is_read_as_a_script(script: str, tmp_path: Path) -> None:
     for value in VALUES.values():
-        text = prepare(script, lambda name, port, value=value: value)  # type: ignore[misc]
+        text = prepare_script(script, lambda name, port, value=value: value)  # type: ignore[misc]
         assert value not in text.script
         said = shell(text.script, text.environment, tmp_path)
         assert (said["stderr"], said["exitCode"]) == ("", 0)
@@ -59,7 +59,7 @@ def test_no_value_is_read_as_a_script(script: str, tmp_path: Path) -> None:
 
 
 def text_of(script: str, value: Any = "v") -> str:
-    return prepare(script, lambda name, port: value).script
+    return prepare_script(script, lambda name, port: value).script
 
 
 @pytest.mark.parametrize(
@@ -72,19 +72,19 @@ def text_of(script: str, value: Any = "v") -> str:
     ],
 )
 def test_a_place_where_no_variable_is_safe_is_refused(script: str, message: str) -> None:
-    assert [message in found for _, found in troubles(script)] == [True]
-    with pytest.raises(ShellTextError, match=message):
+    assert [message in found for _, found in find_script_problems(script)] == [True]
+    with pytest.raises(ShellScriptError, match=message):
         text_of(script)
 
 
 def test_arithmetic_takes_numbers_alone() -> None:
     assert shell(*_both("echo $(( {{ inputs.x }} + 1 ))", "41"), Path("/"))["stdout"] == "42\n"
-    with pytest.raises(ShellTextError, match="not a number"):
+    with pytest.raises(ShellScriptError, match="not a number"):
         text_of("echo $(( {{ inputs.x }} + 1 ))", "a[$(touch hit)]")
 
 
 def _both(script: str, value: Any) -> tuple[str, Any]:
-    text = prepare(script, lambda name, port: value)
+    text = prepare_script(script, lambda name, port: value)
     return text.script, text.environment
 
 
@@ -97,7 +97,7 @@ def test_what_is_no_template_or_stands_in_a_comment_stays(script: str) -> None:
 
 
 def test_a_template_without_a_value_stays() -> None:
-    assert prepare("echo '{{ a.b }}'", lambda name, port: MISSING).script == "echo '{{ a.b }}'"
+    assert prepare_script("echo '{{ a.b }}'", lambda name, port: MISSING).script == "echo '{{ a.b }}'"
 
 
 def test_a_dollar_before_a_template_is_a_dollar(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_a_dollar_before_a_template_is_a_dollar(tmp_path: Path) -> None:
 
 def test_values_become_text_and_what_no_variable_can_hold_is_refused() -> None:
     values = {"a": 1, "b": None, "c": True, "d": {"x": [1, "é"]}, "e": 2.5}
-    text = prepare(" ".join(f"{{{{ inputs.{name} }}}}" for name in values), lambda name, port: values[port])
+    text = prepare_script(" ".join(f"{{{{ inputs.{name} }}}}" for name in values), lambda name, port: values[port])
     assert list(text.environment.values()) == ["1", "", "true", '{"x":[1,"é"]}', "2.5"]
     for value in ("a\0b", "x" * 200_000):
-        with pytest.raises(ShellTextError):
+        with pytest.raises(ShellScriptError):
             text_of("echo {{ inputs.x }}", value)
 
 
@@ -144,10 +144,10 @@ def test_no_value_is_read_as_a_script_in_any_heap_of_quotes(tmp_path: Path) -> N
     while ran < 150:
         script = "".join(chance.choice(TOKENS) for _ in range(chance.randint(2, 14)))
         try:
-            text = prepare(
+            text = prepare_script(
                 script, lambda name, port: chance.choice(["$(touch hit)", "`touch hit`", "'\"\nE\n)}\ntouch hit\n"])
             )
-        except ShellTextError:
+        except ShellScriptError:
             continue
         if text.environment:
             ran += 1
@@ -159,6 +159,6 @@ def test_the_values_of_a_script_together_have_a_limit() -> None:
     one = "echo {{ inputs.x }}\n"
     fits = limits.MAX_ENVIRONMENT // limits.MAX_ENVIRONMENT_VALUE
     value = "x" * limits.MAX_ENVIRONMENT_VALUE
-    assert len(prepare(one * fits, lambda name, port: value).environment) == fits
-    with pytest.raises(ShellTextError, match="together longer than 1 MiB"):
-        prepare(one * (fits + 1), lambda name, port: value)
+    assert len(prepare_script(one * fits, lambda name, port: value).environment) == fits
+    with pytest.raises(ShellScriptError, match="together longer than 1 MiB"):
+        prepare_script(one * (fits + 1), lambda name, port: value)

@@ -11,11 +11,11 @@ from django.core.cache import cache
 from django.db import connection
 from django.test import Client
 
+from sessions_app.accounts.rate_limits import RequestThrottle
 from sessions_app.models import Workflow
-from sessions_app.services import workflow_schedules, workflow_texts, workflows
 from sessions_app.services.errors import ChecksUnavailable, Throttled
-from sessions_app.services.throttle import Throttle
-from sessions_app.workflows import apart
+from sessions_app.workflows.loader import client as apart
+from sessions_app.workflows.services import loading, trigger_settings, workflows
 from tests.pages.workflows import PLAIN
 from tests.supervisor.rows import make_user
 from tests.workflows.test_apart import EXPENSIVE, SLOW, SLOW_FILES
@@ -35,7 +35,7 @@ def no_counts() -> Iterator[None]:
 @pytest.fixture
 def one_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each user may ask for one check or change."""
-    monkeypatch.setattr(workflow_texts, "CHECKS", Throttle("one-check", 1, 60))
+    monkeypatch.setattr(loading, "CHECK_THROTTLE", RequestThrottle("one-check", 1, 60))
 
 
 def text(label: str) -> str:
@@ -50,14 +50,14 @@ def client() -> Client:
 
 
 def test_one_request_of_a_user_loads_texts_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflow_texts, "PATIENCE", 0)
+    monkeypatch.setattr(loading, "MAX_WAIT", 0)
     ada, bea = make_user("ada"), make_user("bea")
-    with workflow_texts.loading_for(ada):
-        with pytest.raises(Throttled), workflow_texts.loading_for(ada, counted=False):
+    with loading.user_load_slot(ada):
+        with pytest.raises(Throttled), loading.user_load_slot(ada, counted=False):
             pass
-        with workflow_texts.loading_for(bea):
+        with loading.user_load_slot(bea):
             pass
-    with workflow_texts.loading_for(ada):
+    with loading.user_load_slot(ada):
         pass
 
 
@@ -66,7 +66,7 @@ def test_a_request_waits_for_the_one_before_it() -> None:
     inside, done = threading.Event(), threading.Event()
 
     def first() -> None:
-        with workflow_texts.loading_for(user):
+        with loading.user_load_slot(user):
             inside.set()
             done.wait(30)
             order.append("first")
@@ -75,7 +75,7 @@ def test_a_request_waits_for_the_one_before_it() -> None:
     thread.start()
     inside.wait(30)
     done.set()
-    with workflow_texts.loading_for(user):
+    with loading.user_load_slot(user):
         order.append("second")
     thread.join()
     assert order == ["first", "second"]
@@ -105,10 +105,10 @@ def test_a_throttled_page_keeps_what_was_typed(button: str) -> None:
 
 
 def test_a_page_is_shown_while_another_text_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflow_texts, "PATIENCE", 0)
+    monkeypatch.setattr(loading, "MAX_WAIT", 0)
     user, browser = make_user(), client()
     row, _ = workflows.save_workflow(user, {"team": team(), "text": PLAIN, "name": "it"})
-    with workflow_texts.loading_for(user):
+    with loading.user_load_slot(user):
         answer = browser.get(f"/workflows/{row.id}/")
     assert answer.status_code == 429
     assert "name: Plain" in answer.content.decode()
@@ -132,7 +132,7 @@ def test_a_busy_machine_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_run_whose_text_cannot_be_loaded_now_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(text("run"))
-    workflow_texts._loaded.cache_clear()
+    loading._load_cached.cache_clear()
     with monkeypatch.context() as busy:
         busy.setitem(apart.LIMITS, "seconds", 0.001)
         assert world.look().state == "queued"
@@ -154,12 +154,12 @@ class TestConfirming:
         return row
 
     def test_counts_as_the_one_request_of_its_user(self, paused: Workflow, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(workflow_texts, "PATIENCE", 0)
+        monkeypatch.setattr(loading, "MAX_WAIT", 0)
         browser, user = client(), make_user()
         address = f"/api/v1/workflows/{paused.id}/triggers/"
         seen = browser.get(address).json()["fingerprint"]
         confirmed = {"fingerprint": seen}
-        with workflow_texts.loading_for(user):
+        with loading.user_load_slot(user):
             assert browser.get(address).status_code == 429
             assert browser.post(f"{address}confirm/", confirmed, "application/json").status_code == 429
             assert browser.get(f"/workflows/{paused.id}/").status_code == 429
@@ -171,27 +171,27 @@ class TestConfirming:
         assert paused.triggers_enabled
 
     def test_loads_the_text_before_a_row_is_locked(self, paused: Workflow, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen = workflow_schedules.triggers_document(make_user(), paused)["fingerprint"]
-        workflow_texts._loaded.cache_clear()
+        seen = trigger_settings.triggers_document(make_user(), paused)["fingerprint"]
+        loading._load_cached.cache_clear()
         depths: list[int] = []
-        load = apart.load
+        load = apart.load_isolated
         outside = len(connection.savepoint_ids)
 
         def watched(*asked: Any) -> Any:
             depths.append(len(connection.savepoint_ids) - outside)
             return load(*asked)
 
-        monkeypatch.setattr(apart, "load", watched)
-        workflow_schedules.confirm(make_user(), paused, seen)
+        monkeypatch.setattr(apart, "load_isolated", watched)
+        trigger_settings.confirm_triggers(make_user(), paused, seen)
         assert depths == [0]
 
     def test_a_page_whose_text_cannot_be_loaded_is_shown(
         self, paused: Workflow, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         browser = client()
-        monkeypatch.setattr(apart, "_ask", _busy)
-        workflow_texts._loaded.cache_clear()
-        workflow_texts._checked.cache_clear()
+        monkeypatch.setattr(apart, "_request", _busy)
+        loading._load_cached.cache_clear()
+        loading._check_cached.cache_clear()
         answer = browser.get(f"/workflows/{paused.id}/")
         assert answer.status_code == 503
         assert "clock" in answer.content.decode()

@@ -11,10 +11,10 @@ from django.utils.module_loading import import_string
 from django_q.models import Schedule
 
 from sessions_app.models import Run, Workflow, WorkflowRun
-from sessions_app.services import workflow_triggers
-from sessions_app.services.workflow_triggers import start_due
-from sessions_app.services.workflows import archive_workflow, save_workflow
 from sessions_app.tasks import schedules
+from sessions_app.workflows.services import runs
+from sessions_app.workflows.services.runs import start_due_runs
+from sessions_app.workflows.services.workflows import archive_workflow, save_workflow
 from tests.api.world import World, make_world
 from tests.workflows.writing import node, workflow
 
@@ -54,9 +54,9 @@ def test_saving_says_when_the_clock_starts_it_next(world: World) -> None:
 
 def test_a_slot_starts_one_run_however_often_it_is_looked_at(world: World) -> None:
     workflow = due_at(triggered(world, CRON), NOON)
-    assert start_due(NOON - timedelta(seconds=1)) == 0
-    assert start_due(NOON + timedelta(seconds=1)) == 1
-    assert start_due(NOON + timedelta(seconds=2)) == 0
+    assert start_due_runs(NOON - timedelta(seconds=1)) == 0
+    assert start_due_runs(NOON + timedelta(seconds=1)) == 1
+    assert start_due_runs(NOON + timedelta(seconds=2)) == 0
     run = WorkflowRun.objects.get()
     assert (run.trigger, run.started_by, run.workflow_id) == ("cron", world.member, workflow.id)
     assert (run.inputs["type"], run.inputs["timestamp"]) == ("cron", NOON.isoformat())
@@ -67,36 +67,36 @@ def test_a_slot_starts_one_run_however_often_it_is_looked_at(world: World) -> No
 def test_two_workers_that_saw_the_same_slot_start_one_run(world: World) -> None:
     workflow = due_at(triggered(world, CRON), NOON)
     seen = list(Workflow.objects.filter(id=workflow.id)) * 2
-    begun = [workflow_triggers._look_at(one, NOON) for one in seen]
+    begun = [runs._start_if_due(one, NOON) for one in seen]
     assert begun == [True, False]
     assert WorkflowRun.objects.count() == 1
 
 
 def test_a_worker_that_died_before_it_moved_the_slot_on_starts_no_second_run(world: World) -> None:
     workflow = due_at(triggered(world, CRON), NOON)
-    start_due(NOON)
+    start_due_runs(NOON)
     due_at(workflow, NOON)
     end_all(NOON)
-    assert start_due(NOON + timedelta(minutes=1)) == 0
+    assert start_due_runs(NOON + timedelta(minutes=1)) == 0
     assert WorkflowRun.objects.count() == 1
 
 
 def test_what_was_missed_is_made_up_for_by_one_run(world: World) -> None:
     workflow = due_at(triggered(world, CRON), NOON)
     back = NOON + timedelta(hours=7, minutes=30)
-    assert (start_due(back), start_due(back)) == (1, 0)
+    assert (start_due_runs(back), start_due_runs(back)) == (1, 0)
     workflow.refresh_from_db()
     assert workflow.next_run_at == NOON + timedelta(hours=8)
 
 
 def test_a_slot_is_passed_over_while_the_run_of_the_one_before_goes_on(world: World) -> None:
     workflow = due_at(triggered(world, CRON), NOON)
-    assert start_due(NOON) == 1
-    assert start_due(NOON + timedelta(hours=1)) == 0
+    assert start_due_runs(NOON) == 1
+    assert start_due_runs(NOON + timedelta(hours=1)) == 0
     workflow.refresh_from_db()
     assert workflow.next_run_at == NOON + timedelta(hours=2)
     end_all(NOON)
-    assert start_due(NOON + timedelta(hours=2)) == 1
+    assert start_due_runs(NOON + timedelta(hours=2)) == 1
 
 
 @pytest.mark.parametrize("change", [{"triggers_enabled": False}, {"is_valid": False}, "archived"])
@@ -106,7 +106,7 @@ def test_what_is_off_wrong_or_put_away_is_not_started(world: World, change: dict
         Workflow.objects.update(**change)
     else:
         archive_workflow(world.member, workflow)
-    assert start_due(NOON) == 0
+    assert start_due_runs(NOON) == 0
 
 
 def test_what_keeps_a_trigger_from_starting_it_is_told_and_tried_at_the_next_slot(
@@ -116,7 +116,7 @@ def test_what_keeps_a_trigger_from_starting_it_is_told_and_tried_at_the_next_slo
     given = {"team": world.team, "name": "Without a repository", "text": text, "triggers_enabled": True}
     row = due_at(save_workflow(world.member, given)[0], NOON)
     with caplog.at_level(logging.WARNING):
-        assert start_due(NOON) == 0
+        assert start_due_runs(NOON) == 0
     row.refresh_from_db()
     assert "Name a repository" in row.trigger_error
     assert (row.triggers_enabled, row.next_run_at) == (True, NOON + timedelta(hours=1))
@@ -125,12 +125,12 @@ def test_what_keeps_a_trigger_from_starting_it_is_told_and_tried_at_the_next_slo
 def test_idleness_starts_one_run_and_only_after_its_time(world: World) -> None:
     workflow = triggered(world, IDLE)
     Workflow.objects.update(updated_at=NOON)
-    assert start_due(NOON + timedelta(minutes=29)) == 0
-    assert start_due(NOON + timedelta(minutes=30)) == 1
-    assert start_due(NOON + timedelta(minutes=90)) == 0, "its own run goes on"
+    assert start_due_runs(NOON + timedelta(minutes=29)) == 0
+    assert start_due_runs(NOON + timedelta(minutes=30)) == 1
+    assert start_due_runs(NOON + timedelta(minutes=90)) == 0, "its own run goes on"
     end_all(NOON + timedelta(minutes=100))
-    assert start_due(NOON + timedelta(minutes=129)) == 0
-    assert start_due(NOON + timedelta(minutes=130)) == 1
+    assert start_due_runs(NOON + timedelta(minutes=129)) == 0
+    assert start_due_runs(NOON + timedelta(minutes=130)) == 1
     assert set(WorkflowRun.objects.values_list("trigger", "workflow")) == {("idle", workflow.id)}
 
 
@@ -140,19 +140,19 @@ def test_a_turn_of_the_team_is_no_idleness(world: World, ended: datetime | None,
     Workflow.objects.update(updated_at=NOON)
     state = "completed" if ended else "running"
     Run.objects.create(session=world.session, message_id="m", state=state, started_at=NOON, ended_at=ended)
-    assert start_due(NOON + timedelta(minutes=35)) == started
+    assert start_due_runs(NOON + timedelta(minutes=35)) == started
 
 
 def test_two_that_wait_for_idleness_do_not_both_begin(world: World) -> None:
     triggered(world, IDLE)
     triggered(world, IDLE, "Another")
     Workflow.objects.update(updated_at=NOON)
-    assert start_due(NOON + timedelta(hours=1)) == 1
+    assert start_due_runs(NOON + timedelta(hours=1)) == 1
 
 
 def test_the_worker_looks_every_minute_and_soon_after_its_first_start(world: World) -> None:
     Schedule.objects.filter(name="workflows").delete()
-    schedules.ensure()
+    schedules.ensure_schedules()
     made = Schedule.objects.get(name="workflows")
     assert (made.schedule_type, made.minutes) == (Schedule.MINUTES, 1)
     assert made.next_run - timezone.now() < timedelta(minutes=1)

@@ -16,10 +16,10 @@ from executors_app.agentctl.protocol import Code, Job
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import NodeRun, Prompt, Repository, TaskSession, WorkflowRun
-from sessions_app.services import workflows
-from sessions_app.supervisor.outage import Outage
-from sessions_app.supervisor.workflows.driver import Driver
-from sessions_app.supervisor.workflows.looking import Seen
+from sessions_app.supervisor.backoff import DatabaseOutage
+from sessions_app.workflows.driver.driver import WorkflowDriver
+from sessions_app.workflows.driver.run_snapshot import RunSnapshot
+from sessions_app.workflows.services import workflows
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, change, execution_of, fresh, make_user
 
@@ -77,18 +77,18 @@ class Scripts:
             raise AgentctlUnreachable
 
 
-class TestDriver(Driver):
+class TestDriver(WorkflowDriver):
     """Its workspace is always where ``scripts`` are."""
 
     __test__ = False
 
     def __init__(self, name: str, scripts: Scripts):
         here: Any = Here()
-        core: Any = SimpleNamespace(boot_id=name, outage=Outage(here))
+        core: Any = SimpleNamespace(boot_id=name, outage=DatabaseOutage(here))
         super().__init__(core, database=here)
         self._scripts = scripts
 
-    def _client(self, seen: Seen) -> Any:
+    def _client(self, seen: RunSnapshot) -> Any:
         return self._scripts
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rest_framework.test import APIClient
 
-from executors_app.agentctl.places import worktrees
-from executors_app.agentctl.places.worktrees import Worktree
+from executors_app.agentctl.workspace import worktrees
+from executors_app.agentctl.workspace.worktrees import Worktree
 from tests.api.world import client_of, make_world
 from tests.executors.repositories import make_repository
 from tests.workspace.served import REAL, Place, Served, make_repository_in, point_at
@@ -24,8 +24,8 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def worktree(tmp_path: Path, repository: Path) -> Worktree:
-    place = worktrees.place_of(tmp_path / "data", SESSION)
-    worktrees.make(repository, "", place, existed=False)
+    place = worktrees.session_worktree(tmp_path / "data", SESSION)
+    worktrees.make_worktree(repository, "", place, existed=False)
     return place
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import Permission
 from rest_framework.test import APIClient
 
-from executors_app.agentctl.workspace.snapshots import Limits, take
+from executors_app.agentctl.workspace.snapshots import SnapshotLimits, take_snapshot
 from tests.agentctl.test_workspace_attacks import ATTACKS, Attack, everything, fortify
 from tests.api.world import World, client_of, make_world
 from tests.executors.repositories import run_git
@@ -94,7 +94,7 @@ def test_an_attack_gets_a_clear_error_and_changes_nothing(
 def kept(world: World, place: Place) -> Path:
     """The workspace, all of which is kept in a repository of the team's."""
     root = place.workspace
-    take(git_of(root), str(world.session.id), root.parent / "copy", "turn_end", Limits())
+    take_snapshot(git_of(root), str(world.session.id), root.parent / "copy", "turn_end", SnapshotLimits())
     world.repository.path = str(root)
     world.repository.save()
     world.session.worktree_branch = run_git(root, "branch", "--show-current")

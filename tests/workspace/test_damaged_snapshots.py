@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.places import worktrees
-from executors_app.agentctl.places.worktrees import Worktree
+from executors_app.agentctl.workspace import worktrees
+from executors_app.agentctl.workspace.worktrees import Worktree
 from tests.executors.repositories import run_git
 from tests.workspace.trees import REF, keep, make_six
 
@@ -59,7 +59,7 @@ def test_a_worktree_comes_back_without_a_damaged_snapshot(repository: Path, work
     taken = keep(worktree.path)
     run_git(repository, "worktree", "remove", "--force", str(worktree.path))
     damage(repository, taken.commit)
-    worktrees.make(repository, "", worktree, existed=True)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
     assert (worktree.path / "one").read_text() != "after\n"
     assert run_git(worktree.path, "branch", "--show-current") == worktree.branch
     assert run_git(worktree.path, "status", "--porcelain") == ""

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from executors_app import kept_work
-from executors_app.agentctl.places.worktrees import Worktree
+from executors_app import recovery_refs
+from executors_app.agentctl.workspace.worktrees import Worktree
 from executors_app.errors import NotKept
-from executors_app.kept_work import Kept
+from executors_app.recovery_refs import SavedWork
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.object_store import ObjectStore
 from executors_app.repositories.team import TeamRepository
@@ -22,7 +22,7 @@ from tests.workspace.trees import SESSION, keep, make_six
 
 
 @pytest.fixture
-def kept(repository: Path, worktree: Worktree) -> Kept:
+def kept(repository: Path, worktree: Worktree) -> SavedWork:
     """Six changes, whose worktree was removed."""
     make_six(worktree.path)
     (worktree.path / "folder").mkdir()
@@ -30,55 +30,57 @@ def kept(repository: Path, worktree: Worktree) -> Kept:
     (worktree.path / "link").symlink_to("README")
     keep(worktree.path)
     run_git(repository, "worktree", "remove", "--force", str(worktree.path))
-    return kept_work.find(repository, SESSION, worktree.branch)
+    return recovery_refs.find_saved_work(repository, SESSION, worktree.branch)
 
 
-def test_directories_and_files_are_read_without_a_worktree(kept: Kept) -> None:
-    listing = kept_work.list_directory(kept, "")
+def test_directories_and_files_are_read_without_a_worktree(kept: SavedWork) -> None:
+    listing = recovery_refs.list_saved_directory(kept, "")
     types = {entry["name"]: entry["type"] for entry in listing["entries"]}
     assert types["folder"] == "directory"
     assert types["link"] == "symlink"
     assert types["with space\nand line"] == "file"
     assert listing["kept"]["commit"] == kept.files
-    assert [entry["size"] for entry in kept_work.list_directory(kept, "folder")["entries"]] == [2]
-    assert kept_work.read_content(kept, "one")["content"] == "after\n"
-    picture = kept_work.read_content(kept, "folder/picture")
+    assert [entry["size"] for entry in recovery_refs.list_saved_directory(kept, "folder")["entries"]] == [2]
+    assert recovery_refs.read_saved_content(kept, "one")["content"] == "after\n"
+    picture = recovery_refs.read_saved_content(kept, "folder/picture")
     assert (picture["binary"], picture["content"], picture["size"]) == (True, "AP8=", 2)
 
 
-def test_what_was_not_committed_is_told_from_what_was(kept: Kept) -> None:
-    status = kept_work.status(kept)
+def test_what_was_not_committed_is_told_from_what_was(kept: SavedWork) -> None:
+    status = recovery_refs.saved_status(kept)
     assert [one["path"] for one in status["staged"]] == ["staged"]
     assert sorted(one["path"] for one in status["unstaged"]) == ["one", "three", "two"]
     assert sorted(status["untracked"]) == ["folder/picture", "link", "untracked", "with space\nand line"]
     assert not status["clean"]
-    whole, one = kept_work.diff(kept), kept_work.diff(kept, "one")
+    whole, one = recovery_refs.saved_diff(kept), recovery_refs.saved_diff(kept, "one")
     assert "+staged" in whole["staged"]
     assert "-before\n+after\n" in one["unstaged"]
     assert "untracked" not in one["unstaged"]
-    assert [entry["subject"] for entry in kept_work.log(kept, 2, 1)["commits"]] == ["Write two", "Write one"]
-    assert kept_work.log(kept, 2, 1)["more"]
+    assert [entry["subject"] for entry in recovery_refs.saved_log(kept, 2, 1)["commits"]] == ["Write two", "Write one"]
+    assert recovery_refs.saved_log(kept, 2, 1)["more"]
 
 
 @pytest.mark.parametrize(
     "path", ["../x", "/etc/passwd", "no-such", "a\0b", "README/x", "folder/../../x", "--output=x", ":one", "HEAD:one"]
 )
-def test_a_path_that_names_nothing_kept_is_not_found(kept: Kept, path: str) -> None:
+def test_a_path_that_names_nothing_kept_is_not_found(kept: SavedWork, path: str) -> None:
     with pytest.raises(NotKept):
-        kept_work.read_content(kept, path)
+        recovery_refs.read_saved_content(kept, path)
     with pytest.raises(NotKept):
-        kept_work.list_directory(kept, path)
+        recovery_refs.list_saved_directory(kept, path)
 
 
-def test_a_directory_is_no_file(kept: Kept) -> None:
+def test_a_directory_is_no_file(kept: SavedWork) -> None:
     with pytest.raises(NotKept, match="not a file"):
-        kept_work.read_content(kept, "folder")
+        recovery_refs.read_saved_content(kept, "folder")
 
 
 def test_a_long_file_is_cut_between_characters(repository: Path, worktree: Worktree) -> None:
     (worktree.path / "long").write_text("x" + "ü" * (1 << 20))
     keep(worktree.path)
-    found = kept_work.read_content(kept_work.find(repository, SESSION, worktree.branch), "long")
+    found = recovery_refs.read_saved_content(
+        recovery_refs.find_saved_work(repository, SESSION, worktree.branch), "long"
+    )
     assert (found["truncated"], found["hash"], found["size"]) == (True, None, 1 + (2 << 20))
     assert found["content"] == "x" + "ü" * ((1 << 19) - 1)
 
@@ -87,10 +89,10 @@ def test_what_was_committed_since_is_newer_than_the_snapshot(repository: Path, w
     (worktree.path / "README").write_text("unfinished\n")
     keep(worktree.path)
     head = commit(worktree.path, "README", "finished\n")
-    found = kept_work.find(repository, SESSION, worktree.branch)
+    found = recovery_refs.find_saved_work(repository, SESSION, worktree.branch)
     assert (found.files, found.head) == (head, head)
-    assert kept_work.status(found)["clean"]
-    assert kept_work.read_content(found, "README")["content"] == "finished\n"
+    assert recovery_refs.saved_status(found)["clean"]
+    assert recovery_refs.read_saved_content(found, "README")["content"] == "finished\n"
 
 
 def test_the_archive_is_read_before_the_repository(
@@ -103,9 +105,9 @@ def test_the_archive_is_read_before_the_repository(
     store.update()
     Archive.of(tmp_path / "data", SESSION, store).adopt(worktree.branch)
     shutil.rmtree(repository)
-    found = kept_work.find(repository, SESSION, worktree.branch)
-    assert kept_work.status(found)["untracked"] == ["new"]
-    assert kept_work.read_content(found, "new")["content"] == "kept\n"
+    found = recovery_refs.find_saved_work(repository, SESSION, worktree.branch)
+    assert recovery_refs.saved_status(found)["untracked"] == ["new"]
+    assert recovery_refs.read_saved_content(found, "new")["content"] == "kept\n"
 
 
 @pytest.mark.parametrize("index", ["--output=canary", "HEAD~0", "0123456789" * 4])
@@ -114,9 +116,9 @@ def test_what_a_snapshot_says_of_its_index_is_not_believed(index: str, repositor
     message = f"x\n\nKandev-Session: {SESSION}\nKandev-Head: {head}\nKandev-Index: {index}\n"
     made = run_git(worktree.path, "commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", message)
     run_git(repository, "update-ref", f"refs/kandev/recovery/{SESSION}", made)
-    found = kept_work.find(repository, SESSION, worktree.branch)
+    found = recovery_refs.find_saved_work(repository, SESSION, worktree.branch)
     assert (found.files, found.index) == (head, head)
-    assert kept_work.status(found)["clean"]
+    assert recovery_refs.saved_status(found)["clean"]
 
 
 @pytest.mark.parametrize("gone", ["branch", "repository"])
@@ -127,7 +129,7 @@ def test_where_nothing_is_kept_that_is_said(repository: Path, worktree: Worktree
     else:
         shutil.rmtree(repository)
     with pytest.raises(NotKept):
-        kept_work.find(repository, SESSION, worktree.branch)
+        recovery_refs.find_saved_work(repository, SESSION, worktree.branch)
 
 
 @pytest.mark.django_db

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.places import uncommitted_work, worktrees
-from executors_app.agentctl.places.worktrees import Worktree
+from executors_app.agentctl.workspace import recovery_snapshots, worktrees
+from executors_app.agentctl.workspace.worktrees import Worktree
 from executors_app.domain import WorkspaceState
 from executors_app.errors import WorkspaceGone
 from tests.executors.repositories import commit, run_git
@@ -46,11 +46,11 @@ def test_a_removed_worktree_comes_back_with_all_six(repository: Path, worktree: 
     remove(repository, worktree)
     assert not worktree.path.exists()
 
-    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository)) == (
+    assert worktrees.worktree_state(worktree, partial(worktrees.OwnedRepository.open, repository)) == (
         WorkspaceState.REBUILDABLE,
         "",
     )
-    worktrees.make(repository, "", worktree, existed=True)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
 
     assert state_of(worktree.path) == before
     assert run_git(worktree.path, "branch", "--show-current") == worktree.branch
@@ -84,7 +84,7 @@ def test_odd_changes_come_back_and_ignored_files_do_not(repository: Path, worktr
     keep(worktree.path)
     remove(repository, worktree)
 
-    worktrees.make(repository, "", worktree, existed=True)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
 
     assert state_of(worktree.path) == (status, _as_git_keeps(files))
 
@@ -103,7 +103,7 @@ def test_after_a_commit_that_no_snapshot_saw_the_snapshot_is_set_aside(
     commit(worktree.path, "README", "finished\n")
     remove(repository, worktree)
 
-    worktrees.make(repository, "", worktree, existed=True)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
 
     assert (worktree.path / "README").read_text() == "finished\n"
     assert run_git(worktree.path, "status", "--porcelain") == ""
@@ -119,7 +119,7 @@ def test_what_was_staged_after_the_snapshot_is_newer_than_the_snapshot(repositor
     before = state_of(worktree.path)
     shutil.rmtree(worktree.path)
 
-    worktrees.make(repository, "", worktree, existed=True)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
 
     assert state_of(worktree.path) == before
 
@@ -136,12 +136,15 @@ def test_a_maker_that_dies_before_the_work_is_back_is_made_good_by_the_next(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:  # a crash at exactly this place
-        patch.setattr(uncommitted_work, "bring_back", die)
+        patch.setattr(recovery_snapshots, "restore_uncommitted_work", die)
         with pytest.raises(KeyboardInterrupt):
-            worktrees.make(repository, "", worktree, existed=True)
-    assert worktrees.state(worktree, partial(worktrees.OwnRepository.open, repository))[0] is WorkspaceState.REBUILDABLE
+            worktrees.make_worktree(repository, "", worktree, existed=True)
+    assert (
+        worktrees.worktree_state(worktree, partial(worktrees.OwnedRepository.open, repository))[0]
+        is WorkspaceState.REBUILDABLE
+    )
 
-    worktrees.make(repository, "", worktree, existed=True)
+    worktrees.make_worktree(repository, "", worktree, existed=True)
 
     assert state_of(worktree.path) == before
 
@@ -154,7 +157,7 @@ def test_an_existing_directory_is_never_removed_to_make_room(repository: Path, w
     (worktree.path / "precious").write_text("mine\n")
 
     with pytest.raises(WorkspaceGone, match="no longer a worktree"):
-        worktrees.make(repository, "", worktree, existed=True)
+        worktrees.make_worktree(repository, "", worktree, existed=True)
 
     assert [path.name for path in worktree.path.iterdir()] == ["precious"]
 
@@ -167,6 +170,6 @@ def test_the_ref_of_another_session_is_not_used(repository: Path, worktree: Work
     other = Worktree(worktree.path.with_name("another-session"), worktree.branch)
     run_git(repository, "update-ref", "refs/kandev/recovery/another-session", kept)
 
-    worktrees.make(repository, "", other, existed=True)
+    worktrees.make_worktree(repository, "", other, existed=True)
 
     assert run_git(other.path, "status", "--porcelain") == ""

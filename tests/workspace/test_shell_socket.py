@@ -13,8 +13,8 @@ import pytest
 from django.contrib.auth.models import Permission, User
 
 from executors_app.models import ExecutorRunning
-from sessions_app import shell_socket
-from sessions_app.live.threads import in_database
+from sessions_app import shell_consumer
+from sessions_app.services.database_threads import run_in_database
 from tests.live.sockets import Headers, Socket, connected, of_page, of_program
 from tests.workspace.served import Served
 
@@ -126,21 +126,21 @@ class TestWhoGetsAShell:
     """Where agents are not isolated a shell is the machine (rule 39)."""
 
     async def test_not_a_member_without_the_right(self, live: Served) -> None:
-        async with shell(live, await in_database(of_page, live.world.member)) as screen:
+        async with shell(live, await run_in_database(of_page, live.world.member)) as screen:
             assert await screen.closes() == 4403
 
     async def test_staff_of_the_team_and_programs_by_their_token(self, live: Served) -> None:
         for make in (of_page, of_program):
-            async with shell(live, await in_database(make, live.world.staff)) as screen:
+            async with shell(live, await run_in_database(make, live.world.staff)) as screen:
                 await screen.type(READY)
                 await screen.shows("ready-2")
 
     async def test_nobody_of_another_team_and_nobody_unknown(self, live: Served) -> None:
-        async with shell(live, await in_database(of_page, live.world.stranger)) as screen:
+        async with shell(live, await run_in_database(of_page, live.world.stranger)) as screen:
             assert await screen.closes() == 4404
         async with shell(live, {"Host": "localhost", "Origin": "http://localhost"}) as screen:
             assert await screen.closes() == 4401
-        strange = await in_database(of_page, live.world.staff, "http://elsewhere.example")
+        strange = await run_in_database(of_page, live.world.staff, "http://elsewhere.example")
         async with shell(live, strange) as screen:
             assert await screen.closes() == 4401
 
@@ -159,7 +159,7 @@ class TestWhoGetsAShell:
         async with shell(live, operator) as screen:
             await screen.type(READY)
             await screen.shows("ready-2")
-            await in_database(take_away)
+            await run_in_database(take_away)
             code = await screen.socket.close_code(timeout=5)
             assert code == {"membership": 4404, "right": 4403, "account": 4401}[what]
 
@@ -174,7 +174,7 @@ async def test_a_session_that_is_not_there_has_no_shell(live: Served, operator: 
 async def test_without_agentctl_the_shell_is_unreachable(
     live: Served, operator: Headers, values: dict[str, str]
 ) -> None:
-    await in_database(ExecutorRunning.objects.update, **values)
+    await run_in_database(ExecutorRunning.objects.update, **values)
     async with shell(live, operator) as screen:
         assert await screen.closes() == 4503
 
@@ -191,7 +191,7 @@ async def test_a_shell_that_breaks_off_is_said(live: Served, operator: Headers) 
 async def test_who_takes_nothing_in_is_closed_and_who_acknowledges_is_not(
     live: Served, operator: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell_socket, "WINDOW", 200_000)
+    monkeypatch.setattr(shell_consumer, "FLOW_CONTROL_WINDOW", 200_000)
     async with shell(live, operator) as screen:
         await screen.type("stty -echo; seq 100000; " + READY)
         assert await screen.closes() == 4408

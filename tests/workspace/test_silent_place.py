@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from executors_app import testing
+from executors_app import fake_agentctl
 from executors_app.client import AgentctlClient
 from executors_app.errors import AgentctlUnreachable
 from sessions_app.services.workspace import _while_it_answers
@@ -25,7 +25,7 @@ async def answering(answers: Callable[[bytes], Any]) -> AsyncIterator[AgentctlCl
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
         try:
-            writer.write(testing.http_answer(200, await answers(path), JSON))
+            writer.write(fake_agentctl.http_response(200, await answers(path), JSON))
         finally:
             writer.close()
 
@@ -55,7 +55,7 @@ async def test_a_slow_answer_is_waited_for_while_its_agentctl_answers(settings: 
 async def test_a_silent_place_is_not_waited_for(settings: Any) -> None:
     settings.KANDEV_SWEEP_TIMEOUT = 0.5
     begun = time.monotonic()
-    async with testing.hanging() as url:
+    async with fake_agentctl.hanging_server() as url:
         with pytest.raises(AgentctlUnreachable) as refused:
             await _while_it_answers(AgentctlClient(url, "token", "execution"), lambda one: one.list_files(""))
         assert time.monotonic() - begun < 10

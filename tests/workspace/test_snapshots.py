@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.places.worktrees import Worktree
-from executors_app.agentctl.workspace.git import GitFailed
-from executors_app.agentctl.workspace.snapshots import Limits
+from executors_app.agentctl.workspace.git import GitError
+from executors_app.agentctl.workspace.snapshots import SnapshotLimits
+from executors_app.agentctl.workspace.worktrees import Worktree
 from tests.executors.repositories import commit, run_git
 from tests.waiting import eventually
 from tests.workspace.trees import REF, git_of, keep, make_six, state_of
@@ -89,7 +89,7 @@ def test_files_over_the_caps_are_left_out_and_named(worktree: Worktree) -> None:
         (worktree.path / name).write_bytes(b"x" * size)
     (worktree.path / "README").write_bytes(b"y" * 101)
 
-    taken = keep(worktree.path, Limits(file=100, total=100))
+    taken = keep(worktree.path, SnapshotLimits(file=100, total=100))
 
     assert taken.left_out == ["README", "huge", "large"]
     assert set(files_of(worktree.path)) == {"README", "small", "medium"}
@@ -160,8 +160,8 @@ def test_a_filter_that_hangs_is_ended_with_all_it_started(repository: Path, work
     (worktree.path / "a.stuck").write_text("x")
     began = time.monotonic()
 
-    with pytest.raises(GitFailed, match="did not end within"):
-        keep(worktree.path, Limits(seconds=1.0))
+    with pytest.raises(GitError, match="did not end within"):
+        keep(worktree.path, SnapshotLimits(seconds=1.0))
 
     assert time.monotonic() - began < 10
     stuck = Path(f"/proc/{pid_file.read_text().strip()}")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from executors_app.agentctl.places import worktrees
-from executors_app.agentctl.places.worktrees import Worktree
-from executors_app.agentctl.workspace.snapshots import Limits, take
+from executors_app.agentctl.workspace import worktrees
+from executors_app.agentctl.workspace.snapshots import SnapshotLimits, take_snapshot
+from executors_app.agentctl.workspace.worktrees import Worktree
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.models import ContinuityReceipt, Run, TaskSession
 from tests.api.world import World, client_of, make_world, message, say
@@ -28,8 +28,8 @@ WORKSPACE = ("files/", "files/content/?path=one", "git/status/", "git/diff/", "g
 @pytest.fixture
 def worktree(db: None, tmp_path: Path) -> Worktree:
     repository = make_repository(tmp_path / "repository")
-    found = worktrees.place_of(tmp_path / "data", "a-session")
-    worktrees.make(repository, "", found, existed=False)
+    found = worktrees.session_worktree(tmp_path / "data", "a-session")
+    worktrees.make_worktree(repository, "", found, existed=False)
     return found
 
 
@@ -40,7 +40,7 @@ def world(worktree: Worktree, tmp_path: Path) -> World:
     made.repository.path = str(tmp_path / "repository")
     made.repository.save()
     make_six(worktree.path)
-    take(git_of(worktree.path), str(made.session.id), tmp_path / "copy", "turn_end", Limits())
+    take_snapshot(git_of(worktree.path), str(made.session.id), tmp_path / "copy", "turn_end", SnapshotLimits())
     say(made.session)
     message(made.session, 1, "Done.")
     made.run_it(NOWHERE)

@@ -7,23 +7,23 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from executors_app.agentctl.protocol import MARKER
-from executors_app.agentctl.workspace.git import Git
-from executors_app.agentctl.workspace.snapshots import Limits, Snapshot, take
+from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.agentctl.workspace.git import WorkspaceGit
+from executors_app.agentctl.workspace.snapshots import Snapshot, SnapshotLimits, take_snapshot
 from tests.executors.repositories import run_git
 
 SESSION = "12345678-90ab-4def-9234-567890abcdef"
 REF = f"refs/kandev/recovery/{SESSION}"
 
 
-def git_of(root: Path) -> Git:
+def git_of(root: Path) -> WorkspaceGit:
     """agentctl's git."""
-    return Git(root, {MARKER: "execution-1"})
+    return WorkspaceGit(root, {EXECUTION_MARKER: "execution-1"})
 
 
-def keep(root: Path, limits: Limits = Limits()) -> Snapshot:  # noqa: B008
+def keep(root: Path, limits: SnapshotLimits = SnapshotLimits()) -> Snapshot:  # noqa: B008
     """Take a recovery snapshot, as agentctl does."""
-    return take(git_of(root), SESSION, root.parent / f"{root.name}.copy", "turn_end", limits)
+    return take_snapshot(git_of(root), SESSION, root.parent / f"{root.name}.copy", "turn_end", limits)
 
 
 RunGit = Callable[..., str]

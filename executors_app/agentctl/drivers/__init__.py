@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
-from executors_app.agentctl.conversations import Conversations
+from executors_app.agentctl.conversation_store import ConversationStore
 from executors_app.agentctl.protocol import Code
 
 Strategy = Literal["native", "history", "fresh"]
@@ -47,7 +47,7 @@ class StartRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartResult:
     """What a start came to; the answer of ``POST /agent/start`` adds ``launch_id``."""
 
     outcome: Literal["resumed", "loaded", "created"]
@@ -62,14 +62,14 @@ class Started:
     timings: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds: spawn, initialize, session."""
     unkept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Claimed capabilities that were asked for and did not come, by name: ``{"how": protocol.Shortfall, "said"}``."""
+    """Claimed capabilities that did not come when asked for, by name: ``{"how": CapabilityShortfall, "said"}``."""
 
 
 class StartFailed(Exception):
     """The agent did not start; ``token_valid`` is False only when the agent itself said *gone*.
 
     ``told``: who the agent is and what became of its claims, ``{"agent", "capabilities", "unkept"}`` as in
-    ``Started``; empty where it had not told yet.
+    ``StartResult``; empty where it had not told yet.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Host(Protocol):
     """What a driver may ask of the sidecar."""
 
     @property
-    def conversations(self) -> Conversations:
+    def conversations(self) -> ConversationStore:
         """Where a driver keeps what was said if its far end keeps nothing."""
         ...
 
@@ -146,7 +146,7 @@ class Driver(Protocol):
     Some agents have a process per turn, or none at all. Between two turns such an agent is idle and
     well without one: ``pid`` is None, nobody is told ``agent_gone``, and the next prompt goes on in the
     same conversation. It is alive as long as no turn is open or the process of that turn lives (rule 27).
-    That it resumed what it was asked to resume, its first turn has to show: ``Started`` says ``resumed``,
+    That it resumed what it was asked to resume, its first turn has to show: ``StartResult`` says ``resumed``,
     and a turn that shows another conversation, or none, fails with a code of ``CONVERSATION_LOST``. No
     driver ever goes on in a new conversation by itself.
     """
@@ -156,7 +156,7 @@ class Driver(Protocol):
         """The agent's pid while its process lives."""
         ...
 
-    async def start(self, request: StartRequest) -> Started:
+    async def start(self, request: StartRequest) -> StartResult:
         """Spawn, shake hands, open or restore the conversation; StartFailed leaves no process."""
         ...
 

@@ -9,22 +9,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from executors_app.agentctl.agent_process import AgentProcess, SpawnFailed
-from executors_app.agentctl.drivers import Driver, Host, Started, StartFailed, StartRequest, TurnFailed, acp_settings
-from executors_app.agentctl.drivers import acp_opening as opening
-from executors_app.agentctl.drivers.acp_updates import Replay, journal_line, permission_request
-from executors_app.agentctl.drivers.acp_wire import (
+from executors_app.agentctl.drivers import (
+    Driver,
+    Host,
+    StartFailed,
+    StartRequest,
+    StartResult,
+    TurnFailed,
+    acp_session_setup,
+)
+from executors_app.agentctl.drivers import acp_session_setup as opening
+from executors_app.agentctl.drivers.events import (
+    LOGIN_PATTERN,
+    ReplayCollector,
+    parse_permission_request,
+    update_to_journal_line,
+)
+from executors_app.agentctl.drivers.json_rpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     AgentGone,
+    JsonRpcConnection,
     RpcError,
-    Wire,
-    encode,
+    encode_message,
 )
-from executors_app.agentctl.drivers.cli.told import WANTS_LOGIN
-from executors_app.agentctl.log_valve import LogValve
-from executors_app.agentctl.pipes import PipeStuck
-from executors_app.agentctl.protocol import Code, Kind, Shortfall
+from executors_app.agentctl.journal.filters import RateLimitedLog
+from executors_app.agentctl.process.agent_process import AgentProcess, SpawnFailed
+from executors_app.agentctl.process.async_io import PipeStuck
+from executors_app.agentctl.protocol import CapabilityShortfall, Code, JournalKind
 
 _SILENT_AGENT: Final = 1.0
 """Seconds an agent may live on after the end of its output."""
@@ -34,7 +46,7 @@ _INITIALIZE_SHARE: Final = 0.75
 _SETTING_SHARE: Final = 1 / 6
 """Of a start's time limit, for each wish that may go unfulfilled."""
 _FAILED_GRACE: Final = 0.5
-_LAST_LINES: Final = 5.0
+_OUTPUT_DRAIN_TIMEOUT: Final = 5.0
 """Seconds that a stop waits for the journal to take in the agent's last lines."""
 
 
@@ -53,7 +65,7 @@ class _Agent:
     """One agent process and what is said with it."""
 
     process: AgentProcess
-    wire: Wire
+    wire: JsonRpcConnection
     gone: asyncio.Event
     burial: asyncio.Task[None] | None = None
 
@@ -64,13 +76,13 @@ class AcpDriver:
     def __init__(self, host: Host, marker: Mapping[str, str]):
         self._host, self._marker = host, marker
         self._agent: _Agent | None = None
-        self._peer: opening.Peer | None = None
-        self._trial = opening.Trial()
+        self._peer: opening.AgentInfo | None = None
+        self._trial = opening.CapabilityTrial()
         self._conversation_id: str | None = None
-        self._replay: Replay | None = None
+        self._replay: ReplayCollector | None = None
         self._turn: _Turn | None = None
         self._step, self._limit = "its first answer", 0.0
-        self._strange = LogValve(host.record, "notifications", level="debug")
+        self._strange = RateLimitedLog(host.record, "notifications", level="debug")
 
     @property
     def pid(self) -> int | None:
@@ -80,12 +92,12 @@ class AcpDriver:
 
     # -- start
 
-    async def start(self, request: StartRequest) -> Started:
+    async def start(self, request: StartRequest) -> StartResult:
         """Spawn, shake hands, open or restore the conversation; StartFailed leaves no process."""
         if self.pid is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
         self._agent, self._conversation_id, self._replay, self._turn = None, None, None, None
-        self._peer, self._trial, self._limit = None, opening.Trial(), request.timeout
+        self._peer, self._trial, self._limit = None, opening.CapabilityTrial(), request.timeout
         try:
             async with asyncio.timeout(request.timeout):
                 return await self._start(request)
@@ -97,7 +109,8 @@ class AcpDriver:
             exit_code = await self.stop(_FAILED_GRACE)
             failed = self._start_failed(error, request, exit_code)
             self._trial.failed(
-                Shortfall.NO_ANSWER if isinstance(error, TimeoutError) else Shortfall.ENDED, failed.message
+                CapabilityShortfall.NO_ANSWER if isinstance(error, TimeoutError) else CapabilityShortfall.ENDED,
+                failed.message,
             )
             failed.told = self._told()
             raise failed from error
@@ -105,17 +118,17 @@ class AcpDriver:
             await self.stop(0)
             raise
 
-    async def _start(self, request: StartRequest) -> Started:
+    async def _start(self, request: StartRequest) -> StartResult:
         timings: dict[str, float] = {}
-        with _timed(timings, "spawn"):
+        with _timed_step(timings, "spawn"):
             agent = self._agent = await self._spawn(request)
-        with _timed(timings, "initialize"):
+        with _timed_step(timings, "initialize"):
             self._step, self._limit = "initialize", request.timeout * _INITIALIZE_SHARE
             async with asyncio.timeout(self._limit):
                 peer = self._peer = await opening.initialize(agent.wire)
             self._limit = request.timeout
-        replays: list[Replay] = []
-        with _timed(timings, "session"):
+        replays: list[ReplayCollector] = []
+        with _timed_step(timings, "session"):
             self._step = "its conversation"
             self._conversation_id = request.resume_token if request.strategy == "native" else None
             opened = await opening.open_conversation(
@@ -124,8 +137,8 @@ class AcpDriver:
             self._conversation_id = opened.conversation_id
             await self._host.keep_token(opened.conversation_id)
         await self._settle(agent.wire, opened, request, peer)
-        replay = replays[-1] if replays else Replay()
-        return Started(
+        replay = replays[-1] if replays else ReplayCollector()
+        return StartResult(
             outcome=opened.outcome,
             resume_token=opened.conversation_id,
             agent=peer.agent,
@@ -139,7 +152,7 @@ class AcpDriver:
     async def _spawn(self, request: StartRequest) -> _Agent:
         record = self._host.record
         process = await AgentProcess.spawn(request.argv, request.env, request.cwd, self._marker, record)
-        wire = Wire(
+        wire = JsonRpcConnection(
             process,
             on_notification=self._notified,
             on_request=self._asked,
@@ -151,26 +164,35 @@ class AcpDriver:
         agent.burial = asyncio.create_task(self._bury(agent), name="agent's burial")
         return agent
 
-    def _replay_to(self, replay: Replay | None, replays: list[Replay]) -> None:
+    def _replay_to(self, replay: ReplayCollector | None, replays: list[ReplayCollector]) -> None:
         self._replay = replay
         if replay is not None:
             replays.append(replay)
 
-    async def _settle(self, wire: Wire, opened: opening.Opened, request: StartRequest, peer: opening.Peer) -> None:
+    async def _settle(
+        self,
+        wire: JsonRpcConnection,
+        opened: opening.OpenedConversation,
+        request: StartRequest,
+        peer: opening.AgentInfo,
+    ) -> None:
         """Model, mode and what else was asked for; what the agent does not take is said."""
         limit = request.timeout * _SETTING_SHARE
-        wishes: tuple[tuple[acp_settings.Name, str | None], ...] = (("model", request.model), ("mode", request.mode))
+        wishes: tuple[tuple[acp_session_setup.SettingName, str | None], ...] = (
+            ("model", request.model),
+            ("mode", request.mode),
+        )
         for name, wanted in wishes:
             if wanted:
                 self._step = f"its {name}"
                 to = (wire, opened.conversation_id, opened.settings)
-                if reason := await acp_settings.choose(*to, name=name, wanted=wanted, limit=limit):
+                if reason := await acp_session_setup.choose_setting(*to, name=name, wanted=wanted, limit=limit):
                     self._warn(f"{name} {wanted} was not selected: {reason}")
         if request.additional_directories and not peer.directories:
             self._warn("the agent takes no directories beside its working directory, so it was told of none")
 
     def _warn(self, text: str) -> None:
-        self._host.record(Kind.LOG, level="warning", text=text, data={})
+        self._host.record(JournalKind.LOG, level="warning", text=text, data={})
 
     def _told(self) -> dict[str, Any]:
         """As ``StartFailed.told``."""
@@ -184,12 +206,12 @@ class AcpDriver:
             case SpawnFailed():
                 return StartFailed(error.code, str(error), permanent=error.permanent)
             case RpcError():
-                return opening.refused(error)
+                return opening.start_failure(error)
             case AgentGone():
-                words = self._agent.process.last_words() if self._agent else ""
+                words = self._agent.process.output_tail() if self._agent else ""
                 how = self._agent.process.ending() if self._agent else f"with code {exit_code}"
                 told = f"the agent ended {how} before {self._step} was there"
-                if WANTS_LOGIN.search(words):
+                if LOGIN_PATTERN.search(words):
                     return StartFailed(Code.AUTH_REQUIRED, words[-1000:], permanent=True)
                 return StartFailed(Code.AGENT_EXITED, f"{told}: {words[-1000:]}" if words else told)
         return StartFailed(Code.START_TIMEOUT, f"{self._step} did not come within {self._limit:g} s")
@@ -233,7 +255,7 @@ class AcpDriver:
     def _stop_reason(self, answer: Any) -> str:
         told = answer if isinstance(answer, dict) else {}
         if isinstance(told.get("usage"), dict):
-            self._host.record(Kind.USAGE, usage=told["usage"])
+            self._host.record(JournalKind.USAGE, usage=told["usage"])
         reason = told.get("stopReason")
         return reason if isinstance(reason, str) and reason else "end_turn"
 
@@ -251,22 +273,25 @@ class AcpDriver:
         update = params.get("update") if isinstance(params, dict) else None
         if method != "session/update" or not isinstance(update, dict):
             self._strange.put(
-                f"the agent sent {method}".encode(), params=encode(_nameless(params))[:500].decode("utf-8", "replace")
+                f"the agent sent {method}".encode(),
+                params=encode_message(_without_session_id(params))[:500].decode("utf-8", "replace"),
             )
         elif params.get("sessionId") not in (None, self._conversation_id) and self._conversation_id is not None:
-            data = {"params": _nameless(params)}
-            self._host.record(Kind.LOG, level="info", text="the agent sent news of another conversation", data=data)
+            data = {"params": _without_session_id(params)}
+            self._host.record(
+                JournalKind.LOG, level="info", text="the agent sent news of another conversation", data=data
+            )
         elif self._replay is not None:
             self._replay.add(update)
         else:
-            kind, body = journal_line(update)
+            kind, body = update_to_journal_line(update)
             self._host.record(kind, **body)
 
     async def _asked(self, method: str, params: Any) -> Any:
         if method != "session/request_permission":
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
         try:
-            question = permission_request(params)
+            question = parse_permission_request(params)
         except ValueError as error:
             raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
         option_id = await self._host.ask_permission(question)
@@ -283,7 +308,7 @@ class AcpDriver:
             return None
         exit_code = await agent.process.stop(grace)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_LINES):
+            async with asyncio.timeout(_OUTPUT_DRAIN_TIMEOUT):
                 await agent.gone.wait()
         await agent.wire.close()
         await agent.gone.wait()
@@ -299,13 +324,13 @@ class AcpDriver:
         await agent.process.close()
         if left := agent.process.left:
             text = "some of the agent's processes could not be ended"
-            self._host.record(Kind.LOG, level="error", text=text, data={"pids": left})
+            self._host.record(JournalKind.LOG, level="error", text=text, data={"pids": left})
         agent.gone.set()
         self._host.agent_gone(exit_code)
         await agent.wire.close()
 
 
-def _nameless(params: Any) -> Any:
+def _without_session_id(params: Any) -> Any:
     """Without the conversation's id: it is a credential, whichever conversation it names."""
     return (
         {name: value for name, value in params.items() if name != "sessionId"} if isinstance(params, dict) else params
@@ -313,7 +338,7 @@ def _nameless(params: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _timed(timings: dict[str, float], step: str) -> Iterator[None]:
+def _timed_step(timings: dict[str, float], step: str) -> Iterator[None]:
     begin = time.monotonic()
     yield
     timings[step] = round((time.monotonic() - begin) * 1000, 1)

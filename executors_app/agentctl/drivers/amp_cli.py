@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from typing import Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartRequest
-from executors_app.agentctl.drivers.cli.message_lines import MessageLines
 from executors_app.agentctl.drivers.cli.per_turn import PerTurnDriver
-from executors_app.agentctl.drivers.cli.told import Reader
+from executors_app.agentctl.drivers.cli.stream_json import StreamJsonReader
+from executors_app.agentctl.drivers.events import LineParser
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
     """A driver that starts the agent for each turn; ``marker`` goes into its environment."""
-    return PerTurnDriver(host, marker, Amp())
+    return PerTurnDriver(host, marker, AmpDialect())
 
 
-class Amp:
+class AmpDialect:
     """See ``Dialect``."""
 
     name: Final = "amp"
@@ -41,6 +41,6 @@ class Amp:
         """``amp threads fork ID`` prints the name of the copy."""
         return [*request.argv, "threads", "fork", str(request.resume_token)]
 
-    def reader(self) -> Reader:
+    def reader(self) -> LineParser:
         """A reader for one turn."""
-        return MessageLines(echoes=True)
+        return StreamJsonReader(echoes=True)

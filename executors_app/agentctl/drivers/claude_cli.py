@@ -15,22 +15,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from executors_app.agentctl.agent_process import SpawnFailed
-from executors_app.agentctl.drivers import Driver, Host, Started, StartFailed, StartRequest, TurnFailed
-from executors_app.agentctl.drivers.acp_wire import AgentGone, encode
-from executors_app.agentctl.drivers.cli.control import Control, ControlError, servers_by_name
-from executors_app.agentctl.drivers.cli.hearing import Hearing
-from executors_app.agentctl.drivers.cli.message_lines import MessageLines
-from executors_app.agentctl.drivers.cli.process import CliProcess, either
-from executors_app.agentctl.drivers.cli.told import failure_code, prompt_text, says_gone
-from executors_app.agentctl.pipes import PipeStuck
-from executors_app.agentctl.protocol import Code, Kind
+from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult, TurnFailed
+from executors_app.agentctl.drivers.cli.process import CliProcess, wait_for_any
+from executors_app.agentctl.drivers.cli.stream_json import (
+    ControlError,
+    ControlProtocol,
+    StreamJsonReader,
+    mcp_servers_by_name,
+)
+from executors_app.agentctl.drivers.events import TurnReader, failure_code, matches_gone_pattern, prompt_text
+from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
+from executors_app.agentctl.process.agent_process import SpawnFailed
+from executors_app.agentctl.process.async_io import PipeStuck
+from executors_app.agentctl.protocol import Code, JournalKind
 
 _FAILED_GRACE: Final = 0.5
 _HEARS_WITHIN: Final = 4.0
 """Seconds until an interrupt is answered."""
-_SPEAKS: Final = ("--input-format", "stream-json", "--output-format", "stream-json", "--verbose")
-_ASKS: Final = ("--permission-prompt-tool", "stdio")
+_STREAM_JSON_OPTIONS: Final = ("--input-format", "stream-json", "--output-format", "stream-json", "--verbose")
+_PERMISSION_OPTIONS: Final = ("--permission-prompt-tool", "stdio")
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
@@ -38,9 +41,9 @@ def create(host: Host, marker: Mapping[str, str]) -> Driver:
     return ClaudeDriver(host, marker)
 
 
-def command_of(request: StartRequest) -> list[str]:
+def build_command(request: StartRequest) -> list[str]:
     """The command that begins a conversation, or takes the one of the token up again."""
-    command = [*request.argv, "-p", *_SPEAKS, *_ASKS]
+    command = [*request.argv, "-p", *_STREAM_JSON_OPTIONS, *_PERMISSION_OPTIONS]
     if request.model:
         command.append(f"--model={request.model}")
     if request.strategy != "native":
@@ -59,8 +62,8 @@ class ClaudeDriver:
         self._process: CliProcess | None = None
         self._up: CliProcess | None = None
         """The process that has come up: of one that has not, the failed start tells."""
-        self._control = Control(self._write, host)
-        self._hearing = Hearing(host, None)
+        self._control = ControlProtocol(self._write, host)
+        self._hearing = TurnReader(host, None)
         self._buried = asyncio.Event()
         self._in_turn = self._cancelled = False
 
@@ -71,7 +74,7 @@ class ClaudeDriver:
 
     # -- start
 
-    async def start(self, request: StartRequest) -> Started:
+    async def start(self, request: StartRequest) -> StartResult:
         """Spawn, shake hands, open or restore the conversation; StartFailed leaves no process."""
         if self.pid is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
@@ -86,7 +89,7 @@ class ClaudeDriver:
             await self.stop(0)
             raise
 
-    async def _start(self, request: StartRequest) -> Started:
+    async def _start(self, request: StartRequest) -> StartResult:
         try:
             return await self._open(request)
         except StartFailed as failed:
@@ -95,23 +98,23 @@ class ClaudeDriver:
                 raise
             await self.stop(0)
             text = "the agent does not know the message at which its conversation stood; it resumes at the end"
-            self._host.record(Kind.LOG, level="warning", text=text, data={"told": failed.message})
+            self._host.record(JournalKind.LOG, level="warning", text=text, data={"told": failed.message})
             return await self._open(replace(request, last_message_uuid=None))
 
-    async def _open(self, request: StartRequest) -> Started:
+    async def _open(self, request: StartRequest) -> StartResult:
         begin = time.monotonic()
         native = request.strategy == "native"
         token = request.resume_token if native else None
-        reader = MessageLines()
-        control = self._control = Control(self._write, self._host)
-        hearing = self._hearing = Hearing(self._host, token, forks=request.fork)
+        reader = StreamJsonReader()
+        control = self._control = ControlProtocol(self._write, self._host)
+        hearing = self._hearing = TurnReader(self._host, token, forks=request.fork)
 
         async def heard(message: Mapping[str, Any]) -> None:
-            if not control.takes(message):
+            if not control.handle_if_control(message):
                 await hearing.take(reader(message))
 
         try:
-            process = await CliProcess.spawn(command_of(request), request, self._marker, self._host, heard)
+            process = await CliProcess.spawn(build_command(request), request, self._marker, self._host, heard)
         except SpawnFailed as error:
             raise StartFailed(error.code, str(error), permanent=error.permanent) from error
         self._process, self._buried = process, asyncio.Event()
@@ -121,7 +124,7 @@ class ClaudeDriver:
         self._up = process
         if self._buried.is_set():  # between its answer and now
             self._host.agent_gone(process.exit_code)
-        return Started(
+        return StartResult(
             outcome="resumed" if native else "created",
             resume_token=hearing.named or token,
             agent={"name": "claude-code", "version": ""},
@@ -131,10 +134,10 @@ class ClaudeDriver:
                 "history": True,
                 "protocol": "claude stream-json",
             },
-            timings={"spawn": _ms(begin, spawned), "initialize": _ms(spawned, time.monotonic())},
+            timings={"spawn": _elapsed_ms(begin, spawned), "initialize": _elapsed_ms(spawned, time.monotonic())},
         )
 
-    async def _initialize(self, request: StartRequest, process: CliProcess, control: Control) -> None:
+    async def _initialize(self, request: StartRequest, process: CliProcess, control: ControlProtocol) -> None:
         """Shake hands: the agent answers once it has its conversation, or says why it has not."""
         hello = asyncio.create_task(control.ask({"subtype": "initialize", "hooks": None}))
         over = asyncio.create_task(self._hearing.over.wait())
@@ -146,7 +149,7 @@ class ClaudeDriver:
                 raise AgentGone
             await hello
             if request.mcp_servers:
-                await control.ask({"subtype": "mcp_set_servers", "servers": servers_by_name(request.mcp_servers)})
+                await control.ask({"subtype": "mcp_set_servers", "servers": mcp_servers_by_name(request.mcp_servers)})
         except ControlError as error:
             raise self._refused(str(error), request) from error
         except (AgentGone, PipeStuck) as error:
@@ -159,13 +162,13 @@ class ClaudeDriver:
 
     def _ended_early(self, process: CliProcess, request: StartRequest) -> StartFailed:
         told = self._hearing.failed.message if self._hearing.failed else ""
-        words = "; ".join(filter(None, [told, process.last_words()]))
-        if told or (request.strategy == "native" and says_gone(words, request.gone_patterns)):
+        words = "; ".join(filter(None, [told, process.output_tail()]))
+        if told or (request.strategy == "native" and matches_gone_pattern(words, request.gone_patterns)):
             return self._refused(words, request)
         return StartFailed(Code.AGENT_EXITED, f"the agent ended {process.ending()} before its conversation was there")
 
     def _refused(self, words: str, request: StartRequest) -> StartFailed:
-        if request.strategy == "native" and says_gone(words, request.gone_patterns):
+        if request.strategy == "native" and matches_gone_pattern(words, request.gone_patterns):
             return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {words}", token_valid=False)
         if failure_code(words) == Code.AUTH_REQUIRED:
             return StartFailed(Code.AUTH_REQUIRED, f"the agent wants a login: {words}", permanent=True)
@@ -188,10 +191,10 @@ class ClaudeDriver:
             # Until this turn is over no message is the last one: a resume at an older one would forget the turn.
             await self._host.keep_token(hearing.named)
         try:
-            await self._write(encode({**message, "session_id": hearing.named or ""}) + b"\n")
+            await self._write(encode_message({**message, "session_id": hearing.named or ""}) + b"\n")
             if inspect.isawaitable(told := delivered()):
                 await told
-            await either(process.ended, hearing.over)
+            await wait_for_any(process.ended, hearing.over)
         except PipeStuck as error:
             # The prompt was cut off. It must never be completed, and this agent takes no other.
             await process.stop(0)
@@ -202,7 +205,7 @@ class ClaudeDriver:
             self._in_turn = False
         return await self._outcome(process, hearing)
 
-    async def _outcome(self, process: CliProcess, hearing: Hearing) -> str:
+    async def _outcome(self, process: CliProcess, hearing: TurnReader) -> str:
         if hearing.mismatch:
             await self._interrupt()  # it is stopped once this is told
             raise TurnFailed(Code.CONTEXT_MISMATCH, hearing.mismatch)
@@ -236,7 +239,7 @@ class ClaudeDriver:
         await self._buried.wait()
         return exit_code
 
-    async def _bury(self, process: CliProcess, control: Control, buried: asyncio.Event) -> None:
+    async def _bury(self, process: CliProcess, control: ControlProtocol, buried: asyncio.Event) -> None:
         await process.ended.wait()
         await control.close()
         buried.set()
@@ -249,5 +252,5 @@ class ClaudeDriver:
         await self._process.write(data)
 
 
-def _ms(begin: float, end: float) -> float:
+def _elapsed_ms(begin: float, end: float) -> float:
     return round((end - begin) * 1000, 1)

@@ -10,11 +10,18 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from executors_app.agentctl.drivers import Driver, Host, StartRequest
-from executors_app.agentctl.drivers.cli import told
+from executors_app.agentctl.drivers import Driver, Host, StartRequest, events
 from executors_app.agentctl.drivers.cli.per_turn import PerTurnDriver
-from executors_app.agentctl.drivers.cli.told import Ended, Failed, Line, Named, Reader, Told, log
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.drivers.events import (
+    CliEvent,
+    ConversationNamed,
+    JournalLine,
+    LineParser,
+    TurnEnded,
+    TurnErrored,
+    log_event,
+)
+from executors_app.agentctl.protocol import JournalKind
 
 _SKIP_CHECK: Final = ("--skip-git-repo-check", "--json")
 _UNFINISHED: Final = ("in_progress", "pending")
@@ -23,10 +30,10 @@ Item = Mapping[str, Any]
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
     """A driver that starts the agent for each turn; ``marker`` goes into its environment."""
-    return PerTurnDriver(host, marker, Codex())
+    return PerTurnDriver(host, marker, CodexDialect())
 
 
-class Codex:
+class CodexDialect:
     """See ``Dialect``."""
 
     name: Final = "codex"
@@ -49,12 +56,12 @@ class Codex:
         """A turn makes the copy."""
         return []
 
-    def reader(self) -> Reader:
+    def reader(self) -> LineParser:
         """A reader for one turn."""
-        return ItemLines()
+        return CodexEventReader()
 
 
-class ItemLines:
+class CodexEventReader:
     """Reads one turn. Its items are numbered from 0 in each process: the names we give them are our own."""
 
     def __init__(self) -> None:
@@ -62,27 +69,27 @@ class ItemLines:
         self._begun: set[str] = set()
         self._said = False
 
-    def __call__(self, message: Mapping[str, Any]) -> Iterator[Told]:
+    def __call__(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
         """What ``message`` comes to."""
         match message.get("type"):
             case "thread.started":
-                yield Named(str(message.get("thread_id") or ""))
+                yield ConversationNamed(str(message.get("thread_id") or ""))
             case "item.started" | "item.updated" | "item.completed":
                 yield from self._item(message["item"], done=message["type"] == "item.completed")
             case "turn.completed":
                 if isinstance(message.get("usage"), dict):
-                    yield Line(Kind.USAGE, {"usage": message["usage"]})
-                yield Ended()
+                    yield JournalLine(JournalKind.USAGE, {"usage": message["usage"]})
+                yield TurnEnded()
             case "turn.failed":
-                yield Failed(str(message["error"].get("message") or "the turn failed"))
+                yield TurnErrored(str(message["error"].get("message") or "the turn failed"))
             case "error":
-                yield log(str(message.get("message")), {}, level="warning")
+                yield log_event(str(message.get("message")), {}, level="warning")
             case "turn.started":
                 pass
             case kind:
-                yield log(f"the agent sent {kind}", dict(message))
+                yield log_event(f"the agent sent {kind}", dict(message))
 
-    def _item(self, item: Item, *, done: bool) -> Iterator[Told]:
+    def _item(self, item: Item, *, done: bool) -> Iterator[CliEvent]:
         kind = item.get("type")
         if kind == "agent_message":
             if done:
@@ -92,37 +99,37 @@ class ItemLines:
         match kind:
             case "reasoning":
                 if done:
-                    yield Line(Kind.MESSAGE_THOUGHT, {"text": str(item.get("text") or "")})
+                    yield JournalLine(JournalKind.MESSAGE_THOUGHT, {"text": str(item.get("text") or "")})
             case "todo_list":
                 steps = item.get("items") or ()
-                yield told.plan((str(step.get("text")), _state_of(step)) for step in steps)
+                yield events.plan_event((str(step.get("text")), _plan_state(step)) for step in steps)
             case "error":
-                yield log(str(item.get("message")), {}, level="warning")
+                yield log_event(str(item.get("message")), {}, level="warning")
             case "command_execution" | "file_change" | "mcp_tool_call" | "web_search":
                 yield from self._tool(item, done=done)
             case other:
-                yield log(f"the agent sent an item {other}", dict(item))
+                yield log_event(f"the agent sent an item {other}", dict(item))
 
-    def _text(self, text: str) -> Line:
+    def _text(self, text: str) -> JournalLine:
         text, self._said = f"\n\n{text}" if self._said else text, True
-        return Line(Kind.MESSAGE_AGENT, {"text": text})
+        return JournalLine(JournalKind.MESSAGE_AGENT, {"text": text})
 
-    def _tool(self, item: Item, *, done: bool) -> Iterator[Line]:
+    def _tool(self, item: Item, *, done: bool) -> Iterator[JournalLine]:
         call_id = f"{self._turn}-{item.get('id')}"
         if call_id not in self._begun:
             self._begun.add(call_id)
-            title, tool_kind, arguments = _call_of(item)
-            yield told.tool_call(call_id, title, tool_kind, arguments)
+            title, tool_kind, arguments = _tool_call_fields(item)
+            yield events.tool_call_event(call_id, title, tool_kind, arguments)
         if done:
             failed = item.get("status", "completed") not in ("completed", *_UNFINISHED)
-            yield told.tool_result(call_id, _result_of(item), failed=failed, **_outcome_of(item))
+            yield events.tool_result_event(call_id, _result_text(item), failed=failed, **_outcome_of(item))
 
 
-def _state_of(step: Any) -> str:
+def _plan_state(step: Any) -> str:
     return "completed" if step.get("completed") is True else "pending"
 
 
-def _call_of(item: Item) -> tuple[str, str, Any]:
+def _tool_call_fields(item: Item) -> tuple[str, str, Any]:
     """Title, kind and arguments of a tool call."""
     match item["type"]:
         case "command_execution":
@@ -137,12 +144,12 @@ def _call_of(item: Item) -> tuple[str, str, Any]:
     return f"{item.get('server')}: {item.get('tool')}"[:200], "other", item.get("arguments")
 
 
-def _result_of(item: Item) -> str:
+def _result_text(item: Item) -> str:
     if isinstance(item.get("error"), dict):
         return str(item["error"].get("message"))
     result = item.get("result")
     content = result.get("content") if isinstance(result, dict) else None
-    return str(item.get("aggregated_output") or "") or told.text_in(content or "")
+    return str(item.get("aggregated_output") or "") or events.joined_text(content or "")
 
 
 def _outcome_of(item: Item) -> dict[str, Any]:

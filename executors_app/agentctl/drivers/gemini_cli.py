@@ -10,12 +10,19 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from executors_app.agentctl.drivers import Driver, Host, StartRequest
-from executors_app.agentctl.drivers.cli import told
-from executors_app.agentctl.drivers.cli.message_lines import tool_title
+from executors_app.agentctl.drivers import Driver, Host, StartRequest, events
 from executors_app.agentctl.drivers.cli.per_turn import PerTurnDriver
-from executors_app.agentctl.drivers.cli.told import Ended, Failed, Line, Named, Reader, Told, log
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.drivers.cli.stream_json import tool_title
+from executors_app.agentctl.drivers.events import (
+    CliEvent,
+    ConversationNamed,
+    JournalLine,
+    LineParser,
+    TurnEnded,
+    TurnErrored,
+    log_event,
+)
+from executors_app.agentctl.protocol import JournalKind
 
 _TOOL_KINDS: Final = {
     "run_shell_command": "execute",
@@ -34,10 +41,10 @@ _TOOL_KINDS: Final = {
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
     """A driver that starts the agent for each turn; ``marker`` goes into its environment."""
-    return PerTurnDriver(host, marker, Gemini())
+    return PerTurnDriver(host, marker, GeminiDialect())
 
 
-class Gemini:
+class GeminiDialect:
     """See ``Dialect``."""
 
     name: Final = "gemini-cli"
@@ -57,54 +64,54 @@ class Gemini:
         """It has no copies."""
         return []
 
-    def reader(self) -> Reader:
+    def reader(self) -> LineParser:
         """A reader for one turn."""
-        return EventLines()
+        return GeminiEventReader()
 
 
-class EventLines:
+class GeminiEventReader:
     """Reads one turn. Its tool calls are numbered in each process: the names we give them are our own."""
 
     def __init__(self) -> None:
         self._turn = uuid.uuid4().hex[:12]
 
-    def __call__(self, message: Mapping[str, Any]) -> Iterator[Told]:
+    def __call__(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
         """What ``message`` comes to."""
         match message.get("type"):
             case "init":
-                yield Named(str(message.get("session_id") or ""))
+                yield ConversationNamed(str(message.get("session_id") or ""))
             case "message" if message.get("role") == "assistant":
-                yield Line(Kind.MESSAGE_AGENT, {"text": str(message.get("content") or "")})
+                yield JournalLine(JournalKind.MESSAGE_AGENT, {"text": str(message.get("content") or "")})
             case "message":
                 pass  # the prompt, as it was read
             case "tool_use":
                 name, arguments = str(message.get("tool_name")), message.get("parameters")
                 kind = _TOOL_KINDS.get(name, "other")
-                yield told.tool_call(self._call_id(message), tool_title(name, arguments), kind, arguments)
+                yield events.tool_call_event(self._call_id(message), tool_title(name, arguments), kind, arguments)
             case "tool_result":
                 failed = message.get("status") != "success"
-                yield told.tool_result(self._call_id(message), _output_of(message), failed=failed)
+                yield events.tool_result_event(self._call_id(message), _tool_output(message), failed=failed)
             case "error":
-                yield log(str(message.get("message")), {}, level="warning")
+                yield log_event(str(message.get("message")), {}, level="warning")
             case "result":
                 yield from self._result(message)
             case kind:
-                yield log(f"the agent sent {kind}", dict(message))
+                yield log_event(f"the agent sent {kind}", dict(message))
 
     def _call_id(self, message: Mapping[str, Any]) -> str:
         return f"{self._turn}-{message['tool_id']}"
 
-    def _result(self, message: Mapping[str, Any]) -> Iterator[Told]:
+    def _result(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
         if isinstance(message.get("stats"), dict):
-            yield Line(Kind.USAGE, {"usage": message["stats"]})
+            yield JournalLine(JournalKind.USAGE, {"usage": message["stats"]})
         error = message.get("error")
         if message.get("status") == "success":
-            yield Ended()
+            yield TurnEnded()
         else:
-            yield Failed(str(error.get("message") if isinstance(error, dict) else error or "the turn failed"))
+            yield TurnErrored(str(error.get("message") if isinstance(error, dict) else error or "the turn failed"))
 
 
-def _output_of(message: Mapping[str, Any]) -> str:
+def _tool_output(message: Mapping[str, Any]) -> str:
     error = message.get("error")
     told_error = error.get("message") if isinstance(error, dict) else None
     return str(told_error or message.get("output") or "")

@@ -18,23 +18,30 @@ from typing import Any, Final
 
 import aiohttp
 
-from executors_app.agentctl.conversations import AGENT, USER, WITHDRAWN, Conversation, ConversationGone, Entry
-from executors_app.agentctl.drivers import Driver, Host, Started, StartFailed, StartRequest, TurnFailed
-from executors_app.agentctl.drivers import openai_chat_stream as stream
-from executors_app.agentctl.drivers.acp_updates import USER_TEXT_BYTES, USER_TEXTS
-from executors_app.agentctl.drivers.acp_wire import encode
-from executors_app.agentctl.drivers.openai_chat_provider import Provider, messages_of, request_body
-from executors_app.agentctl.log_valve import LogValve
-from executors_app.agentctl.protocol import Code, Kind
+from executors_app.agentctl.conversation_store import (
+    AGENT,
+    USER,
+    WITHDRAWN,
+    Conversation,
+    ConversationEntry,
+    ConversationGone,
+)
+from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult, TurnFailed
+from executors_app.agentctl.drivers import openai_chat_api as stream
+from executors_app.agentctl.drivers.events import MAX_USER_TEXTS, USER_TEXT_BYTES
+from executors_app.agentctl.drivers.json_rpc import encode_message
+from executors_app.agentctl.drivers.openai_chat_api import ChatProvider, build_messages, completion_request
+from executors_app.agentctl.journal.filters import RateLimitedLog
+from executors_app.agentctl.protocol import Code, JournalKind
 
-CONNECT_LIMIT: Final = 30.0
+CONNECT_TIMEOUT: Final = 30.0
 """Seconds until the provider must have taken the connection."""
-SILENCE_LIMIT: Final = 300.0
+SILENCE_TIMEOUT: Final = 300.0
 """Seconds that a provider may think without a word."""
 ANSWER_LIMIT: Final = 4 * 1024 * 1024
 """Bytes of one answer; it is broken off there."""
-_REFUSAL_LIMIT: Final = 64 * 1024
-_STREAMED: Final = "text/event-stream"
+_ERROR_BODY_LIMIT: Final = 64 * 1024
+_EVENT_STREAM_TYPE: Final = "text/event-stream"
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
@@ -53,8 +60,8 @@ class _Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chat:
-    provider: Provider
+class _OpenChat:
+    provider: ChatProvider
     conversation: Conversation
 
 
@@ -63,9 +70,9 @@ class ChatDriver:
 
     def __init__(self, host: Host):
         self._host = host
-        self._chat: _Chat | None = None
+        self._chat: _OpenChat | None = None
         self._turn: _Turn | None = None
-        self._odd = LogValve(host.record, "provider", level="warning")
+        self._odd = RateLimitedLog(host.record, "provider", level="warning")
 
     @property
     def pid(self) -> int | None:
@@ -74,13 +81,13 @@ class ChatDriver:
 
     # -- start
 
-    async def start(self, request: StartRequest) -> Started:
+    async def start(self, request: StartRequest) -> StartResult:
         """Take the conversation of the token up, or begin one; the provider is not asked before a prompt."""
         if self._chat is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
         begin = time.monotonic()
         try:
-            provider = Provider.of(request.env, request.model)
+            provider = ChatProvider.of(request.env, request.model)
         except ValueError as error:
             raise StartFailed(Code.HANDSHAKE_FAILED, str(error), permanent=True) from error
         conversation = self._open(request)
@@ -89,8 +96,8 @@ class ChatDriver:
         except BaseException:
             conversation.close()
             raise
-        self._chat = _Chat(provider, conversation)
-        return _started(request, provider, conversation, round((time.monotonic() - begin) * 1000, 1))
+        self._chat = _OpenChat(provider, conversation)
+        return _start_result(request, provider, conversation, round((time.monotonic() - begin) * 1000, 1))
 
     def _open(self, request: StartRequest) -> Conversation:
         try:
@@ -102,10 +109,10 @@ class ChatDriver:
             raise StartFailed(Code.TOKEN_REJECTED, told, token_valid=False) from None
         except OSError as error:
             told = f"the kept conversation cannot be used: {error.strerror}"
-            raise StartFailed(_disk_code(error), told) from error
+            raise StartFailed(_disk_error_code(error), told) from error
         if conversation.lost:
             text = "a part of the kept conversation could not be read, and was left out"
-            self._host.record(Kind.LOG, level="warning", text=text, data={"bytes": conversation.lost})
+            self._host.record(JournalKind.LOG, level="warning", text=text, data={"bytes": conversation.lost})
         return conversation
 
     # -- turns
@@ -117,7 +124,7 @@ class ChatDriver:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
         if attachments:
             raise TurnFailed("attachment_unsupported", "the agent takes nothing but text in a prompt")
-        _keep(chat, Entry(message_id, USER, text))
+        _append_entry(chat, ConversationEntry(message_id, USER, text))
         if inspect.isawaitable(told := delivered()):
             await told
         turn = self._turn = _Turn()
@@ -127,13 +134,13 @@ class ChatDriver:
         except asyncio.CancelledError:
             if turn.cancelled:
                 return "cancelled"
-            if self._chat is None and not _is_cancelled():
+            if self._chat is None and not _is_task_cancelled():
                 raise TurnFailed(Code.AGENT_EXITED, "the agent was stopped in the middle of a turn") from None
             raise
         finally:
             self._turn = None
 
-    async def _run(self, chat: _Chat, message_id: str, turn: _Turn) -> str:
+    async def _run(self, chat: _OpenChat, message_id: str, turn: _Turn) -> str:
         """The answer, kept before this returns; of one that ended early, what there is of it."""
         try:
             reason = await self._answer(chat, turn)
@@ -145,7 +152,7 @@ class ChatDriver:
             message = chat.provider.without_key(error.message)
             raise TurnFailed(error.code, message, retry_after=error.retry_after) from error
         if turn.said:
-            _keep(chat, Entry(message_id, AGENT, "".join(turn.said)))
+            _append_entry(chat, ConversationEntry(message_id, AGENT, "".join(turn.said)))
         return reason
 
     async def cancel(self) -> None:
@@ -167,30 +174,30 @@ class ChatDriver:
         chat.conversation.close()
         return 0
 
-    def _keep_half(self, chat: _Chat, message_id: str, turn: _Turn, *, withdraw: bool = False) -> None:
+    def _keep_half(self, chat: _OpenChat, message_id: str, turn: _Turn, *, withdraw: bool = False) -> None:
         """Keep the half of an answer; a prompt that got not a word is taken back with ``withdraw``."""
-        half = Entry(message_id, AGENT, "".join(turn.said), cut=True)
+        half = ConversationEntry(message_id, AGENT, "".join(turn.said), cut=True)
         try:
             if turn.said or withdraw:
-                _keep(chat, half if turn.said else Entry(message_id, WITHDRAWN, ""))
+                _append_entry(chat, half if turn.said else ConversationEntry(message_id, WITHDRAWN, ""))
         except TurnFailed as error:
-            self._host.record(Kind.LOG, level="error", text=error.message, data={"code": error.code})
+            self._host.record(JournalKind.LOG, level="error", text=error.message, data={"code": error.code})
 
     # -- the answer
 
-    async def _answer(self, chat: _Chat, turn: _Turn) -> str:
-        messages, left_out = messages_of(chat.conversation.entries)
+    async def _answer(self, chat: _OpenChat, turn: _Turn) -> str:
+        messages, left_out = build_messages(chat.conversation.entries)
         if left_out:
             text = f"the {left_out} oldest messages of the conversation were left out: it is too long"
-            self._host.record(Kind.LOG, level="warning", text=text, data={})
+            self._host.record(JournalKind.LOG, level="warning", text=text, data={})
         provider = chat.provider
-        limits = aiohttp.ClientTimeout(total=None, connect=CONNECT_LIMIT, sock_read=SILENCE_LIMIT)
+        limits = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT, sock_read=SILENCE_TIMEOUT)
         try:
             async with (
                 aiohttp.ClientSession(timeout=limits, cookie_jar=aiohttp.DummyCookieJar()) as http,
                 http.post(
                     provider.url,
-                    data=io.BytesIO(encode(request_body(provider.model, messages))),
+                    data=io.BytesIO(encode_message(completion_request(provider.model, messages))),
                     headers=provider.headers,
                     proxy=provider.proxy,
                     allow_redirects=False,  # the key is for this address
@@ -208,10 +215,12 @@ class ChatDriver:
     async def _read(self, response: aiohttp.ClientResponse, turn: _Turn) -> str:
         turn.answered = True
         if response.status != 200:
-            raise stream.refusal(response.status, response.headers, await _bounded(response, _REFUSAL_LIMIT))
-        if response.content_type != _STREAMED:
-            self._take_in(await _bounded(response, ANSWER_LIMIT), turn)
-            return _end_of(turn)
+            raise stream.failure_of_response(
+                response.status, response.headers, await _read_bounded(response, _ERROR_BODY_LIMIT)
+            )
+        if response.content_type != _EVENT_STREAM_TYPE:
+            self._take_in(await _read_bounded(response, ANSWER_LIMIT), turn)
+            return _stop_reason_of(turn)
         events = stream.ServerSentEvents()
         while True:
             await self._host.room()
@@ -222,34 +231,36 @@ class ChatDriver:
                 self._take_in(event, turn)
                 if turn.size > ANSWER_LIMIT:
                     text = "the answer was broken off: it is too long"
-                    self._host.record(Kind.LOG, level="warning", text=text, data={"bytes": turn.size})
+                    self._host.record(JournalKind.LOG, level="warning", text=text, data={"bytes": turn.size})
                     return "max_tokens"
             if not received:
-                return _end_of(turn)
+                return _stop_reason_of(turn)
 
     def _take_in(self, data: bytes, turn: _Turn) -> None:
-        piece = stream.piece_of(data)
+        piece = stream.parse_chunk(data)
         if piece is None:
             self._odd.put(b"an event that is no chat completion was left out", bytes=len(data))
             return
         if piece.thought:
-            self._host.record(Kind.MESSAGE_THOUGHT, text=piece.thought)
+            self._host.record(JournalKind.MESSAGE_THOUGHT, text=piece.thought)
         if piece.text:
             turn.said.append(piece.text)
-            self._host.record(Kind.MESSAGE_AGENT, text=piece.text)
+            self._host.record(JournalKind.MESSAGE_AGENT, text=piece.text)
         if piece.usage:
-            self._host.record(Kind.USAGE, usage=dict(piece.usage))
+            self._host.record(JournalKind.USAGE, usage=dict(piece.usage))
         turn.size += len(piece.text.encode()) + len(piece.thought.encode())
         turn.stop_reason = turn.stop_reason or piece.stop_reason
         if piece.error is not None:
-            raise stream.refusal_in_stream(piece.error)
+            raise stream.failure_in_stream(piece.error)
 
 
-def _started(request: StartRequest, provider: Provider, conversation: Conversation, milliseconds: float) -> Started:
+def _start_result(
+    request: StartRequest, provider: ChatProvider, conversation: Conversation, milliseconds: float
+) -> StartResult:
     entries = conversation.entries
-    users = [entry.text for entry in entries if entry.role == USER][-USER_TEXTS:]
+    users = [entry.text for entry in entries if entry.role == USER][-MAX_USER_TEXTS:]
     native = request.strategy == "native"
-    return Started(
+    return StartResult(
         outcome="loaded" if native else "created",
         resume_token=conversation.id,
         agent={"name": provider.model, "version": ""},
@@ -260,32 +271,32 @@ def _started(request: StartRequest, provider: Provider, conversation: Conversati
     )
 
 
-def _keep(chat: _Chat, entry: Entry) -> None:
+def _append_entry(chat: _OpenChat, entry: ConversationEntry) -> None:
     """Bring an entry to the disk; TurnFailed."""
     try:
         chat.conversation.append(entry)
     except OSError as error:
         told = f"what was said could not be kept: {error.strerror}"
-        raise TurnFailed(_disk_code(error), told) from error
+        raise TurnFailed(_disk_error_code(error), told) from error
 
 
-def _disk_code(error: OSError) -> Code:
+def _disk_error_code(error: OSError) -> Code:
     return Code.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Code.DISK_FAILING
 
 
-def _end_of(turn: _Turn) -> str:
+def _stop_reason_of(turn: _Turn) -> str:
     if not turn.stop_reason:
         raise TurnFailed(stream.CONNECTION_LOST, "the provider's answer broke off before its end")
     return turn.stop_reason
 
 
-def _is_cancelled() -> bool:
+def _is_task_cancelled() -> bool:
     """Whether somebody wants the end of the task that asks."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-async def _bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
+async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """The body, or its beginning."""
     parts, size = [], 0
     while size < limit and (part := await response.content.read(64 * 1024)):

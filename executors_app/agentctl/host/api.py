@@ -1,56 +1,240 @@
-"""The HTTP face of a host: instances are made and listed by the host's own token, each is spoken to by its own."""
+"""The HTTP API of a host: instances are made and listed with the host's token.
+
+Requests and WebSockets below an instance's path are proxied to its agentctl.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import hmac
+import logging
 import re
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import Any, Final, Self
 
-from aiohttp import web
+import aiohttp
+from aiohttp import WSCloseCode, WSMsgType, web
+from yarl import URL
 
-from executors_app.agentctl.bodies import commits_of, number, read_object
-from executors_app.agentctl.door import Door, error_answer, json_answer
-from executors_app.agentctl.host.instances import Instances
-from executors_app.agentctl.host.orders import look_timeout, order_of, proof_of, uuid_of
-from executors_app.agentctl.host.proxy import Proxy
-from executors_app.agentctl.protocol import PROTOCOL_VERSION
-from executors_app.agentctl.server import BODY_LIMIT
-from executors_app.agentctl.workspace.api import send_work
+from executors_app.agentctl.host.instances import InstanceManager
+from executors_app.agentctl.host.records import parse_observe_timeout, parse_order, parse_proof, parse_uuid
+from executors_app.agentctl.http.auth import AuthMiddleware, error_response, json_response
+from executors_app.agentctl.http.request_schemas import parse_commits, parse_number, read_json_object
+from executors_app.agentctl.http.server import BODY_LIMIT
+from executors_app.agentctl.http.sockets import AgentctlListener, LocalConnector, connector_url, host_header
+from executors_app.agentctl.http.workspace_api import send_work
+from executors_app.agentctl.protocol import GENERATION_HEADER, PROTOCOL_VERSION, ApiError, Code
 from executors_app.errors import ExecutorError, RepositoryUnusable, WorkspaceGone
+
+logger = logging.getLogger(__name__)
+
+_REQUEST_HEADERS: Final = ("Authorization", GENERATION_HEADER, "If-Match", "Content-Type", "Accept")
+_RESPONSE_HEADERS: Final = (
+    "Content-Type",
+    "Content-Length",
+    "ETag",
+    "Allow",
+    "Cache-Control",
+    "X-Content-Type-Options",
+)
+_HEARTBEAT_INTERVAL: Final = 30.0
+_MESSAGE_LIMIT: Final = 1 << 20
+_CLOSE_TIMEOUT: Final = 2.0
+_CONNECT_TIMEOUT: Final = 5.0
+_CODES_BY_STATUS: Final = {
+    400: Code.VALIDATION_ERROR,
+    401: Code.NOT_AUTHENTICATED,
+    404: Code.NOT_FOUND,
+    409: Code.CONFLICT,
+}
+
+AnyWebSocket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
+
+
+class InstanceProxy:
+    """Connections within this machine, each to a proven agentctl; ``async with Proxy()``."""
+
+    async def __aenter__(self) -> Self:
+        self._http = aiohttp.ClientSession(
+            # A kept connection may be closed just as it is used again, and a command be in doubt for nothing.
+            connector=LocalConnector(limit=0, force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),
+            auto_decompress=False,
+            trust_env=False,
+        )
+        self._open: set[web.WebSocketResponse] = set()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+
+    async def close_sockets(self) -> None:
+        """Tell all streams that the host ends; their instances go on, so it is not *going away*."""
+        ends = [socket.close(code=WSCloseCode.SERVICE_RESTART, message=b"host_ends") for socket in self._open]
+        await asyncio.gather(*ends, return_exceptions=True)
+
+    async def pass_on(self, request: web.Request, listener: AgentctlListener, path: str) -> web.StreamResponse:
+        """The answer of an agentctl to this request for ``path``, as it comes; raises Refused."""
+        query, address = request.rel_url.raw_query_string, connector_url(listener)
+        url = URL(f"{address}{path}?{query}" if query else f"{address}{path}", encoded=True)
+        headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers}
+        headers["Host"] = host_header(listener)
+        try:
+            if request.headers.get("Upgrade", "").lower() == "websocket":
+                return await self._bridge(request, url, headers)
+            return await self._forward(request, url, headers)
+        except (aiohttp.ClientConnectionError, ConnectionError, ExecutorError) as error:
+            raise ApiError(Code.INSTANCE_UNREACHABLE, "the agentctl of this instance does not answer") from error
+
+    async def _forward(self, request: web.Request, url: URL, headers: dict[str, str]) -> web.StreamResponse:
+        if (request.content_length or 0) > BODY_LIMIT:
+            raise _too_large()
+        body = _RequestBody(request) if request.can_read_body else None
+        call = self._http.request(
+            request.method,
+            url,
+            headers=headers,
+            data=body.parts() if body else None,
+            allow_redirects=False,
+            skip_auto_headers=("Accept-Encoding", "User-Agent"),
+        )
+        try:
+            async with call as found:
+                return await _hand_on(request, found)
+        except aiohttp.ClientError:
+            if body and body.too_large:
+                raise _too_large() from None
+            raise
+
+    async def _bridge(self, request: web.Request, url: URL, headers: dict[str, str]) -> web.StreamResponse:
+        """First the far socket, so that its refusal is the answer; then this one, and everything both ways."""
+        near = web.WebSocketResponse(
+            compress=False, heartbeat=_HEARTBEAT_INTERVAL, max_msg_size=_MESSAGE_LIMIT, timeout=_CLOSE_TIMEOUT
+        )
+        if not near.can_prepare(request).ok:
+            raise web.HTTPBadRequest(reason="this is a WebSocket")
+        try:
+            far = await self._http.ws_connect(
+                url, headers=headers, heartbeat=_HEARTBEAT_INTERVAL, max_msg_size=0, compress=0
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            code = _CODES_BY_STATUS.get(error.status, Code.INTERNAL_ERROR)
+            return error_response(error.status, code, "the agentctl of this instance refused to open it")
+        async with far:
+            await near.prepare(request)
+            self._open.add(near)
+            try:
+                await _bridge_sockets(near, far)
+            finally:
+                self._open.discard(near)
+        return near
+
+
+async def _bridge_sockets(near: web.WebSocketResponse, far: aiohttp.ClientWebSocketResponse) -> None:
+    """Until one of them closes; the other is then closed with the same code."""
+    pumps = [asyncio.create_task(_forward_messages(near, far)), asyncio.create_task(_forward_messages(far, near))]
+    try:
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.wait(pumps)
+        for one, other in ((near, far), (far, near)):
+            if not other.closed:
+                await other.close(code=_close_code(one), message=b"")
+
+
+async def _forward_messages(source: AnyWebSocket, sink: AnyWebSocket) -> None:
+    """Each send waits until the other side has taken it: a slow reader holds up its own stream alone."""
+    try:
+        async for message in source:
+            if message.type == WSMsgType.TEXT:
+                await sink.send_str(message.data)
+            elif message.type == WSMsgType.BINARY:
+                await sink.send_bytes(message.data)
+    except (ConnectionError, RuntimeError):
+        pass  # the sink is gone; its own pump ends the pair
+
+
+def _close_code(closed: AnyWebSocket) -> int:
+    """A code that may be sent: a connection that was cut has none."""
+    code = closed.close_code
+    if code is None or code in (WSCloseCode.ABNORMAL_CLOSURE, 1005, 1015):
+        return WSCloseCode.INTERNAL_ERROR
+    return code
+
+
+class _RequestBody:
+    """A request's body as it comes, up to the limit."""
+
+    def __init__(self, request: web.Request):
+        self._request = request
+        self.too_large = False
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in self._request.content.iter_any():
+            size += len(part)
+            if size > BODY_LIMIT:
+                self.too_large = True
+                raise _too_large()
+            yield part
+
+
+async def _hand_on(request: web.Request, found: aiohttp.ClientResponse) -> web.StreamResponse:
+    kept = {name: found.headers[name] for name in _RESPONSE_HEADERS if name in found.headers}
+    answer = web.StreamResponse(status=found.status, headers=kept)
+    await answer.prepare(request)
+    try:
+        async for part in found.content.iter_any():
+            await answer.write(part)
+        await answer.write_eof()
+    except (aiohttp.ClientError, ConnectionError) as error:
+        # The head has gone out: a torn answer must not look like a whole one.
+        logger.info("an answer was cut off: %s", error)
+        if request.transport is not None:
+            request.transport.abort()
+    return answer
+
+
+def _too_large() -> ApiError:
+    return ApiError(Code.TOO_LARGE, f"a body may have {BODY_LIMIT} bytes")
+
 
 _INSTANCE: Final = "execution_id"
 _PREFIX: Final = re.compile(r"/instances/[^/]+")
-_IMPOSSIBLE: Final = (WorkspaceGone, RepositoryUnusable)
+_PERMANENT_ERRORS: Final = (WorkspaceGone, RepositoryUnusable)
 
-Answer = Callable[[web.Request], Awaitable[Any]]
+InstanceHandler = Callable[[web.Request], Awaitable[Any]]
 
 
-def build_app(door: HostDoor, instances: Instances, proxy: Proxy, boot_id: str) -> web.Application:
+def build_app(
+    door: HostAuthMiddleware, instances: InstanceManager, proxy: InstanceProxy, boot_id: str
+) -> web.Application:
     """The application of one host daemon."""
     app = web.Application(middlewares=door.middlewares(), client_max_size=BODY_LIMIT)
     app.add_routes(_Api(instances, proxy, boot_id).routes())
     return app
 
 
-class HostDoor(Door):
+class HostAuthMiddleware(AuthMiddleware):
     """As agentctl's, but knows its own token by the digest alone; below ``/instances/{id}/`` the instance's opens."""
 
-    def __init__(self, instances: Instances, digest: str, host: str, port: int, names: Collection[str] = ()):
+    def __init__(self, instances: InstanceManager, digest: str, host: str, port: int, names: Collection[str] = ()):
         super().__init__("", host, port, lambda: None, names)
         self._instances, self._digest = instances, digest
 
     def admits(self, request: web.Request, bearer: bytes) -> bool:
         """The instance's token for what goes to an instance, the host's for everything else."""
         if "tail" in request.match_info:
-            return self._instances.admits(_instance_of(request), bearer)
+            return self._instances.admits(_execution_id_of(request), bearer)
         return hmac.compare_digest(hashlib.sha256(bearer).hexdigest(), self._digest)
 
 
 class _Api:
-    def __init__(self, instances: Instances, proxy: Proxy, boot_id: str):
+    def __init__(self, instances: InstanceManager, proxy: InstanceProxy, boot_id: str):
         self._instances, self._proxy, self._boot_id = instances, proxy, boot_id
 
     def routes(self) -> list[web.RouteDef]:
@@ -58,71 +242,71 @@ class _Api:
         one, left = "/instances/{execution_id}", "/left/{execution_id}"
         return [
             web.get("/health", self._health),
-            web.get("/host", _answering(self._host)),
-            web.get("/instances", _answering(self._look)),
-            web.post("/instances", _answering(self._create)),
-            web.delete(one, _answering(self._end)),
-            web.get(left, _answering(self._left)),
-            web.get(f"{left}/journal", _answering(self._journal)),
-            web.post(f"{left}/end", _answering(self._end_leftovers)),
-            web.post(f"{left}/work", _answering(self._work)),
+            web.get("/host", _with_api_errors(self._host)),
+            web.get("/instances", _with_api_errors(self._look)),
+            web.post("/instances", _with_api_errors(self._create)),
+            web.delete(one, _with_api_errors(self._end)),
+            web.get(left, _with_api_errors(self._left)),
+            web.get(f"{left}/journal", _with_api_errors(self._journal)),
+            web.post(f"{left}/end", _with_api_errors(self._end_leftovers)),
+            web.post(f"{left}/work", _with_api_errors(self._work)),
             web.route("*", one + "/{tail:.*}", self._pass_on),
         ]
 
     async def _health(self, request: web.Request) -> web.Response:
-        return json_answer({"status": "ok", "version": PROTOCOL_VERSION, "boot_id": self._boot_id})
+        return json_response({"status": "ok", "version": PROTOCOL_VERSION, "boot_id": self._boot_id})
 
     async def _host(self, request: web.Request) -> Any:
         known = {"host_id": self._instances.host_id, "version": PROTOCOL_VERSION, "boot_id": self._boot_id}
         return {**known, "launch_tokens": True}  # a daemon that does not say so wants one token for ever
 
     async def _look(self, request: web.Request) -> Any:
-        found = await self._instances.look(look_timeout(request.query.get("timeout")))
+        found = await self._instances.look(parse_observe_timeout(request.query.get("timeout")))
         return {"host_id": self._instances.host_id, "boot_id": self._boot_id, "instances": found}
 
     async def _create(self, request: web.Request) -> Any:
-        order = order_of(await read_object(request))
+        order = parse_order(await read_json_object(request))
         return {"host_id": self._instances.host_id, **await self._instances.create(order)}
 
     async def _end(self, request: web.Request) -> Any:
-        body = await read_object(request)
+        body = await read_json_object(request)
         end = self._instances.forget if body.get("forget") is True else self._instances.end
-        return {"ended": await end(_instance_of(request), proof_of(body))}
+        return {"ended": await end(_execution_id_of(request), parse_proof(body))}
 
     async def _left(self, request: web.Request) -> Any:
-        return {"resume_token": self._instances.resume_token(_instance_of(request))}
+        return {"resume_token": self._instances.resume_token(_execution_id_of(request))}
 
     async def _journal(self, request: web.Request) -> Any:
-        after, epoch = number(request.query.get("after", "0"), "after"), request.query.get("epoch", "")
-        return await asyncio.to_thread(self._instances.journal_page, _instance_of(request), after, epoch)
+        after, epoch = parse_number(request.query.get("after", "0"), "after"), request.query.get("epoch", "")
+        return await asyncio.to_thread(self._instances.journal_page, _execution_id_of(request), after, epoch)
 
     async def _end_leftovers(self, request: web.Request) -> Any:
-        proof = proof_of(await read_object(request))
-        return {"ended": await self._instances.end_leftovers(_instance_of(request), proof)}
+        proof = parse_proof(await read_json_object(request))
+        return {"ended": await self._instances.end_leftovers(_execution_id_of(request), proof)}
 
     async def _work(self, request: web.Request) -> web.StreamResponse:
-        known = commits_of(await read_object(request), "known")
-        packed, bundle = await asyncio.to_thread(self._instances.work_of, _instance_of(request), known)
+        known = parse_commits(await read_json_object(request), "known")
+        packed, bundle = await asyncio.to_thread(self._instances.work_of, _execution_id_of(request), known)
         return await send_work(request, packed, bundle)
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
-        listener = self._instances.listener_of(_instance_of(request))
+        listener = self._instances.listener_of(_execution_id_of(request))
         return await self._proxy.pass_on(request, listener, _PREFIX.sub("", request.rel_url.raw_path, count=1))
 
 
-def _instance_of(request: web.Request) -> str:
-    return uuid_of(request.match_info[_INSTANCE], _INSTANCE)
+def _execution_id_of(request: web.Request) -> str:
+    return parse_uuid(request.match_info[_INSTANCE], _INSTANCE)
 
 
-def _answering(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _with_api_errors(answer: InstanceHandler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """With what an instance cannot be had for as an error of its own."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
             found = await answer(request)
         except ExecutorError as error:
-            status = 409 if isinstance(error, _IMPOSSIBLE) else 503
-            return error_answer(status, error.code, error.message, {"permanent": error.permanent})
-        return found if isinstance(found, web.StreamResponse) else json_answer(found)
+            status = 409 if isinstance(error, _PERMANENT_ERRORS) else 503
+            return error_response(status, error.code, error.message, {"permanent": error.permanent})
+        return found if isinstance(found, web.StreamResponse) else json_response(found)
 
     return handle

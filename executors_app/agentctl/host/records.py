@@ -1,9 +1,14 @@
-"""What the host keeps of each instance: one small file in its state directory, written before anything is started."""
+"""Instances of a host.
+
+The checked requests of control planes about them, and one small record file for each, written before anything is
+started.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -12,10 +17,88 @@ from typing import Any, Final
 
 import orjson
 
-from executors_app.agentctl.durable_files import replace_file
-from executors_app.agentctl.places import local_launch
-from executors_app.agentctl.places.disk import Disk
+from executors_app.agentctl.http.request_schemas import parse_identifier, parse_text
+from executors_app.agentctl.local_runtime import launch
+from executors_app.agentctl.local_runtime.storage import ExecutionStorage
+from executors_app.agentctl.protocol import validation_error
+from executors_app.agentctl.state_files import replace_file
 from executors_app.domain import ExecutionFacts, Launched
+
+_MIN_TOKEN_LENGTH: Final = 16
+_MAX_OBSERVE_TIMEOUT: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceOrder:
+    """The body of ``POST /instances``."""
+
+    execution_id: str
+    session_id: str
+    task_id: str
+    deployment: str
+    repository: str
+    base_branch: str
+    token: str = field(repr=False)
+    """For a new agentctl."""
+    earlier_token: str = field(repr=False)
+    """Of the execution's last one, which may live: the proof that the execution is the asker's. May be empty."""
+    worktree_path: str
+    worktree_branch: str
+    """Both as an earlier launch has told them; empty at the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipProof:
+    """What shows that an instance is the asker's own."""
+
+    session_id: str
+    deployment: str
+
+
+def parse_order(body: Mapping[str, Any]) -> InstanceOrder:
+    """Read ``POST /instances``; raises Refused."""
+    token = parse_text(body, "token")
+    if len(token) < _MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
+        raise validation_error(f"token must be {_MIN_TOKEN_LENGTH} or more printable characters", field="token")
+    return InstanceOrder(
+        execution_id=parse_uuid(body.get("execution_id"), "execution_id"),
+        session_id=parse_uuid(body.get("session_id"), "session_id"),
+        task_id=parse_uuid(body.get("task_id"), "task_id"),
+        deployment=parse_identifier(body, "deployment"),
+        repository=parse_text(body, "repository"),
+        base_branch=parse_text(body, "base_branch", ""),
+        token=token,
+        earlier_token=parse_text(body, "earlier_token", ""),
+        worktree_path=parse_text(body, "worktree_path", ""),
+        worktree_branch=parse_text(body, "worktree_branch", ""),
+    )
+
+
+def parse_proof(body: Mapping[str, Any]) -> OwnershipProof:
+    """Read the proof of ownership; raises Refused."""
+    return OwnershipProof(parse_uuid(body.get("session_id"), "session_id"), parse_identifier(body, "deployment"))
+
+
+def parse_uuid(value: Any, name: str) -> str:
+    """A UUID in its usual form and no other; raises Refused."""
+    try:
+        if isinstance(value, str) and str(uuid.UUID(value)) == value:
+            return value
+    except ValueError:
+        pass
+    raise validation_error(f"{name} must be a UUID", field=name)
+
+
+def parse_observe_timeout(given: str | None) -> float:
+    """The seconds that one instance has to answer in; raises Refused."""
+    try:
+        seconds = float(given or 5)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= _MAX_OBSERVE_TIMEOUT:
+        raise validation_error(f"timeout must be a number of seconds up to {_MAX_OBSERVE_TIMEOUT:g}", field="timeout")
+    return seconds
+
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +108,7 @@ _IDENTITY: Final = "host.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class InstanceRecord:
     """One instance; its token is beside it, in the file that agentctl reads."""
 
     execution_id: str
@@ -42,7 +125,7 @@ class Record:
     state: Mapping[str, Any] = field(default_factory=dict)
     """``{"process": ...}`` once agentctl was up."""
 
-    def launched(self, launched: Launched) -> Record:
+    def launched(self, launched: Launched) -> InstanceRecord:
         """With what a launch has made."""
         return replace(
             self,
@@ -52,26 +135,26 @@ class Record:
         )
 
 
-class Records:
+class InstanceRecords:
     """All instances of one root directory; the files are the truth, nothing is kept in memory."""
 
-    def __init__(self, disk: Disk):
+    def __init__(self, disk: ExecutionStorage):
         self._disk = disk
 
-    def find(self, execution_id: str) -> Record | None:
+    def find(self, execution_id: str) -> InstanceRecord | None:
         """The record of an instance; None where there is none, or none that can be read."""
-        return _read(self._disk.places_of(execution_id).path / _FILE)
+        return _read_json(self._disk.places_of(execution_id).path / _FILE)
 
-    def all(self) -> list[Record]:
+    def all(self) -> list[InstanceRecord]:
         """Every instance that was not forgotten, alive or not."""
         directories = (self._disk.root / "agentctl").glob(f"*/{_FILE}")
         return [
             record
             for path in sorted(directories)
-            if (record := _read(path)) and record.execution_id == path.parent.name
+            if (record := _read_json(path)) and record.execution_id == path.parent.name
         ]
 
-    def keep(self, record: Record) -> None:
+    def keep(self, record: InstanceRecord) -> None:
         """Write a record, on the disk before this returns; raises OSError."""
         places = self._disk.places_of(record.execution_id)
         places.make()
@@ -89,9 +172,9 @@ class Records:
         except OSError:
             return ""
 
-    def facts_of(self, record: Record) -> ExecutionFacts:
+    def facts_of(self, record: InstanceRecord) -> ExecutionFacts:
         """The record as a row of a control plane on this machine would be."""
-        ready = local_launch.read_ready(self._disk.places_of(record.execution_id))
+        ready = launch.read_ready_file(self._disk.places_of(record.execution_id))
         return ExecutionFacts(
             id=record.execution_id,
             session_id=record.session_id,
@@ -111,12 +194,12 @@ class Records:
         )
 
 
-def digest_of(token: str) -> str:
+def token_digest(token: str) -> str:
     """By which a token is told without being shown."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def host_id_of(root: Path) -> str:
+def load_host_id(root: Path) -> str:
     """Who this host is, drawn once for its root directory."""
     path = root / _IDENTITY
     try:
@@ -129,9 +212,9 @@ def host_id_of(root: Path) -> str:
     return str(found)
 
 
-def _read(path: Path) -> Record | None:
+def _read_json(path: Path) -> InstanceRecord | None:
     try:
-        return Record(**orjson.loads(path.read_bytes()))
+        return InstanceRecord(**orjson.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:

@@ -1,18 +1,97 @@
-"""Files of the workspace: listed and read, never anything outside it (``paths``). All calls block."""
+"""Files of the workspace: paths that never lead outside it; list, read and write.
+
+A file is written only over what its writer has read. All calls block.
+"""
 
 from __future__ import annotations
 
 import base64
 import codecs
+import contextlib
+import errno
 import hashlib
 import os
+import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.refusals import invalid
-from executors_app.agentctl.workspace.paths import opened
+from executors_app.agentctl.process import privilege_drop
+from executors_app.agentctl.protocol import ApiError, Code, validation_error
+
+_PATH_LIMIT: Final = 4096
+_NAME_LIMIT: Final = 255
+_GIT_DIRECTORY: Final = ".git"
+
+
+def check_path(path: str) -> None:
+    """Refuse what could never be a path in the workspace, without a look at it."""
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        raise validation_error("the path is not valid Unicode", field="path") from None
+    parts = Path(path).parts
+    if size > _PATH_LIMIT or "\0" in path or any(len(part.encode()) > _NAME_LIMIT for part in parts):
+        raise validation_error("this cannot be a path", field="path")
+    if Path(path).is_absolute() or ".." in parts:
+        raise validation_error("a path is relative to the workspace", path=path)
+
+
+def refuse_git_files(path: Path | str, shown: str) -> None:
+    """Refuse what git keeps for itself, in whatever case: a hook or a setting there would be run."""
+    if any(part.casefold().rstrip(". ") == _GIT_DIRECTORY for part in Path(path).parts):
+        raise validation_error("this belongs to git itself", path=shown)
+
+
+def resolve_root(root: Path) -> Path:
+    """The real path of the workspace; Refused, OSError.
+
+    An agent of another user than ours may not turn it into a link: behind it would lie what we may read and it not.
+    """
+    real = root.resolve(strict=True)
+    if real != root and privilege_drop.child_user_arguments():
+        raise validation_error("the directory of the workspace is a link to another place", path=str(root))
+    return real
+
+
+def resolve_path(root: Path, path: str) -> tuple[Path, Path]:
+    """The real paths of the workspace and of what ``path`` names, links followed; Refused, OSError."""
+    check_path(path)
+    try:
+        real_root = resolve_root(root)
+        real = (real_root / path).resolve(strict=True)
+    except (RuntimeError, ValueError) as error:
+        raise validation_error("this cannot be a path", path=path) from error
+    if not real.is_relative_to(real_root):
+        raise validation_error("this leads out of the workspace", path=path)
+    return real_root, real
+
+
+@contextmanager
+def open_path(root: Path, path: str, flags: int = 0) -> Iterator[int]:
+    """A descriptor to read something inside the workspace; never blocks on a pipe or device.
+
+    Confined twice: its real path must lie in the workspace, and what was then opened must lie there
+    still, so that a link swapped in between gains nothing. Raises Refused.
+    """
+    try:
+        real_root, real = resolve_path(root, path)
+        fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ApiError(Code.NOT_FOUND, "there is no such file", path=path) from error
+    except OSError as error:
+        raise validation_error(f"the file cannot be read: {error.strerror}", path=path) from error
+    try:
+        if not Path(f"/proc/self/fd/{fd}").readlink().is_relative_to(real_root):
+            raise validation_error("this leads out of the workspace", path=path)
+        yield fd
+    finally:
+        os.close(fd)
+
 
 CONTENT_LIMIT: Final = 1 << 20
 """Bytes of a file's content in one answer; the rest is cut, ``truncated`` says so."""
@@ -21,12 +100,14 @@ ENTRY_LIMIT: Final = 10_000
 
 def list_directory(root: Path, path: str) -> dict[str, Any]:
     """``{path, entries: [{name, type, size}], truncated}``, sorted by name; Refused."""
-    with opened(root, path) as fd:
+    with open_path(root, path) as fd:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            raise invalid("this is not a directory", path=path)
+            raise validation_error("this is not a directory", path=path)
         with os.scandir(fd) as scan:
             found = list(islice(scan, ENTRY_LIMIT + 1))
-            entries = sorted((_entry(entry) for entry in found[:ENTRY_LIMIT]), key=lambda entry: entry["name"])
+            entries = sorted(
+                (_directory_entry(entry) for entry in found[:ENTRY_LIMIT]), key=lambda entry: entry["name"]
+            )
     return {"path": path, "entries": entries, "truncated": len(found) > ENTRY_LIMIT}
 
 
@@ -35,10 +116,10 @@ def read_content(root: Path, path: str) -> dict[str, Any]:
 
     ``hash`` is what ``write_content`` wants to know; null where only the beginning was read.
     """
-    with opened(root, path) as fd:
+    with open_path(root, path) as fd:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode):
-            raise invalid("this is not a file", path=path)
+            raise validation_error("this is not a file", path=path)
         with os.fdopen(os.dup(fd), "rb") as file:
             data = file.read(CONTENT_LIMIT + 1)
     truncated = len(data) > CONTENT_LIMIT
@@ -50,11 +131,11 @@ def read_content(root: Path, path: str) -> dict[str, Any]:
         "binary": encoding != "utf-8",
         "content": content,
         "truncated": truncated,
-        "hash": None if truncated else hash_of(data),
+        "hash": None if truncated else hash_content(data),
     }
 
 
-def hash_of(content: bytes) -> str:
+def hash_content(content: bytes) -> str:
     """By which a writer says what it has read: SHA-256."""
     return hashlib.sha256(content).hexdigest()
 
@@ -69,19 +150,148 @@ def _as_text(data: bytes, *, whole: bool) -> tuple[str, str]:
     return "base64", base64.b64encode(data).decode("ascii")
 
 
-def _entry(entry: os.DirEntry[str]) -> dict[str, Any]:
+def _directory_entry(entry: os.DirEntry[str]) -> dict[str, Any]:
     try:
         about = entry.stat(follow_symlinks=False)
     except OSError:
-        return {"name": _shown(entry.name), "type": "other", "size": None}
-    return {"name": _shown(entry.name), "type": _type(about.st_mode), "size": about.st_size}
+        return {"name": _display_name(entry.name), "type": "other", "size": None}
+    return {"name": _display_name(entry.name), "type": _entry_type(about.st_mode), "size": about.st_size}
 
 
-def _type(mode: int) -> str:
+def _entry_type(mode: int) -> str:
     kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "symlink"))
     return next((name for is_kind, name in kinds if is_kind(mode)), "other")
 
 
-def _shown(name: str) -> str:
+def _display_name(name: str) -> str:
     """A name that need not be UTF-8, as text that JSON can carry."""
     return os.fsencode(name).decode("utf-8", "replace")
+
+
+WRITE_LIMIT: Final = 4 << 20
+"""Bytes of a file's content."""
+ANY_CONTENT: Final = "*"
+_PERMISSION_ERRORS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG})
+_NEW_MODE: Final = 0o644
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class _ExistingFile:
+    """What lies at the place now: its hash, mode, and by what a change is seen."""
+
+    content_hash: str
+    mode: int
+    mark: tuple[int, int, int]
+
+
+def write_content(root: Path, path: str, content: bytes, expected: str | None) -> dict[str, Any]:
+    """Write a file, and answer ``{path, size, hash, created}``.
+
+    ``expected`` is the hash of what is there, ``*`` for whatever is there, None for nothing: Refused
+    with *conflict* where it is otherwise. The mode stays; a link is followed where it stays inside.
+    """
+    if len(content) > WRITE_LIMIT:
+        raise ApiError(Code.TOO_LARGE, f"a file may have {WRITE_LIMIT} bytes", path=path)
+    with _open_parent(root, path) as (folder, name):
+        before = _read_existing(folder, name, path)
+        _compare(before, expected, path)
+        try:
+            _replace(folder, name, content, before, path)
+        except OSError as error:
+            if error.errno not in _PERMISSION_ERRORS:
+                raise
+            raise validation_error(f"this cannot be written: {error.strerror}", path=path) from error
+    return {"path": path, "size": len(content), "hash": hash_content(content), "created": before is None}
+
+
+@contextmanager
+def _open_parent(root: Path, path: str) -> Iterator[tuple[int, str]]:
+    """The directory, opened, in which the file lies or would lie, and its name there."""
+    check_path(path)
+    refuse_git_files(path, path)
+    try:
+        real_root = resolve_root(root)
+        real = _resolve_links(real_root, path)
+        refuse_git_files(real.relative_to(real_root), path)
+        folder = os.open(real.parent, _DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ApiError(Code.NOT_FOUND, "there is no such directory", path=path) from error
+    except (OSError, RuntimeError) as error:
+        raise validation_error("this cannot be written", path=path) from error
+    try:
+        if not Path(f"/proc/self/fd/{folder}").readlink().is_relative_to(real_root):
+            raise validation_error("this leads out of the workspace", path=path)
+        yield folder, real.name
+    finally:
+        os.close(folder)
+
+
+def _resolve_links(real_root: Path, path: str) -> Path:
+    """Where the file really is, or would be."""
+    if not Path(path).name:
+        raise validation_error("this names no file", path=path)
+    place = (real_root / path).parent.resolve(strict=True) / Path(path).name
+    real = place.resolve(strict=True) if place.is_symlink() else place
+    if not real.is_relative_to(real_root):
+        raise validation_error("this leads out of the workspace", path=path)
+    return real
+
+
+def _read_existing(folder: int, name: str, path: str) -> _ExistingFile | None:
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise validation_error(f"this cannot be written: {error.strerror}", path=path) from error
+    try:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
+            raise validation_error("this is not a file", path=path)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    finally:
+        os.close(fd)
+    return _ExistingFile(digest, stat.S_IMODE(about.st_mode), _change_mark(about))
+
+
+def _change_mark(about: os.stat_result) -> tuple[int, int, int]:
+    return about.st_ino, about.st_mtime_ns, about.st_size
+
+
+def _compare(before: _ExistingFile | None, expected: str | None, path: str) -> None:
+    if before is None and expected is not None:
+        raise ApiError(Code.CONFLICT, "there is no such file any more", path=path)
+    if before is None or expected == ANY_CONTENT:
+        return
+    if expected is None:
+        raise ApiError(Code.CONFLICT, "there is such a file already: say with If-Match which", path=path)
+    if not secrets.compare_digest(before.content_hash.encode(), expected.encode()):
+        raise ApiError(Code.CONFLICT, "the file has changed since it was read", path=path, hash=before.content_hash)
+
+
+def _replace(folder: int, name: str, content: bytes, before: _ExistingFile | None, path: str) -> None:
+    draft = f".{secrets.token_hex(8)}.draft"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            os.fchmod(fd, before.mode if before else _NEW_MODE)
+            file.flush()
+            os.fsync(fd)
+        if _has_changed(folder, name, before):
+            raise ApiError(Code.CONFLICT, "the file has just changed", path=path)
+        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft, dir_fd=folder)
+        raise
+
+
+def _has_changed(folder: int, name: str, before: _ExistingFile | None) -> bool:
+    try:
+        now = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return before is not None
+    return before is None or _change_mark(now) != before.mark

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from executors_app.agentctl import child_environment, two_users
-from executors_app.agentctl.protocol import Code
-from executors_app.agentctl.refusals import Refused
+from executors_app.agentctl.process import child_environment, privilege_drop
+from executors_app.agentctl.protocol import ApiError, Code
 
 OUTPUT_LIMIT: Final = 8 << 20
 """Bytes of output that are read; git is ended where it says more."""
@@ -29,7 +28,7 @@ _WORDS: Final = 1000
 _TERM_GRACE: Final = 2.0
 """Seconds in which git removes its lock files before it is killed."""
 
-GUARDS: Final = (
+SAFE_OPTIONS: Final = (
     *("-c", f"core.hooksPath={os.devnull}"),
     *("-c", "core.fsmonitor=false"),
     *("-c", "core.splitIndex=false"),
@@ -47,7 +46,7 @@ GUARDS: Final = (
 )
 
 
-class GitFailed(Refused):
+class GitError(ApiError):
     """git could not do what was asked; ``exit_code`` is None where it did not end by itself."""
 
     def __init__(self, message: str, exit_code: int | None = None):
@@ -56,7 +55,7 @@ class GitFailed(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class GitOutput:
     """What git wrote to its standard output."""
 
     data: bytes
@@ -75,7 +74,7 @@ class Output:
         return self.data.split(b"\0")[:-1]
 
 
-class Git:
+class WorkspaceGit:
     """Runs git in one workspace; ``marker`` marks its processes as this execution's."""
 
     def __init__(self, root: Path, marker: Mapping[str, str]):
@@ -96,26 +95,26 @@ class Git:
         limit: int = OUTPUT_LIMIT,
         timeout: float = TIMEOUT,
         good: Sequence[int] = (0,),
-    ) -> Output:
+    ) -> GitOutput:
         """Run git and return what it said, ``limit`` bytes at most; GitFailed with its own words."""
         if not self.has_repository:  # without one git would compare any two files
-            raise GitFailed("the workspace is not a git repository")
+            raise GitError("the workspace is not a git repository")
         until = time.monotonic() + timeout
         with os.fdopen(os.memfd_create("git"), "w+b") as source:
             source.write(stdin)
             source.seek(0)
             process = self._start(arguments, source, environment or {})
-        verb = _verb(arguments)
+        verb = _subcommand(arguments)
         try:
             data, words, truncated = _collect(process, limit, until)
             code = None if truncated else process.wait(max(0.1, until - time.monotonic()))
         except (TimeoutError, subprocess.TimeoutExpired):
-            raise GitFailed(f"git {verb} did not end within {timeout:g} s") from None
+            raise GitError(f"git {verb} did not end within {timeout:g} s") from None
         finally:
             self._end(process)
         if code is not None and code not in good:
-            raise GitFailed(f"git {verb} failed: {words or f'exit code {code}'}", code)
-        return Output(data, truncated, code)
+            raise GitError(f"git {verb} failed: {words or f'exit code {code}'}", code)
+        return GitOutput(data, truncated, code)
 
     def text(self, *arguments: str, **options: Any) -> str:
         """``run`` for what is short: the text alone."""
@@ -124,12 +123,12 @@ class Git:
     def close(self) -> None:
         """End what still runs."""
         for process in list(self._live):
-            _signal(process, signal.SIGKILL)
+            _send_signal(process, signal.SIGKILL)
 
     def _start(
         self, arguments: Sequence[str], stdin: IO[bytes], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        built = child_environment.build(
+        built = child_environment.build_environment(
             {
                 "LC_ALL": "C",
                 "GIT_TERMINAL_PROMPT": "0",
@@ -142,9 +141,9 @@ class Git:
         )
         executable = shutil.which("git", path=built.get("PATH"))
         if executable is None:
-            raise GitFailed("git is not on PATH")
+            raise GitError("git is not on PATH")
         # The work tree is named: the repository's own configuration could name another.
-        argv = [executable, "-C", str(self.root), f"--work-tree={self.root}", *GUARDS, *arguments]
+        argv = [executable, "-C", str(self.root), f"--work-tree={self.root}", *SAFE_OPTIONS, *arguments]
         try:
             process = subprocess.Popen(
                 argv,
@@ -154,10 +153,10 @@ class Git:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
-                **two_users.of_children(),
+                **privilege_drop.child_user_arguments(),
             )
         except (OSError, ValueError) as error:
-            raise GitFailed(f"git could not be started: {error}") from error
+            raise GitError(f"git could not be started: {error}") from error
         self._live.add(process)
         return process
 
@@ -165,7 +164,7 @@ class Git:
         """Take git in, ended if need be."""
         for number, patience in ((signal.SIGTERM, _TERM_GRACE), (signal.SIGKILL, None)):
             if process.poll() is None:
-                _signal(process, number)
+                _send_signal(process, number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(patience)
         self._live.discard(process)
@@ -174,7 +173,7 @@ class Git:
                 pipe.close()
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _send_signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     # Not taken in yet, so the group's number is nobody else's.
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
@@ -201,6 +200,6 @@ def _collect(process: subprocess.Popen[bytes], limit: int, until: float) -> tupl
     return bytes(out[:limit]), words.decode("utf-8", "replace").strip(), len(out) > limit
 
 
-def _verb(arguments: Sequence[str]) -> str:
+def _subcommand(arguments: Sequence[str]) -> str:
     """What was asked of git, without the options before it."""
     return next((word for word in arguments if word[:1].isalpha() and "=" not in word), "")

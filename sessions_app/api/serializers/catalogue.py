@@ -1,4 +1,4 @@
-"""Who can run, where, and what runs: agent types, profiles, executors, executions. No secret leaves here."""
+"""Serializers of agent types, profiles, executors, executions and sweeps. They never expose a secret."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from rest_framework import serializers
 from executors_app.encryption import SecretUnreadable
 from executors_app.models import AgentProfile, Executor, ExecutorRunning, check_env, check_mcp_servers
 from executors_app.plugins import UnknownPlugin
-from sessions_app.api.fields import Argv, RowSerializer, TeamField, Text
-from sessions_app.api.words import EXECUTOR_STATUSES, one_of
+from sessions_app.api.serializers.common import (
+    EXECUTOR_STATUSES,
+    ArgvField,
+    StrictCharField,
+    StrictModelSerializer,
+    TeamField,
+    choice_field,
+)
+from sessions_app.models import RecoverySweep, SweepOutcome, SweepRequest, TaskSession
 from sessions_app.services.catalogue import missing_programs
 
 ENV_LIMIT: Final = 100_000
@@ -42,14 +49,14 @@ class AgentTypeSerializer(serializers.Serializer[Any]):
         return missing_programs(kind)
 
 
-class ProfileSerializer(RowSerializer):
+class ProfileSerializer(StrictModelSerializer):
     """A profile as it is shown: of its environment and its MCP servers only the names."""
 
     team = serializers.IntegerField(source="team_id", read_only=True, allow_null=True)
-    command = Argv(read_only=True)
-    args = Argv(read_only=True)
-    additional_directories = Argv(read_only=True)
-    gone_patterns = Argv(read_only=True)
+    command = ArgvField(read_only=True)
+    args = ArgvField(read_only=True)
+    additional_directories = ArgvField(read_only=True)
+    gone_patterns = ArgvField(read_only=True)
     env = serializers.SerializerMethodField()
     mcp_servers = serializers.SerializerMethodField()
 
@@ -91,16 +98,16 @@ class ProfileSerializer(RowSerializer):
             return []
 
 
-class NewProfile(RowSerializer):
+class NewProfileSerializer(StrictModelSerializer):
     """What staff says of a profile; without a team it is shared by all."""
 
     team = TeamField(required=False, allow_null=True)
-    command = Argv(required=False)
-    args = Argv(required=False)
-    additional_directories = Argv(required=False)
-    gone_patterns = Argv(required=False)
+    command = ArgvField(required=False)
+    args = ArgvField(required=False)
+    additional_directories = ArgvField(required=False)
+    gone_patterns = ArgvField(required=False)
     env = serializers.DictField(
-        required=False, child=Text(allow_blank=True, trim_whitespace=False, max_length=ENV_LIMIT)
+        required=False, child=StrictCharField(allow_blank=True, trim_whitespace=False, max_length=ENV_LIMIT)
     )
     mcp_servers = serializers.ListField(required=False, child=serializers.DictField())
 
@@ -124,7 +131,7 @@ class NewProfile(RowSerializer):
         return attrs
 
 
-class ExecutorSerializer(RowSerializer):
+class ExecutorSerializer(StrictModelSerializer):
     """A place where agents run as it is shown; its settings are for staff."""
 
     trusted_agents_only = serializers.SerializerMethodField()
@@ -147,7 +154,7 @@ class ExecutorSerializer(RowSerializer):
         return dict(executor.config) if self.context["request"].user.is_staff else None
 
 
-class NewExecutor(RowSerializer):
+class NewExecutorSerializer(StrictModelSerializer):
     """What staff says of a place where agents run."""
 
     config = serializers.DictField(required=False)
@@ -162,7 +169,7 @@ class NewExecutor(RowSerializer):
         return attrs
 
 
-class ProbeAnswer(serializers.Serializer[Any]):
+class ProbeAnswerSerializer(serializers.Serializer[Any]):
     """What a look at an executor came to."""
 
     ok = serializers.BooleanField()
@@ -172,7 +179,7 @@ class ProbeAnswer(serializers.Serializer[Any]):
     duration_ms = serializers.IntegerField()
 
 
-class ExecutionSerializer(RowSerializer):
+class ExecutionSerializer(StrictModelSerializer):
     """An ``executors_running`` row as it is shown: without tokens and without the runtime's own state."""
 
     id = serializers.UUIDField(read_only=True)
@@ -219,7 +226,102 @@ class ExecutionSerializer(RowSerializer):
             return True
 
 
-class ExecutionQuery(serializers.Serializer[Any]):
+class ExecutionQuerySerializer(serializers.Serializer[Any]):
     """Which executions are listed; without a status those that run or should."""
 
-    status = one_of(EXECUTOR_STATUSES, required=False)
+    status = choice_field(EXECUTOR_STATUSES, required=False)
+
+
+class OutcomeSerializer(StrictModelSerializer):
+    """What a sweep decided for one session."""
+
+    session_id = serializers.UUIDField(read_only=True)
+    task_id = serializers.UUIDField(source="session.task_id", read_only=True)
+
+    class Meta:
+        model = SweepOutcome
+        fields = (
+            "session_id",
+            "task_id",
+            "runtime",
+            "observed",
+            "rule",
+            "executor_status",
+            "session_state",
+            "agent_action",
+            "strategy",
+            "receipt_kind",
+            "reason",
+            "error_message",
+            "duration_ms",
+        )
+        read_only_fields = fields
+
+
+class SweepSerializer(StrictModelSerializer):
+    """A sweep; its numbers are the deployment's. Only sweeps that wrote something are kept, so no dry run is here."""
+
+    sweep_id = serializers.UUIDField(source="id", read_only=True)
+    dry_run = serializers.BooleanField(default=False, read_only=True)
+    outcomes = serializers.DictField(child=serializers.IntegerField(), read_only=True)
+
+    class Meta:
+        model = RecoverySweep
+        fields = (
+            "id",
+            "sweep_id",
+            "boot_id",
+            "trigger",
+            "dry_run",
+            "started_at",
+            "duration_ms",
+            "examined",
+            "outcomes",
+        )
+        read_only_fields = fields
+
+
+class SweepDetailSerializer(SweepSerializer):
+    """A sweep with what it decided for the sessions of the user's teams."""
+
+    sessions = serializers.SerializerMethodField()
+
+    class Meta:
+        model = RecoverySweep
+        fields = (*SweepSerializer.Meta.fields, "sessions")
+        read_only_fields = fields
+
+    def get_sessions(self, sweep: RecoverySweep) -> list[dict[str, Any]]:
+        """Other teams' sessions are left out."""
+        rows = SweepOutcome.objects.visible_to(self.context["request"].user).filter(sweep=sweep)
+        shown: list[dict[str, Any]] = OutcomeSerializer(rows.select_related("session"), many=True).data  # type: ignore[assignment]
+        return shown
+
+
+class NewSweepSerializer(serializers.Serializer[Any]):
+    """What staff says of a sweep that is wanted now."""
+
+    dry_run = serializers.BooleanField(default=False)
+
+
+class SweepRequestSerializer(StrictModelSerializer):
+    """A sweep that somebody asked for; ``report`` is the document of ``recover_sessions --json`` once it is done."""
+
+    sweep_id = serializers.UUIDField(read_only=True, allow_null=True)
+    report = serializers.SerializerMethodField()
+
+    class Meta:
+        model = SweepRequest
+        fields = ("id", "dry_run", "by", "created_at", "done_at", "sweep_id", "report")
+        read_only_fields = fields
+
+    def get_report(self, asked: SweepRequest) -> dict[str, Any] | None:
+        """Other teams' sessions are left out."""
+        if asked.report is None:
+            return None
+        rows = asked.report["sessions"]
+        sessions = TaskSession.objects.visible_to(self.context["request"].user)
+        seen = {
+            str(one) for one in sessions.filter(id__in=[row["session_id"] for row in rows]).values_list("id", flat=True)
+        }
+        return {**asked.report, "sessions": [row for row in rows if row["session_id"] in seen]}

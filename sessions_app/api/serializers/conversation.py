@@ -7,17 +7,22 @@ from typing import Any, Final
 
 from rest_framework import serializers
 
-from sessions_app.api.fields import KnownFieldsOnly, RowSerializer, Text
-from sessions_app.api.words import PROMPT_STATES, one_of
+from sessions_app.api.serializers.common import (
+    PROMPT_STATES,
+    StrictCharField,
+    StrictModelSerializer,
+    StrictSerializer,
+    choice_field,
+)
 from sessions_app.domain.states import PromptState
-from sessions_app.domain.tokens import WaitKind
+from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import ContinuityReceipt, Message, PermissionRequest, Prompt, ResumeToken, Run, SessionEvent
-from sessions_app.models.receipt import VERIFIED
-from sessions_app.services.feed import event_json
-from sessions_app.services.tokens import shown
+from sessions_app.models.runs import VERIFIED
+from sessions_app.services.timeline import event_json
+from sessions_app.services.waits import shown_secret
 
 
-class MessageSerializer(RowSerializer):
+class MessageSerializer(StrictModelSerializer):
     """A message; its whole text comes with the context as ``texts``, by id."""
 
     text = serializers.SerializerMethodField()
@@ -50,10 +55,10 @@ class EventSerializer(serializers.Serializer[Any]):
         return event_json(instance, self.context["session"])
 
 
-class ReceiptSerializer(RowSerializer):
+class ReceiptSerializer(StrictModelSerializer):
     """How one resume ended."""
 
-    verified = one_of(VERIFIED, source="proof", read_only=True)
+    verified = choice_field(VERIFIED, source="proof", read_only=True)
 
     class Meta:
         model = ContinuityReceipt
@@ -61,7 +66,7 @@ class ReceiptSerializer(RowSerializer):
         read_only_fields = fields
 
 
-class RunSerializer(RowSerializer):
+class RunSerializer(StrictModelSerializer):
     """One turn or wait."""
 
     class Meta:
@@ -83,7 +88,7 @@ class RunSerializer(RowSerializer):
         read_only_fields = fields
 
 
-class PromptSerializer(RowSerializer):
+class PromptSerializer(StrictModelSerializer):
     """A row of the ledger."""
 
     resent_as = serializers.CharField(source="resent_as.message_id", read_only=True, default=None, allow_null=True)
@@ -97,14 +102,14 @@ class PromptSerializer(RowSerializer):
         read_only_fields = fields
 
 
-class PromptRequest(KnownFieldsOnly):
+class PromptRequestSerializer(StrictSerializer):
     """A prompt, of text alone; ``message_id`` is the caller's own name for it, so that it can be given again."""
 
-    message_id = Text(max_length=128, trim_whitespace=False)
-    text = Text(trim_whitespace=False)
+    message_id = StrictCharField(max_length=128, trim_whitespace=False)
+    text = StrictCharField(trim_whitespace=False)
 
 
-class PromptAnswer(serializers.Serializer[Prompt]):
+class PromptAnswerSerializer(serializers.Serializer[Prompt]):
     """What is answered when a prompt is taken; the same for ever, for a request that is given again."""
 
     message_id = serializers.CharField()
@@ -118,13 +123,13 @@ class PromptAnswer(serializers.Serializer[Prompt]):
         return PromptState.QUEUED.value
 
 
-class PromptQuery(serializers.Serializer[Any]):
+class PromptQuerySerializer(serializers.Serializer[Any]):
     """Which prompts are listed; without a state all of them."""
 
-    state = one_of(PROMPT_STATES, required=False)
+    state = choice_field(PROMPT_STATES, required=False)
 
 
-class PermissionSerializer(RowSerializer):
+class PermissionSerializer(StrictModelSerializer):
     """A question that the agent asked before acting; the keys come with the context as ``tokens``, by id."""
 
     resume_token = serializers.SerializerMethodField()
@@ -154,7 +159,7 @@ class PermissionSerializer(RowSerializer):
 
     def get_resume_token(self, asked: PermissionRequest) -> str | None:
         """The key to answer with, for those who may, as long as it opens anything."""
-        return shown(self._token(asked)) if self.context["may_answer"] else None
+        return shown_secret(self._token(asked)) if self.context["may_answer"] else None
 
     def get_expires_at(self, asked: PermissionRequest) -> datetime | None:
         """When the agent is answered that nobody did; null: never."""
@@ -167,32 +172,36 @@ class PermissionSerializer(RowSerializer):
         return token.consumed_by.get_username() if token and token.consumed_by else None
 
 
-class PermissionAnswer(serializers.Serializer[Any]):
+class PermissionAnswerSerializer(serializers.Serializer[Any]):
     """The option that was chosen, and the permission's key."""
 
-    option_id = Text(max_length=128)
-    resume_token = Text(default="", allow_blank=True, max_length=512, write_only=True)
+    option_id = StrictCharField(max_length=128)
+    resume_token = StrictCharField(default="", allow_blank=True, max_length=512, write_only=True)
 
 
-_NOT_TO_ASK_FOR: Final = "A wait of the kind “{input}” is none that can be asked for. Take “external” or “tool_result”."
+_INTERNAL_WAIT_KINDS: Final = (
+    "A wait of the kind “{input}” is none that can be asked for. Take “external” or “tool_result”."
+)
 """A permission is asked for by an agent alone."""
 
 
-class NewWait(serializers.Serializer[Any]):
+class NewWaitSerializer(serializers.Serializer[Any]):
     """What a session at rest waits for, from outside; without a deadline for ever."""
 
-    kind = one_of([WaitKind.EXTERNAL, WaitKind.TOOL_RESULT], error_messages={"invalid_choice": _NOT_TO_ASK_FOR})
-    reason = Text(max_length=2000, allow_blank=True, default="")
+    kind = choice_field(
+        [WaitKind.EXTERNAL, WaitKind.TOOL_RESULT], error_messages={"invalid_choice": _INTERNAL_WAIT_KINDS}
+    )
+    reason = StrictCharField(max_length=2000, allow_blank=True, default="")
     deadline = serializers.DateTimeField(default=None, allow_null=True)
 
 
-class WaitAgain(serializers.Serializer[Any]):
+class WaitAgainSerializer(serializers.Serializer[Any]):
     """Until when a wait that ended without an answer is begun anew; null: for as long as before."""
 
     deadline = serializers.DateTimeField(default=None, allow_null=True)
 
 
-class WaitAnswer(serializers.Serializer[Any]):
+class WaitAnswerSerializer(serializers.Serializer[Any]):
     """A wait; its key is shown here and nowhere else."""
 
     run_id = serializers.UUIDField()
@@ -201,22 +210,22 @@ class WaitAnswer(serializers.Serializer[Any]):
     deadline = serializers.DateTimeField(allow_null=True)
 
 
-class Redemption(serializers.Serializer[Any]):
+class RedemptionSerializer(serializers.Serializer[Any]):
     """What has come, for the wait whose key this is."""
 
-    resume_token = Text(max_length=512)
+    resume_token = StrictCharField(max_length=512)
     payload = serializers.JSONField(default=None, allow_null=True)
-    idempotency_key = Text(max_length=128, allow_blank=True, default="")
+    idempotency_key = StrictCharField(max_length=128, allow_blank=True, default="")
 
 
-class RedemptionAnswer(serializers.Serializer[Any]):
+class RedemptionAnswerSerializer(serializers.Serializer[Any]):
     """The run that goes on, and the derived status that it had then."""
 
     run_id = serializers.UUIDField()
     status = serializers.CharField()
 
 
-class PermissionQuery(serializers.Serializer[Any]):
+class PermissionQuerySerializer(serializers.Serializer[Any]):
     """Which permissions are listed; without a state all of them."""
 
-    state = one_of(PermissionRequest.STATES, required=False)
+    state = choice_field(PermissionRequest.STATES, required=False)

@@ -1,4 +1,4 @@
-"""Sessions: what is shown of them, and what can be asked of them."""
+"""Serializers of sessions: what is shown of them, and what can be requested of one or of many."""
 
 from __future__ import annotations
 
@@ -7,30 +7,35 @@ from typing import Any, Final
 from rest_framework import serializers
 
 from executors_app.models import AgentProfile, Executor
-from sessions_app.api import words
-from sessions_app.api.fields import IdempotencyKey, KnownFieldsOnly, RowSerializer, Text
+from sessions_app.api.serializers import common
+from sessions_app.api.serializers.common import (
+    IdempotencyKeyField,
+    StrictCharField,
+    StrictModelSerializer,
+    StrictSerializer,
+    choice_field,
+)
 from sessions_app.api.serializers.conversation import ReceiptSerializer
-from sessions_app.api.words import one_of
-from sessions_app.domain.admission import WaitReason
-from sessions_app.domain.policy import Source
+from sessions_app.domain.derived_status import DerivedStatus
+from sessions_app.domain.idle_reason import IdleReason
+from sessions_app.domain.recovery_facts import PolicySource
+from sessions_app.domain.restart_rules import WaitReason
 from sessions_app.domain.resumability import Reason, Strategy
-from sessions_app.domain.status import DerivedStatus
-from sessions_app.domain.stillness import Still
-from sessions_app.domain.tokens import WaitKind
+from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import POLICIES, TaskSession
 from sessions_app.services.catalogue import profiles_for
-from sessions_app.services.intents import MODES, TEXT_LIMIT
+from sessions_app.services.intents import BULK_ACTIONS, BULK_LIMIT, MODES, TEXT_LIMIT
 
 
-class SessionSerializer(RowSerializer):
+class SessionSerializer(StrictModelSerializer):
     """A session as it is shown in lists and alone; ``status/`` says more."""
 
     agent_type = serializers.CharField(source="agent_profile.agent_type", read_only=True)
     runtime = serializers.CharField(source="executor.runtime", read_only=True)
-    executor_status = one_of(words.EXECUTOR_STATUSES, read_only=True)
+    executor_status = choice_field(common.EXECUTOR_STATUSES, read_only=True)
     restart_attempts = serializers.IntegerField(source="start_attempts", read_only=True)
-    policy = one_of(POLICIES, source="held_policy", read_only=True, help_text="The policy that holds.")
-    own_policy = one_of(
+    policy = choice_field(POLICIES, source="held_policy", read_only=True, help_text="The policy that holds.")
+    own_policy = choice_field(
         POLICIES, source="policy", read_only=True, allow_blank=True, help_text="Empty: the session says nothing."
     )
 
@@ -67,7 +72,7 @@ class SessionSerializer(RowSerializer):
         read_only_fields = fields
 
 
-class OfTheTask(serializers.PrimaryKeyRelatedField[AgentProfile]):
+class TaskProfileField(serializers.PrimaryKeyRelatedField[AgentProfile]):
     """A profile that sessions of the task in the context may have."""
 
     def get_queryset(self) -> Any:
@@ -75,7 +80,7 @@ class OfTheTask(serializers.PrimaryKeyRelatedField[AgentProfile]):
         return profiles_for(self.context["task"]) if "task" in self.context else AgentProfile.objects.none()
 
 
-class SessionOfTheTask(serializers.PrimaryKeyRelatedField[TaskSession]):
+class TaskSessionField(serializers.PrimaryKeyRelatedField[TaskSession]):
     """A session of the task in the context."""
 
     def get_queryset(self) -> Any:
@@ -84,71 +89,71 @@ class SessionOfTheTask(serializers.PrimaryKeyRelatedField[TaskSession]):
         return rows.filter(task=self.context["task"]) if "task" in self.context else rows.none()
 
 
-class NewSession(serializers.Serializer[Any]):
+class NewSessionSerializer(serializers.Serializer[Any]):
     """What a new session is made of; it is launched in the background."""
 
-    agent_profile = OfTheTask(queryset=AgentProfile.objects.all(), pk_field=serializers.UUIDField())
+    agent_profile = TaskProfileField(queryset=AgentProfile.objects.all(), pk_field=serializers.UUIDField())
     executor = serializers.PrimaryKeyRelatedField(queryset=Executor.objects.all(), pk_field=serializers.UUIDField())
-    prompt = Text(required=False, allow_blank=True, trim_whitespace=False, max_length=TEXT_LIMIT)
-    policy = one_of(POLICIES, required=False)
-    desired_state = one_of(words.DESIRED_STATES, required=False)
-    worktree_of = SessionOfTheTask(
+    prompt = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=TEXT_LIMIT)
+    policy = choice_field(POLICIES, required=False)
+    desired_state = choice_field(common.DESIRED_STATES, required=False)
+    worktree_of = TaskSessionField(
         queryset=TaskSession.objects.all(),
         pk_field=serializers.UUIDField(),
         required=False,
         help_text="A session of the task whose worktree the new one takes over, uncommitted work included. Whoever "
         "worked there is stopped.",
     )
-    idempotency_key = IdempotencyKey()
+    idempotency_key = IdempotencyKeyField()
 
     def validate_prompt(self, value: str) -> str:
         """Nothing but blanks is no prompt."""
         return value if value.strip() else ""
 
 
-class PolicyChange(KnownFieldsOnly):
+class PolicyChangeSerializer(StrictSerializer):
     """What a session or a team says of restarts; empty and null: nothing, so that the next one counts."""
 
-    policy = one_of(POLICIES, required=False, allow_blank=True)
+    policy = choice_field(POLICIES, required=False, allow_blank=True)
     continue_prompts = serializers.BooleanField(required=False, allow_null=True)
 
 
-class HeldPolicy(serializers.Serializer[Any]):
+class HeldPolicySerializer(serializers.Serializer[Any]):
     """What holds for a session of the team that says nothing itself."""
 
-    policy = one_of(POLICIES)
-    policy_source = one_of(Source)
+    policy = choice_field(POLICIES)
+    policy_source = choice_field(PolicySource)
     continues = serializers.BooleanField()
 
 
-class TeamPolicyAnswer(serializers.Serializer[Any]):
+class TeamPolicyAnswerSerializer(serializers.Serializer[Any]):
     """What a team says of restarts."""
 
     team = serializers.IntegerField()
-    policy = one_of(POLICIES, allow_blank=True)
+    policy = choice_field(POLICIES, allow_blank=True)
     continue_prompts = serializers.BooleanField(allow_null=True)
-    effective = HeldPolicy()
+    effective = HeldPolicySerializer()
 
 
-class ResumeRequest(serializers.Serializer[Any]):
+class ResumeRequestSerializer(serializers.Serializer[Any]):
     """How a session shall run again."""
 
-    mode = one_of(MODES, default="auto")
+    mode = choice_field(MODES, default="auto")
 
 
-class CloseRequest(serializers.Serializer[Any]):
+class CloseRequestSerializer(serializers.Serializer[Any]):
     """How a session ends for good."""
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         """``as`` is a word of the language, so it cannot be an attribute."""
-        return {"as": one_of(("completed", "cancelled"))}
+        return {"as": choice_field(("completed", "cancelled"))}
 
 
 class WaitSerializer(serializers.Serializer[Any]):
     """What the newest run waits for; ``since_seq`` is the line of the log that says so."""
 
     id = serializers.CharField()
-    kind = one_of(WaitKind)
+    kind = choice_field(WaitKind)
     reason = serializers.CharField(allow_blank=True)
     since_seq = serializers.IntegerField()
     deadline = serializers.DateTimeField(allow_null=True)
@@ -158,7 +163,7 @@ class InterruptedWaitSerializer(serializers.Serializer[Any]):
     """A wait that ended at ``at`` without an answer."""
 
     id = serializers.CharField()
-    kind = one_of(WaitKind)
+    kind = choice_field(WaitKind)
     reason = serializers.CharField(allow_blank=True)
     deadline = serializers.DateTimeField(allow_null=True)
     at = serializers.DateTimeField()
@@ -189,14 +194,14 @@ class HistorySerializer(serializers.Serializer[Any]):
 class StartWaitSerializer(serializers.Serializer[Any]):
     """Why a session that should run is not started yet, and how many are before it."""
 
-    reason = one_of(WaitReason)
+    reason = choice_field(WaitReason)
     before = serializers.IntegerField()
 
 
 class StillnessSerializer(serializers.Serializer[Any]):
     """Why nothing is happening, and what to do; ``until`` is when it ends by itself (null: nobody knows)."""
 
-    reason = one_of(Still)
+    reason = choice_field(IdleReason)
     text = serializers.CharField()
     next_step = serializers.CharField()
     until = serializers.DateTimeField(allow_null=True)
@@ -217,8 +222,8 @@ class StatusSerializer(serializers.Serializer[Any]):
 
     session_id = serializers.UUIDField()
     task_id = serializers.UUIDField()
-    state = one_of(words.SESSION_STATES)
-    derived_status = one_of(DerivedStatus)
+    state = choice_field(common.SESSION_STATES)
+    derived_status = choice_field(DerivedStatus)
     wait = WaitSerializer(allow_null=True)
     interrupted_wait = InterruptedWaitSerializer(
         allow_null=True,
@@ -228,13 +233,13 @@ class StatusSerializer(serializers.Serializer[Any]):
     agent_type = serializers.CharField()
     executor_id = serializers.UUIDField()
     runtime = serializers.CharField()
-    executor_status = one_of(words.EXECUTOR_STATUSES)
+    executor_status = choice_field(common.EXECUTOR_STATUSES)
     agent_execution_id = serializers.UUIDField(allow_null=True)
     is_agent_running = serializers.BooleanField()
     is_resumable = serializers.BooleanField()
     needs_resume = serializers.BooleanField()
-    resume_reason = one_of(Reason)
-    resume_strategy = one_of(Strategy, allow_null=True)
+    resume_reason = choice_field(Reason)
+    resume_strategy = choice_field(Strategy, allow_null=True)
     supports_session_resume = serializers.BooleanField()
     supports_workspace_only = serializers.BooleanField()
     requires_new_session = serializers.BooleanField(
@@ -243,8 +248,8 @@ class StatusSerializer(serializers.Serializer[Any]):
     capability_note = serializers.CharField(
         allow_blank=True, help_text="Which claims of its agent were seen not to be kept, in words; empty: none."
     )
-    desired_state = one_of(words.DESIRED_STATES)
-    work_state = one_of(words.WORK_STATES)
+    desired_state = choice_field(common.DESIRED_STATES)
+    work_state = choice_field(common.WORK_STATES)
     needs_attention = serializers.BooleanField()
     worktree_id = serializers.CharField(allow_blank=True)
     worktree_path = serializers.CharField(allow_blank=True)
@@ -254,8 +259,8 @@ class StatusSerializer(serializers.Serializer[Any]):
     error_message = serializers.CharField(allow_blank=True)
     last_seq = serializers.IntegerField()
     epoch = serializers.CharField()
-    policy = one_of(POLICIES, help_text="The policy that holds.")
-    policy_source = one_of(Source, help_text="Whose word it is.")
+    policy = choice_field(POLICIES, help_text="The policy that holds.")
+    policy_source = choice_field(PolicySource, help_text="Whose word it is.")
     continues = serializers.BooleanField(help_text="Whether interrupted work is continued by itself.")
     recovering = serializers.BooleanField()
     continuing = serializers.BooleanField()
@@ -288,13 +293,35 @@ class StatusSerializer(serializers.Serializer[Any]):
 STATUS_FIELDS: Final = frozenset(StatusSerializer().fields)
 
 
-class StatusAnswer(serializers.Serializer[Any]):
+class StatusAnswerSerializer(serializers.Serializer[Any]):
     """The session after an order was taken."""
 
     status = StatusSerializer()
 
 
-class CancelAnswer(StatusAnswer):
+class CancelAnswerSerializer(StatusAnswerSerializer):
     """The session after *cancel*; ``cancelling`` is false where there was no turn to cancel."""
 
     cancelling = serializers.BooleanField()
+
+
+class BulkRequestSerializer(serializers.Serializer[Any]):
+    """What is ordered, and of which sessions."""
+
+    action = serializers.ChoiceField(choices=tuple(BULK_ACTIONS))
+    sessions = serializers.ListField(child=serializers.UUIDField(), min_length=1, max_length=BULK_LIMIT)
+
+
+class BulkOutcomeSerializer(serializers.Serializer[Any]):
+    """What came of one session; ``code`` and ``message`` are empty where the order was taken."""
+
+    session_id = serializers.UUIDField()
+    ok = serializers.BooleanField()
+    code = serializers.CharField(allow_blank=True)
+    message = serializers.CharField(allow_blank=True)
+
+
+class BulkAnswerSerializer(serializers.Serializer[Any]):
+    """The outcomes in the order of the request."""
+
+    results = BulkOutcomeSerializer(many=True)

@@ -1,4 +1,4 @@
-"""Tasks and repositories."""
+"""Serializers of tasks, repositories and the inbox."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from typing import Any, Final
 
 from rest_framework import serializers
 
-from sessions_app.api.fields import IdempotencyKey, KnownFieldsOnly, RowSerializer, TeamField, Text
-from sessions_app.api.words import WORK_STATES, one_of
-from sessions_app.models import Repository, Task
-from sessions_app.services.rights import require_write, writable_teams
+from sessions_app.accounts.authorization import require_write, writable_teams
+from sessions_app.api.serializers.common import (
+    WORK_STATES,
+    IdempotencyKeyField,
+    StrictCharField,
+    StrictModelSerializer,
+    StrictSerializer,
+    TeamField,
+    choice_field,
+)
+from sessions_app.domain.attention import AttentionKind
+from sessions_app.models import AttentionItem, Repository, Task
 
 DESCRIPTION_LIMIT: Final = 1024 * 1024
-BRANCH: Final = r"^(?![-/.])(?!.*(?:\.\.|@\{|//|\.lock$|[/.]$))[^\s\x00-\x1f\x7f~^:?*\[\\]+$"
+BRANCH_PATTERN: Final = r"^(?![-/.])(?!.*(?:\.\.|@\{|//|\.lock$|[/.]$))[^\s\x00-\x1f\x7f~^:?*\[\\]+$"
 """What git allows as the name of a branch or tag, roughly."""
 
 
@@ -20,16 +28,16 @@ class BranchField(serializers.RegexField):
     """The name of a branch, or nothing."""
 
     def __init__(self, **kwargs: Any):
-        super().__init__(BRANCH, max_length=255, allow_blank=True, **kwargs)
+        super().__init__(BRANCH_PATTERN, max_length=255, allow_blank=True, **kwargs)
 
 
-class TaskSerializer(RowSerializer):
+class TaskSerializer(StrictModelSerializer):
     """A task as it is shown."""
 
     team = serializers.IntegerField(source="team_id", read_only=True)
     team_name = serializers.CharField(source="team.name", read_only=True)
     repository_path = serializers.CharField(source="repository.path", read_only=True, default="")
-    agent_work_state = one_of(WORK_STATES, read_only=True)
+    agent_work_state = choice_field(WORK_STATES, read_only=True)
 
     class Meta:
         model = Task
@@ -52,23 +60,23 @@ class TaskSerializer(RowSerializer):
         read_only_fields = fields
 
 
-class NewTask(serializers.Serializer[Any]):
+class NewTaskSerializer(serializers.Serializer[Any]):
     """What a new task is made of; ``team`` may be left out by somebody who is in one team only."""
 
-    title = Text(max_length=300)
-    description = Text(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
+    title = StrictCharField(max_length=300)
+    description = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
     team = TeamField(required=False)
     repository = serializers.UUIDField(required=False, allow_null=True)
-    repository_path = Text(required=False, allow_blank=True, max_length=4096)
+    repository_path = StrictCharField(required=False, allow_blank=True, max_length=4096)
     base_branch = BranchField(required=False)
-    idempotency_key = IdempotencyKey()
+    idempotency_key = IdempotencyKeyField()
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Find the team where none is named, and the repository among the team's; ReadOnly for its viewers."""
         if "team" not in attrs:
             attrs["team"] = self._only_team()
         require_write(self.context["request"].user, attrs["team"])
-        attrs["repository"] = repository_of(attrs["team"], attrs.get("repository"))
+        attrs["repository"] = validate_repository(attrs["team"], attrs.get("repository"))
         return attrs
 
     def _only_team(self) -> Any:
@@ -78,7 +86,7 @@ class NewTask(serializers.Serializer[Any]):
         return teams[0]
 
 
-def repository_of(team: Any, repository_id: Any) -> Repository | None:
+def validate_repository(team: Any, repository_id: Any) -> Repository | None:
     """The team's repository of this id, None for none; ValidationError for any other."""
     if repository_id is None:
         return None
@@ -88,28 +96,28 @@ def repository_of(team: Any, repository_id: Any) -> Repository | None:
     return found
 
 
-class TaskChange(KnownFieldsOnly):
+class TaskChangeSerializer(StrictSerializer):
     """What can be changed of a task; where it works only while it has no session."""
 
-    title = Text(required=False, max_length=300)
-    description = Text(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
+    title = StrictCharField(required=False, max_length=300)
+    description = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
     repository = serializers.UUIDField(required=False, allow_null=True)
     base_branch = BranchField(required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Find the repository among the team's."""
         if "repository" in attrs:
-            attrs["repository"] = repository_of(self.context["task"].team, attrs["repository"])
+            attrs["repository"] = validate_repository(self.context["task"].team, attrs["repository"])
         return attrs
 
 
-class TaskQuery(serializers.Serializer[Any]):
+class TaskQuerySerializer(serializers.Serializer[Any]):
     """Which tasks are listed; without a word all of them."""
 
     archived = serializers.BooleanField(required=False)
 
 
-class RepositorySerializer(RowSerializer):
+class RepositorySerializer(StrictModelSerializer):
     """A repository as it is shown."""
 
     team = serializers.IntegerField(source="team_id", read_only=True)
@@ -120,10 +128,57 @@ class RepositorySerializer(RowSerializer):
         read_only_fields = fields
 
 
-class NewRepository(serializers.Serializer[Any]):
+class NewRepositorySerializer(serializers.Serializer[Any]):
     """What staff says of a repository that is opened to a team."""
 
-    name = Text(max_length=200)
+    name = StrictCharField(max_length=200)
     team = TeamField()
-    path = Text(max_length=4096, trim_whitespace=False)
+    path = StrictCharField(max_length=4096, trim_whitespace=False)
     default_branch = BranchField(required=False)
+
+
+ATTENTION_STATES = ("open", "news", "all")
+
+
+class AttentionQuerySerializer(serializers.Serializer[Any]):
+    """Which items: ``open`` is what is still true and not dismissed, ``news`` of it what the user has not seen."""
+
+    state = choice_field(ATTENTION_STATES, default="open")
+    kind = choice_field(AttentionKind, required=False)
+    task = serializers.UUIDField(required=False)
+    session = serializers.UUIDField(required=False)
+    mine = serializers.BooleanField(default=False)
+
+
+class AttentionSerializer(StrictModelSerializer):
+    """One item, with what the user who asks has said of it.
+
+    Of a workflow whose scheduled runs are paused: ``workflow_id`` is set, ``session_id`` and ``task_id`` are null,
+    ``task_title`` is the workflow's name, and ``agent_profile`` is empty. Of a failed run: ``run_id`` is set, and
+    ``session_id`` is null if it has no session.
+    """
+
+    session_id = serializers.UUIDField(read_only=True, allow_null=True)
+    task_id = serializers.UUIDField(read_only=True, allow_null=True)
+    workflow_id = serializers.UUIDField(read_only=True, allow_null=True)
+    run_id = serializers.UUIDField(read_only=True, allow_null=True)
+    task_title = serializers.CharField(source="title", read_only=True)
+    team = serializers.CharField(source="about.team.name", read_only=True)
+    agent_profile = serializers.CharField(source="session.agent_profile.name", read_only=True, default="")
+    acknowledged_at = serializers.DateTimeField(read_only=True, allow_null=True)
+    dismissed_at = serializers.DateTimeField(read_only=True, allow_null=True)
+    url = serializers.SerializerMethodField()
+
+    class Meta:
+        model = AttentionItem
+        fields = (
+            *("id", "key", "kind", "session_id", "task_id", "workflow_id", "run_id", "task_title"),
+            *("team", "agent_profile"),
+            *("what", "why", "next_step", "detail", "url", "created_at", "resolved_at", "resolution"),
+            *("acknowledged_at", "dismissed_at"),
+        )
+        read_only_fields = fields
+
+    def get_url(self, item: AttentionItem) -> str:
+        """Where it is settled: the path of the session's, the run's or the workflow's page."""
+        return item.path

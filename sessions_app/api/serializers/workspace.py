@@ -8,24 +8,23 @@ from typing import Any
 
 from rest_framework import serializers
 
-from sessions_app.api.fields import Text
-from sessions_app.api.serializers.common import KeptQuery
+from sessions_app.api.serializers.common import KeptQuerySerializer, StrictCharField
 
 
-class Kept(serializers.Serializer[Any]):
+class KeptSerializer(serializers.Serializer[Any]):
     """What was kept, and when."""
 
     commit = serializers.CharField()
     at = serializers.DateTimeField()
 
 
-class Shown(serializers.Serializer[Any]):
+class ShownSerializer(serializers.Serializer[Any]):
     """What an answer is from; without ``kept`` from the workspace as it is."""
 
-    kept = Kept(required=False)
+    kept = KeptSerializer(required=False)
 
 
-class Entry(serializers.Serializer[Any]):
+class EntrySerializer(serializers.Serializer[Any]):
     """Something in a directory of the workspace."""
 
     name = serializers.CharField()
@@ -33,15 +32,15 @@ class Entry(serializers.Serializer[Any]):
     size = serializers.IntegerField(allow_null=True)
 
 
-class Folder(Shown):
+class FolderSerializer(ShownSerializer):
     """A directory of the workspace (documentation: agentctl makes it)."""
 
     path = serializers.CharField()
-    entries = Entry(many=True)
+    entries = EntrySerializer(many=True)
     truncated = serializers.BooleanField()
 
 
-class FileContent(Shown):
+class FileContentSerializer(ShownSerializer):
     """A file of the workspace (documentation: agentctl makes it)."""
 
     path = serializers.CharField()
@@ -54,10 +53,10 @@ class FileContent(Shown):
     html = serializers.CharField(required=False, help_text="With `highlight=true`: a text in colours.")
 
 
-class WriteRequest(serializers.Serializer[Any]):
+class WriteRequestSerializer(serializers.Serializer[Any]):
     """What a file is to hold, as it was read: a text, or base64."""
 
-    content = Text(allow_blank=True, trim_whitespace=False)
+    content = StrictCharField(allow_blank=True, trim_whitespace=False)
     encoding = serializers.ChoiceField(choices=["utf-8", "base64"], default="utf-8")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +70,7 @@ class WriteRequest(serializers.Serializer[Any]):
             raise serializers.ValidationError({"content": ["This is not base64."]}) from None
 
 
-class Written(serializers.Serializer[Any]):
+class WrittenSerializer(serializers.Serializer[Any]):
     """A file that was written."""
 
     path = serializers.CharField()
@@ -80,27 +79,27 @@ class Written(serializers.Serializer[Any]):
     created = serializers.BooleanField()
 
 
-class Change(serializers.Serializer[Any]):
+class ChangeSerializer(serializers.Serializer[Any]):
     """What has become of a file; ``from`` where it was renamed or copied."""
 
     path = serializers.CharField()
     change = serializers.CharField()
 
 
-class GitStatus(Shown):
+class GitStatusSerializer(ShownSerializer):
     """The working tree: what is staged, what is not, what git does not know, what is in conflict."""
 
     branch = serializers.CharField(allow_null=True)
     head = serializers.CharField(allow_null=True)
     clean = serializers.BooleanField()
-    staged = Change(many=True)
-    unstaged = Change(many=True)
+    staged = ChangeSerializer(many=True)
+    unstaged = ChangeSerializer(many=True)
     untracked = serializers.ListField(child=serializers.CharField())
     conflicted = serializers.ListField(child=serializers.CharField())
     truncated = serializers.BooleanField()
 
 
-class GitDiff(Shown):
+class GitDiffSerializer(ShownSerializer):
     """Both differences: from the last commit to what is staged, and from there to the files."""
 
     path = serializers.CharField(allow_blank=True)
@@ -109,7 +108,7 @@ class GitDiff(Shown):
     truncated = serializers.BooleanField()
 
 
-class GitCommit(serializers.Serializer[Any]):
+class GitCommitSerializer(serializers.Serializer[Any]):
     """One commit."""
 
     id = serializers.CharField()
@@ -121,30 +120,32 @@ class GitCommit(serializers.Serializer[Any]):
     body = serializers.CharField()
 
 
-class GitLog(Shown):
+class GitLogSerializer(ShownSerializer):
     """A piece of the history, newest first; ``more`` lies behind it."""
 
-    commits = GitCommit(many=True)
+    commits = GitCommitSerializer(many=True)
     more = serializers.BooleanField()
     truncated = serializers.BooleanField()
 
 
-class LogQuery(KeptQuery):
+class LogQuerySerializer(KeptQuerySerializer):
     """Which piece of the history, and of what; without ``ref`` of what is checked out."""
 
     limit = serializers.IntegerField(min_value=1, max_value=200, default=50)
     skip = serializers.IntegerField(min_value=0, max_value=1_000_000, default=0)
-    ref = Text(max_length=200, allow_blank=True, default="")
+    ref = StrictCharField(max_length=200, allow_blank=True, default="")
 
 
-class CommitRequest(serializers.Serializer[Any]):
+class CommitRequestSerializer(serializers.Serializer[Any]):
     """What to commit, and why; without ``paths`` everything."""
 
-    message = Text(max_length=64 * 1024, trim_whitespace=False)
-    paths = serializers.ListField(child=Text(max_length=4096, trim_whitespace=False), default=list, max_length=1000)
+    message = StrictCharField(max_length=64 * 1024, trim_whitespace=False)
+    paths = serializers.ListField(
+        child=StrictCharField(max_length=4096, trim_whitespace=False), default=list, max_length=1000
+    )
 
 
-class Committed(serializers.Serializer[Any]):
+class CommittedSerializer(serializers.Serializer[Any]):
     """The commit that was made."""
 
     commit = serializers.CharField()

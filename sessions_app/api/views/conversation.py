@@ -1,68 +1,226 @@
-"""What a session has said and done."""
+"""API views of messages, events, receipts, runs, prompts, permissions and waits."""
 
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
+from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from sessions_app.api.base import SessionView
-from sessions_app.api.paging import Behind, paged
-from sessions_app.api.serializers.common import described
+from sessions_app.accounts.api.authentication import count_wrong_token
+from sessions_app.accounts.authorization import may_write_session
+from sessions_app.api.base_views import ApiView, SessionApiView
+from sessions_app.api.pagination import SequencePagination, paginate
+from sessions_app.api.serializers.common import document_responses
 from sessions_app.api.serializers.conversation import (
     EventSerializer,
     MessageSerializer,
+    NewWaitSerializer,
+    PermissionAnswerSerializer,
+    PermissionQuerySerializer,
+    PermissionSerializer,
+    PromptQuerySerializer,
+    PromptSerializer,
     ReceiptSerializer,
+    RedemptionAnswerSerializer,
+    RedemptionSerializer,
     RunSerializer,
+    WaitAgainSerializer,
+    WaitAnswerSerializer,
 )
-from sessions_app.models import texts_of
+from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.models import PermissionRequest, texts_of
+from sessions_app.services import prompts, waits
+from sessions_app.services.errors import TokenInvalid
+from sessions_app.services.prompts import continue_interrupted
+from sessions_app.services.waits import answer_permission, permission_tokens
 
 
-class FewBehind(Behind):
+class MessagePagination(SequencePagination):
     """Messages may be long, so fewer come at once."""
 
     default_limit = 100
     max_limit = 500
 
 
-class Messages(SessionView):
+class MessageListView(SessionApiView):
     """The conversation."""
 
-    pagination_class = FewBehind
+    pagination_class = MessagePagination
 
-    @described({200: MessageSerializer(many=True)}, 400, 404)
+    @document_responses({200: MessageSerializer(many=True)}, 400, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """List the messages behind ``after``, each with its whole text."""
-        found, paginator = paged(self.session.messages.all(), self)
+        found, paginator = paginate(self.session.messages.all(), self)
         shown = MessageSerializer(found, many=True, context={"texts": texts_of(found)}).data
         return paginator.get_paginated_response(shown)
 
 
-class Events(SessionView):
+class EventListView(SessionApiView):
     """The log."""
 
-    pagination_class = Behind
+    pagination_class = SequencePagination
 
-    @described({200: EventSerializer(many=True)}, 400, 404)
+    @document_responses({200: EventSerializer(many=True)}, 400, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """List the events behind ``after``."""
         return self.list(EventSerializer, self.session.events.all(), session=self.session)
 
 
-class Receipts(SessionView):
+class ReceiptListView(SessionApiView):
     """How the session's resumes ended."""
 
-    @described({200: ReceiptSerializer(many=True)}, 404)
+    @document_responses({200: ReceiptSerializer(many=True)}, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """List the receipts, newest first."""
         return self.list(ReceiptSerializer, self.session.receipts.all())
 
 
-class Runs(SessionView):
+class RunListView(SessionApiView):
     """The session's turns and waits."""
 
-    @described({200: RunSerializer(many=True)}, 404)
+    @document_responses({200: RunSerializer(many=True)}, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """List the runs, oldest first."""
         return self.list(RunSerializer, self.session.runs.all())
+
+
+class PromptListView(SessionApiView):
+    """The ledger."""
+
+    @document_responses({200: PromptSerializer(many=True)}, 400, 404, parameters=[PromptQuerySerializer])
+    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+        """List the prompts in the order they were asked."""
+        found = self.session.prompts.filter(**self.query(PromptQuerySerializer))
+        return self.list(PromptSerializer, found.select_related("resent_as", "continued_by"))
+
+
+class PromptDetailView(SessionApiView):
+    """One prompt of the ledger."""
+
+    @document_responses({204: None}, 404, 409)
+    def delete(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, message_id: str) -> Response:
+        """Take a queued prompt back before it is sent."""
+        prompts.withdraw_prompt(self.session.id, message_id)
+        return Response(status=204)
+
+
+class PromptResendView(SessionApiView):
+    """Sending a prompt again."""
+
+    @document_responses({202: PromptSerializer}, 404, 409, request=None)
+    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, message_id: str) -> Response:
+        """Ask the same again with a new prompt, which is the answer."""
+        return self.show(PromptSerializer, prompts.resend_prompt(self.session.id, message_id, request.user), 202)
+
+
+class PromptContinueView(SessionApiView):
+    """Going on with an interrupted prompt."""
+
+    @document_responses({202: PromptSerializer}, 404, 409, request=None)
+    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, message_id: str) -> Response:
+        """Tell the agent to go on where it was interrupted, with a new prompt, which is the answer."""
+        return self.show(PromptSerializer, continue_interrupted(self.session.id, message_id, request.user), 202)
+
+
+class PromptDismissView(SessionApiView):
+    """Settling a prompt without sending anything."""
+
+    @document_responses({200: PromptSerializer}, 404, 409, request=None)
+    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, message_id: str) -> Response:
+        """Settle a held or interrupted prompt."""
+        return self.show(PromptSerializer, prompts.dismiss_prompt(self.session.id, message_id))
+
+
+class PermissionApiView(SessionApiView):
+    """Permissions, each with what is known of its key."""
+
+    def serialize_with_tokens(self, asked: list[PermissionRequest]) -> Any:
+        """As the API shows them to this user."""
+        may_answer = may_write_session(self.request.user, self.session)
+        context = {"tokens": permission_tokens(asked), "may_answer": may_answer}
+        return PermissionSerializer(asked, many=True, context=context).data
+
+
+class PermissionListView(PermissionApiView):
+    """What the agent asked before acting."""
+
+    @document_responses({200: PermissionSerializer(many=True)}, 400, 404, parameters=[PermissionQuerySerializer])
+    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+        """List the permissions, oldest first; those who may answer are shown the key with which they do."""
+        found, paginator = paginate(self.session.permissions.filter(**self.query(PermissionQuerySerializer)), self)
+        return paginator.get_paginated_response(self.serialize_with_tokens(found))
+
+
+class PermissionAnswerView(PermissionApiView):
+    """One permission."""
+
+    @document_responses(
+        {202: PermissionSerializer, 200: PermissionSerializer}, 400, 404, 410, request=PermissionAnswerSerializer
+    )
+    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, permission_id: str) -> Response:
+        """Answer a permission; 202 while the answer is on its way to the agent, 200 when it was given before."""
+        given = self.body(PermissionAnswerSerializer)
+        asked = answer_permission(
+            self.session.id, permission_id, given["option_id"], given["resume_token"], request.user
+        )
+        return Response(self.serialize_with_tokens([asked])[0], status=202 if asked.state == "pending" else 200)
+
+
+class WaitCreateView(SessionApiView):
+    """Waits for the outside."""
+
+    @document_responses({201: WaitAnswerSerializer}, 400, 404, 409, request=NewWaitSerializer)
+    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+        """Let a session at rest wait for something outside; asked again it is the same wait with another key."""
+        asked = self.body(NewWaitSerializer)
+        kind = WaitKind(asked["kind"])
+        opened = waits.open_wait(self.session.id, asked["reason"], asked["deadline"], request.user, kind)
+        return _wait_response(self, opened)
+
+
+class WaitAgainView(SessionApiView):
+    """A wait that ended without an answer, begun anew."""
+
+    @document_responses({201: WaitAnswerSerializer}, 400, 404, 409, request=WaitAgainSerializer)
+    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, wait_id: str) -> Response:
+        """Wait again for what has not come, with a new key."""
+        deadline = self.body(WaitAgainSerializer)["deadline"]
+        return _wait_response(self, waits.restart_wait(self.session.id, wait_id, request.user, deadline))
+
+
+class WaitContinueView(SessionApiView):
+    """Going on without what was waited for."""
+
+    @document_responses({202: PromptSerializer}, 404, 409, request=None)
+    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, wait_id: str) -> Response:
+        """Tell the agent to go on without what has not come, with a new prompt, which is the answer."""
+        return self.show(PromptSerializer, waits.continue_without_answer(self.session.id, wait_id, request.user), 202)
+
+
+def _wait_response(view: SessionApiView, opened: waits.OpenWait) -> Response:
+    answer = view.show(WaitAnswerSerializer, opened, 201)
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+class RunResumeView(ApiView):
+    """The end of a wait; the key is the only credential."""
+
+    authentication_classes = []
+    permission_classes = [AllowAny]
+
+    @document_responses(
+        {200: RedemptionAnswerSerializer}, 400, 403, 409, 410, 429, request=RedemptionSerializer, auth=[]
+    )
+    def post(self, request: Request) -> Response:
+        """End a wait with what has come, which the agent is told; the same ``idempotency_key``: the first answer."""
+        given = self.body(RedemptionSerializer)
+        try:
+            told = waits.resume_wait(given["resume_token"], given["payload"], given["idempotency_key"])
+        except TokenInvalid:
+            count_wrong_token(request)
+            raise
+        return self.show(RedemptionAnswerSerializer, told)

@@ -1,4 +1,4 @@
-"""Sessions, and what is asked of them. Nothing here waits for an agent."""
+"""API views of sessions and the actions on them, bulk actions, and team policies. None of them waits for an agent."""
 
 from __future__ import annotations
 
@@ -6,137 +6,199 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from django.contrib.auth.models import Group
+from django.http import Http404
+from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from sessions_app.api.base import SessionView, TaskView
-from sessions_app.api.serializers.common import described
-from sessions_app.api.serializers.conversation import PromptAnswer, PromptRequest
+from sessions_app.accounts.authorization import may_manage
+from sessions_app.accounts.team_scope import teams_of
+from sessions_app.api.base_views import ApiView, SessionApiView, TaskApiView
+from sessions_app.api.serializers.common import document_responses
+from sessions_app.api.serializers.conversation import PromptAnswerSerializer, PromptRequestSerializer
 from sessions_app.api.serializers.sessions import (
-    CancelAnswer,
-    CloseRequest,
-    NewSession,
-    PolicyChange,
-    ResumeRequest,
+    BulkAnswerSerializer,
+    BulkRequestSerializer,
+    CancelAnswerSerializer,
+    CloseRequestSerializer,
+    NewSessionSerializer,
+    PolicyChangeSerializer,
+    ResumeRequestSerializer,
     SessionSerializer,
-    StatusAnswer,
+    StatusAnswerSerializer,
     StatusSerializer,
+    TeamPolicyAnswerSerializer,
 )
 from sessions_app.models import TaskSession
 from sessions_app.services import catalogue, intents, policies, tasks
+from sessions_app.services.intents import request_many
 from sessions_app.services.status import session_status
 
 
-class Sessions(TaskView):
+class SessionListCreateView(TaskApiView):
     """The sessions of a task."""
 
-    @described({200: SessionSerializer(many=True)}, 404)
+    @document_responses({200: SessionSerializer(many=True)}, 404)
     def get(self, request: Request, task_id: uuid.UUID) -> Response:
         """List the sessions, newest first."""
         return self.list(SessionSerializer, catalogue.visible_sessions(request.user).filter(task_id=task_id))
 
-    @described({201: SessionSerializer, 200: SessionSerializer}, 400, 404, 409, request=NewSession)
+    @document_responses({201: SessionSerializer, 200: SessionSerializer}, 400, 404, 409, request=NewSessionSerializer)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
         """Make a session with its first prompt, to be launched in the background.
 
         The same ``idempotency_key`` again on the same task gets that session once more, with 200.
         """
-        asked = self.body(NewSession, task=self.task)
+        asked = self.body(NewSessionSerializer, task=self.task)
         profile, executor, key = (asked.pop(name) for name in ("agent_profile", "executor", "idempotency_key"))
         made, new = tasks.create_session_once(request.user, self.task, profile, executor, key, **asked)
         row = catalogue.visible_sessions(request.user).get(id=made.id)
         return self.show(SessionSerializer, row, 201 if new else 200)
 
 
-class SessionDetail(SessionView):
+class SessionDetailView(SessionApiView):
     """One session."""
 
-    @described({200: SessionSerializer}, 404)
+    @document_responses({200: SessionSerializer}, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Show a session."""
         return self.show(SessionSerializer, self.session)
 
-    @described({200: SessionSerializer}, 400, 404, request=PolicyChange)
+    @document_responses({200: SessionSerializer}, 400, 404, request=PolicyChangeSerializer)
     def patch(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Change which policy the session has of its own, and whether its interrupted work is continued."""
-        policies.set_session_policy(self.session.id, self.body(PolicyChange))
+        policies.set_session_policy(self.session.id, self.body(PolicyChangeSerializer))
         row = catalogue.visible_sessions(request.user).get(id=self.session.id)
         return self.show(SessionSerializer, row)
 
-    @described({204: None}, 404, 409)
+    @document_responses({204: None}, 404, 409)
     def delete(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Forget a session that has no live execution."""
         tasks.delete_session(self.session)
         return Response(status=204)
 
 
-class Status(SessionView):
+class SessionStatusView(SessionApiView):
     """``task.session.status``."""
 
-    @described({200: StatusSerializer}, 404)
+    @document_responses({200: StatusSerializer}, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Show what is known of a session; changes nothing."""
         return Response(session_status(self.session, request.user))
 
 
-class OrderView(SessionView):
+class SessionActionView(SessionApiView):
     """A view that takes an order and answers with the status that follows."""
 
     def carry(self, order: Callable[..., Any], *given: Any) -> Response:
         """Write the order down; 202."""
         order(self.session.id, self.request.user, *given)
-        return self.taken()
+        return self.status_response()
 
-    def taken(self, **more: Any) -> Response:
+    def status_response(self, **more: Any) -> Response:
         """The status, read anew."""
         rows = catalogue.visible_sessions(self.request.user)
         session: TaskSession = rows.get(id=self.session.id)
         return Response({"status": session_status(session, self.request.user), **more}, status=202)
 
 
-class Resume(OrderView):
+class SessionResumeView(SessionActionView):
     """Running again."""
 
-    @described({202: StatusAnswer}, 400, 404, 409, request=ResumeRequest)
+    @document_responses({202: StatusAnswerSerializer}, 400, 404, 409, request=ResumeRequestSerializer)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Ask for a session to run again."""
-        return self.carry(intents.resume, self.body(ResumeRequest)["mode"])
+        return self.carry(intents.request_resume, self.body(ResumeRequestSerializer)["mode"])
 
 
-class Prompt(SessionView):
+class PromptCreateView(SessionApiView):
     """Asking the agent."""
 
-    @described({202: PromptAnswer, 200: PromptAnswer}, 400, 404, 409, request=PromptRequest)
+    @document_responses(
+        {202: PromptAnswerSerializer, 200: PromptAnswerSerializer}, 400, 404, 409, request=PromptRequestSerializer
+    )
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Put a prompt into the queue; the same ``message_id`` again gets the first answer, with 200."""
-        asked = self.body(PromptRequest)
-        row, new = intents.prompt(self.session.id, asked["message_id"], asked["text"], request.user)
-        return self.show(PromptAnswer, row, 202 if new else 200)
+        asked = self.body(PromptRequestSerializer)
+        row, new = intents.queue_prompt(self.session.id, asked["message_id"], asked["text"], request.user)
+        return self.show(PromptAnswerSerializer, row, 202 if new else 200)
 
 
-class Cancel(OrderView):
+class SessionCancelView(SessionActionView):
     """Ending the turn."""
 
-    @described({202: CancelAnswer}, 404, request=None)
+    @document_responses({202: CancelAnswerSerializer}, 404, request=None)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Ask for the active turn to end; the session lives on."""
-        cancelling = intents.cancel(self.session.id, request.user)
-        return self.taken(cancelling=cancelling)
+        cancelling = intents.request_cancel(self.session.id, request.user)
+        return self.status_response(cancelling=cancelling)
 
 
-class Stop(OrderView):
+class SessionStopView(SessionActionView):
     """Ending the execution."""
 
-    @described({202: StatusAnswer}, 404, request=None)
+    @document_responses({202: StatusAnswerSerializer}, 404, request=None)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Ask for the execution to end; the session can be resumed later."""
-        return self.carry(intents.stop)
+        return self.carry(intents.request_stop)
 
 
-class Close(OrderView):
+class SessionCloseView(SessionActionView):
     """Ending the session."""
 
-    @described({202: StatusAnswer}, 400, 404, 409, request=CloseRequest)
+    @document_responses({202: StatusAnswerSerializer}, 400, 404, 409, request=CloseRequestSerializer)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """End a session for good."""
-        return self.carry(intents.close, self.body(CloseRequest)["as"])
+        return self.carry(intents.request_close, self.body(CloseRequestSerializer)["as"])
+
+
+class SessionBulkView(ApiView):
+    """The same order for many sessions."""
+
+    @document_responses({200: BulkAnswerSerializer}, 400, request=BulkRequestSerializer)
+    def post(self, request: Request) -> Response:
+        """Resume or stop each of the sessions; one that fails stops no other, and each outcome is told."""
+        asked = self.body(BulkRequestSerializer)
+        return self.show(
+            BulkAnswerSerializer, {"results": request_many(request.user, asked["action"], asked["sessions"])}
+        )
+
+
+class TeamManagerWritePermission(IsAuthenticated):
+    """Members read; staff and the team's admins write."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Whether this request may go on; Http404 where the team is not the user's to see."""
+        if not super().has_permission(request, view):
+            return False
+        team = view.team
+        if request.method in SAFE_METHODS:
+            return True
+        return not getattr(request.user, "only_reads", False) and may_manage(request.user, team)
+
+
+class TeamPolicyDetailView(ApiView):
+    """The policy of one team."""
+
+    permission_classes = [TeamManagerWritePermission]
+
+    @property
+    def team(self) -> Group:
+        """The team of the address; Http404 if the user is neither in it nor staff."""
+        seen = Group.objects.all() if self.request.user.is_staff else teams_of(self.request.user)
+        found: Group | None = seen.filter(id=self.kwargs["team_id"]).first()
+        if found is None:
+            raise Http404
+        return found
+
+    @document_responses({200: TeamPolicyAnswerSerializer}, 404)
+    def get(self, request: Request, team_id: int) -> Response:
+        """Show what the team says, and what holds for its sessions that say nothing themselves."""
+        return self.show(TeamPolicyAnswerSerializer, policies.team_policy_json(self.team))
+
+    @document_responses({200: TeamPolicyAnswerSerializer}, 400, 404, request=PolicyChangeSerializer)
+    def patch(self, request: Request, team_id: int) -> Response:
+        """Let the team say its policy; what is left out stays. For staff and the team's admins."""
+        policies.set_team_policy(self.team, self.body(PolicyChangeSerializer), request.user)
+        return self.show(TeamPolicyAnswerSerializer, policies.team_policy_json(self.team))

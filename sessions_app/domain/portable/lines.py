@@ -16,7 +16,7 @@ from typing import Any, Final
 
 PREFIX: Final = "session."
 ROLES: Final = ("user", "agent", "thought", "tool", "status")
-ADDED: Final = "session.message.added"
+MESSAGE_ADDED: Final = "session.message.added"
 HIGHEST_SEQ: Final = 2**53
 """Beyond it a number is no line's of any log."""
 
@@ -46,9 +46,9 @@ class LogEvent:
     once: str | None = None
 
 
-def line_of(event: LogEvent) -> dict[str, Any]:
+def event_to_line(event: LogEvent) -> dict[str, Any]:
     """The event as a line."""
-    line: dict[str, Any] = {"seq": event.seq, "ts": time_text(event.at), "kind": _kind_of(event)}
+    line: dict[str, Any] = {"seq": event.seq, "ts": format_time(event.at), "kind": _kind_of(event)}
     frame = _FRAME
     if event.once is not None:
         line["once"] = event.once
@@ -66,7 +66,7 @@ def line_of(event: LogEvent) -> dict[str, Any]:
     return line
 
 
-def event_of(line: Any) -> LogEvent:
+def line_to_event(line: Any) -> LogEvent:
     """The event that a line tells of; BadLine for anything else. Other people's lines are read, too."""
     if not isinstance(line, dict):
         raise BadLine("no object")
@@ -85,15 +85,15 @@ def event_of(line: Any) -> LogEvent:
     if is_message:
         payload |= {"role": _role_of(kind), "text": _text_of(line.get("content", ""))}
     once = line.get("once")
-    return LogEvent(seq, time_of(line.get("ts")), name, payload, once if _is_once(once) else None)
+    return LogEvent(seq, parse_time(line.get("ts")), name, payload, once if _is_once(once) else None)
 
 
-def time_text(at: datetime) -> str:
+def format_time(at: datetime) -> str:
     """A moment as the record writes it: ISO 8601, UTC."""
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def time_of(text: Any) -> datetime:
+def parse_time(text: Any) -> datetime:
     """A moment that the record tells of; BadLine for anything else."""
     try:
         at = datetime.fromisoformat(text)
@@ -102,7 +102,7 @@ def time_of(text: Any) -> datetime:
         raise BadLine("no time") from None
 
 
-def as_id(session_id: uuid.UUID, kind: str, text: Any) -> uuid.UUID:
+def stable_id(session_id: uuid.UUID, kind: str, text: Any) -> uuid.UUID:
     """The id that ``text`` names; other people's ids become ours, the same each time."""
     try:
         return uuid.UUID(text)
@@ -112,7 +112,7 @@ def as_id(session_id: uuid.UUID, kind: str, text: Any) -> uuid.UUID:
 
 def _kind_of(event: LogEvent) -> str:
     role, text = event.payload.get("role"), event.payload.get("text")
-    if event.name == ADDED and role in ROLES and isinstance(text, str):
+    if event.name == MESSAGE_ADDED and role in ROLES and isinstance(text, str):
         return f"message.{role}"
     return _OTHER_NAMES.get(event.name, event.name.removeprefix(PREFIX))
 
@@ -120,7 +120,7 @@ def _kind_of(event: LogEvent) -> str:
 def _name_of(kind: str) -> str:
     if kind in _OTHER_KINDS:
         return _OTHER_KINDS[kind]
-    return ADDED if _is_message(kind) else PREFIX + kind
+    return MESSAGE_ADDED if _is_message(kind) else PREFIX + kind
 
 
 def _is_message(kind: str) -> bool:

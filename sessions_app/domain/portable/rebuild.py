@@ -1,18 +1,84 @@
-"""What a session's rows were, told by its log alone: messages, runs, prompts, permissions, receipts. Pure.
-
-Every line is taken as far as it makes sense; what does not is left out and told of, never fatal.
-"""
+"""Rebuild the rows of a session from the events of its log."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
-from sessions_app.domain.portable.lines import ADDED, ROLES, LogEvent, as_id
-from sessions_app.domain.portable.rows import MessageRow, PermissionRow, PromptRow, ReceiptRow, RunRow
+from sessions_app.domain.portable.lines import MESSAGE_ADDED, ROLES, LogEvent, stable_id
 from sessions_app.domain.states import OPEN_RUN_STATES, PromptState, RunState, SessionState, WorkState
+
+
+@dataclass(slots=True)
+class MessageRow:
+    """A message of the conversation; its text in the pieces in which it was said."""
+
+    id: uuid.UUID
+    seq: int
+    updated_seq: int
+    role: str
+    key: str
+    payload: dict[str, Any]
+    complete: bool
+    created_at: datetime
+    pieces: list[str]
+
+
+@dataclass(slots=True)
+class RunRow:
+    """A turn."""
+
+    id: uuid.UUID
+    message_id: str
+    started_at: datetime
+    state: str = RunState.RUNNING
+    waited: bool = False
+    wait_kind: str = ""
+    wait_id: str = ""
+    since_seq: int = 0
+    reason: str = ""
+    ended_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class PromptRow:
+    """A line of the ledger; its text as the conversation shows it, if it came so far."""
+
+    message_id: str
+    kind: str
+    state: str
+    created_at: datetime
+    text: str = ""
+
+
+@dataclass(slots=True)
+class PermissionRow:
+    """What the agent asked before it acted."""
+
+    id: str
+    run_id: uuid.UUID | None
+    tool_call: dict[str, Any]
+    options: list[dict[str, Any]]
+    requested_at: datetime
+    state: str = "pending"
+    option_id: str = ""
+    settled_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class ReceiptRow:
+    """How a resume ended, without its evidence."""
+
+    id: uuid.UUID
+    kind: str
+    verified: str
+    strategy: str
+    reason: str
+    created_at: datetime
+
 
 PLAN: Final = "plan"
 """Key of the message that shows the agent's plan, and of the plan in it."""
@@ -23,7 +89,7 @@ _PERMISSION_STATES: Final = ("resolved", "cancelled")
 
 
 @dataclass
-class Rebuilt:
+class SessionRebuild:
     """The rows of one session."""
 
     session_id: uuid.UUID
@@ -45,7 +111,7 @@ class Rebuilt:
     def apply(self, event: LogEvent) -> LogEvent:
         """Take one event in; the event with our ids in the place of other people's. ValueError: it makes no sense."""
         event = _with_our_ids(self.session_id, event)
-        handler = HANDLERS.get(event.name)
+        handler = EVENT_HANDLERS.get(event.name)
         if handler is None and event.name.startswith("session.prompt."):
             handler = _prompt
         if handler is not None:
@@ -54,14 +120,14 @@ class Rebuilt:
 
     def run(self, event: LogEvent) -> RunRow:
         """The run that an event names; one that the log begins in the middle of is begun here."""
-        key = as_id(self.session_id, "run", event.payload.get("run_id"))
+        key = stable_id(self.session_id, "run", event.payload.get("run_id"))
         if key not in self.runs:
-            message_id = text_in(event.payload, "message_id") or self.asked
+            message_id = text_value(event.payload, "message_id") or self.asked
             self.runs[key] = RunRow(key, message_id[:KEY_LIMIT], event.at)
         return self.runs[key]
 
 
-def text_in(values: Mapping[str, Any], name: str) -> str:
+def text_value(values: Mapping[str, Any], name: str) -> str:
     """A text of ``values``; empty where there is something else."""
     value = values.get(name)
     return value if isinstance(value, str) else ""
@@ -72,17 +138,17 @@ def _with_our_ids(session_id: uuid.UUID, event: LogEvent) -> LogEvent:
     ours: dict[str, str] = {}
     if event.name.startswith("session.message."):
         named = told.get("message_id", f"line {event.seq}")
-        ours["message_id"] = str(as_id(session_id, "message", named))
+        ours["message_id"] = str(stable_id(session_id, "message", named))
     if told.get("run_id") is not None:
-        ours["run_id"] = str(as_id(session_id, "run", told["run_id"]))
+        ours["run_id"] = str(stable_id(session_id, "run", told["run_id"]))
     if event.name == "session.receipt":
-        ours["receipt_id"] = str(as_id(session_id, "receipt", told.get("receipt_id")))
+        ours["receipt_id"] = str(stable_id(session_id, "receipt", told.get("receipt_id")))
     if all(told.get(name) == value for name, value in ours.items()):
         return event
     return LogEvent(event.seq, event.at, event.name, {**told, **ours}, event.once)
 
 
-def _added(rows: Rebuilt, event: LogEvent) -> None:
+def _added(rows: SessionRebuild, event: LogEvent) -> None:
     told = event.payload
     payload, role, text = told.get("payload", {}), told.get("role"), told.get("text", "")
     if role not in ROLES or not isinstance(payload, dict) or not isinstance(text, str):
@@ -96,12 +162,12 @@ def _added(rows: Rebuilt, event: LogEvent) -> None:
         if name in rows.prompts:
             rows.prompts[name].text = text
     else:
-        name = PLAN if role == "status" and PLAN in payload else text_in(payload, "tool_call_id")[:200]
+        name = PLAN if role == "status" and PLAN in payload else text_value(payload, "tool_call_id")[:200]
     complete = told.get("complete") is not False
     rows.messages[key] = MessageRow(key, event.seq, event.seq, role, name, dict(payload), complete, event.at, [text])
 
 
-def _updated(rows: Rebuilt, event: LogEvent) -> None:
+def _updated(rows: SessionRebuild, event: LogEvent) -> None:
     told = event.payload
     message = rows.messages.get(uuid.UUID(told["message_id"]))
     if message is None:
@@ -117,39 +183,42 @@ def _updated(rows: Rebuilt, event: LogEvent) -> None:
     message.updated_seq = event.seq
 
 
-def _run_started(rows: Rebuilt, event: LogEvent) -> None:
-    rows.expected = text_in(event.payload, "message_id")[:KEY_LIMIT]
+def _run_started(rows: SessionRebuild, event: LogEvent) -> None:
+    rows.expected = text_value(event.payload, "message_id")[:KEY_LIMIT]
     rows.run(event)
 
 
-def _run_waiting(rows: Rebuilt, event: LogEvent) -> None:
+def _run_waiting(rows: SessionRebuild, event: LogEvent) -> None:
     run = rows.run(event)
     run.state, run.waited, run.since_seq = RunState.WAITING, True, event.seq
-    run.wait_kind, run.wait_id = text_in(event.payload, "wait_kind")[:16], text_in(event.payload, "wait_id")[:KEY_LIMIT]
+    run.wait_kind, run.wait_id = (
+        text_value(event.payload, "wait_kind")[:16],
+        text_value(event.payload, "wait_id")[:KEY_LIMIT],
+    )
 
 
-def _run_resumed(rows: Rebuilt, event: LogEvent) -> None:
+def _run_resumed(rows: SessionRebuild, event: LogEvent) -> None:
     rows.run(event).state = RunState.RUNNING
 
 
-def _run_ended(rows: Rebuilt, event: LogEvent) -> None:
+def _run_ended(rows: SessionRebuild, event: LogEvent) -> None:
     run = rows.run(event)
     run.waited = run.state == RunState.WAITING
     run.state, run.ended_at = _ENDS[event.name.rpartition(".")[2]], event.at
-    run.reason = text_in(event.payload, "reason")[:64]
+    run.reason = text_value(event.payload, "reason")[:64]
 
 
-def _prompt(rows: Rebuilt, event: LogEvent) -> None:
-    state, message_id = event.name.rpartition(".")[2], text_in(event.payload, "message_id")
+def _prompt(rows: SessionRebuild, event: LogEvent) -> None:
+    state, message_id = event.name.rpartition(".")[2], text_value(event.payload, "message_id")
     if state not in set(PromptState) or not message_id or len(message_id) > KEY_LIMIT:
         raise ValueError("no prompt")
-    kind = text_in(event.payload, "kind")[:10] or "user"
+    kind = text_value(event.payload, "kind")[:10] or "user"
     rows.prompts.setdefault(message_id, PromptRow(message_id, kind, state, event.at)).state = state
 
 
-def _permission_requested(rows: Rebuilt, event: LogEvent) -> None:
+def _permission_requested(rows: SessionRebuild, event: LogEvent) -> None:
     told = event.payload
-    key, options = text_in(told, "permission_id"), told.get("options")
+    key, options = text_value(told, "permission_id"), told.get("options")
     tool_call = told.get("tool_call")
     if not 0 < len(key) <= 64 or not isinstance(options, list) or not all(isinstance(one, dict) for one in options):
         raise ValueError("no permission")
@@ -160,44 +229,44 @@ def _permission_requested(rows: Rebuilt, event: LogEvent) -> None:
     )
 
 
-def _permission_settled(rows: Rebuilt, event: LogEvent) -> None:
-    asked = rows.permissions.get(text_in(event.payload, "permission_id"))
+def _permission_settled(rows: SessionRebuild, event: LogEvent) -> None:
+    asked = rows.permissions.get(text_value(event.payload, "permission_id"))
     if asked is None:
         raise ValueError("the end of a permission that is not there")
-    state = text_in(event.payload, "state")
+    state = text_value(event.payload, "state")
     expired = event.name.endswith(".expired")
     asked.state = "expired" if expired else state if state in _PERMISSION_STATES else "resolved"
-    asked.option_id, asked.settled_at = text_in(event.payload, "option_id")[:128], event.at
+    asked.option_id, asked.settled_at = text_value(event.payload, "option_id")[:128], event.at
 
 
-def _receipt(rows: Rebuilt, event: LogEvent) -> None:
+def _receipt(rows: SessionRebuild, event: LogEvent) -> None:
     told, key = event.payload, uuid.UUID(event.payload["receipt_id"])
-    kind, verified = text_in(told, "kind")[:16], text_in(told, "verified")[:16]
+    kind, verified = text_value(told, "kind")[:16], text_value(told, "verified")[:16]
     if key in rows.receipts:
         rows.receipts[key].verified = verified
     else:
-        strategy, reason = text_in(told, "strategy")[:16], text_in(told, "reason")[:64]
+        strategy, reason = text_value(told, "strategy")[:16], text_value(told, "reason")[:64]
         rows.receipts[key] = ReceiptRow(key, kind, verified, strategy, reason, event.at)
 
 
-def _state_changed(rows: Rebuilt, event: LogEvent) -> None:
-    if text_in(event.payload, "to") in set(SessionState):
+def _state_changed(rows: SessionRebuild, event: LogEvent) -> None:
+    if text_value(event.payload, "to") in set(SessionState):
         rows.state = event.payload["to"]
-        rows.error_code = text_in(event.payload, "error_code")[:64]
-        rows.error_message = text_in(event.payload, "error_message")
+        rows.error_code = text_value(event.payload, "error_code")[:64]
+        rows.error_message = text_value(event.payload, "error_message")
 
 
-def _work_changed(rows: Rebuilt, event: LogEvent) -> None:
-    if text_in(event.payload, "to") in set(WorkState):
+def _work_changed(rows: SessionRebuild, event: LogEvent) -> None:
+    if text_value(event.payload, "to") in set(WorkState):
         rows.work_state = event.payload["to"]
 
 
-def _status(rows: Rebuilt, event: LogEvent) -> None:
-    rows.told_status = text_in(event.payload, "status")[:20]
+def _status(rows: SessionRebuild, event: LogEvent) -> None:
+    rows.told_status = text_value(event.payload, "status")[:20]
 
 
-HANDLERS: Final[dict[str, Callable[[Rebuilt, LogEvent], None]]] = {
-    ADDED: _added,
+EVENT_HANDLERS: Final[dict[str, Callable[[SessionRebuild, LogEvent], None]]] = {
+    MESSAGE_ADDED: _added,
     "session.message.updated": _updated,
     "session.run.started": _run_started,
     "session.run.waiting": _run_waiting,

@@ -7,10 +7,10 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from sessions_app.services import restored
+from sessions_app.services import database_restore
 from sessions_app.services.portable import record as portable_record
 
-COULD_NOT_RUN: Final = 2
+EXIT_COULD_NOT_RUN: Final = 2
 
 
 class Command(BaseCommand):
@@ -22,12 +22,12 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Make it safe; exit 2 with one line if that cannot be."""
         try:
-            found = restored.make_safe()
-        except restored.ExporterRuns as error:
-            raise CommandError(str(error), returncode=COULD_NOT_RUN) from error
+            found = database_restore.make_restored_safe()
+        except database_restore.ExporterRunning as error:
+            raise CommandError(str(error), returncode=EXIT_COULD_NOT_RUN) from error
         except (DatabaseError, OSError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise CommandError(f"the database cannot be made safe: {reason}", returncode=COULD_NOT_RUN) from error
+            raise CommandError(f"the database cannot be made safe: {reason}", returncode=EXIT_COULD_NOT_RUN) from error
         self.stdout.write(
             f"{found.stopped} sessions stopped, {found.held} prompts held; "
             f"{len(found.behind)} sessions lack lines of their log."
@@ -35,5 +35,5 @@ class Command(BaseCommand):
         if found.missing:
             self.stdout.write(
                 f"{len(found.missing)} sessions of the record are not in this database: "
-                f"manage.py import_sessions {portable_record.directory()}"
+                f"manage.py import_sessions {portable_record.record_directory()}"
             )

@@ -11,8 +11,8 @@ from django.core.management import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from executors_app.errors import ExecutorError
-from sessions_app.management.demo_data import local_hint, login_url, make_demo
-from sessions_app.management.private_files import make_private
+from sessions_app.management.demo_data import create_demo_data, create_login_url, local_address_hint
+from sessions_app.management.startup import set_private_umask
 
 
 class Command(BaseCommand):
@@ -26,12 +26,12 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, port: int, **options: Any) -> None:
         """Make what is missing; exit status 2 with one line if that cannot be."""
-        make_private()
+        set_private_umask()
         try:
-            user = make_demo(Path(settings.KANDEV_DATA_DIR) / "demo-repository")
-            link = login_url(user, port)
+            user = create_demo_data(Path(settings.KANDEV_DATA_DIR) / "demo-repository")
+            link = create_login_url(user, port)
         except (DatabaseError, ExecutorError, OSError) as error:
             raise CommandError(f"the demo cannot be made: {str(error).splitlines()[0]}", returncode=2) from error
         self.stdout.write(f"Log in as {user.get_username()} with this link (once, within ten minutes):\n  {link}")
-        if hint := local_hint(link, port):
+        if hint := local_address_hint(link, port):
             self.stdout.write(hint)

@@ -10,8 +10,8 @@ from typing import Any
 from django.core.management import BaseCommand, CommandError
 from rich.console import Console
 
-from sessions_app.management.restart_story import Story
-from sessions_app.management.throwaway import BrokenPromise, Throwaway
+from sessions_app.management.restart_demo import RestartDemo
+from sessions_app.management.temporary_deployment import DemoFailed, TemporaryDeployment
 
 
 class Command(BaseCommand):
@@ -28,10 +28,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, work: int, **options: Any) -> None:
         """Tell the story; exit status 1 with one line if anything is not as promised. Leaves nothing behind."""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        kandev = Throwaway()
+        kandev = TemporaryDeployment()
         try:
-            Story(Console(), kandev, work).tell()
-        except BrokenPromise as broken:
+            RestartDemo(Console(), kandev, work).tell()
+        except DemoFailed as broken:
             raise CommandError(f"The demo failed. {broken}\n{kandev.log()}".rstrip()) from broken
         except KeyboardInterrupt:
             raise CommandError("Stopped.", returncode=130) from None

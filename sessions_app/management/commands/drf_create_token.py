@@ -12,16 +12,16 @@ from django.contrib.auth import get_user_model
 from django.core.management import BaseCommand, CommandError
 from django.db import DatabaseError, transaction
 
+from sessions_app.accounts import credentials
 from sessions_app.models import ApiToken
-from sessions_app.services import api_tokens
 from sessions_app.services.errors import Conflict
 
 NAME: Final = "Made by drf_create_token"
 
 
 def _days(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= api_tokens.LONGEST):
-        raise ArgumentTypeError(f"a whole number from 1 to {api_tokens.LONGEST} is wanted")
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= credentials.MAX_LIFETIME_DAYS):
+        raise ArgumentTypeError(f"a whole number from 1 to {credentials.MAX_LIFETIME_DAYS} is wanted")
     return int(text)
 
 
@@ -52,9 +52,9 @@ class Command(BaseCommand):
         if user is None:
             raise CommandError(f"there is no active user {username!r}", returncode=2)
         if options["reset"]:
-            api_tokens.revoke_named(user, name)
+            credentials.revoke_tokens_named(user, name)
         try:
-            _, key = api_tokens.make(user, name, options["scope"], options["days"])
+            _, key = credentials.create_token(user, name, options["scope"], options["days"])
         except Conflict as error:
             raise CommandError(error.message, returncode=2) from error
         return f"Generated token {key} for user {username}"

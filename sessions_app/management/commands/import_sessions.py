@@ -17,14 +17,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from sessions_app.management.database_check import COULD_NOT_RUN, check_database
-from sessions_app.management.portable.importing import Progress, Result, import_all
-from sessions_app.management.portable.places import DEFAULT_TEAM
-from sessions_app.services.portable.reading import records_in
+from sessions_app.management.portable.importer import ImportResult, ReportProgress, import_sessions
+from sessions_app.management.portable.rows import DEFAULT_TEAM
+from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database
+from sessions_app.services.portable.reading import list_records
 
-WIDE: Final = 200
+TABLE_WIDTH: Final = 200
 """Characters of a line where there is no terminal."""
-OUTCOMES: Final = {"imported": "imported", "there": "already there", "skipped": "skipped"}
+OUTCOME_STYLES: Final = {"imported": "imported", "there": "already there", "skipped": "skipped"}
 
 
 class Command(BaseCommand):
@@ -44,27 +44,29 @@ class Command(BaseCommand):
         """Import; exit 0 all is there, 1 something had to be left out, 2 could not run."""
         check_database()
         try:
-            folder = _folder(directory)
+            folder = _record_folder(directory)
             with _progress() as progress:
-                results = import_all(folder, team, progress, dry_run=dry_run)
+                results = import_sessions(folder, team, progress, dry_run=dry_run)
         except OSError as error:
-            raise CommandError(f"{directory} cannot be read: {error.strerror}", returncode=COULD_NOT_RUN) from error
+            raise CommandError(
+                f"{directory} cannot be read: {error.strerror}", returncode=EXIT_COULD_NOT_RUN
+            ) from error
         except DatabaseError as error:
             reason = str(error).splitlines()[0]
-            raise CommandError(f"the database cannot be used: {reason}", returncode=COULD_NOT_RUN) from error
-        show(Console(width=None if sys.stdout.isatty() else WIDE), results, dry_run=dry_run)
+            raise CommandError(f"the database cannot be used: {reason}", returncode=EXIT_COULD_NOT_RUN) from error
+        print_results(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH), results, dry_run=dry_run)
         if any(result.findings for result in results):
             sys.exit(1)
 
 
-def _folder(directory: Path) -> Path:
+def _record_folder(directory: Path) -> Path:
     """The record's folder, or the one of a whole data directory."""
     inner = directory / "sessions"
-    return inner if inner.is_dir() and not records_in(directory) else directory
+    return inner if inner.is_dir() and not list_records(directory) else directory
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress() -> Iterator[ReportProgress]:
     """A progress bar on a terminal; nothing anywhere else."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
@@ -75,12 +77,12 @@ def _progress() -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def show(console: Console, results: Sequence[Result], *, dry_run: bool) -> None:
+def print_results(console: Console, results: Sequence[ImportResult], *, dry_run: bool) -> None:
     """A table of the sessions, what was left out and what there is to say, one summary line."""
     table = Table("session", "task", "", "events", "messages", "held", box=None, header_style="bold", pad_edge=False)
     for result in results:
         counts = (str(result.events), str(result.messages), str(result.held)) if result.outcome == "imported" else ()
-        table.add_row(escape(result.stem), escape(result.title[:50]), OUTCOMES[result.outcome], *counts)
+        table.add_row(escape(result.stem), escape(result.title[:50]), OUTCOME_STYLES[result.outcome], *counts)
     if results:
         console.print(table)
     for result in results:
@@ -89,15 +91,15 @@ def show(console: Console, results: Sequence[Result], *, dry_run: bool) -> None:
             console.print(f"{escape(place)}: {escape(finding.problem)}", highlight=False, soft_wrap=True)
         for note in result.notes:
             console.print(f"{escape(result.stem)}: {escape(note)}", highlight=False, soft_wrap=True)
-    console.print(summary(results, dry_run=dry_run), highlight=False)
+    console.print(summary_line(results, dry_run=dry_run), highlight=False)
 
 
-def summary(results: Sequence[Result], *, dry_run: bool) -> str:
+def summary_line(results: Sequence[ImportResult], *, dry_run: bool) -> str:
     """One line: how many came to what."""
     if not results:
         return "No session lies there."
-    count = {name: sum(result.outcome == name for result in results) for name in OUTCOMES}
-    told = ", ".join(f"{count[name]} {words}" for name, words in OUTCOMES.items() if count[name])
+    count = {name: sum(result.outcome == name for result in results) for name in OUTCOME_STYLES}
+    told = ", ".join(f"{count[name]} {words}" for name, words in OUTCOME_STYLES.items() if count[name])
     held = sum(result.held for result in results)
     left_out = sum(len(result.findings) for result in results)
     more = (f"; {held} prompts held" if held else "") + (f"; {left_out} things left out" if left_out else "")

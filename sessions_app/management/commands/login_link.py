@@ -9,7 +9,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from sessions_app.management.demo_data import local_hint, login_url
+from sessions_app.management.demo_data import create_login_url, local_address_hint
 
 
 class Command(BaseCommand):
@@ -29,9 +29,9 @@ class Command(BaseCommand):
             found = users.objects.filter(**{users.USERNAME_FIELD: user}, is_active=True).first()
             if found is None:
                 raise CommandError(f"there is no active user {user!r}", returncode=2)
-            link = login_url(found, port)
+            link = create_login_url(found, port)
             self.stdout.write(link)
-            if hint := local_hint(link, port):
+            if hint := local_address_hint(link, port):
                 self.stderr.write(hint)  # what is on stdout is the link alone
         except DatabaseError as error:
             raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error

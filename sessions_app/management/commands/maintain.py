@@ -12,10 +12,10 @@ from django.core.management.base import BaseCommand, CommandParser
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from sessions_app.management.database_check import check_database
-from sessions_app.services.maintenance.running import CHORES, run
-from sessions_app.services.maintenance.running import Progress as Report
-from sessions_app.services.maintenance.work import Work
+from sessions_app.management.startup import check_database
+from sessions_app.services.maintenance.chore_run import ChoreRun
+from sessions_app.services.maintenance.chores import CHORES, run_chores
+from sessions_app.services.maintenance.chores import Progress as Report
 
 
 class Command(BaseCommand):
@@ -34,7 +34,7 @@ class Command(BaseCommand):
         """Exit 0; 1 where something could not be done; 2 where the database cannot be used."""
         check_database()
         with _progress(silent=options["json"]) as progress:
-            done = run(options["chore"], dry_run=options["dry_run"], progress=progress)
+            done = run_chores(options["chore"], dry_run=options["dry_run"], progress=progress)
         if options["json"]:
             self.stdout.write(json.dumps(_document(done, dry_run=options["dry_run"]), indent=2))
         else:
@@ -42,7 +42,7 @@ class Command(BaseCommand):
         if any(work.failed for work in done):
             sys.exit(1)
 
-    def _show(self, done: Sequence[Work], *, dry_run: bool) -> None:
+    def _show(self, done: Sequence[ChoreRun], *, dry_run: bool) -> None:
         verb = "would remove" if dry_run else "removed"
         for work in done:
             state = "  FAILED" if work.failed else ""
@@ -51,7 +51,7 @@ class Command(BaseCommand):
                 self.stdout.write(f"  {text}")
 
 
-def _document(done: Sequence[Work], *, dry_run: bool) -> dict[str, Any]:
+def _document(done: Sequence[ChoreRun], *, dry_run: bool) -> dict[str, Any]:
     names = ("removed", "kept", "failed", "said")
     chores = {work.chore: {name: getattr(work, name) for name in names} for work in done}
     return {"dry_run": dry_run, "chores": chores}

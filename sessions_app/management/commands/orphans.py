@@ -11,11 +11,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from executors_app.errors import ExecutorError
-from executors_app.runtimes import FindsOrphans
+from executors_app.runtimes import SupportsOrphans
 from sessions_app.services.maintenance import orphans
-from sessions_app.services.maintenance.orphans import Report
+from sessions_app.services.maintenance.orphans import OrphanReport
 
-COULD_NOT_RUN = 2
+EXIT_COULD_NOT_RUN = 2
 
 
 class Command(BaseCommand):
@@ -33,8 +33,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Exit 0; 1 where something that was named is no orphan or could not be removed; 2 could not ask everybody."""
-        places = orphans.places()
-        reports = {name: orphans.look(name, place) for name, place in places.items()}
+        places = orphans.searchable_runtimes()
+        reports = {name: orphans.find_orphans(name, place) for name, place in places.items()}
         silent = [
             {"runtime": name, "executor": executor, "message": message}
             for name, report in reports.items()
@@ -46,9 +46,9 @@ class Command(BaseCommand):
         not_asked = ", ".join(one["executor"] for one in silent)
         self._remove(options["remove"], reports, places, not_asked)
         if silent and not options["remove"]:
-            raise CommandError(f"{not_asked} could not be asked", returncode=COULD_NOT_RUN)
+            raise CommandError(f"{not_asked} could not be asked", returncode=EXIT_COULD_NOT_RUN)
 
-    def _show(self, reports: Mapping[str, Report], silent: list[dict[str, str]], *, as_json: bool) -> None:
+    def _show(self, reports: Mapping[str, OrphanReport], silent: list[dict[str, str]], *, as_json: bool) -> None:
         rows = [
             {"runtime": name, "executor": report.sources[one.id].name, **asdict(one)}
             for name, report in reports.items()
@@ -62,7 +62,11 @@ class Command(BaseCommand):
         self.stdout.write(f"{len(rows)} orphans")
 
     def _remove(
-        self, names: list[str], reports: Mapping[str, Report], places: Mapping[str, FindsOrphans], not_asked: str
+        self,
+        names: list[str],
+        reports: Mapping[str, OrphanReport],
+        places: Mapping[str, SupportsOrphans],
+        not_asked: str,
     ) -> None:
         there = {one.id: (name, one) for name, report in reports.items() for one in report.found}
         for wanted in names:

@@ -12,8 +12,8 @@ from typing import Any
 from django.core.management.base import CommandError
 from django_q.management.commands.qcluster import Command as Cluster
 
-from sessions_app.management.private_files import make_private
-from sessions_app.management.processes import end_with
+from sessions_app.management.child_processes import make_parent_death_hook
+from sessions_app.management.startup import set_private_umask
 
 
 class Command(Cluster):  # type: ignore[misc]
@@ -26,23 +26,23 @@ class Command(Cluster):  # type: ignore[misc]
 
         Exit status 2 where it cannot begin, as without a database; the process that it begins with has said why.
         """
-        make_private()
-        os.register_at_fork(before=_remember, after_in_child=_end_with_the_forker)
+        set_private_umask()
+        os.register_at_fork(before=_remember_parent, after_in_child=_end_with_parent)
         try:
             super().handle(*args, **options)
         except RuntimeError as error:
             raise CommandError(str(error), returncode=2) from error
 
 
-_forker = 0
+_parent_pid = 0
 
 
-def _remember() -> None:
-    global _forker  # noqa: PLW0603 - the one thing that a child has of the moment before it
-    _forker = os.getpid()
+def _remember_parent() -> None:
+    global _parent_pid  # noqa: PLW0603 - the forked child has to know who forked it
+    _parent_pid = os.getpid()
 
 
-def _end_with_the_forker() -> None:
-    ask = end_with(_forker, signal.SIGKILL)
+def _end_with_parent() -> None:
+    ask = make_parent_death_hook(_parent_pid, signal.SIGKILL)
     if ask is not None:
         ask()

@@ -15,18 +15,18 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.dateparse import parse_datetime
 
 from executors_app.plugins import runtimes
-from sessions_app.management.database_check import COULD_NOT_RUN, check_database
+from sessions_app.management import recovery_pass
+from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database
 from sessions_app.models import TaskSession
-from sessions_app.supervisor.lock import LockUnusable
-from sessions_app.supervisor.sweep import command_pass, display
-from sessions_app.supervisor.sweep.one_pass import Scope
+from sessions_app.supervisor.leases import LockUnusable
+from sessions_app.supervisor.sweep.sweep_pass import SweepScope
 
 WAIT_DEFAULT = 300.0
-BROKEN: Final = 1
+EXIT_BROKEN: Final = 1
 """Exit status with ``--strict``: this deploy broke a session."""
-UNFINISHED: Final = 3
+EXIT_UNFINISHED: Final = 3
 """Nothing is broken, but at the end of ``--wait`` starts or the supervisor's first sweep had not ended."""
-BROKEN_BEFORE: Final = 4
+EXIT_BROKEN_BEFORE: Final = 4
 """With ``--strict=all``: what is broken was broken before."""
 
 
@@ -94,7 +94,7 @@ class Command(BaseCommand):
         """Sweep once; exit 0; 1, 3 or 4 with ``--strict``; 2 when it could not run."""
         check_database()
         self._check_sessions(options["session"])
-        scope = Scope(
+        scope = SweepScope(
             trigger="command",
             sessions=frozenset(options["session"]),
             runtime=options["runtime"],
@@ -102,13 +102,13 @@ class Command(BaseCommand):
             timeout=options["timeout"],
             dry_run=options["dry_run"],
         )
-        view = display.View(json=options["json"], explain=options["explain"])
+        view = recovery_pass.SweepView(json=options["json"], explain=options["explain"])
         with view.progress() as progress:
-            ask = command_pass.Ask(scope, options["wait"], options["since"])
+            ask = recovery_pass.RecoveryOptions(scope, options["wait"], options["since"])
             try:
-                result, document = asyncio.run(command_pass.run(ask, progress))
+                result, document = asyncio.run(recovery_pass.run_recovery_pass(ask, progress))
             except LockUnusable as error:
-                raise CommandError(str(error), returncode=COULD_NOT_RUN) from error
+                raise CommandError(str(error), returncode=EXIT_COULD_NOT_RUN) from error
         if options["json"]:
             self.stdout.write(json.dumps(document, indent=2))
         else:
@@ -118,17 +118,17 @@ class Command(BaseCommand):
 
     def _judge(self, document: Mapping[str, Any], wait: float, *, everything: bool) -> None:
         """Exit with the status of the worst that there is; say all of it on stderr."""
-        for line in display.complaints(document, wait, everything=everything):
+        for line in recovery_pass.strict_failures(document, wait, everything=everything):
             self.stderr.write(line)
         if document["broken"]:
-            sys.exit(BROKEN)
+            sys.exit(EXIT_BROKEN)
         if wait and (document["unfinished"] or not document["swept"]):
-            sys.exit(UNFINISHED)
+            sys.exit(EXIT_UNFINISHED)
         if everything and document["broken_before"]:
-            sys.exit(BROKEN_BEFORE)
+            sys.exit(EXIT_BROKEN_BEFORE)
 
     def _check_sessions(self, ids: Collection[uuid.UUID]) -> None:
         """Refuse a session that is not there: looking at nothing would look like success."""
         missing = set(ids) - set(TaskSession.objects.filter(id__in=ids).values_list("id", flat=True))
         if missing:
-            raise CommandError(f"there is no session {min(missing)}", returncode=COULD_NOT_RUN)
+            raise CommandError(f"there is no session {min(missing)}", returncode=EXIT_COULD_NOT_RUN)

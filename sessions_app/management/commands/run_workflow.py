@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from sessions_app.management.database_check import COULD_NOT_RUN, check_database
-from sessions_app.management.workflows import asked, display
-from sessions_app.management.workflows.driving import follow
+from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database
 from sessions_app.models import WorkflowRun
 from sessions_app.services.errors import SessionsError
-from sessions_app.services.workflows import run_document, start_run
-from sessions_app.workflows.library import found
+from sessions_app.workflows import run_command
+from sessions_app.workflows.language.files import find_workflow_file
+from sessions_app.workflows.run_command import follow_run
+from sessions_app.workflows.services.workflows import run_document, start_run
 
-FAILED: Final = 1
-INVALID: Final = COULD_NOT_RUN
+EXIT_FAILED: Final = 1
+EXIT_INVALID: Final = EXIT_COULD_NOT_RUN
 
 
 class Command(BaseCommand):
@@ -46,40 +46,42 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check the file, start a run, follow it."""
-        options["file"] = found(options["file"], options["cwd"] or Path.cwd())
-        read = asked.read_file(options["file"])
+        options["file"] = find_workflow_file(options["file"], options["cwd"] or Path.cwd())
+        read = run_command.read_workflow_file(options["file"])
         for problem in read.loaded.problems:
             self.stderr.write(str(problem))
         if read.loaded.workflow is None:
-            sys.exit(INVALID)
-        inputs = {"text": options["input"], **asked.inputs_of(read.loaded.workflow, options["set"])}
+            sys.exit(EXIT_INVALID)
+        inputs = {"text": options["input"], **run_command.parse_inputs(read.loaded.workflow, options["set"])}
         check_database()
         run = self._start(read, inputs, options)
-        with display.following(quiet=options["json"]) as report:
-            run = asyncio.run(follow(run, report))
+        with run_command.make_reporter(quiet=options["json"]) as report:
+            run = asyncio.run(follow_run(run, report))
         self.stdout.write(
-            json.dumps(run_document(run, whole=True), indent=2) if options["json"] else display.outcome(run)
+            json.dumps(run_document(run, whole=True), indent=2)
+            if options["json"]
+            else run_command.describe_outcome(run)
         )
         if run.state != "succeeded":
-            sys.exit(FAILED)
+            sys.exit(EXIT_FAILED)
 
-    def _start(self, read: asked.Read, inputs: dict[str, Any], options: dict[str, Any]) -> WorkflowRun:
-        team = asked.team_of(options["team"])
+    def _start(self, read: run_command.WorkflowInput, inputs: dict[str, Any], options: dict[str, Any]) -> WorkflowRun:
+        team = run_command.resolve_team(options["team"])
         try:
             run, _ = start_run(
-                asked.user_of(options["user"], team),
+                run_command.resolve_user(options["user"], team),
                 team=team,
                 text=read.text,
                 files=read.files,
                 inputs={**inputs, "type": "command"},
-                repository=asked.repository_at(team, options["cwd"], options["file"]),
-                agent_profile=asked.profile_of(options["agent"], team),
-                executor=asked.executor_of(options["executor"]),
+                repository=run_command.resolve_repository(team, options["cwd"], options["file"]),
+                agent_profile=run_command.resolve_profile(options["agent"], team),
+                executor=run_command.resolve_executor(options["executor"]),
                 trigger="command",
             )
         except SessionsError as error:
             hint = " (--cwd DIR)" if error.details.get("field") == "repository" else ""
-            raise asked.refuse(f"{error.message}{hint}") from error
+            raise run_command.command_error(f"{error.message}{hint}") from error
         if run.note:
             self.stderr.write(run.note)
         return run

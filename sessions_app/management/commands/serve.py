@@ -19,14 +19,14 @@ from django.core.management import BaseCommand, CommandError, call_command
 from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
-from sessions_app.management.private_files import make_private
-from sessions_app.management.processes import Child, keep_running
-from sessions_app.services import restarting, restored
+from sessions_app.management.child_processes import ChildProcess, supervise_children
+from sessions_app.management.startup import set_private_umask
+from sessions_app.services import database_restore, restarts
 from sessions_app.tasks import schedules
 
-LONGEST_FRAME: Final = 4 * 1024 * 1024
+MAX_FRAME_SIZE: Final = 4 * 1024 * 1024
 """Bytes of a WebSocket message that reach the consumers, who refuse those over 1 MiB with an error."""
-PORT_PATIENCE: Final = 3.0
+PORT_WAIT_SECONDS: Final = 3.0
 """Seconds for the web process of a killed predecessor to let go of the port."""
 
 
@@ -44,9 +44,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, host: str, port: int, **options: Any) -> None:
         """Serve; exit status 2 with one line if that cannot start."""
-        refuse_to_be_public_unprotected(host)
-        make_private()  # and the processes that it starts
-        listener = listen(host, port)
+        refuse_unprotected_public_host(host)
+        set_private_umask()  # and the processes that it starts
+        listener = open_listener(host, port)
         prepare_database()
         told: list[int] = []
 
@@ -62,17 +62,17 @@ class Command(BaseCommand):
         if reserved and settings.KANDEV_LOCAL_NAME in settings.ALLOWED_HOSTS:
             self.stdout.write(f"In a browser: http://{settings.KANDEV_LOCAL_NAME}:{bound}/")
         self.stdout.flush()
-        kept = children(listener)
-        orders = restarting.Orders(loopback=is_loopback(host))
+        kept = child_processes(listener)
+        orders = restarts.RestartOrders(loopback=is_loopback(host))
 
         def restart_if_ordered() -> None:
             if orders.due(time.monotonic()):
                 orders.done([child.name for child in kept if child.kill()])
 
-        keep_running(kept, stopped=lambda: bool(told), between=restart_if_ordered)
+        supervise_children(kept, stopped=lambda: bool(told), between=restart_if_ordered)
 
 
-def children(listener: socket.socket) -> list[Child]:
+def child_processes(listener: socket.socket) -> list[ChildProcess]:
     """Web, supervisor and worker; the web process takes over the listening socket."""
     root = Path(settings.BASE_DIR)
     manage = (sys.executable, str(root / "manage.py"))
@@ -85,21 +85,21 @@ def children(listener: socket.socket) -> list[Child]:
         "0",
         "--no-server-name",
         # What is too long for us is answered by us: daphne would just hang up.
-        *("--websocket-max-message-size", str(LONGEST_FRAME)),
-        *("--websocket-max-frame-size", str(LONGEST_FRAME)),
+        *("--websocket-max-message-size", str(MAX_FRAME_SIZE)),
+        *("--websocket-max-frame-size", str(MAX_FRAME_SIZE)),
         "--fd",
         str(listening),
         "kandev.asgi:application",
     )
     return [
         # It holds no state to save, but the port, which the next start wants.
-        Child("web", web, root, kept_descriptors=(listening,), orphan_signal=signal.SIGKILL),
-        Child("supervisor", (*manage, "supervise"), root),
-        Child("worker", (*manage, "qcluster", "--skip-checks"), root),
+        ChildProcess("web", web, root, kept_descriptors=(listening,), orphan_signal=signal.SIGKILL),
+        ChildProcess("supervisor", (*manage, "supervise"), root),
+        ChildProcess("worker", (*manage, "qcluster", "--skip-checks"), root),
     ]
 
 
-def refuse_to_be_public_unprotected(host: str) -> None:
+def refuse_unprotected_public_host(host: str) -> None:
     """Only the loopback address is served without a secret key and allowed hosts of the deployment's own."""
     if settings.KANDEV_PUBLIC or is_loopback(host):
         return
@@ -118,9 +118,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def listen(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """A listening socket that outlives restarts of the web process."""
-    deadline = time.monotonic() + PORT_PATIENCE
+    deadline = time.monotonic() + PORT_WAIT_SECONDS
     while True:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -132,7 +132,7 @@ def listen(host: str, port: int) -> socket.socket:
             listener.close()
             busy = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
             if not busy or time.monotonic() > deadline:
-                raise CommandError(f"cannot listen on {host}:{port}: {_reason(error)}", returncode=2) from error
+                raise CommandError(f"cannot listen on {host}:{port}: {_error_reason(error)}", returncode=2) from error
         time.sleep(0.1)
 
 
@@ -152,7 +152,7 @@ def reserve_ipv6(port: int) -> socket.socket | None:
     return reserved
 
 
-def _reason(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     return os.strerror(error.errno) if isinstance(error, OSError) and error.errno and error.errno > 0 else str(error)
 
 
@@ -161,16 +161,16 @@ def prepare_database() -> None:
     try:
         if settings.KANDEV_EMBEDDED:
             call_command("migrate", verbosity=0, skip_checks=True)
-        elif _lacks_migrations():
+        elif _has_unapplied_migrations():
             raise CommandError("the database lacks migrations: run manage.py migrate first", returncode=2)
-        restored.look_after()
-        schedules.ensure()
+        database_restore.detect_restore()
+        schedules.ensure_schedules()
     except DatabaseError as error:
         raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error
     finally:
         connections.close_all()
 
 
-def _lacks_migrations() -> bool:
+def _has_unapplied_migrations() -> bool:
     executor = MigrationExecutor(connection)
     return bool(executor.migration_plan(executor.loader.graph.leaf_nodes()))

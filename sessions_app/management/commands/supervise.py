@@ -12,12 +12,12 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
-from sessions_app.management.private_files import close_soon, make_private
-from sessions_app.supervisor.lock import LockUnusable, SupervisorLock
-from sessions_app.supervisor.loop import Supervisor
+from sessions_app.management.startup import restrict_in_background, set_private_umask
+from sessions_app.supervisor.leases import LockUnusable, SupervisorLock
+from sessions_app.supervisor.loop import SupervisorLoop
 
 log = logging.getLogger(__name__)
-LOOK_FOR_LOCK = 0.5
+LOCK_POLL_SECONDS = 0.5
 """Seconds between two looks whether the other supervisor is gone."""
 
 
@@ -33,8 +33,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run until told to end; exit status 2 with one line where the database cannot be used at the start."""
-        make_private()
-        close_soon(Path(settings.KANDEV_DATA_DIR))
+        set_private_umask()
+        restrict_in_background(Path(settings.KANDEV_DATA_DIR))
         try:
             asyncio.run(_supervise(first_sweep=not options["no_sweep"]))
         except DatabaseError as error:
@@ -49,11 +49,11 @@ async def _supervise(*, first_sweep: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     with SupervisorLock("supervise") as lock:
-        if await _take(lock, stop):
-            await Supervisor().run(stop, first_sweep=first_sweep)
+        if await _wait_for_lock(lock, stop):
+            await SupervisorLoop().run(stop, first_sweep=first_sweep)
 
 
-async def _take(lock: SupervisorLock, stop: asyncio.Event) -> bool:
+async def _wait_for_lock(lock: SupervisorLock, stop: asyncio.Event) -> bool:
     """Wait for the lock, saying so once; False when told to end meanwhile."""
     said = False
     while not lock.take():
@@ -61,7 +61,7 @@ async def _take(lock: SupervisorLock, stop: asyncio.Event) -> bool:
             log.warning("another supervisor has this database; waiting until it ends")
             said = True
         try:
-            await asyncio.wait_for(stop.wait(), LOOK_FOR_LOCK)
+            await asyncio.wait_for(stop.wait(), LOCK_POLL_SECONDS)
         except TimeoutError:
             continue
         return False

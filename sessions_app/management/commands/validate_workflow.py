@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from sessions_app.workflows import apart, drawing
-from sessions_app.workflows.graph import Workflow
+from sessions_app.workflows.language.graph import WorkflowGraph
+from sessions_app.workflows.loader import client, drawing
 
-INVALID: Final = 2
+EXIT_INVALID: Final = 2
 
 
 class Command(BaseCommand):
@@ -31,9 +31,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, files: list[Path], draw: Path | None, **options: Any) -> None:
         """Check; exit 0 if all can be run, though maybe with warnings, 2 if one cannot."""
         try:
-            loaded = {file: apart.load_file(file) for file in files}
-        except apart.LoadingUnavailable as error:
-            raise CommandError(f"no file could be checked: {error}; try again", returncode=INVALID) from error
+            loaded = {file: client.load_file_isolated(file) for file in files}
+        except client.LoadingUnavailable as error:
+            raise CommandError(f"no file could be checked: {error}; try again", returncode=EXIT_INVALID) from error
         for file, found in loaded.items():
             for problem in found.problems:
                 self.stdout.write(str(problem))
@@ -43,12 +43,12 @@ class Command(BaseCommand):
                     _draw(found.workflow, draw / f"{file.stem}.svg")
                 self.stdout.write(f"{file}: valid, {count} {'node' if count == 1 else 'nodes'}")
         if any(found.workflow is None for found in loaded.values()):
-            sys.exit(INVALID)
+            sys.exit(EXIT_INVALID)
 
 
-def _draw(workflow: Workflow, path: Path) -> None:
+def _draw(workflow: WorkflowGraph, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(drawing.draw(workflow), encoding="utf-8")
+        path.write_text(drawing.draw_svg(workflow), encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"{path} cannot be written: {error.strerror}", returncode=INVALID) from error
+        raise CommandError(f"{path} cannot be written: {error.strerror}", returncode=EXIT_INVALID) from error

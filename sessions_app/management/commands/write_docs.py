@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from sessions_app.management.documents import documents
+from sessions_app.management.generated_docs import generate_documents
 
 
 class Command(BaseCommand):
@@ -27,7 +27,7 @@ class Command(BaseCommand):
         """Write, or with ``--check`` compare."""
         directory = settings.BASE_DIR / "docs"
         stale = []
-        for name, text in documents().items():
+        for name, text in generate_documents().items():
             path = directory / name
             if path.is_file() and path.read_text(encoding="utf-8") == text:
                 continue

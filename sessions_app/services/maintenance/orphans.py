@@ -16,17 +16,17 @@ from executors_app.domain import Orphan
 from executors_app.errors import ExecutorError
 from executors_app.models import Executor, ExecutorRunning
 from executors_app.plugins import runtimes
-from executors_app.runtimes import FindsOrphans
+from executors_app.runtimes import SupportsOrphans
 from sessions_app.models import Orphaned
-from sessions_app.services.maintenance.work import Work
+from sessions_app.services.maintenance.chore_run import ChoreRun
 
 log = logging.getLogger(__name__)
-PATIENCE: Final = 15.0
+SEARCH_TIMEOUT: Final = 15.0
 """Seconds for one executor; those of a runtime are asked side by side."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class OrphanSource:
     """Where orphans are looked for: an executor, or a runtime that has none."""
 
     name: str
@@ -36,58 +36,58 @@ class Source:
 
 
 @dataclass(slots=True)
-class Report:
+class OrphanReport:
     """What one look at a runtime has found, and whom it could not ask."""
 
     found: list[Orphan] = field(default_factory=list)
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, OrphanSource] = field(default_factory=dict)
     """By an orphan's id, where it was found."""
     silent: dict[str, str] = field(default_factory=dict)
     """By an executor's name, why it could not be asked; for staff."""
 
 
-def places() -> dict[str, FindsOrphans]:
+def searchable_runtimes() -> dict[str, SupportsOrphans]:
     """Runtimes that can tell, by name."""
-    return {name: place for name, place in runtimes().items() if isinstance(place, FindsOrphans)}
+    return {name: place for name, place in runtimes().items() if isinstance(place, SupportsOrphans)}
 
 
-def sources_of(runtime: str) -> list[Source]:
+def sources_of(runtime: str) -> list[OrphanSource]:
     """One for each executor of a runtime; empty: it is not used here."""
     rows = Executor.objects.filter(runtime=runtime).values_list("name", "config")
-    return [Source(name, [config]) for name, config in rows]
+    return [OrphanSource(name, [config]) for name, config in rows]
 
 
-def look(runtime: str, place: FindsOrphans) -> Report:
+def find_orphans(runtime: str, place: SupportsOrphans) -> OrphanReport:
     """What is there now and belongs to no row. An executor that cannot be asked hides nothing of the others.
 
     A runtime without executors is asked too, and its silence is no news.
     """
     known = frozenset(str(pk) for pk in ExecutorRunning.objects.values_list("pk", flat=True))
-    sources = sources_of(runtime) or [Source("", [])]
-    report = Report()
-    for source, answer in zip(sources, asyncio.run(_ask_all(place, known, sources)), strict=True):
+    sources = sources_of(runtime) or [OrphanSource("", [])]
+    report = OrphanReport()
+    for source, answer in zip(sources, asyncio.run(_search_all(place, known, sources)), strict=True):
         if isinstance(answer, str):
             report.silent |= {source.name: answer} if source.name else {}
             continue
         # Two executors may share an engine or a host. One that was launched during the look has its row by now.
-        new = [one for one in answer if one.id not in report.sources and (one.is_helper or not _is_known(one))]
+        new = [one for one in answer if one.id not in report.sources and (one.is_helper or not _is_known_session(one))]
         report.found += new
         report.sources |= {one.id: source for one in new}
     return report
 
 
-async def _ask_all(
-    place: FindsOrphans, known: frozenset[str], sources: Sequence[Source]
+async def _search_all(
+    place: SupportsOrphans, known: frozenset[str], sources: Sequence[OrphanSource]
 ) -> Sequence[list[Orphan] | str]:
-    return await asyncio.gather(*(_ask(place, known, source) for source in sources))
+    return await asyncio.gather(*(_search(place, known, source) for source in sources))
 
 
-async def _ask(place: FindsOrphans, known: frozenset[str], source: Source) -> list[Orphan] | str:
+async def _search(place: SupportsOrphans, known: frozenset[str], source: OrphanSource) -> list[Orphan] | str:
     """The orphans of one source, or why it could not be asked."""
     try:
-        return await asyncio.wait_for(place.orphans(known, source.configs), PATIENCE)
+        return await asyncio.wait_for(place.orphans(known, source.configs), SEARCH_TIMEOUT)
     except TimeoutError:
-        return f"It did not answer within {PATIENCE:g} seconds."
+        return f"It did not answer within {SEARCH_TIMEOUT:g} seconds."
     except ExecutorError as error:
         return error.message_for_staff
     except Exception as error:
@@ -95,29 +95,29 @@ async def _ask(place: FindsOrphans, known: frozenset[str], source: Source) -> li
         return f"Its answer makes no sense ({type(error).__name__})."
 
 
-def _is_known(one: Orphan) -> bool:
+def _is_known_session(one: Orphan) -> bool:
     try:
         return ExecutorRunning.objects.filter(pk=one.execution_id).exists()
     except ValidationError:  # a mark that is no id at all
         return False
 
 
-def orphans(work: Work) -> None:
+def report_orphans(work: ChoreRun) -> None:
     """Look at every runtime that is used here, and keep what was found for the pages."""
-    for name, place in places().items():
+    for name, place in searchable_runtimes().items():
         if not sources_of(name):
             if not work.dry_run:
                 Orphaned.objects.filter(runtime=name).delete()
             continue
-        report = look(name, place)
+        report = find_orphans(name, place)
         for executor, problem in report.silent.items():
             work.fail(f"{executor} ({name}) could not be asked: {problem}")
         work.kept += len(report.found)
         if not work.dry_run:
-            _keep(name, report)
+            _save_report(name, report)
 
 
-def _keep(runtime: str, report: Report) -> None:
+def _save_report(runtime: str, report: OrphanReport) -> None:
     now = timezone.now()
     with transaction.atomic():
         for one in report.found:

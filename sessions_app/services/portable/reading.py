@@ -1,22 +1,24 @@
-"""Reading a portable record that may be damaged, foreign or hostile: what can be told is told, the rest is reported."""
+"""Read a portable record that may be damaged or hostile, and coerce the values of its snapshots."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
+import uuid
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from sessions_app.domain.portable.lines import BadLine, LogEvent, event_of
-from sessions_app.services.portable.record import LOG, SNAPSHOT, TOKENS
+from sessions_app.domain.portable.lines import BadLine, LogEvent, line_to_event, parse_time
+from sessions_app.services.portable.record import LOG_SUFFIX, SNAPSHOT_SUFFIX, TOKENS_SUFFIX
 
-LONGEST_LINE: Final = 64 * 1024 * 1024
+MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of a line, and of a snapshot."""
-DEEPEST: Final = 64
+MAX_DEPTH: Final = 64
 """Levels of a JSON value."""
 
 
@@ -31,7 +33,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class NumberedEvent:
     """An event with its place in the file."""
 
     line: int
@@ -39,7 +41,7 @@ class Numbered:
 
 
 @dataclass
-class Reader:
+class RecordReader:
     """The files of one session, and what was wrong with them."""
 
     folder: Path
@@ -49,17 +51,17 @@ class Reader:
 
     def snapshot(self) -> dict[str, Any]:
         """The snapshot; empty where there is none to be read."""
-        return self._object(self.stem + SNAPSHOT)
+        return self._object(self.stem + SNAPSHOT_SUFFIX)
 
     def tokens(self) -> dict[str, Any]:
         """The list of keys; empty where there is none to be read."""
-        return self._object(self.stem + TOKENS)
+        return self._object(self.stem + TOKENS_SUFFIX)
 
-    def log(self) -> list[Numbered]:
+    def log(self) -> list[NumberedEvent]:
         """The lines of the log, each behind the other; what stands out of its order is left out."""
-        name = self.stem + LOG
+        name = self.stem + LOG_SUFFIX
         lines = list(self._lines(name))
-        kept = rising([line.event.seq for line in lines])
+        kept = longest_rising([line.event.seq for line in lines])
         chosen = set(kept)
         for index, line in enumerate(lines):
             if index not in chosen:
@@ -73,37 +75,37 @@ class Reader:
     def _object(self, name: str) -> dict[str, Any]:
         try:
             with self._open(name) as file:
-                raw = file.read(LONGEST_LINE + 1)
+                raw = file.read(MAX_LINE_BYTES + 1)
             told = _json(raw)
         except FileNotFoundError:
             return {}
         except (OSError, BadLine) as error:
-            self.report(name, 0, _words(error))
+            self.report(name, 0, _error_text(error))
             return {}
         if not isinstance(told, dict):
             self.report(name, 0, "no object")
             return {}
         return told
 
-    def _lines(self, name: str) -> Iterator[Numbered]:
+    def _lines(self, name: str) -> Iterator[NumberedEvent]:
         try:
             file = self._open(name)
         except FileNotFoundError:
             return
         except OSError as error:
-            self.report(name, 0, _words(error))
+            self.report(name, 0, _error_text(error))
             return
         with file:
             number = 0
-            while raw := file.readline(LONGEST_LINE):
+            while raw := file.readline(MAX_LINE_BYTES):
                 number += 1
                 try:
-                    yield Numbered(number, event_of(_json(raw)))
+                    yield NumberedEvent(number, line_to_event(_json(raw)))
                 except BadLine as error:
                     whole = raw.endswith(b"\n")
                     self.report(name, number, str(error) if whole else f"torn, or too long: {error}")
                 while raw and not raw.endswith(b"\n"):
-                    raw = file.readline(LONGEST_LINE)  # the rest of what is too long
+                    raw = file.readline(MAX_LINE_BYTES)  # the rest of what is too long
 
     def _open(self, name: str) -> BinaryIO:
         """An ordinary file of this very folder, never what a link leads to; raises OSError."""
@@ -116,18 +118,18 @@ class Reader:
         return file
 
 
-def records_in(folder: Path) -> list[str]:
+def list_records(folder: Path) -> list[str]:
     """What the sessions in a folder are named by; raises OSError."""
     stems = set()
     for entry in os.scandir(folder):
-        for ending in (LOG, TOKENS, SNAPSHOT):
+        for ending in (LOG_SUFFIX, TOKENS_SUFFIX, SNAPSHOT_SUFFIX):
             if entry.name.endswith(ending) and not entry.name.startswith("."):
                 stems.add(entry.name.removesuffix(ending))
                 break
     return sorted(stems)
 
 
-def rising(numbers: Sequence[int]) -> list[int]:
+def longest_rising(numbers: Sequence[int]) -> list[int]:
     """Indices of the longest strictly rising part of ``numbers``; of equal ones the first."""
     tails: list[int] = []
     ends: list[int] = []
@@ -150,7 +152,7 @@ def rising(numbers: Sequence[int]) -> list[int]:
 
 def _json(raw: bytes) -> Any:
     """A JSON value that a database can store; BadLine for anything else."""
-    if len(raw) > LONGEST_LINE:
+    if len(raw) > MAX_LINE_BYTES:
         raise BadLine("too long")
     try:
         value = json.loads(raw.decode(), parse_constant=_refuse)
@@ -158,7 +160,7 @@ def _json(raw: bytes) -> Any:
         raise BadLine("no UTF-8") from None
     except (ValueError, RecursionError):
         raise BadLine("no JSON") from None
-    if b"\\u" in raw or raw.count(b"{") + raw.count(b"[") > DEEPEST:
+    if b"\\u" in raw or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH:
         return _storable(value, 0)
     return value
 
@@ -169,7 +171,7 @@ def _refuse(constant: str) -> Any:
 
 def _storable(value: Any, depth: int) -> Any:
     """The value without U+0000 and halves of characters, which no database stores."""
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise BadLine("nested too deeply")
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
@@ -180,7 +182,64 @@ def _storable(value: Any, depth: int) -> Any:
     return value
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error)
+
+
+class SnapshotValues:
+    """An object of a snapshot."""
+
+    def __init__(self, told: Any):
+        self._told: Mapping[str, Any] = told if isinstance(told, dict) else {}
+
+    def __bool__(self) -> bool:
+        return bool(self._told)
+
+    def raw(self, name: str) -> Any:
+        """Whatever is there."""
+        return self._told.get(name)
+
+    def text(self, name: str, longest: int = 1 << 30, default: str = "") -> str:
+        """A text, cut where it is too long."""
+        value = self._told.get(name)
+        return value[:longest] if isinstance(value, str) else default
+
+    def one_of(self, name: str, allowed: Collection[str], default: str = "") -> str:
+        """One of some words."""
+        value = self._told.get(name)
+        return value if isinstance(value, str) and value in allowed else default
+
+    def flag(self, name: str) -> bool | None:
+        """Yes, no or neither."""
+        value = self._told.get(name)
+        return value if isinstance(value, bool) else None
+
+    def number(self, name: str) -> int:
+        """A whole number, 0 or more."""
+        value = self._told.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else 0
+
+    def time(self, name: str) -> datetime | None:
+        """A moment."""
+        try:
+            return parse_time(self._told.get(name))
+        except BadLine:
+            return None
+
+    def id(self, name: str) -> uuid.UUID | None:
+        """One of our own ids."""
+        try:
+            return uuid.UUID(self._told.get(name, ""))
+        except (ValueError, AttributeError, TypeError):
+            return None
+
+    def inner(self, name: str) -> SnapshotValues:
+        """An object within."""
+        return SnapshotValues(self._told.get(name))
+
+    def rows(self, name: str) -> list[SnapshotValues]:
+        """Objects within."""
+        value = self._told.get(name)
+        return [SnapshotValues(one) for one in value if isinstance(one, dict)] if isinstance(value, list) else []

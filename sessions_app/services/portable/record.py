@@ -20,19 +20,19 @@ import orjson
 from django.conf import settings
 
 from executors_app import crash_points
-from sessions_app.domain.portable.lines import BadLine, LogEvent, event_of, line_of
+from sessions_app.domain.portable.lines import BadLine, LogEvent, event_to_line, line_to_event
 
-LOG: Final = ".messages.jsonl"
-SNAPSHOT: Final = ".json"
-TOKENS: Final = ".tokens.json"
-SUPERSEDED: Final = "superseded"
+LOG_SUFFIX: Final = ".messages.jsonl"
+SNAPSHOT_SUFFIX: Final = ".json"
+TOKENS_SUFFIX: Final = ".tokens.json"
+SUPERSEDED_FOLDER: Final = "superseded"
 """Folder of records whose log is no longer the database's: after a restored one."""
-CURSOR: Final = ".exported"
+CURSOR_FILE: Final = ".exported"
 """File that says how far the exporter is."""
 _CHUNK: Final = 64 * 1024
 
 
-def directory() -> Path:
+def record_directory() -> Path:
     """Where the record lies; made on first use, for our own uid alone."""
     path = Path(settings.KANDEV_DATA_DIR) / "sessions"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class ExporterLock:
     def take(self) -> bool:
         """Take it without waiting; True when it is ours."""
         if self._descriptor is None:
-            descriptor = os.open(directory() / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(record_directory() / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -84,10 +84,10 @@ class SessionFiles:
 
     def __init__(self, folder: Path, session_id: uuid.UUID):
         self.folder, self.session_id = folder, session_id
-        self._superseded = folder / SUPERSEDED
-        self.log = folder / f"{session_id}{LOG}"
-        self.snapshot = folder / f"{session_id}{SNAPSHOT}"
-        self.tokens = folder / f"{session_id}{TOKENS}"
+        self._superseded = folder / SUPERSEDED_FOLDER
+        self.log = folder / f"{session_id}{LOG_SUFFIX}"
+        self.snapshot = folder / f"{session_id}{SNAPSHOT_SUFFIX}"
+        self.tokens = folder / f"{session_id}{TOKENS_SUFFIX}"
 
     def tail(self) -> Tail:
         """Cut what a crash has torn off the end of the log; what stands there then. Raises OSError."""
@@ -107,7 +107,7 @@ class SessionFiles:
 
     def append(self, tail: Tail, events: Sequence[LogEvent]) -> Tail:
         """Write events behind ``tail``, on the disk when this returns; raises OSError, and then nothing has changed."""
-        data = b"".join(encode(line_of(event)) for event in events)
+        data = b"".join(encode_line(event_to_line(event)) for event in events)
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self.log, flags, 0o600)
         try:
@@ -138,15 +138,15 @@ class SessionFiles:
             shutil.rmtree(place)
 
 
-def forget(session_id: uuid.UUID) -> None:
+def forget_record(session_id: uuid.UUID) -> None:
     """A session was deleted: its record goes with it, as far as it can."""
     try:
-        SessionFiles(directory(), session_id).remove()
+        SessionFiles(record_directory(), session_id).remove()
     except OSError:
         return  # it is said nowhere that a record is complete or gone
 
 
-def encode(line: dict[str, Any]) -> bytes:
+def encode_line(line: dict[str, Any]) -> bytes:
     """One line of JSON with its end."""
     try:
         return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
@@ -167,7 +167,7 @@ def write_draft(path: Path, document: dict[str, Any]) -> Path:
     return draft
 
 
-def put(draft: Path, path: Path) -> None:
+def replace_file(draft: Path, path: Path) -> None:
     """Put a draft into the place of ``path``: whole, or not at all. Raises OSError."""
     draft.rename(path)
     _sync_directory(path.parent)
@@ -202,7 +202,7 @@ def _last_whole_line(descriptor: int, size: int) -> Tail:
         line = os.pread(descriptor, end - start, start)
         try:
             if line.endswith(b"\n"):
-                return Tail(event_of(json.loads(line)), end)
+                return Tail(line_to_event(json.loads(line)), end)
         except (ValueError, RecursionError, BadLine):
             pass
         end = start

@@ -15,14 +15,14 @@ from django.db import models
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
-from sessions_app.domain.portable.lines import time_text
+from sessions_app.domain.portable.lines import format_time
 from sessions_app.domain.states import UNSETTLED_PROMPT_STATES, PromptState, RunState
 from sessions_app.models import ContinuityReceipt, Prompt, ResumeToken, Run, Task, TaskSession
 
 FORMAT: Final = "kandev/1"
-NEWEST: Final = 50
+MAX_ROWS: Final = 50
 """Runs, prompts, receipts and keys of a session that a snapshot has in full."""
-UNFINISHED: Final = (PromptState.QUEUED, PromptState.HELD, PromptState.INTERRUPTED, *UNSETTLED_PROMPT_STATES)
+UNFINISHED_STATES: Final = (PromptState.QUEUED, PromptState.HELD, PromptState.INTERRUPTED, *UNSETTLED_PROMPT_STATES)
 RUN_FIELDS: Final = (
     *("id", "message_id", "state", "has_process", "wait_kind", "wait_id", "wait_reason", "deadline_at"),
     *("waited", "reason", "since_seq", "started_at", "ended_at"),
@@ -35,14 +35,14 @@ TOKEN_FIELDS: Final = (
 )
 
 
-def snapshot_of(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None:
+def build_snapshot(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None:
     """The snapshot of a session as its rows are now; None where it is gone. A constant number of queries."""
     rows = TaskSession.objects.select_related("task__team", "task__repository", "agent_profile__team", "executor")
     session = rows.select_related("owner", "task__created_by").filter(id=session_id).first()
     if session is None:
         return None
     execution = ExecutorRunning.objects.filter(id__in=[session.agent_execution_id]).first()
-    runs = list(session.runs.order_by("-started_at", "-id")[:NEWEST])
+    runs = list(session.runs.order_by("-started_at", "-id")[:MAX_ROWS])
     profile, task = session.agent_profile, session.task
     return {
         "format": FORMAT,
@@ -50,8 +50,8 @@ def snapshot_of(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None:
         "title": task.title,
         "working_dir": session.worktree_path or (task.repository.path if task.repository else ""),
         "provider": {"type": profile.agent_type, "model": profile.model},
-        "created_at": time_text(session.created_at),
-        "updated_at": time_text(timezone.now()),
+        "created_at": format_time(session.created_at),
+        "updated_at": format_time(timezone.now()),
         "last_seq": session.last_seq,
         "run": _newest_run(runs, execution),
         "recovery": {"last_boot_seen": boot_id, "interruption": _interruption(runs)},
@@ -75,9 +75,9 @@ def snapshot_of(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None:
     }
 
 
-def tokens_of(session_id: uuid.UUID) -> dict[str, Any]:
+def token_rows(session_id: uuid.UUID) -> dict[str, Any]:
     """The keys of a session's waits, newest last: ids, kinds, times and hashes; never what opens anything."""
-    rows = ResumeToken.objects.filter(session_id=session_id).order_by("-created_at", "-id")[:NEWEST]
+    rows = ResumeToken.objects.filter(session_id=session_id).order_by("-created_at", "-id")[:MAX_ROWS]
     now = timezone.now()
     return {
         "format": FORMAT,
@@ -127,8 +127,8 @@ def _interruption(runs: Iterable[Run]) -> dict[str, Any] | None:
 def _prompts(session: TaskSession) -> list[dict[str, Any]]:
     """The unfinished ones and the newest of the others; a text that the log has too is the same."""
     rows = Prompt.objects.filter(session=session).select_related("by", "resent_as", "continued_by")
-    newest = list(rows.exclude(state__in=UNFINISHED).order_by("-id")[:NEWEST])
-    found = sorted([*rows.filter(state__in=UNFINISHED), *newest], key=lambda row: int(row.pk))
+    newest = list(rows.exclude(state__in=UNFINISHED_STATES).order_by("-id")[:MAX_ROWS])
+    found = sorted([*rows.filter(state__in=UNFINISHED_STATES), *newest], key=lambda row: int(row.pk))
     return [
         {
             **_plain(row, PROMPT_FIELDS),
@@ -141,7 +141,7 @@ def _prompts(session: TaskSession) -> list[dict[str, Any]]:
 
 
 def _receipts(session: TaskSession) -> list[ContinuityReceipt]:
-    return list(session.receipts.order_by("-created_at", "-id")[:NEWEST])
+    return list(session.receipts.order_by("-created_at", "-id")[:MAX_ROWS])
 
 
 def _plain(row: models.Model, names: Iterable[str]) -> dict[str, Any]:
@@ -150,5 +150,5 @@ def _plain(row: models.Model, names: Iterable[str]) -> dict[str, Any]:
 
 def _json(value: Any) -> Any:
     if isinstance(value, datetime):
-        return time_text(value)
+        return format_time(value)
     return str(value) if isinstance(value, uuid.UUID) else value

@@ -1,28 +1,32 @@
-"""Which executions a sweep looks at, and the columns of them that it needs (design 7, step 1)."""
+"""Which executions a sweep looks at, the columns it needs, and the corrupt rows that it reports and skips."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
+from django.db.models import BooleanField, Exists, ExpressionWrapper, F, OuterRef, Q, QuerySet
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
+from sessions_app.domain import integrity
 from sessions_app.domain.states import DesiredState, SessionState
+from sessions_app.models import TaskSession
+from sessions_app.services.assessment import plugin_flaws, unreadable_columns
 
-CLAIMS = (ExecutorStatus.STARTING, ExecutorStatus.READY)
-NEED_NOT_RUN = (SessionState.CREATED, SessionState.COMPLETED, SessionState.FAILED, SessionState.CANCELLED)
+CLAIMING_STATUSES = (ExecutorStatus.STARTING, ExecutorStatus.READY)
+RESTING_STATES = (SessionState.CREATED, SessionState.COMPLETED, SessionState.FAILED, SessionState.CANCELLED)
 SETTLED_ERRORS = ("worktree_missing",)
 """Errors that no look can cure: a user's *try again* looks once more."""
-KEPT_SECRETS: Final = {"has_token": "resume_token", "has_rejected_token": "rejected_resume_token"}
-UNREADABLE = (ValueError, TypeError, AttributeError, OverflowError)
+SECRET_COLUMNS: Final = {"has_token": "resume_token", "has_rejected_token": "rejected_resume_token"}
+DECODE_ERRORS = (ValueError, TypeError, AttributeError, OverflowError)
 """What a column raises whose text is no value of its kind."""
 
 
-class Stored(NamedTuple):
+class StoredExecution(NamedTuple):
     """The columns that a sweep needs, by their names in the query; plain values cost half of what models do."""
 
     id: uuid.UUID
@@ -77,11 +81,11 @@ class Stored(NamedTuple):
     session__task__repository_id: uuid.UUID | None
 
 
-def select(sessions: Collection[uuid.UUID] = (), runtime: str = "") -> QuerySet[ExecutorRunning]:
+def select_executions(sessions: Collection[uuid.UUID] = (), runtime: str = "") -> QuerySet[ExecutorRunning]:
     """The present executions to look at; cost follows what claims to run, not history."""
-    claims = Q(status__in=CLAIMS)
+    claims = Q(status__in=CLAIMING_STATUSES)
     unreachable = Q(status=ExecutorStatus.ERROR) & ~Q(error_code__in=SETTLED_ERRORS)
-    should = Q(session__desired_state=DesiredState.RUNNING) & ~Q(session__state__in=NEED_NOT_RUN)
+    should = Q(session__desired_state=DesiredState.RUNNING) & ~Q(session__state__in=RESTING_STATES)
     asleep = Q(status=ExecutorStatus.STOPPED, status_reason__in=("idle", "new"))
     wanted = claims | (should & (unreachable | Q(status=ExecutorStatus.STOPPED)) & ~asleep)
     rows = ExecutorRunning.objects.filter(wanted, session__agent_execution_id=F("id"))
@@ -92,26 +96,102 @@ def select(sessions: Collection[uuid.UUID] = (), runtime: str = "") -> QuerySet[
     return rows.order_by("session_id")
 
 
-def stored(rows: QuerySet[ExecutorRunning]) -> tuple[list[Stored], dict[uuid.UUID, Exception]]:
+def load_stored_executions(rows: QuerySet[ExecutorRunning]) -> tuple[list[StoredExecution], dict[uuid.UUID, Exception]]:
     """The rows, and by session those that cannot even be read.
 
     Whether there is a token is all that a sweep wants of it: none is decrypted.
     """
-    kept = {name: ExpressionWrapper(~Q(**{column: ""}), BooleanField()) for name, column in KEPT_SECRETS.items()}
-    columns = rows.annotate(**kept).values_list(*Stored._fields)
+    kept = {name: ExpressionWrapper(~Q(**{column: ""}), BooleanField()) for name, column in SECRET_COLUMNS.items()}
+    columns = rows.annotate(**kept).values_list(*StoredExecution._fields)
     try:
-        return list(map(Stored._make, columns)), {}
-    except UNREADABLE:
-        return _one_by_one(columns)
+        return list(map(StoredExecution._make, columns)), {}
+    except DECODE_ERRORS:
+        return _load_one_by_one(columns)
 
 
-def _one_by_one(columns: Any) -> tuple[list[Stored], dict[uuid.UUID, Exception]]:
+def _load_one_by_one(columns: Any) -> tuple[list[StoredExecution], dict[uuid.UUID, Exception]]:
     """One row holds what is no value at all: the others are read without it."""
-    found: list[Stored] = []
+    found: list[StoredExecution] = []
     unreadable: dict[uuid.UUID, Exception] = {}
     for session_id in list(columns.values_list("session_id", flat=True)):
         try:
-            found.append(Stored._make(columns.get(session_id=session_id)))
-        except UNREADABLE as error:
+            found.append(StoredExecution._make(columns.get(session_id=session_id)))
+        except DECODE_ERRORS as error:
             unreadable[session_id] = error
     return found, unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptRow:
+    """One session that is left alone, and what is wrong with its rows."""
+
+    session_id: uuid.UUID
+    task_id: uuid.UUID
+    task_title: str
+    runtime: str
+    session_state: str
+    executor_status: str
+    said: str
+
+
+def find_corruption(one: StoredExecution, agent_type: str) -> CorruptRow | None:
+    """The damage of one row; None where it is sound."""
+    values = {
+        "state": one.session__state,
+        "desired_state": one.session__desired_state,
+        "work_state": one.session__work_state,
+        "policy": one.session__policy,
+        "metadata": one.session__metadata,
+        "start_attempts": one.session__start_attempts,
+        "status": one.status,
+        "runtime_state": one.state,
+        "auth_token": one.auth_token,
+        "generation": one.generation,
+        "journal_seq": one.journal_seq,
+    }
+    found = integrity.find_flaws(values, unreadable_columns(values)) + plugin_flaws(agent_type)
+    if not found:
+        return None
+    return CorruptRow(
+        session_id=one.session_id,
+        task_id=one.task_id,
+        task_title=one.session__task__title,
+        runtime=one.runtime,
+        session_state=one.session__state,
+        executor_status=one.status,
+        said=integrity.flaws_sentence(found),
+    )
+
+
+def unreadable_row(session_id: uuid.UUID, error: Exception) -> CorruptRow:
+    """A row that cannot even be read."""
+    columns = ("task_id", "task__title", "executor__runtime")
+    task_id, title, runtime = TaskSession.objects.values_list(*columns).get(id=session_id)
+    return CorruptRow(
+        session_id, task_id, title, runtime, "", "", integrity.flaws_sentence([f"a column cannot be read ({error})"])
+    )
+
+
+def find_dangling_sessions(sessions: Collection[uuid.UUID], runtime: str) -> list[CorruptRow]:
+    """Sessions that should run, and name an execution that is not there; one query."""
+    there = ExecutorRunning.objects.filter(id=OuterRef("agent_execution_id"))
+    rows = TaskSession.objects.filter(~Exists(there), desired_state=DesiredState.RUNNING).exclude(
+        agent_execution_id=None
+    )
+    if sessions:
+        rows = rows.filter(id__in=sessions)
+    if runtime:
+        rows = rows.filter(executor__runtime=runtime)
+    columns = ("id", "task_id", "task__title", "executor__runtime", "state", "agent_execution_id")
+    return [
+        CorruptRow(
+            session_id,
+            task_id,
+            title,
+            place,
+            state,
+            "",
+            integrity.flaws_sentence([f"agent_execution_id names no execution: {key}"]),
+        )
+        for session_id, task_id, title, place, state, key in rows.values_list(*columns)
+    ]

@@ -9,33 +9,31 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from sessions_app.workflows.extraction import extracted
-from sessions_app.workflows.graph import Node
-from sessions_app.workflows.library import is_inside
-from sessions_app.workflows.limited import LimitedError
+from sessions_app.workflows.language.files import is_relative_below
+from sessions_app.workflows.language.graph import GraphNode
+from sessions_app.workflows.language.sandbox import SandboxError
+from sessions_app.workflows.language.schema import NodeData, Port, make_port, port_named
+from sessions_app.workflows.language.values import INPUTS_NAME, TooLong, find_references, render_template, to_text
 from sessions_app.workflows.nodes import (
-    Ask,
-    Beginning,
-    Complaint,
-    Done,
-    Ending,
-    Failed,
-    Finished,
-    Limited,
-    Moment,
+    BeginResult,
+    EndResult,
+    FinishedWork,
+    NodeContext,
+    NodeFailed,
+    NodeFinished,
     NodeType,
+    RunInSandbox,
+    SettingsIssue,
+    WorkRequest,
+    extract_outputs,
 )
-from sessions_app.workflows.ports import named, port
-from sessions_app.workflows.schema import NodeData, Port
-from sessions_app.workflows.templates import INPUTS, TooLong, references, render
-from sessions_app.workflows.values import to_text
 
 TIMEOUT: Final = 3_600
 MAX_NAME: Final = 200
 """Characters of the name of an output."""
-FIRST, LATER = "taskPrompt", "iteratePrompt"
+FIRST_PROMPT_INPUT, LATER_PROMPT_INPUT = "taskPrompt", "iteratePrompt"
 """Inputs of an agent that keeps its session: what it is told first, and what in the iterations after."""
-REPAIR: Final = """\
+REPAIR_PROMPT: Final = """\
 Your answer cannot be used: {trouble}.
 Answer once more, with nothing but JSON that keeps to this schema:
 {schema}"""
@@ -59,7 +57,7 @@ class AgentSettings(NodeData):
     def keeps_its_session(self) -> bool:
         """In a loop it goes on in the session of the iteration before, without a wire that says so."""
         names = {one.name for one in self.inputs or ()}
-        return self.resumable or {FIRST, LATER} <= names
+        return self.resumable or {FIRST_PROMPT_INPUT, LATER_PROMPT_INPUT} <= names
 
     @property
     def parsed_schema(self) -> dict[str, Any] | None:
@@ -74,9 +72,9 @@ class AgentSettings(NodeData):
         return found
 
 
-def implied(settings: AgentSettings) -> Iterable[Port]:
+def implied_outputs(settings: AgentSettings) -> Iterable[Port]:
     """What every agent gives, and one output for each property of its schema."""
-    yield from (port("output", "string"), port("sessionId", "string"), port("exitCode", "number"))
+    yield from (make_port("output", "string"), make_port("sessionId", "string"), make_port("exitCode", "number"))
     try:
         properties = (settings.parsed_schema or {}).get("properties", {})
     except (ValueError, RecursionError):
@@ -89,29 +87,29 @@ def implied(settings: AgentSettings) -> Iterable[Port]:
         yield Port.model_validate({"name": name, "type": kind})
 
 
-def texts(settings: AgentSettings) -> Iterable[tuple[tuple[str | int, ...], str]]:
+def template_texts(settings: AgentSettings) -> Iterable[tuple[tuple[str | int, ...], str]]:
     """The prompt."""
     if settings.prompt is not None:
         yield ("prompt",), settings.prompt
 
 
-def check(node: Node) -> Iterable[Complaint]:
+def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
     """Its schema is one, its model has a name, and its files stay in the workspace."""
     settings = node.settings
     assert isinstance(settings, AgentSettings)  # noqa: S101  (its type's)
     try:
         _ = settings.parsed_schema
     except (ValueError, RecursionError) as error:
-        yield Complaint(
+        yield SettingsIssue(
             code="schema", message=f"outputSchema is no JSON Schema: {error}", fix="Correct it.", key=("outputSchema",)
         )
     if settings.model and not _MODEL.match(settings.model):
-        yield Complaint(
+        yield SettingsIssue(
             code="model", message=f"“{settings.model}” is no name of a model", fix="Correct it.", key=("model",)
         )
     for path in settings.prompt_files or ():
-        if not is_inside(path):
-            yield Complaint(
+        if not is_relative_below(path):
+            yield SettingsIssue(
                 code="path",
                 message=f"“{path}” leads out of the workspace",
                 fix="Write it relative.",
@@ -119,20 +117,20 @@ def check(node: Node) -> Iterable[Complaint]:
             )
 
 
-def begin(moment: Moment) -> Beginning:
+def begin_node(moment: NodeContext) -> BeginResult:
     """What the agent is told, and in which session: of an input, else the one that it keeps, else a new one."""
     settings = moment.node.settings
     assert isinstance(settings, AgentSettings)  # noqa: S101  (its type's)
-    later = moment.inputs.get(LATER)
+    later = moment.inputs.get(LATER_PROMPT_INPUT)
     told = later.get("sessionId") if isinstance(later, dict) else None
     session = to_text(moment.inputs.get("sessionId") or told or moment.session)
     try:
-        prompt = prompt_of(moment, settings, going_on=bool(session))
+        prompt = build_prompt(moment, settings, going_on=bool(session))
     except TooLong as error:
-        return Failed(f"the prompt is too long: {error}")
+        return NodeFailed(f"the prompt is too long: {error}")
     if not prompt.strip() and not settings.prompt_files:
-        return Failed("there is no prompt: nothing came in, and the node has none")
-    return Ask(
+        return NodeFailed("there is no prompt: nothing came in, and the node has none")
+    return WorkRequest(
         {
             "kind": "agent",
             "prompt": prompt,
@@ -146,26 +144,26 @@ def begin(moment: Moment) -> Beginning:
     )
 
 
-def prompt_of(moment: Moment, settings: AgentSettings, *, going_on: bool) -> str:
+def build_prompt(moment: NodeContext, settings: AgentSettings, *, going_on: bool) -> str:
     """What came in wins over what is written, unless that has what came in within it."""
-    if moment.retries and going_on and "feedback" not in _asked(settings):
+    if moment.retries and going_on and "feedback" not in _requested_settings(settings):
         return moment.feedback
-    if going_on and moment.inputs.get(LATER) is not None:
-        later = moment.inputs[LATER]
+    if going_on and moment.inputs.get(LATER_PROMPT_INPUT) is not None:
+        later = moment.inputs[LATER_PROMPT_INPUT]
         return to_text(later.get("feedback", later) if isinstance(later, dict) else later)
     given = moment.inputs.get("prompt")
-    if given is None and named(moment.node.inputs, FIRST) is not None and settings.prompt is None:
-        given = moment.inputs.get(FIRST)
-    if given is not None and "prompt" not in _asked(settings):
+    if given is None and port_named(moment.node.inputs, FIRST_PROMPT_INPUT) is not None and settings.prompt is None:
+        given = moment.inputs.get(FIRST_PROMPT_INPUT)
+    if given is not None and "prompt" not in _requested_settings(settings):
         return to_text(given)
-    return render(settings.prompt or "", moment.look_up)
+    return render_template(settings.prompt or "", moment.look_up)
 
 
-def _asked(settings: AgentSettings) -> set[str]:
-    return {port for name, port, _ in references(settings.prompt or "") if name == INPUTS}
+def _requested_settings(settings: AgentSettings) -> set[str]:
+    return {port for name, port, _ in find_references(settings.prompt or "") if name == INPUTS_NAME}
 
 
-def end(node: Node, done: Done, limited: Limited) -> Ending:
+def end_node(node: GraphNode, done: FinishedWork, limited: RunInSandbox) -> EndResult:
     """``result`` has text, sessionId and maybe error. The session is told of a failed turn too, so it can go on.
 
     An answer that does not keep to its schema is asked for once more, in the same session.
@@ -177,35 +175,35 @@ def end(node: Node, done: Done, limited: Limited) -> Ending:
     plain: dict[str, Any] = dict.fromkeys(("output", "response"), text)
     plain |= {"sessionId": result.get("sessionId"), "exitCode": int(bool(error))}
     schema = settings.parsed_schema
-    structured, trouble = structured_answer(text, schema, limited) if schema is not None else (None, "")
+    structured, trouble = parse_structured_answer(text, schema, limited) if schema is not None else (None, "")
     if trouble and not error and result.get("sessionId") and not done.request.get("isRepair"):
-        asked = REPAIR.format(trouble=trouble, schema=json.dumps(schema, ensure_ascii=False))
-        return Ask(
+        asked = REPAIR_PROMPT.format(trouble=trouble, schema=json.dumps(schema, ensure_ascii=False))
+        return WorkRequest(
             {**done.request, "prompt": asked, "sessionId": result["sessionId"], "promptFiles": [], "isRepair": True}
         )
     wanted = (schema or {}).get("properties", {})
     plain |= dict.fromkeys(wanted) | {"structured": structured}
     plain |= {name: value for name, value in structured.items() if name in wanted} if structured else {}
-    outputs, misfit = extracted(node.outputs, plain, text, limited)
+    outputs, misfit = extract_outputs(node.outputs, plain, text, limited)
     reason = error or trouble or misfit
-    return Failed(reason, outputs) if reason else Finished(outputs)
+    return NodeFailed(reason, outputs) if reason else NodeFinished(outputs)
 
 
-def structured_answer(text: str, schema: Mapping[str, Any], limited: Limited) -> tuple[Any, str]:
+def parse_structured_answer(text: str, schema: Mapping[str, Any], limited: RunInSandbox) -> tuple[Any, str]:
     """The JSON in an answer and what is wrong with it or “”: the whole text, or the last block of it that is JSON."""
-    value = _json_in(text)
+    value = _find_json(text)
     if value is None:
         return None, "the answer holds no JSON, which outputSchema wants"
     try:
         (wrong,) = limited([{"operation": "schema", "schema": schema, "value": value}])
-    except LimitedError as error:
+    except SandboxError as error:
         return None, str(error)
     return value if isinstance(
         value, dict
     ) else None, f"the answer does not keep to outputSchema: {wrong[0]}" if wrong else ""
 
 
-def _json_in(text: str) -> Any:
+def _find_json(text: str) -> Any:
     fenced = [part.removeprefix("json").strip() for part in text.split("```")[1::2]]
     begin, end = text.find("{"), text.rfind("}")
     for candidate in (text, *reversed(fenced), text[begin : end + 1] if 0 <= begin < end else ""):
@@ -216,7 +214,7 @@ def _json_in(text: str) -> Any:
     return None
 
 
-def is_kept(node: Node) -> bool:
+def keeps_session(node: GraphNode) -> bool:
     """Whether a node is an agent that keeps its session from iteration to iteration."""
     return isinstance(node.settings, AgentSettings) and node.settings.keeps_its_session
 
@@ -225,10 +223,10 @@ TYPE = NodeType(
     name="agent",
     title="Agent",
     settings=AgentSettings,
-    inputs=(port("prompt", "string"), port("sessionId", "string")),
-    implied=implied,
-    texts=texts,
-    check=check,
-    begin=begin,
-    end=end,
+    inputs=(make_port("prompt", "string"), make_port("sessionId", "string")),
+    implied=implied_outputs,
+    texts=template_texts,
+    check=check_settings,
+    begin=begin_node,
+    end=end_node,
 )

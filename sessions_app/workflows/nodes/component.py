@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sessions_app.workflows.language.schema import NodeData
 from sessions_app.workflows.nodes import NodeType
-from sessions_app.workflows.schema import NodeData
 
 
 class ComponentSettings(NodeData):

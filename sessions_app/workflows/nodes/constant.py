@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sessions_app.workflows.graph import Node
-from sessions_app.workflows.nodes import Complaint, Finished, Moment, NodeType
-from sessions_app.workflows.ports import port
-from sessions_app.workflows.schema import NodeData, ValueType
-from sessions_app.workflows.values import Unfit, fit
+from sessions_app.workflows.language.graph import GraphNode
+from sessions_app.workflows.language.schema import NodeData, ValueType, make_port
+from sessions_app.workflows.language.values import ConversionError, convert_value
+from sessions_app.workflows.nodes import NodeContext, NodeFinished, NodeType, SettingsIssue
 
 
 class ConstantSettings(NodeData):
@@ -19,29 +18,29 @@ class ConstantSettings(NodeData):
     value: Any = None
 
 
-def check(node: Node) -> Iterable[Complaint]:
+def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
     """The value is of the type that it says."""
     assert isinstance(node.settings, ConstantSettings)  # noqa: S101  (its type's)
     try:
-        fit(node.settings.value, node.settings.value_type)
-    except Unfit as error:
-        yield Complaint(code="value", message=str(error), fix="Correct value or valueType.", key=("value",))
+        convert_value(node.settings.value, node.settings.value_type)
+    except ConversionError as error:
+        yield SettingsIssue(code="value", message=str(error), fix="Correct value or valueType.", key=("value",))
 
 
-def begin(moment: Moment) -> Finished:
+def begin_node(moment: NodeContext) -> NodeFinished:
     """The value, under each name that the node gives it."""
     settings = moment.node.settings
     assert isinstance(settings, ConstantSettings)  # noqa: S101  (its type's)
-    value = fit(settings.value, settings.value_type)
-    return Finished({"value": value} | {one.name: value for one in moment.node.outputs})
+    value = convert_value(settings.value, settings.value_type)
+    return NodeFinished({"value": value} | {one.name: value for one in moment.node.outputs})
 
 
 TYPE = NodeType(
     name="constant",
     title="Constant",
     settings=ConstantSettings,
-    outputs=(port("value"),),
-    check=check,
-    begin=begin,
+    outputs=(make_port("value"),),
+    check=check_settings,
+    begin=begin_node,
     is_open=True,
 )

@@ -7,24 +7,23 @@ from typing import Literal
 
 from pydantic import Field
 
-from sessions_app.workflows import expressions
-from sessions_app.workflows.graph import HIDDEN, Node
+from sessions_app.workflows.language import expressions
+from sessions_app.workflows.language.graph import HIDDEN_PORT, GraphNode
+from sessions_app.workflows.language.schema import NodeData, make_port
+from sessions_app.workflows.language.values import ConversionError
 from sessions_app.workflows.nodes import (
-    Ask,
-    Beginning,
-    Complaint,
-    Done,
-    Ending,
-    Failed,
-    Finished,
-    Limited,
-    Moment,
+    BeginResult,
+    EndResult,
+    FinishedWork,
+    NodeContext,
+    NodeFailed,
+    NodeFinished,
     NodeType,
-    fitted,
+    RunInSandbox,
+    SettingsIssue,
+    WorkRequest,
+    convert_ports,
 )
-from sessions_app.workflows.ports import port
-from sessions_app.workflows.schema import NodeData
-from sessions_app.workflows.values import Unfit
 
 
 class FunctionSettings(NodeData):
@@ -35,48 +34,50 @@ class FunctionSettings(NodeData):
     file: str | None = None
 
 
-def check(node: Node) -> Iterable[Complaint]:
+def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
     """There is code, and an expression is one."""
     settings = node.settings
     assert isinstance(settings, FunctionSettings)  # noqa: S101  (its type's)
     if not settings.code and not settings.file:
-        yield Complaint(code="no_code", message="there is no code", fix="Add code, or file.")
+        yield SettingsIssue(code="no_code", message="there is no code", fix="Add code, or file.")
     if settings.code and settings.language == "python":
         try:
-            expressions.check(settings.code)
+            expressions.check_expression(settings.code)
         except expressions.ExpressionError as error:
-            yield Complaint(code="expression", message=str(error), fix="Write one expression.", key=("code",))
+            yield SettingsIssue(code="expression", message=str(error), fix="Write one expression.", key=("code",))
 
 
-def begin(moment: Moment) -> Beginning:
+def begin_node(moment: NodeContext) -> BeginResult:
     """What the limited process is asked."""
     settings = moment.node.settings
     assert isinstance(settings, FunctionSettings)  # noqa: S101  (its type's)
-    inputs = {name: value for name, value in moment.inputs.items() if not name.startswith(HIDDEN)}
-    return Ask({"kind": "function", "operation": settings.language, "code": settings.code or "", "inputs": inputs})
+    inputs = {name: value for name, value in moment.inputs.items() if not name.startswith(HIDDEN_PORT)}
+    return WorkRequest(
+        {"kind": "function", "operation": settings.language, "code": settings.code or "", "inputs": inputs}
+    )
 
 
-def end(node: Node, done: Done, limited: Limited) -> Ending:
+def end_node(node: GraphNode, done: FinishedWork, limited: RunInSandbox) -> EndResult:
     """``result`` has value, or error. An object with every declared output, or the only output itself."""
     result = done.result
     if result.get("error"):
-        return Failed(str(result["error"]))
+        return NodeFailed(str(result["error"]))
     value = result.get("value")
     names = [one.name for one in node.outputs]
     if not isinstance(value, dict) or (len(names) == 1 and names[0] not in value and _is_python(node)):
         if len(names) != 1 or not _is_python(node):
-            return Failed(f"the function returned no object with {', '.join(names)}")
+            return NodeFailed(f"the function returned no object with {', '.join(names)}")
         value = {names[0]: value}
     missing = [name for name in names if name not in value]
     if missing:
-        return Failed(f"the function returned no {', '.join(missing)}")
+        return NodeFailed(f"the function returned no {', '.join(missing)}")
     try:
-        return Finished(fitted(node.outputs, value))
-    except Unfit as error:
-        return Failed(f"the output {error}")
+        return NodeFinished(convert_ports(node.outputs, value))
+    except ConversionError as error:
+        return NodeFailed(f"the output {error}")
 
 
-def _is_python(node: Node) -> bool:
+def _is_python(node: GraphNode) -> bool:
     return isinstance(node.settings, FunctionSettings) and node.settings.language == "python"
 
 
@@ -84,9 +85,9 @@ TYPE = NodeType(
     name="function",
     title="Function",
     settings=FunctionSettings,
-    outputs=(port("result"),),
-    check=check,
-    begin=begin,
-    end=end,
+    outputs=(make_port("result"),),
+    check=check_settings,
+    begin=begin_node,
+    end=end_node,
     is_open=True,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from sessions_app.workflows.language.schema import NodeData
 from sessions_app.workflows.nodes import NodeType
-from sessions_app.workflows.schema import NodeData
 
 TYPE = NodeType(name="interface-output", title="Interface: output", settings=NodeData, is_open=True)

@@ -6,13 +6,12 @@ from typing import Final
 
 from pydantic import Field
 
-from sessions_app.workflows.limits import MAX_ITERATIONS
+from sessions_app.workflows.language.limits import MAX_ITERATIONS
+from sessions_app.workflows.language.schema import DockSlot, NodeData, Port, make_port
 from sessions_app.workflows.nodes import NodeType
-from sessions_app.workflows.ports import port
-from sessions_app.workflows.schema import DockSlot, NodeData, Port
 
 DEFAULT_ITERATIONS: Final = 10
-REPORTED: Final = (port("iterations", "number"), port("terminationReason", "string"))
+REPORTED_OUTPUTS: Final = (make_port("iterations", "number"), make_port("terminationReason", "string"))
 """What every loop gives beside its outputs."""
 
 
@@ -23,9 +22,9 @@ class LoopSettings(NodeData):
     dock_slots: list[DockSlot] = Field(default_factory=list)
 
 
-def implied(settings: LoopSettings) -> tuple[Port, ...]:
+def implied_outputs(settings: LoopSettings) -> tuple[Port, ...]:
     """How often it ran, and why it ended."""
-    return REPORTED
+    return REPORTED_OUTPUTS
 
 
-TYPE = NodeType(name="loop", title="Loop", settings=LoopSettings, implied=implied, is_open=True)
+TYPE = NodeType(name="loop", title="Loop", settings=LoopSettings, implied=implied_outputs, is_open=True)

@@ -7,13 +7,12 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from sessions_app.workflows.cron import CronError, parse
-from sessions_app.workflows.graph import Node
-from sessions_app.workflows.nodes import Complaint, Finished, Moment, NodeType
-from sessions_app.workflows.ports import port
-from sessions_app.workflows.schema import NodeData
+from sessions_app.workflows.language.cron import CronError, parse_cron
+from sessions_app.workflows.language.graph import GraphNode
+from sessions_app.workflows.language.schema import NodeData, make_port
+from sessions_app.workflows.nodes import NodeContext, NodeFinished, NodeType, SettingsIssue
 
-OF_ITSELF: Final = frozenset({"timestamp", "type", "params"})
+BUILT_IN_OUTPUTS: Final = frozenset({"timestamp", "type", "params"})
 """What a trigger gives without being told; ``text`` is told as declared inputs are."""
 
 
@@ -25,33 +24,38 @@ class TriggerSettings(NodeData):
     idle_minutes: int | None = Field(default=None, ge=1, le=10_080)
 
 
-def check(node: Node) -> Iterable[Complaint]:
+def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
     """A trigger by the clock says when."""
     settings = node.settings
     assert isinstance(settings, TriggerSettings)  # noqa: S101  (its type's)
     if settings.trigger_type == "cron":
         try:
-            parse(settings.cron or "")
+            parse_cron(settings.cron or "")
         except CronError as error:
-            yield Complaint(
+            yield SettingsIssue(
                 code="cron", message=str(error), fix="Write five fields, as in “*/5 * * * *”.", key=("cron",)
             )
     if settings.trigger_type == "idle" and settings.idle_minutes is None:
-        yield Complaint(code="idle", message="an idle trigger says no idleMinutes", fix="Add idleMinutes.")
+        yield SettingsIssue(code="idle", message="an idle trigger says no idleMinutes", fix="Add idleMinutes.")
 
 
-def begin(moment: Moment) -> Finished:
+def begin_node(moment: NodeContext) -> NodeFinished:
     """What the run was started with; a declared output that was not given is empty."""
     given = {"timestamp": "", "type": "manual", "text": "", "params": {}} | dict(moment.run)
-    return Finished({one.name: given.get(one.name) for one in moment.node.outputs} | given)
+    return NodeFinished({one.name: given.get(one.name) for one in moment.node.outputs} | given)
 
 
 TYPE = NodeType(
     name="trigger",
     title="Trigger",
     settings=TriggerSettings,
-    outputs=(port("timestamp", "string"), port("type", "string"), port("text", "string"), port("params", "json")),
-    check=check,
-    begin=begin,
+    outputs=(
+        make_port("timestamp", "string"),
+        make_port("type", "string"),
+        make_port("text", "string"),
+        make_port("params", "json"),
+    ),
+    check=check_settings,
+    begin=begin_node,
     is_open=True,
 )

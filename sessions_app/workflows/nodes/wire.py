@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from sessions_app.workflows.graph import HIDDEN
-from sessions_app.workflows.nodes import Finished, Moment, NodeType
-from sessions_app.workflows.ports import port
-from sessions_app.workflows.schema import NodeData
+from sessions_app.workflows.language.graph import HIDDEN_PORT
+from sessions_app.workflows.language.schema import NodeData, make_port
+from sessions_app.workflows.nodes import NodeContext, NodeFinished, NodeType
 
 
-def begin(moment: Moment) -> Finished:
+def begin_node(moment: NodeContext) -> NodeFinished:
     """What came in, under the same names; ``value`` is the first of it where none has this name."""
-    values = {name: value for name, value in moment.inputs.items() if not name.startswith(HIDDEN)}
+    values = {name: value for name, value in moment.inputs.items() if not name.startswith(HIDDEN_PORT)}
     first = next(iter(values.values()), None)
-    return Finished({"value": first} | values)
+    return NodeFinished({"value": first} | values)
 
 
 TYPE = NodeType(
-    name="wire", title="Wire", settings=NodeData, inputs=(port("value"),), outputs=(port("value"),), begin=begin
+    name="wire",
+    title="Wire",
+    settings=NodeData,
+    inputs=(make_port("value"),),
+    outputs=(make_port("value"),),
+    begin=begin_node,
 )

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 from pydantic import Field
 
-from sessions_app.workflows.library import is_inside
-from sessions_app.workflows.nodes import Beginning, Failed, Finished, Moment, NodeType
-from sessions_app.workflows.ports import port
-from sessions_app.workflows.schema import NodeData
-from sessions_app.workflows.templates import TooLong, render
+from sessions_app.workflows.language.files import is_relative_below
+from sessions_app.workflows.language.schema import NodeData, make_port
+from sessions_app.workflows.language.values import TooLong, render_template
+from sessions_app.workflows.nodes import BeginResult, NodeContext, NodeFailed, NodeFinished, NodeType
 
 
 class WorkdirSettings(NodeData):
@@ -19,28 +18,30 @@ class WorkdirSettings(NodeData):
     path: str = Field(default=".", max_length=4096)
 
 
-def texts(settings: WorkdirSettings) -> Iterable[tuple[tuple[str | int, ...], str]]:
+def template_texts(settings: WorkdirSettings) -> Iterable[tuple[tuple[str | int, ...], str]]:
     """The path may hold templates."""
     yield ("path",), settings.path
 
 
-def begin(moment: Moment) -> Beginning:
+def begin_node(moment: NodeContext) -> BeginResult:
     """The path, unless it leads out of the workspace."""
     settings = moment.node.settings
     assert isinstance(settings, WorkdirSettings)  # noqa: S101  (its type's)
     try:
-        path = render(settings.path, moment.look_up)
+        path = render_template(settings.path, moment.look_up)
     except TooLong as error:
-        return Failed(f"the path is too long: {error}")
-    return Finished({"path": path}) if is_inside(path) else Failed(f"“{path}” leads out of the workspace")
+        return NodeFailed(f"the path is too long: {error}")
+    return (
+        NodeFinished({"path": path}) if is_relative_below(path) else NodeFailed(f"“{path}” leads out of the workspace")
+    )
 
 
 TYPE = NodeType(
     name="workdir",
     title="Working directory",
     settings=WorkdirSettings,
-    inputs=(port("input"),),
-    outputs=(port("path", "string"),),
-    texts=texts,
-    begin=begin,
+    inputs=(make_port("input"),),
+    outputs=(make_port("path", "string"),),
+    texts=template_texts,
+    begin=begin_node,
 )

@@ -9,16 +9,21 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from executors_app.agentctl.agent_process import SpawnFailed
-from executors_app.agentctl.drivers import Host, Started, StartFailed, StartRequest, TurnFailed
-from executors_app.agentctl.drivers.cli.hearing import Hearing
-from executors_app.agentctl.drivers.cli.process import CliProcess, Output, either, output_of
-from executors_app.agentctl.drivers.cli.told import Reader, failure_code, prompt_text, says_gone
-from executors_app.agentctl.pipes import PipeStuck
-from executors_app.agentctl.protocol import Code, Kind
+from executors_app.agentctl.drivers import Host, StartFailed, StartRequest, StartResult, TurnFailed
+from executors_app.agentctl.drivers.cli.process import CliProcess, CommandOutput, run_command, wait_for_any
+from executors_app.agentctl.drivers.events import (
+    LineParser,
+    TurnReader,
+    failure_code,
+    matches_gone_pattern,
+    prompt_text,
+)
+from executors_app.agentctl.process.agent_process import SpawnFailed
+from executors_app.agentctl.process.async_io import PipeStuck
+from executors_app.agentctl.protocol import Code, JournalKind
 
 _CANCEL_GRACE: Final = 2.0
-_AFTER_RESULT: Final = 10.0
+_EXIT_GRACE: Final = 10.0
 """Seconds a process may live on after it has told the end of its turn."""
 _VERSION: Final = re.compile(r"\d+\.\d+[\w.+-]*")
 
@@ -33,7 +38,7 @@ class Dialect(Protocol):
 
     @property
     def protocol(self) -> str:
-        """For ``Started.capabilities``."""
+        """For ``StartResult.capabilities``."""
         ...
 
     @property
@@ -49,7 +54,7 @@ class Dialect(Protocol):
         """The command that copies the conversation of the token and prints the copy's name; empty where a turn does."""
         ...
 
-    def reader(self) -> Reader:
+    def reader(self) -> LineParser:
         """A reader for the lines of one turn."""
         ...
 
@@ -64,7 +69,7 @@ class PerTurnDriver:
         self._conversation_id: str | None = None
         self._fork_due = False
         self._process: CliProcess | None = None
-        self._hearing: Hearing | None = None
+        self._hearing: TurnReader | None = None
         self._cancelled = False
 
     @property
@@ -74,7 +79,7 @@ class PerTurnDriver:
 
     # -- start
 
-    async def start(self, request: StartRequest) -> Started:
+    async def start(self, request: StartRequest) -> StartResult:
         """See that the agent is there; what it remembers its first turn will show. StartFailed leaves no process."""
         if self._request is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
@@ -96,7 +101,7 @@ class PerTurnDriver:
         self._say_what_is_not_passed_on(request)
         self._request, self._conversation_id = request, token
         self._fork_due = request.fork and token == request.resume_token
-        return Started(
+        return StartResult(
             outcome="resumed" if native else "created",
             resume_token=token,
             agent={"name": self._dialect.name, "version": version},
@@ -127,19 +132,19 @@ class PerTurnDriver:
         await self._host.keep_token(copied[-1])
         return copied[-1]
 
-    async def _output(self, command: Sequence[str], request: StartRequest, failure: Code) -> Output:
-        told = await output_of(command, request, self._marker, self._host)
+    async def _output(self, command: Sequence[str], request: StartRequest, failure: Code) -> CommandOutput:
+        told = await run_command(command, request, self._marker, self._host)
         if told.exit_code == 0:
             return told
         words = told.words or told.text[-1000:] or f"it ended with code {told.exit_code}"
-        if request.resume_token and says_gone(words, request.gone_patterns):
+        if request.resume_token and matches_gone_pattern(words, request.gone_patterns):
             raise StartFailed(Code.TOKEN_REJECTED, f"the agent says: {words}", token_valid=False)
         raise StartFailed(failure, f"the agent says: {words}", permanent=failure == Code.HANDSHAKE_FAILED)
 
     def _say_what_is_not_passed_on(self, request: StartRequest) -> None:
         if request.mcp_servers:
             text = "this agent takes MCP servers from its own configuration alone; those of the profile are not used"
-            self._host.record(Kind.LOG, level="warning", text=text, data={"servers": len(request.mcp_servers)})
+            self._host.record(JournalKind.LOG, level="warning", text=text, data={"servers": len(request.mcp_servers)})
 
     # -- turns
 
@@ -150,7 +155,7 @@ class PerTurnDriver:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
         told = prompt_text(text, attachments).encode("utf-8", "replace")
         self._cancelled, self._process = False, None
-        hearing = self._hearing = Hearing(self._host, self._conversation_id, forks=self._fork_due)
+        hearing = self._hearing = TurnReader(self._host, self._conversation_id, forks=self._fork_due)
         try:
             process = await self._spawn(request, hearing)
             await self._converse(process, hearing, told, delivered)
@@ -159,7 +164,7 @@ class PerTurnDriver:
             self._remember(hearing)
             self._hearing = None
 
-    async def _spawn(self, request: StartRequest, hearing: Hearing) -> CliProcess:
+    async def _spawn(self, request: StartRequest, hearing: TurnReader) -> CliProcess:
         reader = self._dialect.reader()
 
         async def heard(message: Mapping[str, Any]) -> None:
@@ -173,12 +178,12 @@ class PerTurnDriver:
         self._process = process
         return process
 
-    async def _converse(self, process: CliProcess, hearing: Hearing, text: bytes, delivered: Any) -> None:
+    async def _converse(self, process: CliProcess, hearing: TurnReader, text: bytes, delivered: Any) -> None:
         """Hand over the prompt and read to the end of the process; it is gone when this returns or raises."""
         try:
             if not self._cancelled and self._request is not None:
                 await self._hand_over(process, text, delivered)
-                await either(process.ended, hearing.over)
+                await wait_for_any(process.ended, hearing.over)
                 if not hearing.mismatch:
                     await self._let_it_end(process)
         finally:
@@ -198,13 +203,13 @@ class PerTurnDriver:
 
     async def _let_it_end(self, process: CliProcess) -> None:
         try:
-            async with asyncio.timeout(_AFTER_RESULT):
+            async with asyncio.timeout(_EXIT_GRACE):
                 await process.ended.wait()
         except TimeoutError:
             text = "the agent had told the end of its turn and did not end; it is ended"
-            self._host.record(Kind.LOG, level="warning", text=text, data={})
+            self._host.record(JournalKind.LOG, level="warning", text=text, data={})
 
-    def _outcome(self, process: CliProcess, hearing: Hearing, request: StartRequest) -> str:
+    def _outcome(self, process: CliProcess, hearing: TurnReader, request: StartRequest) -> str:
         if hearing.mismatch:
             raise TurnFailed(Code.CONTEXT_MISMATCH, hearing.mismatch)
         if self._cancelled:
@@ -215,17 +220,17 @@ class PerTurnDriver:
             self._request = None
             self._host.agent_gone(process.exit_code)
             raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.ending()} in the middle of a turn")
-        words = hearing.failed.message if hearing.failed else process.last_words()
-        if hearing.named is None and self._conversation_id and says_gone(words, request.gone_patterns):
+        words = hearing.failed.message if hearing.failed else process.output_tail()
+        if hearing.named is None and self._conversation_id and matches_gone_pattern(words, request.gone_patterns):
             raise TurnFailed(Code.TOKEN_REJECTED, f"the agent says: {words}")
         raise TurnFailed(failure_code(words), words or f"the agent ended {process.ending()} without an answer")
 
-    def _died(self, process: CliProcess, hearing: Hearing) -> bool:
+    def _died(self, process: CliProcess, hearing: TurnReader) -> bool:
         """Whether it went in the middle of its work; one that refuses to begin has an exit code and no name yet."""
         killed = process.exit_code is None or process.exit_code < 0
         return killed or hearing.named is not None or self._request is None
 
-    def _remember(self, hearing: Hearing) -> None:
+    def _remember(self, hearing: TurnReader) -> None:
         if hearing.named is not None and not hearing.mismatch:
             self._conversation_id, self._fork_due = hearing.named, False
 

@@ -8,39 +8,39 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from executors_app.agentctl.agent_process import AgentProcess
 from executors_app.agentctl.drivers import Host, StartRequest
-from executors_app.agentctl.drivers.acp_wire import decode
-from executors_app.agentctl.log_valve import LogValve
-from executors_app.agentctl.pipes import LINE_LIMIT, LineSplitter
-from executors_app.agentctl.protocol import Kind
+from executors_app.agentctl.drivers.json_rpc import decode_message
+from executors_app.agentctl.journal.filters import RateLimitedLog
+from executors_app.agentctl.process.agent_process import AgentProcess
+from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter
+from executors_app.agentctl.protocol import JournalKind
 
 _SILENT_AGENT: Final = 1.0
 """Seconds it may live on after the end of its output."""
 _STOP_GRACE: Final = 2.0
-_LAST_LINES: Final = 5.0
+_OUTPUT_DRAIN_TIMEOUT: Final = 5.0
 """Seconds that a stop waits for the journal to take in the last lines."""
 _OUTPUT_LIMIT: Final = 64 * 1024
 _WORDS: Final = 1000
 
-Handle = Callable[[Mapping[str, Any]], Awaitable[None]]
+MessageHandler = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
 class CliProcess:
     """A process and the reading of its stdout; ``ended`` is set when nothing of it is left."""
 
-    def __init__(self, process: AgentProcess, handle: Handle, host: Host):
+    def __init__(self, process: AgentProcess, handle: MessageHandler, host: Host):
         self.ended = asyncio.Event()
         self.exit_code: int | None = None
         self._process, self._handle, self._host = process, handle, host
-        self._odd = LogValve(host.record, "stdout", level="warning")
+        self._odd = RateLimitedLog(host.record, "stdout", level="warning")
         self._read_all = asyncio.Event()
         self._reading = asyncio.create_task(self._read(), name="agent's lines")
         self._burial = asyncio.create_task(self._bury(), name="agent's burial")
 
     @classmethod
     async def spawn(
-        cls, argv: Sequence[str], request: StartRequest, marker: Mapping[str, str], host: Host, handle: Handle
+        cls, argv: Sequence[str], request: StartRequest, marker: Mapping[str, str], host: Host, handle: MessageHandler
     ) -> CliProcess:
         """Start ``argv`` in the place of ``request``; each JSON object it prints goes to ``handle``. SpawnFailed."""
         return cls(await AgentProcess.spawn(argv, request.env, request.cwd, marker, host.record), handle, host)
@@ -60,18 +60,18 @@ class CliProcess:
 
     def ending(self) -> str:
         """How it ended, for a sentence, with its last words."""
-        words = self.last_words()
+        words = self.output_tail()
         return f"{self._process.ending()}: {words}" if words else self._process.ending()
 
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         """The last lines of its stderr."""
-        return self._process.last_words()[-_WORDS:]
+        return self._process.output_tail()[-_WORDS:]
 
     async def stop(self, grace: float) -> int | None:
         """End the whole tree and wait until its last lines are heard; the exit code. May be called again."""
         await self._process.stop(grace)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_LINES):
+            async with asyncio.timeout(_OUTPUT_DRAIN_TIMEOUT):
                 await self.ended.wait()
         self._reading.cancel()
         await self.ended.wait()
@@ -99,7 +99,7 @@ class CliProcess:
     async def _receive(self, line: bytes) -> None:
         if not line.strip():
             return
-        message = decode(line)
+        message = decode_message(line)
         if not isinstance(message, dict):
             self._puzzle(line, "no JSON object")
             return
@@ -120,12 +120,12 @@ class CliProcess:
         await self._process.close()
         if left := self._process.left:
             text = "some of the agent's processes could not be ended"
-            self._host.record(Kind.LOG, level="error", text=text, data={"pids": left})
+            self._host.record(JournalKind.LOG, level="error", text=text, data={"pids": left})
         self.ended.set()
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class CommandOutput:
     """What a command printed that was run for its answer."""
 
     text: str
@@ -134,7 +134,9 @@ class Output:
     """The last lines of its stderr."""
 
 
-async def output_of(argv: Sequence[str], request: StartRequest, marker: Mapping[str, str], host: Host) -> Output:
+async def run_command(
+    argv: Sequence[str], request: StartRequest, marker: Mapping[str, str], host: Host
+) -> CommandOutput:
     """Run a command to its end, with nothing to read; SpawnFailed. It is gone when this returns or raises."""
     process = await AgentProcess.spawn(argv, request.env, request.cwd, marker, host.record)
     try:
@@ -144,16 +146,16 @@ async def output_of(argv: Sequence[str], request: StartRequest, marker: Mapping[
             printed = (printed + data)[:_OUTPUT_LIMIT]
         exit_code = await process.wait()
     finally:
-        await asyncio.shield(_end(process))
-    return Output(printed.decode("utf-8", "replace").strip(), exit_code, process.last_words()[-_WORDS:])
+        await asyncio.shield(_end_process(process))
+    return CommandOutput(printed.decode("utf-8", "replace").strip(), exit_code, process.output_tail()[-_WORDS:])
 
 
-async def _end(process: AgentProcess) -> None:
+async def _end_process(process: AgentProcess) -> None:
     await process.stop(0)
     await process.close()
 
 
-async def either(*events: asyncio.Event) -> None:
+async def wait_for_any(*events: asyncio.Event) -> None:
     """Until one of the events is set."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:

@@ -1,0 +1,299 @@
+"""What agents claim and were seen to keep, remembered per type and version (``AgentCapability``).
+
+A claim is believed until the running agent itself says that it has no such thing; any other failure is
+only told. Another version is another agent: nothing that its predecessor did is held against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import uuid4
+
+from django.db.models import Q
+
+from executors_app.agentctl.protocol import CapabilityShortfall
+from executors_app.models import AgentCapability, AgentProfile, ExecutorRunning
+from executors_app.plugins import UnknownPlugin, agent_type
+from executors_app.prepared_query import PreparedQuery
+
+LOAD: Final = "load_session"
+RESUME: Final = "resume_session"
+CAPABILITIES: Final[Mapping[str, str]] = {LOAD: "session/load", RESUME: "session/resume"}
+"""Those by which an agent restores its own conversation, and what they are called."""
+FRESH: Final = timedelta(hours=1)
+"""What was seen within it is not written again: thousands of starts at once must not wait for one row."""
+_NO_PROOF: Final = frozenset({"unproven", "pending", "none"})
+"""What a success is recorded with whose conversation nobody has seen (``kept_proof``)."""
+_TEXT_LIMIT: Final = 200
+_SAID_LIMIT: Final = 500
+_HOW: Final[Mapping[str, str]] = {
+    CapabilityShortfall.UNIMPLEMENTED: "it knows no such request",
+    CapabilityShortfall.ERROR: "it answered with an error",
+    CapabilityShortfall.NO_ANSWER: "it did not answer in time",
+    CapabilityShortfall.ENDED: "it ended over it",
+    CapabilityShortfall.OTHER_CONVERSATION: "what it loaded was not the conversation of the log",
+    CapabilityShortfall.NEW_CONVERSATION: "it opened a new conversation instead",
+}
+
+_BY_OUTCOME: Final[Mapping[str, str]] = {"loaded": LOAD, "resumed": RESUME}
+
+_OF_AGENT = PreparedQuery(
+    lambda kind, name, version: AgentCapability.objects.filter(agent_type=kind, agent_name=name, agent_version=version),
+    "a type",
+    "a name",
+    "a version",
+)
+_WHICH_REPLAYED = PreparedQuery(
+    lambda name, version, capability: AgentCapability.objects.filter(
+        agent_name=name, agent_version=version, capability=capability, replayed_at__isnull=False
+    ),
+    "a name",
+    "a version",
+    "a capability",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityReport:
+    """Who an agent is, by its own word, and what became of its claims in one start."""
+
+    agent_type: str
+    name: str = ""
+    version: str = ""
+    claims: Mapping[str, bool] = field(default_factory=dict)
+    """By capability; one that it said nothing of is missing."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """How it is proven (``verified`` of the receipt), by capability."""
+    broken: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """(Shortfall, the agent's own words), by capability."""
+    tried: str = ""
+    """The capability by which it took a conversation up; empty: none."""
+    replayed: bool = False
+    """It replayed what its user had said, of whatever conversation."""
+
+
+def build_capability_report(
+    agent_type: str,
+    answer: Mapping[str, Any],
+    *,
+    kept: Mapping[str, str] | None = None,
+    broken: Mapping[str, tuple[str, str]] | None = None,
+    secret: str = "",
+) -> CapabilityReport:
+    """What an answer to a start tells, whatever it is made of; ``secret`` is cut out of the agent's words."""
+    agent, claims = _object(answer.get("agent")), _object(answer.get("capabilities"))
+    unkept = {
+        name: (_how(_object(told).get("how")), _words(_object(told).get("said"), secret))
+        for name, told in _object(answer.get("unkept")).items()
+        if name in CAPABILITIES
+    }
+    return CapabilityReport(
+        agent_type=agent_type,
+        name=_text(agent.get("name")),
+        version=_text(agent.get("version")),
+        claims={name: claims[name] for name in CAPABILITIES if isinstance(claims.get(name), bool)},
+        kept={name: proof for name, proof in (kept or {}).items() if name in CAPABILITIES},
+        broken={**unkept, **{name: (how, _words(said, secret)) for name, (how, said) in (broken or {}).items()}},
+        tried=_BY_OUTCOME.get(str(answer.get("outcome")), ""),
+        replayed=bool(answer.get("replayed_user_texts")),
+    )
+
+
+def agent_identity(answer: Mapping[str, Any]) -> dict[str, str] | None:
+    """``{"name", "version"}`` as the agent told them, fit for the database; None where it told nothing."""
+    agent = _object(answer.get("agent"))
+    return {name: _text(agent.get(name)) for name in ("name", "version")} if agent else None
+
+
+def load_known_capabilities(told: CapabilityReport) -> dict[str, AgentCapability]:
+    """What is remembered of this agent, by capability; one query."""
+    return {row.capability: row for row in _OF_AGENT.all(told.agent_type, told.name, told.version)}
+
+
+def has_replayed(told: CapabilityReport) -> bool:
+    """Whether an agent of this name and version has ever replayed a conversation in the way that it was asked now.
+
+    Under whatever agent type: the same program may be run by profiles of several. One without a name is not
+    recognised: others without a name may be other agents. One query, or none.
+    """
+    if not told.tried or told.replayed or not told.name:
+        return False
+    return bool(_WHICH_REPLAYED.all(told.name, told.version, told.tried))
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityAssessment:
+    """What the memory and one start say together."""
+
+    supports_session_resume: bool | None
+    """The third witness; None: the agent has told nothing."""
+    note: str
+    """One sentence for each claim that was not kept, or nothing."""
+    rows: Mapping[str, AgentCapability]
+    """The memory as it will be."""
+    changed: frozenset[str]
+    """The capabilities whose row has to be written."""
+    is_new: bool
+    """Nothing was known of this agent in this version."""
+
+
+def assess_capabilities(
+    told: CapabilityReport, known: Mapping[str, AgentCapability], at: datetime
+) -> CapabilityAssessment:
+    """What to believe of the agent now, and what to remember. Writes nothing."""
+    rows, changed = dict(known), set()
+    for capability, claimed in told.claims.items():
+        row = rows.get(capability) or AgentCapability(
+            agent_type=told.agent_type, agent_name=told.name, agent_version=told.version, capability=capability
+        )
+        rows[capability] = row
+        if _update_row(row, told, claimed, at):
+            changed.add(capability)
+    believed = [told.claims[name] and not is_refuted(rows[name]) for name in told.claims]
+    return CapabilityAssessment(
+        supports_session_resume=any(believed) if believed else None,
+        note=" ".join(
+            explain_capability(rows[name]) for name, claimed in told.claims.items() if claimed and is_broken(rows[name])
+        ),
+        rows=rows,
+        changed=frozenset(changed),
+        is_new=bool(told.claims) and not known,
+    )
+
+
+def _update_row(row: AgentCapability, told: CapabilityReport, claimed: bool, at: datetime) -> bool:
+    """Bring what was seen into the row; whether it is worth a write."""
+    fresh = row.last_seen_at is not None and at - row.last_seen_at < FRESH
+    before = _gist(row)
+    if proof := told.kept.get(row.capability):
+        if proof not in _NO_PROOF or row.kept_proof in ("", *_NO_PROOF) or is_broken(row):
+            row.kept_at, row.kept_proof = at, proof  # a success that shows nothing takes no proof away
+    elif shortfall := told.broken.get(row.capability):
+        row.broken_at, (row.broken_how, row.broken_said) = at, shortfall
+    if told.replayed and told.tried == row.capability:
+        row.replayed_at = at
+    row.claimed, row.last_seen_at = claimed, at
+    return not fresh or before != _gist(row)
+
+
+def _gist(row: AgentCapability) -> tuple[Any, ...]:
+    return (
+        row.claimed,
+        is_broken(row),
+        row.broken_how,
+        row.kept_at is not None,
+        row.kept_proof,
+        row.replayed_at is not None,
+    )
+
+
+def save_assessment(told: CapabilityReport, judgement: CapabilityAssessment) -> None:
+    """Write what has changed, in the caller's transaction: an upsert for each capability, or nothing.
+
+    Of what this start has not seen, another one may have written more meanwhile.
+    """
+    for name in sorted(judgement.changed):
+        row, seen = judgement.rows[name], ["claimed", "last_seen_at"]
+        seen += ("kept_at", "kept_proof") if name in told.kept else ()
+        seen += ("replayed_at",) if told.replayed and told.tried == name else ()
+        seen += ("broken_at", "broken_how", "broken_said") if name in told.broken else ()
+        row.pk = uuid4()  # one that is there keeps its own
+        AgentCapability.objects.bulk_create(
+            [row],
+            update_conflicts=True,
+            unique_fields=["agent_type", "agent_name", "agent_version", "capability"],
+            update_fields=seen,
+        )
+
+
+def reset_for_new_version(profile: AgentProfile, but: ExecutorRunning) -> int:
+    """Sessions that an older version could not resume may be tried with the present one; returns how many.
+
+    For the first sight of a version alone. Rows that somebody writes just now are judged by their own agent.
+    """
+    narrowed = ExecutorRunning.objects.filter(
+        session__agent_profile__agent_type=profile.agent_type,
+        session__agent_profile__command=profile.command,
+        supports_session_resume=False,
+    ).exclude(pk=but.pk)
+    free = narrowed.select_for_update(skip_locked=True, of=("self",), no_key=True)
+    chosen = list(free.values_list("pk", flat=True))
+    return ExecutorRunning.objects.filter(pk__in=chosen).update(supports_session_resume=None, capability_note="")
+
+
+def is_broken(row: AgentCapability) -> bool:
+    """Whether the agent did not keep the claim when it was asked last."""
+    return row.broken_at is not None and (row.kept_at is None or row.broken_at > row.kept_at)
+
+
+def is_refuted(row: AgentCapability) -> bool:
+    """Whether the agent itself has said that there is nothing behind its claim."""
+    return is_broken(row) and row.broken_how == CapabilityShortfall.UNIMPLEMENTED
+
+
+def capability_standing(row: AgentCapability) -> str:
+    """``not claimed``, ``claimed, not tried``, ``unproven``, ``kept`` or ``not kept``."""
+    if not row.claimed:
+        return "not claimed"
+    if is_broken(row):
+        return "not kept"
+    if row.kept_at is None:
+        return "claimed, not tried"
+    return "unproven" if row.kept_proof in _NO_PROOF else "kept"
+
+
+def explain_capability(row: AgentCapability) -> str:
+    """One sentence for people: ``Claude Code 1.2 claims session/load, but did not keep it on 3 Nov 2026: …``."""
+    who = f"{agent_title(row.agent_type)} {row.agent_version}".strip()
+    what = CAPABILITIES.get(row.capability, row.capability)
+    if not row.claimed:
+        return f"{who} does not claim {what}."
+    if is_broken(row) and row.broken_at is not None:
+        how = _HOW.get(row.broken_how, "it did not come")
+        return f"{who} claims {what}, but did not keep it on {_day(row.broken_at)}: {how}."
+    if row.kept_at is not None and row.kept_proof in _NO_PROOF:
+        return f"{who} claims {what}, and reported success on {_day(row.kept_at)}; nothing has proven it."
+    if row.kept_at is not None:
+        return f"{who} claims {what}, and kept it on {_day(row.kept_at)}."
+    return f"{who} claims {what}; it has not been tried."
+
+
+def agent_title(name: str) -> str:
+    """The title of an agent type; one that is no more is called by its name."""
+    try:
+        return agent_type(name).title
+    except UnknownPlugin:
+        return name
+
+
+def list_recent_capabilities(limit: int) -> Iterable[AgentCapability]:
+    """What is claimed or was once not kept, the agents seen last first; one query."""
+    worth = AgentCapability.objects.filter(Q(claimed=True) | Q(broken_at__isnull=False))
+    return worth.order_by("agent_type", "-last_seen_at", "agent_name", "agent_version", "capability")[:limit]
+
+
+def _day(at: datetime) -> str:
+    return f"{at.day} {at:%b %Y}"
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _how(value: Any) -> str:
+    return value if isinstance(value, str) and value in list(CapabilityShortfall) else CapabilityShortfall.ERROR.value
+
+
+def _text(value: Any) -> str:
+    return value.replace("\0", "")[:_TEXT_LIMIT] if isinstance(value, str) else ""
+
+
+def _words(value: Any, secret: str) -> str:
+    """An agent's words as they may be kept: without the conversation id, which is a credential."""
+    words = value if isinstance(value, str) else ""
+    if secret:
+        words = words.replace(secret, "…")
+    return words.replace("\0", "")[:_SAID_LIMIT]

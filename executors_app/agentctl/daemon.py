@@ -1,0 +1,258 @@
+"""Run one agentctl from its instance lock to its last journal line.
+
+Command-line addresses and exit codes, the wakelock, the HTTP listener and the shutdown order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import pkgutil
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from executors_app import crash_points
+from executors_app.agentctl import drivers as driver_package
+from executors_app.agentctl.agent_lifecycle import DriverFactory
+from executors_app.agentctl.http import sockets
+from executors_app.agentctl.http.server import EventStreams, build_app
+from executors_app.agentctl.jobs.store import wait_for_guards
+from executors_app.agentctl.process import guard_client, subreaper
+from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.agentctl.sidecar import Execution, Sidecar
+from executors_app.agentctl.state_files import AlreadyRunning, InstanceLock, replace_file
+from executors_app.errors import ExecutorError
+
+EXIT_START_FAILED: Final = 2
+EXIT_ALREADY_RUNNING: Final = 3
+EXIT_NO_WORKSPACE: Final = 4
+
+
+def log_to_stderr() -> None:
+    """The log of a process that nobody else set one up for."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """``HOST:PORT`` as a pair; ValueError for anything else."""
+    host, found, port = text.rpartition(":")
+    if not found or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"--listen: {text!r} is not HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def parse_socket_path(text: str) -> Path | None:
+    """The path of ``unix:PATH``; None for another address, ValueError for a path that is not absolute."""
+    try:
+        return sockets.unix_path(text)
+    except ValueError as error:
+        raise ValueError(f"--listen: {error}") from error
+
+
+def report_lock_holder(held: AlreadyRunning, ready_file: Path | None) -> int:
+    """Tell where the one is that has the directory already; the exit code."""
+    if held.ready is None:
+        return report_start_failure(TimeoutError("another agentctl has the state directory and does not get ready"))
+    ready = orjson.dumps(held.ready)
+    if ready_file is not None and not ready_file.exists():
+        replace_file(ready_file, ready)  # its starter died, or deleted it in good faith
+    sys.stdout.write(ready.decode() + "\n")
+    return EXIT_ALREADY_RUNNING
+
+
+def report_workspace_error(error: ExecutorError, ready_file: Path | None) -> int:
+    """Say why the workspace cannot be made, where the launcher looks for it; the exit code."""
+    permanent = {} if error.permanent else {"permanent": False}
+    answer = orjson.dumps({"error": error.code, "message": error.message, **permanent})
+    if ready_file is not None:
+        replace_file(ready_file, answer)
+    sys.stdout.write(answer.decode() + "\n")
+    return EXIT_NO_WORKSPACE
+
+
+def report_start_failure(error: Exception) -> int:
+    """Say why nothing could be started; the exit code."""
+    sys.stderr.write(f"agentctl: {error}\n")
+    return EXIT_START_FAILED
+
+
+logger = logging.getLogger(__name__)
+
+_WAKELOCK_URL: Final = "http://sprite/v1/tasks/"
+_WAKELOCK_EXPIRY: Final = "5m"
+_REFRESH_INTERVAL: Final = 60.0
+_RETRY_DELAY: Final = 10.0
+_CHECK_INTERVAL: Final = 1.0
+_TIMEOUT: Final = 10.0
+
+
+class Wakelock:
+    """Asks ``wanted`` once a second, and holds the machine behind ``socket`` as long as it says so.
+
+    ``name`` is that of the task.
+    """
+
+    def __init__(self, socket: Path, name: str, wanted: Callable[[], bool]):
+        self._socket, self._url, self._wanted = socket, _WAKELOCK_URL + name, wanted
+        self._is_held = False
+        self._refresh_at = self._again_at = 0.0
+
+    async def run(self) -> None:
+        """Until it is cancelled; the hold is given back then."""
+        try:
+            while True:
+                await self._look()
+                await asyncio.sleep(_CHECK_INTERVAL)
+        finally:
+            if self._is_held:
+                await self._say("DELETE")
+
+    async def _look(self) -> None:
+        now, wanted = asyncio.get_running_loop().time(), self._wanted()
+        is_news = wanted != self._is_held
+        if now < self._again_at or not (is_news or (wanted and now >= self._refresh_at)):
+            return
+        if await self._say("PUT" if wanted else "DELETE"):
+            self._is_held, self._refresh_at = wanted, now + _REFRESH_INTERVAL
+        else:
+            self._again_at = now + _RETRY_DELAY
+
+    async def _say(self, method: str) -> bool:
+        """Whether the machine has heard it; one that has not is told again."""
+        body = {"expire": _WAKELOCK_EXPIRY} if method == "PUT" else None
+        try:
+            async with (
+                asyncio.timeout(_TIMEOUT),
+                aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(self._socket))) as http,
+                http.request(method, self._url, json=body) as answer,
+            ):
+                return answer.status < 300 or (method == "DELETE" and answer.status == 404)
+        except (TimeoutError, OSError, aiohttp.ClientError) as error:
+            logger.warning("this machine cannot be told to stay awake: %s", error)
+            return False
+
+
+_BACKLOG: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What the command line of ``serve`` says, checked."""
+
+    execution: Execution
+    token: str
+    host: str
+    port: int
+    ready_file: Path | None = None
+    hold_socket: Path | None = None
+    """Where this machine is told to stay awake while an agent lives; None: it stays so by itself."""
+    path: Path | None = None
+    """Of the Unix socket that it listens at, in place of host and port."""
+
+
+def load_drivers() -> dict[str, DriverFactory]:
+    """Every module of ``drivers`` that makes one, by its name; all are imported now (rule 24)."""
+    names = [module.name for module in pkgutil.iter_modules(driver_package.__path__)]
+    modules = {name: importlib.import_module(f"{driver_package.__name__}.{name}") for name in names}
+    return {name: module.create for name, module in modules.items() if hasattr(module, "create")}
+
+
+async def serve(options: ServeOptions, lock: InstanceLock, drivers: Mapping[str, DriverFactory]) -> None:
+    """Serve until ``/shutdown``, SIGTERM, or seven days without a control plane; raises OSError at the start."""
+    subreaper.become_subreaper()
+    execution = options.execution
+    await wait_for_guards(execution.state_dir)
+    for left in await subreaper.end_marked_processes(execution.execution_id):
+        logger.error("process %d of an earlier agentctl could not be ended", left.pid)
+    subreaper.set_killed_processes_directory(execution.state_dir)
+    sidecar = Sidecar(execution, drivers)
+    streams = EventStreams(sidecar.journal, sidecar.fence)
+    if options.path is None:
+        listener = listen_tcp(options.host, options.port)
+        port = listener.getsockname()[1]
+        app = build_app(sidecar, streams, options.token, options.host, port)
+    else:
+        listener, port = sockets.listen_unix(options.path, _BACKLOG), 0
+        # Root could read our memory: to refuse it would protect nothing.
+        app = build_app(sidecar, streams, options.token, options.host, port, users={os.geteuid(), 0})
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    background = [
+        asyncio.create_task(subreaper.Reaper().run(), name="reaper"),
+        asyncio.create_task(sidecar.end_when_abandoned(lambda: streams.is_attached), name="abandoned"),
+    ]
+    if options.hold_socket is not None:
+        hold = Wakelock(options.hold_socket, execution.execution_id, lambda: sidecar.is_at_work)
+        background.append(asyncio.create_task(hold.run(), name="hold"))
+    _end_on_signals(sidecar.ended)
+    crash_points.reached("agentctl.listening")
+    _write_ready_file(options, lock, sidecar, port)
+    crash_points.reached("agentctl.ready_told")
+    guard_client.keep_spare_guard({EXECUTION_MARKER: execution.execution_id})
+    try:
+        await sidecar.ended.wait()
+    finally:
+        await _shut_down(sidecar, streams, runner, background)
+        if options.path is not None:
+            options.path.unlink(missing_ok=True)  # still ours: the lock is given back after this
+
+
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes a free one. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named: with 0 asyncio would leave Nagle's algorithm on, 40 ms an answer.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    listener.listen(_BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def _end_on_signals(ended: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):  # of container engines, and of a terminal
+        loop.add_signal_handler(number, ended.set)
+
+
+def _write_ready_file(options: ServeOptions, lock: InstanceLock, sidecar: Sidecar, port: int) -> None:
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    ready: dict[str, Any] = {
+        "url": f"http://{host}:{port}" if options.path is None else sockets.unix_url(options.path),
+        "pid": os.getpid(),
+        "boot_id": sidecar.boot_id,
+        "started_at": sidecar.started_at,
+    }
+    lock.tell(ready)
+    if options.ready_file is not None:
+        replace_file(options.ready_file, orjson.dumps(ready))
+    logger.info("listening", extra={"action": "agentctl_ready", **ready})
+
+
+async def _shut_down(
+    sidecar: Sidecar, streams: EventStreams, runner: web.AppRunner, background: list[asyncio.Task[None]]
+) -> None:
+    """The agent, then the journal, then the consumers, then the door: each still sees the end of the one before."""
+    for task in background:
+        task.cancel()
+    await asyncio.wait(background)
+    await guard_client.drop_spare_guard()
+    await sidecar.stop_for_good()
+    crash_points.reached("agentctl.ending")
+    await sidecar.journal.flush()
+    await streams.close()
+    await runner.cleanup()
+    await sidecar.close()
+    logger.info("ended", extra={"action": "agentctl_ended"})

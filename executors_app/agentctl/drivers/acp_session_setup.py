@@ -1,0 +1,337 @@
+"""Set up a session with an ACP agent.
+
+Initialize, create or restore the conversation, check whether the agent lists it, and choose its model and mode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from executors_app.agentctl.drivers import StartFailed, StartRequest
+from executors_app.agentctl.drivers.events import LOGIN_PATTERN, ReplayCollector
+from executors_app.agentctl.drivers.json_rpc import METHOD_NOT_FOUND, AgentGone, JsonRpcConnection, RpcError
+from executors_app.agentctl.process.async_io import PipeStuck
+from executors_app.agentctl.protocol import CapabilityShortfall, Code
+
+SettingName = Literal["model", "mode"]
+_SETTING_FIELDS: Final[Mapping[SettingName, tuple[str, str, str, str]]] = {
+    "model": ("models", "availableModels", "modelId", "session/set_model"),
+    "mode": ("modes", "availableModes", "id", "session/set_mode"),
+}
+"""Where an agent tells what it offers, and how to choose of that."""
+
+
+async def choose_setting(
+    wire: JsonRpcConnection,
+    conversation_id: str,
+    told: Mapping[str, Any],
+    *,
+    name: SettingName,
+    wanted: str,
+    limit: float,
+) -> str | None:
+    """Select the model or mode ``wanted``, an id or a name; why it was not taken, None where it was.
+
+    Best effort: a conversation with another model is better than none, and an agent that does not
+    answer in ``limit`` seconds may still take prompts. ``told`` is its answer to the opening.
+    """
+    call = _select_request(told, name, wanted)
+    if call is None:
+        return "the agent does not offer it"
+    method, params = call
+    try:
+        async with asyncio.timeout(limit):
+            await wire.call(method, {"sessionId": conversation_id, **params})
+    except RpcError as error:
+        return error.text
+    except TimeoutError:
+        return f"the agent did not answer within {limit:g} s"
+    return None
+
+
+def _select_request(told: Mapping[str, Any], name: SettingName, wanted: str) -> tuple[str, dict[str, Any]] | None:
+    for option in _as_sequence(told.get("configOptions")):
+        is_meant = name in (option.get("category"), option.get("id"))
+        if is_meant and (value := _find_offered(wanted, _option_values(option), "value")) is not None:
+            return "session/set_config_option", {"configId": option.get("id"), "value": value}
+    field, choices, key, method = _SETTING_FIELDS[name]
+    state = told.get(field)
+    value = _find_offered(wanted, _as_sequence(state.get(choices)) if isinstance(state, dict) else (), key)
+    return None if value is None else (method, {f"{name}Id": value})
+
+
+def _option_values(option: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The values of a select option, in groups or not."""
+    for choice in _as_sequence(option.get("options")):
+        yield from _as_sequence(choice["options"]) if "options" in choice else (choice,)
+
+
+def _find_offered(wanted: str, choices: Iterable[Mapping[str, Any]], key: str) -> str | None:
+    meant = wanted.casefold()
+    for choice in choices:
+        if meant in (str(choice.get(key)).casefold(), str(choice.get("name")).casefold()):
+            return str(choice.get(key))
+    return None
+
+
+def _as_sequence(value: Any) -> Sequence[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+LIST_TIMEOUT: Final = 5.0
+"""Seconds for the whole list."""
+_MAX_PAGES: Final = 50
+
+
+async def is_listed(wire: JsonRpcConnection, cwd: str, conversation_id: str) -> bool | None:
+    """Whether the agent lists the conversation, under its directory or at all.
+
+    None: nobody can tell, for the list could not be had to its end, or has nothing in it.
+    """
+    try:
+        async with asyncio.timeout(LIST_TIMEOUT):
+            ids = await _listed_ids(wire, {"cwd": cwd}, conversation_id)
+            if conversation_id not in ids:
+                ids |= await _listed_ids(wire, {}, conversation_id)
+    except (RpcError, AgentGone, PipeStuck, TimeoutError, _ListingUnusable):
+        return None
+    return conversation_id in ids if ids else None
+
+
+class _ListingUnusable(Exception):
+    """The answer is no list, or has no end."""
+
+
+async def _listed_ids(wire: JsonRpcConnection, params: dict[str, Any], until: str) -> set[str]:
+    """The ids of a list, page by page to its end or to the one that is looked for; RpcError, AgentGone, _NoList."""
+    ids: set[str] = set()
+    for _ in range(_MAX_PAGES):
+        page = await wire.call("session/list", params)
+        sessions = page.get("sessions") if isinstance(page, dict) else None
+        if not isinstance(sessions, list):
+            raise _ListingUnusable
+        ids |= {str(each.get("sessionId")) for each in sessions if isinstance(each, dict)}
+        cursor = page.get("nextCursor")
+        if until in ids or not isinstance(cursor, str) or not cursor:
+            return ids
+        params = {**params, "cursor": cursor}
+    raise _ListingUnusable
+
+
+ACP_VERSION: Final = 1
+AUTH_REQUIRED: Final = -32000
+RESOURCE_NOT_FOUND: Final = -32002
+_MIN_ID_LENGTH: Final = 6
+"""A shorter id may be any word of an error."""
+_INITIALIZE: Final[dict[str, Any]] = {
+    "protocolVersion": ACP_VERSION,
+    "clientCapabilities": {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False},
+    "clientInfo": {"name": "kandev", "version": "1"},
+}
+
+Outcome = Literal["resumed", "loaded", "created"]
+_LOAD: Final[tuple[str, str, Outcome]] = ("load_session", "session/load", "loaded")
+_RESUME: Final[tuple[str, str, Outcome]] = ("resume_session", "session/resume", "resumed")
+_ERROR_TEXT_LIMIT: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInfo:
+    """What the agent told of itself; claims, until they are tried."""
+
+    agent: Mapping[str, str]
+    load: bool
+    resume: bool
+    lists: bool
+    """It offers ``session/list``."""
+    directories: bool
+    """It takes directories beside its cwd."""
+    prompt_kinds: frozenset[str]
+    """Content blocks it takes beside text and resource links."""
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """As ``StartResult.capabilities``. Every ACP agent takes a history as text in a prompt."""
+        protocol = f"acp/{ACP_VERSION}"
+        return {"load_session": self.load, "resume_session": self.resume, "history": True, "protocol": protocol}
+
+
+@dataclass(slots=True)
+class CapabilityTrial:
+    """What becomes of the agent's claims when they are put to the test."""
+
+    asked: str = ""
+    """The capability that was asked for and has not been answered yet."""
+    unkept: dict[str, dict[str, str]] = field(default_factory=dict)
+    """As ``StartResult.unkept``."""
+
+    def failed(self, how: CapabilityShortfall, said: str) -> None:
+        """What was asked for last did not come; nothing where nothing was asked for."""
+        if self.asked:
+            self.unkept[self.asked] = {"how": how.value, "said": said[:_ERROR_TEXT_LIMIT]}
+            self.asked = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedConversation:
+    """An open conversation."""
+
+    outcome: Outcome
+    conversation_id: str
+    settings: Mapping[str, Any]
+    """The agent's answer: the models and options it offers."""
+
+
+async def initialize(wire: JsonRpcConnection) -> AgentInfo:
+    """Shake hands; StartFailed where that comes to nothing."""
+    try:
+        answer = await wire.call("initialize", _INITIALIZE)
+    except RpcError as error:
+        raise start_failure(error) from error
+    version = answer.get("protocolVersion") if isinstance(answer, dict) else None
+    if version != ACP_VERSION:
+        raise StartFailed(
+            Code.HANDSHAKE_FAILED,
+            f"the agent speaks version {version!r} of ACP, not {ACP_VERSION}",
+            permanent=True,
+        )
+    claims = _as_mapping(answer.get("agentCapabilities"))
+    of_sessions = _as_mapping(claims.get("sessionCapabilities"))
+    info = _as_mapping(answer.get("agentInfo"))
+    takes = _as_mapping(claims.get("promptCapabilities"))
+    kinds = {"image": takes.get("image"), "audio": takes.get("audio"), "resource": takes.get("embeddedContext")}
+    return AgentInfo(
+        agent={"name": str(info.get("name") or ""), "version": str(info.get("version") or "")},
+        load=claims.get("loadSession") is True,
+        resume=of_sessions.get("resume") not in (None, False),
+        lists=of_sessions.get("list") not in (None, False),
+        directories=of_sessions.get("additionalDirectories") not in (None, False),
+        prompt_kinds=frozenset(kind for kind, taken in kinds.items() if taken is True),
+    )
+
+
+async def open_conversation(
+    wire: JsonRpcConnection,
+    request: StartRequest,
+    peer: AgentInfo,
+    trial: CapabilityTrial,
+    replaying: Callable[[ReplayCollector | None], None],
+) -> OpenedConversation:
+    """Restore the conversation of the token (``native``), or begin a new one; StartFailed.
+
+    ``trial`` is told what becomes of the agent's claims. ``replaying`` is told where replayed updates
+    go, and with None that the replay is over. A conversation that cannot be restored is never replaced
+    by a new one here.
+    """
+    if request.strategy != "native":
+        return await _create_conversation(wire, request, peer)
+    if not request.resume_token:
+        raise StartFailed(Code.VALIDATION_ERROR, "a native resume wants a token", permanent=True)
+    if request.fork:
+        raise StartFailed(Code.HANDSHAKE_FAILED, "conversations are not copied through ACP", permanent=True)
+    for capability, method, outcome in _restore_methods(peer, prefer_load=request.prefer_load):
+        replaying(ReplayCollector())
+        trial.asked = capability
+        params = {**_session_parameters(request, peer), "sessionId": request.resume_token}
+        try:
+            answer = await wire.call(method, params, at_reply=lambda: replaying(None))
+        except RpcError as error:
+            if error.code == METHOD_NOT_FOUND:
+                trial.failed(CapabilityShortfall.UNIMPLEMENTED, error.text)
+                continue
+            asks = peer.lists and error.code != AUTH_REQUIRED
+            listed = await is_listed(wire, request.cwd, request.resume_token) if asks else None
+            raise _restore_failure(error, request, trial, listed=listed) from error
+        trial.asked = ""
+        return OpenedConversation(outcome, request.resume_token, _as_mapping(answer))
+    raise StartFailed(
+        Code.RESUME_UNSUPPORTED, "the agent offers no way to take a conversation up again", permanent=True
+    )
+
+
+def start_failure(error: RpcError) -> StartFailed:
+    """The failed start that an error answer comes to."""
+    if error.code == AUTH_REQUIRED or LOGIN_PATTERN.search(error.text):
+        return StartFailed(Code.AUTH_REQUIRED, f"the agent wants a login: {error.text}", permanent=True)
+    return StartFailed(Code.HANDSHAKE_FAILED, f"the agent refused: {error.text}")
+
+
+async def _create_conversation(wire: JsonRpcConnection, request: StartRequest, peer: AgentInfo) -> OpenedConversation:
+    try:
+        answer = _as_mapping(await wire.call("session/new", _session_parameters(request, peer)))
+    except RpcError as error:
+        raise start_failure(error) from error
+    conversation_id = answer.get("sessionId")
+    if not isinstance(conversation_id, str) or not conversation_id:
+        raise StartFailed(Code.HANDSHAKE_FAILED, "the agent gave its new conversation no id")
+    return OpenedConversation("created", conversation_id, answer)
+
+
+def _restore_methods(peer: AgentInfo, *, prefer_load: bool) -> Iterator[tuple[str, str, Outcome]]:
+    """The offered ways to restore, the preferred one first."""
+    offered = {_LOAD: peer.load, _RESUME: peer.resume}
+    order = (_LOAD, _RESUME) if prefer_load else (_RESUME, _LOAD)
+    return (way for way in order if offered[way])
+
+
+def _restore_failure(
+    error: RpcError, request: StartRequest, trial: CapabilityTrial, *, listed: bool | None
+) -> StartFailed:
+    """Whether the conversation is gone, or only could not be opened: the error codes of agents differ.
+
+    ACP's *resource not found* that names our conversation says *gone*, and so do the patterns of the agent type
+    and the profile, unless the agent lists the conversation all the same. Without patterns, an error about
+    what the agent does not list either says it.
+    """
+    patterns = request.gone_patterns
+    says_gone = _names_conversation(error, request.resume_token or "") or any(
+        _matches(one, error.text) for one in patterns
+    )
+    if (says_gone and listed is not True) or (not patterns and listed is False):
+        trial.asked = ""  # to say so is an answer
+        beside = "" if says_gone else ", and does not list the conversation"
+        return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {error.text}{beside}", token_valid=False)
+    if error.code == AUTH_REQUIRED:
+        trial.asked = ""
+    trial.failed(CapabilityShortfall.ERROR, error.text)
+    return start_failure(error)
+
+
+def _names_conversation(error: RpcError, token: str) -> bool:
+    """Whether it is *resource not found* about our conversation; asked here, because its id goes no further."""
+    told = error.text + error.message
+    return error.code == RESOURCE_NOT_FOUND and len(token) >= _MIN_ID_LENGTH and token in told
+
+
+def _matches(pattern: str, text: str) -> bool:
+    try:
+        return re.search(pattern, text, re.IGNORECASE) is not None
+    except re.error:
+        return False
+
+
+def _session_parameters(request: StartRequest, peer: AgentInfo) -> dict[str, Any]:
+    """Where the conversation is and what it has at hand: told anew each time, for no agent keeps it."""
+    place = {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in request.mcp_servers]}
+    more = list(request.additional_directories) if peer.directories else []
+    return {**place, "additionalDirectories": more} if more else place
+
+
+def _mcp_server(server: Mapping[str, Any]) -> dict[str, Any]:
+    """An MCP server as ACP wants it; ``env`` and ``headers`` may also be given as plain objects."""
+    remote = "url" in server
+    defaults: dict[str, Any] = {"type": "http", "headers": []} if remote else {"args": [], "env": []}
+    pairs = {
+        key: [{"name": name, "value": str(value)} for name, value in server[key].items()]
+        for key in ("env", "headers")
+        if isinstance(server.get(key), Mapping)
+    }
+    return {**defaults, **server, **pairs}
+
+
+def _as_mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

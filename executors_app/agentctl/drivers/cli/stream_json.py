@@ -1,0 +1,266 @@
+"""Claude Code's `stream-json` format, which Amp and Gemini CLI speak as well.
+
+And Claude Code's control protocol inside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from executors_app.agentctl.drivers import Host
+from executors_app.agentctl.drivers.events import (
+    CliEvent,
+    ConversationNamed,
+    JournalLine,
+    TurnEnded,
+    TurnErrored,
+    joined_text,
+    log_event,
+    plan_event,
+)
+from executors_app.agentctl.drivers.events import tool_call_event as told_call
+from executors_app.agentctl.drivers.events import tool_result_event as told_result
+from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
+from executors_app.agentctl.protocol import JournalKind
+
+_TOOL_KINDS: Final = {
+    "read": ("read", "notebookread", "ls"),
+    "edit": ("edit", "write", "multiedit", "notebookedit", "edit_file", "create_file", "undo_edit"),
+    "execute": ("bash", "bashoutput", "killshell"),
+    "search": ("grep", "glob", "websearch", "web_search", "finder"),
+    "fetch": ("webfetch", "read_web_page"),
+    "think": ("task", "agent", "oracle"),
+}
+_KIND_OF: Final = {name: kind for kind, names in _TOOL_KINDS.items() for name in names}
+_TITLE_ARGUMENTS: Final = ("command", "cmd", "file_path", "path", "pattern", "query", "url", "description")
+"""Arguments that say best what a call is about, the first one found."""
+_TITLE_LIMIT: Final = 200
+
+
+def tool_kind(name: str) -> str:
+    """ACP's word for what a tool does."""
+    return _KIND_OF.get(name.lower(), "other")
+
+
+def tool_title(name: str, arguments: Any) -> str:
+    """A tool call on one line."""
+    told = arguments if isinstance(arguments, dict) else {}
+    about = next((value for key in _TITLE_ARGUMENTS if isinstance(value := told.get(key), str) and value), "")
+    return f"{name}: {about.splitlines()[0]}"[:_TITLE_LIMIT] if about.strip() else name
+
+
+class StreamJsonReader:
+    """A ``Reader`` for one process."""
+
+    def __init__(self, *, echoes: bool = False) -> None:
+        """``echoes``: the first text of the user is the prompt, as the agent has read it."""
+        self._echo_due = echoes
+        self._last_message_uuid: str | None = None
+        self._said = False
+        """The last that was told is a whole message: the next one is a paragraph of its own."""
+
+    def __call__(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
+        """What ``message`` comes to."""
+        kind = message.get("type")
+        if kind == "system" and message.get("subtype") == "init":
+            yield ConversationNamed(str(message.get("session_id") or ""))
+        elif kind == "result":
+            yield from self._result(message)
+        elif kind in ("assistant", "user") and isinstance(message.get("message"), Mapping):
+            yield from self._blocks(message, message["message"].get("content"))
+        elif kind != "keep_alive":
+            yield log_event(f"the agent sent {kind} {message.get('subtype') or ''}".strip(), dict(message))
+
+    def _blocks(self, message: Mapping[str, Any], content: Any) -> Iterator[CliEvent]:
+        by_agent, nested = message["type"] == "assistant", message.get("parent_tool_use_id") is not None
+        if by_agent and not nested and isinstance(message.get("uuid"), str):
+            self._last_message_uuid = message["uuid"]
+        if message.get("isReplay") is True:
+            return
+        for block in content if isinstance(content, list) else [{"type": "text", "text": content}]:
+            if block.get("type") == "text":
+                yield from self._texts(str(block.get("text") or ""), by_agent=by_agent, nested=nested)
+            else:
+                yield from self._deeds(block)
+
+    def _texts(self, text: str, *, by_agent: bool, nested: bool) -> Iterator[JournalLine]:
+        if nested:
+            yield log_event("a subagent said", {"text": text})
+        elif by_agent:
+            yield self._text(text)
+        elif self._echo_due:
+            self._echo_due = False
+        else:
+            yield self._other(JournalKind.MESSAGE_USER, text=text)
+
+    def _deeds(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
+        match block.get("type"):
+            case "thinking":
+                yield self._other(JournalKind.MESSAGE_THOUGHT, text=str(block.get("thinking") or ""))
+            case "tool_use" | "server_tool_use":
+                yield from self._call(block)
+            case "tool_result" | "web_search_tool_result":
+                yield from self._call_ended(block)
+            case other:
+                yield log_event(f"the agent sent a block {other}", dict(block))
+
+    def _text(self, text: str) -> JournalLine:
+        text, self._said = f"\n\n{text}" if self._said else text, True
+        return JournalLine(JournalKind.MESSAGE_AGENT, {"text": text})
+
+    def _other(self, kind: JournalKind, **body: Any) -> JournalLine:
+        self._said = False
+        return JournalLine(kind, body)
+
+    def _call(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
+        self._said = False
+        name, arguments = str(block.get("name") or "tool"), block.get("input")
+        yield told_call(str(block["id"]), tool_title(name, arguments), tool_kind(name), arguments)
+        steps = arguments.get("todos") if isinstance(arguments, dict) else None
+        if isinstance(steps, list):
+            yield plan_event((str(step.get("content")), str(step.get("status") or "pending")) for step in steps)
+
+    def _call_ended(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
+        self._said = False
+        failed = block.get("is_error") is True
+        yield told_result(str(block["tool_use_id"]), joined_text(block.get("content") or ""), failed=failed)
+
+    def _result(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
+        self._said = False
+        usage = message.get("usage")
+        if isinstance(usage, dict):
+            cost = message.get("total_cost_usd")
+            yield JournalLine(
+                JournalKind.USAGE, {"usage": usage if cost is None else {**usage, "total_cost_usd": cost}}
+            )
+        subtype = str(message.get("subtype") or "")
+        if subtype == "error_max_turns":
+            yield TurnEnded("max_turn_requests", self._last_message_uuid)
+        elif message.get("is_error") is True or subtype.startswith("error"):
+            # It names the conversation that was asked for even where there is none: no proof of it.
+            yield TurnErrored(_error_text(message) or subtype)
+        else:
+            yield ConversationNamed(str(message.get("session_id") or ""))
+            yield TurnEnded(str(message.get("stop_reason") or "end_turn"), self._last_message_uuid)
+
+
+def _error_text(message: Mapping[str, Any]) -> str:
+    errors = message.get("errors")
+    told = [str(error) for error in errors] if isinstance(errors, list) else []
+    return "; ".join(told) or str(message.get("error") or message.get("result") or "")
+
+
+_ALLOW: Final = {"option_id": "allow", "name": "Allow", "kind": "allow_once"}
+_ALWAYS: Final = {"option_id": "always", "name": "Allow from now on", "kind": "allow_always"}
+_REJECT: Final = {"option_id": "reject", "name": "Reject", "kind": "reject_once"}
+_REJECTED: Final = "The user rejected this."
+_CANCELLED: Final = "The turn was cancelled."
+
+
+class ControlError(Exception):
+    """The agent refused a control request; the message is its own."""
+
+
+class ControlProtocol:
+    """The requests of one process, ours and its."""
+
+    def __init__(self, write: Callable[[bytes], Awaitable[None]], host: Host):
+        self._write, self._host = write, host
+        self._calls: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
+        self._questions: dict[str, asyncio.Task[None]] = {}
+        self._next = 0
+
+    async def ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask the agent something and wait for its answer; ControlError, AgentGone, PipeStuck. No time limit."""
+        self._next += 1
+        request_id = f"kandev-{self._next}"
+        answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._calls[request_id] = answer
+        try:
+            await self._send({"type": "control_request", "request_id": request_id, "request": dict(request)})
+            return await answer
+        finally:
+            self._calls.pop(request_id, None)
+
+    def handle_if_control(self, message: Mapping[str, Any]) -> bool:
+        """Whether a line is one of the control protocol; it is dealt with then, without waiting."""
+        match message.get("type"):
+            case "control_response":
+                self._answered(message["response"])
+            case "control_request":
+                request_id = str(message["request_id"])
+                task = asyncio.create_task(self._serve(request_id, message["request"]), name="agent's question")
+                self._questions[request_id] = task
+                task.add_done_callback(lambda _: self._questions.pop(request_id, None))
+            case "control_cancel_request":
+                if question := self._questions.get(str(message.get("request_id"))):
+                    question.cancel()
+            case _:
+                return False
+        return True
+
+    async def close(self) -> None:
+        """The process is gone: whatever is asked for is not answered any more."""
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(AgentGone())
+        questions = list(self._questions.values())
+        for question in questions:
+            question.cancel()
+        await asyncio.gather(*questions, return_exceptions=True)
+
+    def _answered(self, response: Mapping[str, Any]) -> None:
+        call = self._calls.get(str(response.get("request_id")))
+        if call is None or call.done():
+            return
+        if response.get("subtype") == "success":
+            told = response.get("response")
+            call.set_result(told if isinstance(told, dict) else {})
+        else:
+            call.set_exception(ControlError(str(response.get("error") or "refused")))
+
+    async def _serve(self, request_id: str, request: Mapping[str, Any]) -> None:
+        """Answer a request of the agent; it hears something in any case, unless it has taken it back."""
+        if request.get("subtype") == "can_use_tool":
+            reply = {"subtype": "success", "response": await self._permission(request)}
+        else:
+            reply = {"subtype": "error", "error": f"{request.get('subtype')} is not supported"}
+        await self._send({"type": "control_response", "response": {**reply, "request_id": request_id}})
+
+    async def _permission(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        name, arguments, rules = (
+            str(request.get("tool_name")),
+            request.get("input"),
+            request.get("permission_suggestions"),
+        )
+        offered = bool(rules) and request.get("suppress_always_allow_rule") is not True
+        call = {
+            "tool_call_id": str(request.get("tool_use_id") or ""),
+            "title": tool_title(name, arguments),
+            "tool_kind": tool_kind(name),
+            "raw_input": arguments,
+        }
+        options = [_ALLOW, *([_ALWAYS] if offered else []), _REJECT]
+        chosen = await self._host.ask_permission({"tool_call": call, "options": options})
+        if chosen is None:
+            return {"behavior": "deny", "message": _CANCELLED, "interrupt": True}
+        if chosen == _REJECT["option_id"]:
+            return {"behavior": "deny", "message": _REJECTED}
+        more = {"updatedPermissions": rules} if chosen == _ALWAYS["option_id"] else {}
+        return {"behavior": "allow", "updatedInput": arguments, **more}
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        try:
+            await self._write(encode_message(dict(message)) + b"\n")
+        except OSError as error:
+            raise AgentGone from error
+
+
+def mcp_servers_by_name(servers: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """MCP servers by name, as Claude Code wants them; over stdin, so that no secret of theirs is in a command."""
+    return {
+        str(server.get("name") or f"server-{number}"): {key: value for key, value in server.items() if key != "name"}
+        for number, server in enumerate(servers, 1)
+    }

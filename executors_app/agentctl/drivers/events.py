@@ -1,0 +1,294 @@
+"""What agents say, as journal lines.
+
+Updates of ACP agents, lines of command-line agents, and the reader that follows one turn of the latter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from executors_app.agentctl.drivers import Host, TurnFailed
+from executors_app.agentctl.protocol import Code, JournalKind
+
+MAX_USER_TEXTS: Final = 20
+"""So many of the last user texts of a replay are kept."""
+USER_TEXT_BYTES: Final = 4096
+
+_MESSAGE_KINDS: Final = {
+    "user_message_chunk": JournalKind.MESSAGE_USER,
+    "agent_message_chunk": JournalKind.MESSAGE_AGENT,
+    "agent_thought_chunk": JournalKind.MESSAGE_THOUGHT,
+}
+_TOOL_FIELDS: Final = {
+    "title": "title",
+    "kind": "tool_kind",
+    "status": "status",
+    "content": "content",
+    "locations": "locations",
+    "rawInput": "raw_input",
+    "rawOutput": "raw_output",
+}
+
+LineParts = tuple[JournalKind, dict[str, Any]]
+
+
+def update_to_journal_line(update: Mapping[str, Any]) -> LineParts:
+    """The kind and body of the journal line for the ``update`` of a ``session/update``."""
+    name = update.get("sessionUpdate")
+    if name in _MESSAGE_KINDS:
+        return _message_line(_MESSAGE_KINDS[name], update)
+    if name == "tool_call" and isinstance(update.get("toolCallId"), str):
+        return JournalKind.TOOL_CALL, {"title": "", "tool_kind": "other", "status": "pending", **acp_tool_call(update)}
+    if name == "tool_call_update" and isinstance(update.get("toolCallId"), str):
+        return JournalKind.TOOL_UPDATE, acp_tool_call(update)
+    if name == "plan" and isinstance(update.get("entries"), list):
+        return JournalKind.PLAN, {"entries": update["entries"]}
+    if name == "usage_update":
+        return JournalKind.USAGE, {"usage": {key: value for key, value in update.items() if key != "sessionUpdate"}}
+    return JournalKind.LOG, {"level": "debug", "text": f"the agent sent {name}", "data": dict(update)}
+
+
+def acp_tool_call(update: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a tool call, or of a change to one: only what the agent told."""
+    told = {ours: update[theirs] for theirs, ours in _TOOL_FIELDS.items() if update.get(theirs) is not None}
+    return {"tool_call_id": str(update.get("toolCallId", "")), **told}
+
+
+def parse_permission_request(params: Any) -> dict[str, Any]:
+    """The agent's question as ``Host.ask_permission`` wants it; ValueError where none can be made of it."""
+    asked = params if isinstance(params, dict) else {}
+    told = asked.get("options")
+    options = [
+        {"option_id": option["optionId"], "name": str(option.get("name", "")), "kind": str(option.get("kind", ""))}
+        for option in (told if isinstance(told, list) else ())
+        if isinstance(option, dict) and isinstance(option.get("optionId"), str)
+    ]
+    call = asked.get("toolCall")
+    if not options or not isinstance(call, dict):
+        raise ValueError("a permission wants a tool call and options")
+    return {"tool_call": acp_tool_call(call), "options": options}
+
+
+def content_text(content: Any) -> str:
+    """The text of a content block; what is no text is named in brackets."""
+    if not isinstance(content, dict):
+        return ""
+    if isinstance(content.get("text"), str):
+        return str(content["text"])
+    resource = content.get("resource")
+    if isinstance(resource, dict) and isinstance(resource.get("text"), str):
+        return str(resource["text"])
+    return f"[{content.get('type')}: {content.get('uri') or content.get('name') or content.get('mimeType') or '?'}]"
+
+
+def _message_line(kind: JournalKind, update: Mapping[str, Any]) -> LineParts:
+    content = update.get("content")
+    if not isinstance(content, dict):
+        return JournalKind.LOG, {
+            "level": "warning",
+            "text": "the agent sent a message without content",
+            "data": dict(update),
+        }
+    body: dict[str, Any] = {"text": content_text(content)}
+    if content.get("type") != "text":
+        body["content"] = content
+    if isinstance(update.get("messageId"), str):
+        body["agent_message_id"] = update["messageId"]
+    return kind, body
+
+
+class ReplayCollector:
+    """Gathers the conversation that an agent replays while it loads."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        """Messages of the user and the agent; the chunks of one are counted once."""
+        self._user: deque[str] = deque(maxlen=MAX_USER_TEXTS)
+        self._last: tuple[Any, Any] | None = None
+
+    def add(self, update: Mapping[str, Any]) -> None:
+        """Take in one replayed update."""
+        name = update.get("sessionUpdate")
+        if name not in ("user_message_chunk", "agent_message_chunk"):
+            self._last = None
+            return
+        message = (name, update.get("messageId"))
+        begins = message != self._last
+        self._last = message
+        self.messages += begins
+        if name == "user_message_chunk":
+            text = content_text(update.get("content"))
+            self._user.append(text if begins or not self._user else self._user.pop() + text)
+
+    @property
+    def user_texts(self) -> list[str]:
+        """The last user texts, each cut to ``USER_TEXT_BYTES``."""
+        return [text.encode("utf-8", "replace")[:USER_TEXT_BYTES].decode("utf-8", "ignore") for text in self._user]
+
+
+LOGIN_PATTERN: Final = re.compile(
+    r"\b(?:log|sign) ?in\b|/login\b|logged out|not authenticated|authentication (?:required|failed)"
+    r"|(?:missing|no|set (?:an?|the)) api key|api[ _]key (?:is )?(?:missing|required|not set)",
+    re.IGNORECASE,
+)
+"""Words of agents that nobody has logged in; deliberately not every 401, which a provider may mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationNamed:
+    """The agent names the conversation that it is in."""
+
+    conversation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JournalLine:
+    """A line for the journal."""
+
+    kind: JournalKind
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """The turn is over, in the words of ACP's stop reasons."""
+
+    stop_reason: str = "end_turn"
+    last_message_uuid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnErrored:
+    """The turn is over, with an error."""
+
+    message: str
+
+
+CliEvent = ConversationNamed | JournalLine | TurnEnded | TurnErrored
+LineParser = Callable[[Mapping[str, Any]], Iterable[CliEvent]]
+"""Reads the lines of one process, in order; it may keep what it needs to read the next."""
+
+
+def log_event(text: str, data: Any, level: str = "debug") -> JournalLine:
+    """A ``log`` line with the agent's own words beside it."""
+    return JournalLine(
+        JournalKind.LOG, {"level": level, "text": text, "data": data if isinstance(data, dict) else {"told": data}}
+    )
+
+
+def tool_call_event(
+    call_id: str, title: str, tool_kind: str, raw_input: Any, *, status: str = "in_progress"
+) -> JournalLine:
+    """A tool call, as the ACP driver tells one."""
+    locations = [{"path": path} for path in _input_paths(raw_input)]
+    body = {"tool_call_id": call_id, "title": title, "tool_kind": tool_kind, "status": status, "raw_input": raw_input}
+    return JournalLine(JournalKind.TOOL_CALL, {**body, "locations": locations} if locations else body)
+
+
+def tool_result_event(call_id: str, text: str, *, failed: bool, **more: Any) -> JournalLine:
+    """What came of a tool call; ``more`` are further fields of ``tool.update``."""
+    told = [{"type": "content", "content": {"type": "text", "text": text}}] if text else []
+    status = "failed" if failed else "completed"
+    return JournalLine(JournalKind.TOOL_UPDATE, {"tool_call_id": call_id, "status": status, "content": told, **more})
+
+
+def plan_event(steps: Iterable[tuple[str, str]]) -> JournalLine:
+    """A plan of steps and their states (``pending``, ``in_progress``, ``completed``)."""
+    entries = [{"content": text, "priority": "medium", "status": status} for text, status in steps]
+    return JournalLine(JournalKind.PLAN, {"entries": entries})
+
+
+def joined_text(content: Any) -> str:
+    """The text of content blocks, or of a bare text."""
+    if isinstance(content, list):
+        return "\n".join(filter(None, map(joined_text, content)))
+    return content if isinstance(content, str) else content_text(content)
+
+
+def prompt_text(text: str, attachments: Sequence[Mapping[str, Any]]) -> str:
+    """A prompt for an agent that takes text alone; TurnFailed for what is none."""
+    for attachment in attachments:
+        if attachment.get("type") not in ("text", "resource_link"):
+            kind = attachment.get("type")
+            raise TurnFailed("attachment_unsupported", f"the agent takes no {kind} in a prompt")
+    return "\n\n".join([text, *map(content_text, attachments)])
+
+
+def matches_gone_pattern(text: str, patterns: Iterable[str]) -> bool:
+    """Whether an agent type's own patterns find in ``text`` that the conversation is gone."""
+    return any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns)
+
+
+def failure_code(text: str) -> str:
+    """The code of a turn that ended with an error of the agent."""
+    return Code.AUTH_REQUIRED if LOGIN_PATTERN.search(text) else "agent_error"
+
+
+def _input_paths(raw_input: Any) -> list[str]:
+    told = raw_input if isinstance(raw_input, dict) else {}
+    found = (told.get(name) for name in ("file_path", "path", "absolute_path", "notebook_path"))
+    return [path for path in found if isinstance(path, str)]
+
+
+class TurnReader:
+    """What was told in one conversation; ``begin`` it anew for each turn."""
+
+    def __init__(self, host: Host, asked: str | None, *, forks: bool = False):
+        """``asked``: the conversation that the agent is to be in; with ``forks`` it begins a copy of that."""
+        self.named: str | None = None
+        """The conversation, as the agent itself names it."""
+        self.mismatch: str = ""
+        """A sentence, once the agent is in another conversation than it should be; nothing more is heard then."""
+        self.over = asyncio.Event()
+        """The turn is over: ``ended``, ``failed`` or ``mismatch`` says how."""
+        self.ended: TurnEnded | None = None
+        self.failed: TurnErrored | None = None
+        self._host = host
+        self._expected = None if forks else asked
+        self._original = asked if forks else None
+
+    def begin(self) -> None:
+        """Forget how the last turn ended."""
+        self.over.clear()
+        self.ended = self.failed = None
+
+    async def take(self, told: Iterable[CliEvent]) -> None:
+        """Take in what one line has come to."""
+        for each in told:
+            if self.mismatch:
+                return
+            match each:
+                case ConversationNamed():
+                    await self._name(each.conversation_id)
+                case JournalLine():
+                    self._host.record(each.kind, **each.body)
+                case TurnEnded():
+                    await self._end(each)
+                case TurnErrored():
+                    self.failed = each
+                    self.over.set()
+
+    async def _name(self, conversation_id: str) -> None:
+        if not conversation_id or conversation_id == self.named:
+            return
+        expected = self.named or self._expected
+        if expected is not None and conversation_id != expected:
+            self.mismatch = "The agent was asked for its conversation and went on in another one."
+        elif conversation_id == self._original:
+            self.mismatch = "The agent was asked for a copy of its conversation and went on in the original."
+        if self.mismatch:
+            self.over.set()
+            return
+        await self._host.keep_token(conversation_id)
+        self.named = conversation_id
+
+    async def _end(self, ended: TurnEnded) -> None:
+        if self.named and ended.last_message_uuid:
+            await self._host.keep_token(self.named, ended.last_message_uuid)
+        self.ended = ended
+        self.over.set()

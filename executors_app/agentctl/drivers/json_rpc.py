@@ -1,0 +1,238 @@
+"""JSON-RPC with an agent, one message a line: in order, with back-pressure, unmoved by odd input.
+
+The official SDK is the oracle of the tests only: it handles notifications side by side, so their
+order is lost, reads without bound, and ends with a bare JSON value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from executors_app.agentctl.journal.filters import RateLimitedLog
+from executors_app.agentctl.process.agent_process import AgentProcess
+from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter
+
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+_MAX_OPEN_REQUESTS: Final = 256
+"""Requests of the agent in work at once; with more of them open it is not read on."""
+
+
+class RpcError(Exception):
+    """An error answer, of the agent or for it."""
+
+    def __init__(self, code: int, message: str, data: Any = None):
+        super().__init__(message)
+        self.code, self.message, self.data = code, message, data
+
+    @property
+    def text(self) -> str:
+        """The message and what the agent says beside it, for people and patterns."""
+        return self.message if self.data is None else f"{self.message} ({encode_message(self.data).decode()})"
+
+
+class AgentGone(Exception):
+    """The agent's output has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingCall:
+    reply: asyncio.Future[dict[str, Any] | None]
+    at_reply: Callable[[], None] | None
+
+
+class JsonRpcConnection:
+    """One agent's messages; ``begin`` it, then ``call`` and ``notify``."""
+
+    def __init__(
+        self,
+        process: AgentProcess,
+        *,
+        on_notification: Callable[[str, Any], None],
+        on_request: Callable[[str, Any], Awaitable[Any]],
+        room: Callable[[], Awaitable[None]],
+        record: Callable[..., Any],
+    ):
+        self.closed = asyncio.Event()
+        """The agent's output has ended and all of it was handled."""
+        self._process, self._room = process, room
+        self._on_notification, self._on_request = on_notification, on_request
+        self._odd = RateLimitedLog(record, "stdout", level="warning")
+        self._calls: dict[int | float | str, _PendingCall] = {}
+        self._requests: set[asyncio.Task[None]] = set()
+        self._next_id = 0
+        self._reading: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Read from now on."""
+        self._reading = asyncio.create_task(self._read(), name="agent's messages")
+
+    async def call(
+        self,
+        method: str,
+        params: dict[str, Any],
+        *,
+        sent: Callable[[], Any] | None = None,
+        at_reply: Callable[[], None] | None = None,
+    ) -> Any:
+        """Send a request and wait for its result; RpcError, AgentGone, PipeStuck. No time limit of its own.
+
+        ``sent`` is called, and awaited if it likes, when the request has been written; ``at_reply``
+        when the answer is read, before anything that the agent sent after it.
+        """
+        self._next_id += 1
+        call_id, call = self._next_id, _PendingCall(asyncio.get_running_loop().create_future(), at_reply)
+        self._calls[call_id] = call
+        try:
+            await self._send({"id": call_id, "method": method, "params": params})
+            if sent is not None and inspect.isawaitable(told := sent()):
+                await told
+            answer = await call.reply
+        finally:
+            self._calls.pop(call_id, None)
+        if answer is None:
+            raise AgentGone
+        if answer.get("error") is not None:
+            raise _parse_error(answer["error"])
+        return answer.get("result")
+
+    async def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Send a notification; AgentGone, PipeStuck."""
+        await self._send({"method": method, "params": params})
+
+    async def close(self) -> None:
+        """Stop reading and drop what the agent still asks for."""
+        tasks = [task for task in (self._reading, *self._requests) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._end()
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if self.closed.is_set():
+            raise AgentGone
+        try:
+            await self._process.write(encode_message({"jsonrpc": "2.0", **message}) + b"\n")
+        except OSError as error:
+            await self.closed.wait()
+            raise AgentGone from error
+
+    async def _read(self) -> None:
+        splitter = LineSplitter()
+        try:
+            while data := await self._next_bytes():
+                skipped = splitter.skipped
+                for line in splitter.feed(data):
+                    self._receive(line)
+                if splitter.skipped > skipped:
+                    self._odd.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
+                await asyncio.sleep(0)
+            if torn := splitter.torn():
+                self._puzzle(torn, "a torn line")
+            self._odd.flush()
+        finally:
+            self._end()
+
+    async def _next_bytes(self) -> bytes:
+        while len(self._requests) >= _MAX_OPEN_REQUESTS:
+            await asyncio.wait(self._requests, return_when=asyncio.FIRST_COMPLETED)
+        await self._room()
+        return await self._process.read()
+
+    def _end(self) -> None:
+        self.closed.set()
+        for call in self._calls.values():
+            if not call.reply.done():
+                call.reply.set_result(None)
+
+    def _receive(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        message = decode_message(line)
+        if not isinstance(message, dict):
+            self._puzzle(line, "no JSON object")
+            return
+        try:
+            self._handle(message, line)
+        except Exception as error:  # noqa: BLE001  (one odd message must not end the conversation)
+            self._puzzle(line, f"not understood: {error!r}")
+
+    def _handle(self, message: dict[str, Any], line: bytes) -> None:
+        method = message.get("method")
+        if not isinstance(method, str):
+            self._answered(message, line)
+        elif "id" in message:
+            request = asyncio.create_task(self._serve(message["id"], method, message.get("params")))
+            self._requests.add(request)
+            request.add_done_callback(self._requests.discard)
+        else:
+            self._on_notification(method, message.get("params"))
+
+    def _answered(self, message: dict[str, Any], line: bytes) -> None:
+        call_id = message.get("id")
+        known = isinstance(call_id, int | float | str) and not isinstance(call_id, bool)
+        call = self._calls.get(call_id) if known and call_id is not None else None
+        if call is None or call.reply.done():
+            self._puzzle(line, "an answer to nothing")
+            return
+        if call.at_reply:
+            call.at_reply()
+        call.reply.set_result(message)
+
+    async def _serve(self, request_id: Any, method: str, params: Any) -> None:
+        """Answer a request of the agent; it hears something in any case."""
+        try:
+            reply: dict[str, Any] = {"result": await self._on_request(method, params)}
+        except RpcError as error:
+            reply = {"error": {"code": error.code, "message": error.message}}
+        except Exception as error:  # noqa: BLE001  (the agent waits for an answer)
+            self._odd.put(f"{method} could not be answered: {error!r}".encode())
+            reply = {"error": {"code": INTERNAL_ERROR, "message": "Internal error"}}
+        try:
+            await self._send({"id": request_id, **reply})
+        except Exception as error:  # noqa: BLE001  (nobody is left to tell but the log)
+            self._odd.put(f"an answer to {method} did not reach the agent: {error!r}".encode())
+
+    def _puzzle(self, line: bytes, reason: str) -> None:
+        self._odd.put(line[:200], reason=reason, bytes=len(line))
+
+
+def encode_message(value: Any) -> bytes:
+    """JSON on one line, whatever the strings and numbers are."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, default=str).encode()
+
+
+def decode_message(line: bytes) -> Any:
+    """The JSON value of a line, None where there is none.
+
+    Bad UTF-8 and halves of surrogate pairs become U+FFFD: agents cut texts in the middle of a
+    character, and the rest of the line is worth keeping.
+    """
+    try:
+        return orjson.loads(line)
+    except ValueError:
+        pass
+    try:
+        value = json.loads(line.decode("utf-8", "replace"))
+        whole = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+        return json.loads(whole.decode("utf-16", "replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parse_error(error: Any) -> RpcError:
+    if not isinstance(error, dict):
+        return RpcError(INTERNAL_ERROR, str(error))
+    code, message = error.get("code"), error.get("message")
+    return RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(message or "no message"), error.get("data"))

@@ -1,0 +1,257 @@
+"""The chat completions API.
+
+Address, key and request body of a provider, streamed answers, and what its error answers mean.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from executors_app.agentctl.conversation_store import USER, ConversationEntry
+from executors_app.agentctl.drivers import TurnFailed
+from executors_app.agentctl.drivers.json_rpc import decode_message
+from executors_app.agentctl.process import child_environment
+from executors_app.agentctl.process.async_io import LineSplitter
+from executors_app.agentctl.protocol import Code
+
+BASE_URL: Final = "OPENAI_BASE_URL"
+API_KEY: Final = "OPENAI_API_KEY"
+MODEL: Final = "OPENAI_MODEL"
+HISTORY_LIMIT: Final = 2 * 1024 * 1024
+"""Bytes of text that go out with a prompt, at most; what is older is left out, and that is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatProvider:
+    """Where prompts go; the key is in no repr."""
+
+    url: str
+    model: str
+    key: str = field(repr=False)
+    proxy: str | None = field(repr=False)
+    """May hold a password too."""
+
+    @classmethod
+    def of(cls, env: Mapping[str, str], model: str | None) -> ChatProvider:
+        """The provider that an agent profile's environment names; ValueError says what is wrong with it."""
+        base, key = env.get(BASE_URL, "").strip(), env.get(API_KEY, "").strip()
+        chosen = model or env.get(MODEL, "")
+        parts = _check_base_url(base)
+        if not chosen:
+            raise ValueError(f"The profile names no model, and {MODEL} is not set.")
+        if not key.isascii() or not key.isprintable():
+            raise ValueError(f"{API_KEY} holds a character that no key has.")
+        path = f"{parts.path.rstrip('/')}/chat/completions"
+        url = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+        return cls(url, chosen, key, _proxy_for(parts, {**child_environment.inherited_environment(), **env}))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of every request."""
+        told = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Content-Type": "application/json"}
+        return {**told, "Authorization": f"Bearer {self.key}"} if self.key else told
+
+    def without_key(self, text: str) -> str:
+        """Words of the provider, which may hold the key, for a journal."""
+        return text.replace(self.key, "***") if self.key else text
+
+
+def completion_request(model: str, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """A streamed completion, with what it cost at its end."""
+    return {"model": model, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def build_messages(
+    entries: Sequence[ConversationEntry], limit: int = HISTORY_LIMIT
+) -> tuple[list[dict[str, str]], int]:
+    """The conversation as the provider takes it, and how many of its oldest entries were left out.
+
+    Sides take turns in it, for some models refuse anything else: an answer that a kill has cut off
+    leaves two prompts in a row, and they become one. The newest entry goes out whatever its size.
+    """
+    first, size = len(entries), 0
+    while first > 0 and (size := size + len(entries[first - 1].text.encode())) <= limit:
+        first -= 1
+    first = min(first, len(entries) - 1)
+    while first < len(entries) - 1 and entries[first].role != USER:
+        first += 1
+    messages: list[dict[str, str]] = []
+    for entry in entries[max(first, 0) :]:
+        if messages and messages[-1]["role"] == entry.role:
+            messages[-1]["content"] += f"\n\n{entry.text}"
+        else:
+            messages.append({"role": entry.role, "content": entry.text})
+    return messages, max(first, 0)
+
+
+def _check_base_url(base: str) -> SplitResult:
+    try:
+        parts = urlsplit(base)
+        named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        named = False
+    if not named:
+        raise ValueError(f"{BASE_URL} must be the http or https address of an API of chat completions.")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(f"{BASE_URL} must hold no login; the key belongs into {API_KEY}.")
+    return parts
+
+
+def _proxy_for(parts: SplitResult, env: Mapping[str, str]) -> str | None:
+    """As every other program in that environment would choose it."""
+    named = {name.casefold().removesuffix("_proxy"): value for name, value in env.items() if value and _is_proxy(name)}
+    bypassed = any(_matches_no_proxy(entry.strip(), parts.hostname or "") for entry in named.get("no", "").split(","))
+    return None if bypassed else named.get(parts.scheme) or named.get("all")
+
+
+def _matches_no_proxy(entry: str, host: str) -> bool:
+    """Whether an entry of ``no_proxy`` means a host."""
+    name = entry.removeprefix("*").removeprefix(".").casefold()
+    return entry == "*" or (bool(name) and (host == name or host.endswith(f".{name}")))
+
+
+def _is_proxy(name: str) -> bool:
+    return name.casefold().endswith("_proxy")
+
+
+EVENT_LIMIT: Final = 4 * 1024 * 1024
+"""Bytes of one event; what is longer is left out."""
+DONE: Final = b"[DONE]"
+OVERLOADED: Final = "provider_overloaded"
+RATE_LIMITED: Final = "provider_rate_limited"
+UNREACHABLE: Final = "provider_unreachable"
+CONNECTION_LOST: Final = "provider_connection_lost"
+"""Codes of a failed turn that may succeed when it is tried again; every other one is final."""
+_ERROR_TEXT_LIMIT: Final = 1000
+_MAX_RETRY_AFTER: Final = 24 * 3600.0
+_BUSY_STATUSES: Final = frozenset({409, 500, 502, 503, 504, 520, 522, 524, 529})
+_STOP_REASONS: Final = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
+
+
+class ServerSentEvents:
+    """The ``data`` of each event of a stream; what is too long in it is left out."""
+
+    def __init__(self) -> None:
+        self._lines = LineSplitter(EVENT_LIMIT)
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """The data of the events that ``received`` completes."""
+        events = []
+        for line in self._lines.feed(received):
+            text = line.removesuffix(b"\r")
+            if not text:
+                events += self._finish()
+            elif text.startswith(b"data:"):
+                self._take_in(text[5:].removeprefix(b" "))
+        return events
+
+    def end(self) -> list[bytes]:
+        """The last event, where the stream ended without the empty line behind it."""
+        return self.feed(b"\n\n")
+
+    def _take_in(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size <= EVENT_LIMIT:
+            self._data.append(data)
+
+    def _finish(self) -> list[bytes]:
+        data = b"\n".join(self._data)
+        self._data, self._size = [], 0
+        return [data] if data else []
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionChunk:
+    """What one event says; a whole answer that was not streamed is one piece."""
+
+    text: str = ""
+    thought: str = ""
+    stop_reason: str = ""
+    """Empty while there is more to come."""
+    usage: Mapping[str, Any] | None = None
+    error: Any = None
+
+
+def parse_chunk(data: bytes) -> CompletionChunk | None:
+    """What the data of an event says; None where it is no chat completion."""
+    told = decode_message(data)
+    if not isinstance(told, dict):
+        return None
+    choices = told.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    said = choice.get("delta") or choice.get("message")
+    said = said if isinstance(said, dict) else {}
+    finish = choice.get("finish_reason")
+    return CompletionChunk(
+        text=_text_or_empty(said.get("content")),
+        thought=_text_or_empty(said.get("reasoning_content")) or _text_or_empty(said.get("reasoning")),
+        stop_reason=_STOP_REASONS.get(str(finish), "end_turn") if finish else "",
+        usage=told["usage"] if isinstance(told.get("usage"), dict) else None,
+        error=told.get("error"),
+    )
+
+
+def failure_of_response(status: int, headers: Mapping[str, str], body: bytes) -> TurnFailed:
+    """The failed turn that an answer without a completion comes to."""
+    told = decode_message(body)
+    error = told.get("error") if isinstance(told, dict) else None
+    words = _error_text(error) or body[:_ERROR_TEXT_LIMIT].decode("utf-8", "replace").strip()
+    after = parse_retry_after(headers)
+    asks = "" if after is None else f" (retry after {after:.0f} s)"
+    message = f"the provider answered {status}{asks}{': ' if words else ''}{words}"
+    return TurnFailed(_failure_code(status, _error_names(error)), message[:_ERROR_TEXT_LIMIT], retry_after=after)
+
+
+def failure_in_stream(error: Any) -> TurnFailed:
+    """The failed turn that an error in the middle of an answer comes to."""
+    told = error.get("code", error.get("status")) if isinstance(error, dict) else None
+    status = int(told) if isinstance(told, int) or (isinstance(told, str) and told.isdecimal()) else 0
+    message = f"the provider broke off: {_error_text(error) or 'no reason given'}"
+    return TurnFailed(_failure_code(status, _error_names(error)), message[:_ERROR_TEXT_LIMIT])
+
+
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds until the provider wants to be asked again; None where it does not say, or makes no sense."""
+    told = headers.get("Retry-After", "").strip()
+    try:
+        seconds = float(told)
+    except ValueError:
+        moment = email.utils.parsedate_tz(told)
+        if moment is None:
+            return None
+        seconds = email.utils.mktime_tz(moment) - time.time()
+    return min(max(seconds, 0.0), _MAX_RETRY_AFTER) if math.isfinite(seconds) else None
+
+
+def _failure_code(status: int, names: str) -> str:
+    """Quota first: it is told as 429 too, and no waiting helps."""
+    if "insufficient_quota" in names or status == 402:
+        return "quota_exhausted"
+    if status == 429 or "rate_limit" in names:
+        return RATE_LIMITED
+    if status == 408:
+        return UNREACHABLE
+    if status in _BUSY_STATUSES or "overloaded" in names or "server_error" in names:
+        return OVERLOADED
+    return Code.AUTH_REQUIRED if status in (401, 403) else "agent_error"
+
+
+def _error_names(error: Any) -> str:
+    return f"{error.get('type')} {error.get('code')}".casefold() if isinstance(error, dict) else ""
+
+
+def _error_text(error: Any) -> str:
+    said = error.get("message") if isinstance(error, dict) else error
+    return said.strip() if isinstance(said, str) else ""
+
+
+def _text_or_empty(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,316 @@
+"""The HTTP API of agentctl.
+
+Every endpoint but those of the workspace, and the journal as a WebSocket stream (`GET /events`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from executors_app.agentctl.http.auth import AuthMiddleware, json_response
+from executors_app.agentctl.http.request_schemas import (
+    parse_flag,
+    parse_identifier,
+    parse_number,
+    parse_objects,
+    parse_seconds,
+    parse_start_request,
+    parse_text,
+    parse_wait,
+    read_generation,
+    read_json_object,
+)
+from executors_app.agentctl.http.workspace_api import WorkspaceApi
+from executors_app.agentctl.jobs.runner import parse_job_request
+from executors_app.agentctl.journal.journal import Journal
+from executors_app.agentctl.journal.store import JournalDamaged
+from executors_app.agentctl.process.async_io import StateNotifier
+from executors_app.agentctl.process.job_process import KEPT_BYTES
+from executors_app.agentctl.protocol import CLOSE_STALE_GENERATION
+from executors_app.agentctl.sidecar import Sidecar
+from executors_app.agentctl.state_files import GenerationFence
+
+logger = logging.getLogger(__name__)
+
+FRAME_BYTES: Final = 64 << 10
+HEARTBEAT_INTERVAL: Final = 30.0
+_MESSAGE_LIMIT: Final = 4096
+_LAST_LINES_TIMEOUT: Final = 1.0
+"""Seconds for them when agentctl ends."""
+_CLOSE_TIMEOUT: Final = 2.0
+"""Seconds for the consumer's own close."""
+_OVERTAKEN: Final = (CLOSE_STALE_GENERATION, b"stale_generation")
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    socket: web.WebSocketResponse
+    generation: int
+    sent: int
+    trouble: str
+    """Of the journal, as the consumer knows it."""
+    farewell: asyncio.Future[tuple[int, bytes]]
+    """Close code and reason, once we want the consumer to go."""
+
+    def dismiss(self, code: int, reason: bytes) -> None:
+        """Let the stream end."""
+        if not self.farewell.done():
+            self.farewell.set_result((code, reason))
+
+
+class EventStreams:
+    """All open streams; a newer generation closes the older ones (rule 17)."""
+
+    def __init__(self, journal: Journal, fence: GenerationFence):
+        self._journal, self._fence = journal, fence
+        self._open: set[_Stream] = set()
+        self._progress = StateNotifier()
+        fence.on_newer_generation = self._close_older
+
+    @property
+    def is_attached(self) -> bool:
+        """Somebody reads."""
+        return bool(self._open)
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Check, upgrade, then stream until the consumer leaves; Refused before the upgrade."""
+        query = request.query
+        after = parse_number(query.get("after", "0"), "after")
+        generation = parse_number(query.get("generation"), "generation")
+        socket = web.WebSocketResponse(
+            compress=False, heartbeat=HEARTBEAT_INTERVAL, max_msg_size=_MESSAGE_LIMIT, timeout=_CLOSE_TIMEOUT
+        )
+        if not socket.can_prepare(request).ok:
+            raise web.HTTPBadRequest(reason="this is a WebSocket")
+        self._fence.admit(generation)
+        await socket.prepare(request)
+        stream = _Stream(socket, generation, after, "", asyncio.get_running_loop().create_future())
+        if generation < self._fence.generation:  # overtaken during the upgrade
+            stream.dismiss(*_OVERTAKEN)
+        await self._run(stream, query.get("epoch", ""))
+        return socket
+
+    async def _run(self, stream: _Stream, epoch: str) -> None:
+        self._open.add(stream)
+        receiver = asyncio.create_task(self._receive(stream), name="event stream in")
+        sender = asyncio.create_task(self._send(stream, epoch), name="event stream out")
+        try:
+            await asyncio.wait((receiver, stream.farewell), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # Nobody may be receiving while the socket closes: it would not wait for the consumer's own close.
+            for task in (receiver, sender):
+                task.cancel()
+            await asyncio.wait((receiver, sender))
+            await _close_socket(stream)
+            self._open.discard(stream)
+            self._progress.ring()
+
+    # -- out ---------------------------------------------------------------------------------
+
+    async def _send(self, stream: _Stream, epoch: str) -> None:
+        try:
+            await self._begin(stream, epoch)
+            while True:
+                await self._journal.wait_beyond(stream.sent, stream.trouble)
+                if self._journal.shown_seq > stream.sent:
+                    await self._send_lines(stream)
+                else:
+                    stream.trouble = self._journal.trouble
+                    notice = {"type": "journal", "trouble": stream.trouble}
+                    await stream.socket.send_frame(orjson.dumps(notice), WSMsgType.TEXT)
+        except (ConnectionError, RuntimeError):
+            pass  # the consumer has left; the receiving side ends the stream
+        except (JournalDamaged, OSError) as error:
+            logger.error("the journal cannot be read: %s", error)
+            stream.dismiss(WSCloseCode.INTERNAL_ERROR, b"journal_unreadable")
+
+    async def _begin(self, stream: _Stream, epoch: str) -> None:
+        """Say *truncated* where the consumer's point is not in this journal, and begin at the first line."""
+        journal = self._journal
+        is_new = not epoch and stream.sent == 0
+        if (is_new or epoch == journal.epoch) and journal.first_seq - 1 <= stream.sent <= journal.last_seq:
+            return
+        stream.sent = journal.first_seq - 1
+        truncated = {"type": "truncated", **journal.report()}
+        await stream.socket.send_frame(orjson.dumps(truncated), WSMsgType.TEXT)
+
+    async def _send_lines(self, stream: _Stream) -> None:
+        if stream.sent < self._journal.first_seq - 1:  # another consumer's ack let them go
+            await self._begin(stream, self._journal.epoch)
+            return
+        lines = self._journal.read(stream.sent, FRAME_BYTES)
+        # Returns once the socket has taken it: a slow consumer holds up itself alone.
+        await stream.socket.send_frame(_decode_frame(b"\n".join(lines)), WSMsgType.TEXT)
+        stream.sent += len(lines)
+        self._progress.ring()
+
+    # -- in ----------------------------------------------------------------------------------
+
+    async def _receive(self, stream: _Stream) -> None:
+        async for message in stream.socket:
+            if message.type == WSMsgType.TEXT:
+                self._received(stream, message.data)
+
+    def _received(self, stream: _Stream, data: str) -> None:
+        try:
+            message: Any = orjson.loads(data)
+            seq = message["ack"]
+        except (ValueError, TypeError, KeyError):
+            return  # of a neighbouring version
+        if isinstance(seq, int) and not isinstance(seq, bool) and stream.generation == self._fence.generation:
+            self._journal.ack(min(seq, stream.sent))
+
+    # -- ends --------------------------------------------------------------------------------
+
+    def _close_older(self, generation: int) -> None:
+        for stream in self._open:
+            if stream.generation < generation:
+                stream.dismiss(*_OVERTAKEN)
+
+    async def close(self) -> None:
+        """Give the consumers the last lines, then say goodbye."""
+        last = self._journal.shown_seq
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_LINES_TIMEOUT):
+                await self._progress.until(lambda: all(stream.sent >= last for stream in self._open))
+        for stream in self._open:
+            stream.dismiss(WSCloseCode.GOING_AWAY, b"agentctl_ends")
+        await self._progress.until(lambda: not self._open)
+
+
+def _decode_frame(frame: bytes) -> bytes:
+    """The frame as UTF-8 whatever a disk has made of it: anything else would break the whole connection."""
+    try:
+        frame.decode()
+    except UnicodeDecodeError:
+        return frame.decode("utf-8", "replace").encode()
+    return frame
+
+
+async def _close_socket(stream: _Stream) -> None:
+    """Close the socket; one that takes nothing any more is cut off."""
+    code, reason = stream.farewell.result() if stream.farewell.done() else (WSCloseCode.OK, b"")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_TIMEOUT):
+            await stream.socket.close(code=code, message=reason)
+
+
+BODY_LIMIT: Final = 16 << 20
+_GRACE: Final = 5.0
+MAX_JOB_WAIT: Final = 25.0
+"""Seconds that a request may wait for the end of a job."""
+
+Command = Callable[[web.Request, dict[str, Any]], Awaitable[Any]]
+Report = Callable[[], Any]
+
+
+def build_app(
+    sidecar: Sidecar, streams: EventStreams, token: str, host: str, port: int, *, users: Collection[int] | None = None
+) -> web.Application:
+    """The application of one agentctl that listens on ``host:port``; ``users`` as of ``Door``."""
+
+    def on_contact() -> None:
+        sidecar.last_contact = time.monotonic()
+
+    names = () if users is None else ("localhost",)  # a Unix socket has no port
+    door = AuthMiddleware(token, host, port, on_contact, names, users=users)
+    app = web.Application(middlewares=door.middlewares(), client_max_size=BODY_LIMIT)
+    app.add_routes(_Api(sidecar, streams).routes())
+    app.add_routes(WorkspaceApi(sidecar.workspace, sidecar.keeper).routes())
+    return app
+
+
+class _Api:
+    def __init__(self, sidecar: Sidecar, streams: EventStreams):
+        self._sidecar, self._streams = sidecar, streams
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every endpoint but those of the workspace."""
+        sidecar = self._sidecar
+        return [
+            web.get("/health", self._report(sidecar.health)),
+            web.get("/capabilities", self._report(sidecar.capabilities)),
+            web.get("/status", self._report(sidecar.status)),
+            web.get("/agent/session", self._report(sidecar.session)),
+            web.get("/agent/left", self._report(sidecar.left)),
+            web.post("/agent/start", self._command(self._start)),
+            web.post("/agent/stop", self._command(self._stop)),
+            web.post("/prompt", self._command(self._prompt, status=202)),
+            web.post("/cancel", self._command(self._cancel)),
+            web.post("/permissions/{id}", self._command(self._answer)),
+            web.post("/jobs", self._command(self._start_job)),
+            web.get("/jobs/{id}", self._job),
+            web.post("/jobs/{id}/cancel", self._command(self._cancel_job)),
+            web.post("/shutdown", self._command(self._shutdown)),
+            web.get("/events", self._streams.serve, allow_head=False),
+        ]
+
+    # -- the three kinds of endpoints --------------------------------------------------------
+
+    def _report(self, report: Report) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            return json_response(report())
+
+        return handle
+
+    def _command(self, command: Command, status: int = 200) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            generation = read_generation(request)
+            body = await read_json_object(request)
+            # After the body has come: nothing may overtake between this check and the command.
+            self._sidecar.fence.admit(generation)
+            return json_response(await command(request, body), status)
+
+        return handle
+
+    # -- commands ----------------------------------------------------------------------------
+
+    async def _start(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.start(parse_start_request(body, self._sidecar.execution.workspace))
+
+    async def _stop(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.stop(parse_seconds(body, "grace", _GRACE), parse_identifier(body, "intent_id", ""))
+
+    async def _prompt(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.prompt(
+            parse_identifier(body, "message_id"),
+            parse_text(body, "text"),
+            parse_objects(body, "attachments"),
+            parse_identifier(body, "prompt_kind", "user"),
+        )
+
+    async def _cancel(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.cancel(parse_identifier(body, "message_id"))
+
+    async def _answer(self, request: web.Request, body: dict[str, Any]) -> Any:
+        permission_id = request.match_info["id"]
+        if body.get("option_id", "") is None:
+            return await self._sidecar.cancel_permission(permission_id)
+        return await self._sidecar.answer(permission_id, parse_text(body, "option_id"))
+
+    async def _start_job(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return self._sidecar.jobs.start(parse_job_request(body))
+
+    async def _job(self, request: web.Request) -> web.Response:
+        wait, tail = (
+            parse_wait(request.query, "wait", MAX_JOB_WAIT),
+            parse_number(request.query.get("tail", str(KEPT_BYTES)), "tail"),
+        )
+        return json_response(await self._sidecar.jobs.report(request.match_info["id"], wait, tail))
+
+    async def _cancel_job(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.jobs.cancel(request.match_info["id"])
+
+    async def _shutdown(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.shutdown(
+            parse_flag(body, "stop_agent", default=False), parse_identifier(body, "intent_id", "")
+        )

@@ -1,0 +1,307 @@
+"""Sockets of agentctls on this machine.
+
+Unix sockets by paths of any length, proof of who listens before a token is sent, and an aiohttp connector that
+asks for this proof.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import re
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
+
+import aiohttp
+import orjson
+
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.process.identity import ProcessIdentity
+from executors_app.errors import AgentctlForeign, AgentctlUnreachable
+
+SCHEME: Final = "unix:"
+_CREDENTIALS: Final = struct.Struct("3i")
+_FULL_POLL: Final = 0.02
+"""Seconds between attempts at a socket whose backlog is full: the kernel does not queue them."""
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCredentials:
+    """The process at the other end, by the kernel's word: of a listener as it was when it began to listen."""
+
+    pid: int
+    """0 where it is in a pid namespace that cannot be seen from here."""
+    uid: int
+
+
+def unix_url(path: Path) -> str:
+    """The ``unix:`` URL of an absolute path."""
+    return SCHEME + quote(str(path))
+
+
+def unix_path(url: str) -> Path | None:
+    """The path that a ``unix:`` URL names; None for another URL, ValueError for what can be no absolute path."""
+    if not url.startswith(SCHEME):
+        return None
+    path = Path(unquote(url.removeprefix(SCHEME)))
+    if not path.is_absolute() or not path.name or "\0" in str(path):
+        raise ValueError(f"{url!r} names no absolute path")
+    return path
+
+
+def listen_unix(path: Path, backlog: int) -> socket.socket:
+    """A listening socket at ``path``, 0600, in place of one that a dead process has left.
+
+    Raises OSError where somebody listens there, something else is there, or others can enter its directory.
+    """
+    with _directory_of(path) as directory:
+        if os.stat(directory).st_mode & _OTHERS:  # noqa: PTH116 - a descriptor
+            raise PermissionError(errno.EPERM, "others can enter the socket's directory: chmod 700", str(path.parent))
+        _refuse_taken(path, directory)
+        draft = f".{path.name}.{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=directory)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(_below(directory, draft))
+            os.chmod(draft, 0o600, dir_fd=directory)
+            listener.listen(backlog)
+            # Renamed once it listens: whoever finds the name is answered, and a stale one is replaced in one step.
+            os.rename(draft, path.name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            listener.close()
+            raise
+    listener.setblocking(False)
+    return listener
+
+
+async def connect_unix(path: Path) -> socket.socket:
+    """A connection, non-blocking; ConnectionRefusedError where nobody listens, or another OSError.
+
+    Waits as long as the backlog is full: the caller sets a timeout.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with _directory_of(path) as directory:
+            while not _connected(connection, _below(directory, path.name)):  # noqa: ASYNC110 - nobody tells of room
+                await asyncio.sleep(_FULL_POLL)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        connection.close()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "there is no such socket", str(path)) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def peer_credentials(connection: socket.socket) -> PeerCredentials:
+    """Who is at the other end of a Unix socket."""
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return PeerCredentials(pid, uid)
+
+
+def _connected(connection: socket.socket, address: str) -> bool:
+    try:
+        connection.connect(address)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _refuse_taken(path: Path, directory: int) -> None:
+    try:
+        found = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise FileExistsError(errno.EEXIST, "there is something else than a socket", str(path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(_below(directory, path.name))
+        except ConnectionRefusedError:
+            return  # its process is dead
+        except BlockingIOError:
+            pass  # so many wait that somebody must be there
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(path))
+
+
+@contextmanager
+def _directory_of(path: Path) -> Iterator[int]:
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def _below(directory: int, name: str) -> str:
+    return f"/proc/self/fd/{directory}/{name}"
+
+
+_TABLES: Final = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
+_WORD: Final = struct.Struct("=I")
+_SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
+_LINE: Final = 150
+_LISTEN_STATE: Final = "0A"
+"""``TCP_LISTEN`` in the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentctlListener:
+    """Where an agentctl of this machine listens, and as which process."""
+
+    url: str
+    """``unix:/path``, or ``http://127.0.0.1:port``."""
+    process: ProcessIdentity | None
+    """As it was recorded when it was launched; None: not yet."""
+
+    async def connect(self) -> socket.socket:
+        """A connection, non-blocking, to nobody but our agentctl.
+
+        Raises AgentctlForeign where another one listens, AgentctlUnreachable where a successor does or the URL is
+        none, and OSError.
+        """
+        try:
+            path = unix_path(self.url)
+            connection = await (self._over_loopback() if path is None else connect_unix(path))
+        except ValueError as error:
+            raise AgentctlUnreachable("The address of agentctl is no URL.", reason="bad_url") from error
+        try:
+            if path is None:
+                self._prove_port(connection)
+            else:
+                self._prove_peer(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def _over_loopback(self) -> socket.socket:
+        parts = urlsplit(self.url)
+        family = address_family(parts.hostname or "")
+        if parts.scheme != "http" or family is None or parts.port is None:
+            raise ValueError(f"{self.url!r} is no address of this machine")
+        connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, socket.IPPROTO_TCP)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().sock_connect(connection, (parts.hostname, parts.port))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prove_peer(self, connection: socket.socket) -> None:
+        peer = peer_credentials(connection)
+        if peer.uid != os.geteuid():
+            raise AgentctlForeign("Another user listens where agentctl was.", reason="other_user")
+        if self.process is None or not identity.is_on_this_host(self.process):
+            return  # a pid means nothing to us
+        if peer.pid != self.process.pid or not identity.is_alive(self.process):
+            # Of our user and in our directory, so it is a later agentctl of the same execution.
+            raise AgentctlUnreachable("The agentctl that was recorded has ended.", reason="replaced")
+
+    def _prove_port(self, connection: socket.socket) -> None:
+        """Look who listens after the connection was made, not before.
+
+        An agentctl binds its port once and holds it to its end. If it holds it now, nobody else can have accepted
+        this connection; a look before it would leave time for it to die and for another to bind.
+        """
+        host, port = connection.getpeername()[:2]
+        inode = _listening_inode(connection.family, host, port)
+        held = inode is not None and self.process is not None and inode in _sockets_of(self.process)
+        if not held:
+            raise AgentctlForeign("What listens at agentctl's port is not its process.", reason="other_listener")
+
+
+def host_header(listener: AgentctlListener) -> str:
+    """What its agentctl knows itself by; empty where the URL is none."""
+    if listener.url.startswith(SCHEME):
+        return "localhost"
+    with contextlib.suppress(ValueError):
+        return urlsplit(listener.url).netloc
+    return ""
+
+
+def address_family(host: str) -> socket.AddressFamily | None:
+    """The family of an address in figures; None for a name."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError, ValueError):
+            socket.inet_pton(family, host)
+            return family
+    return None
+
+
+def _sockets_of(process: ProcessIdentity) -> set[str]:
+    """The inodes of its sockets; none where it is dead or may not be looked into."""
+    found: set[str] = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{process.pid}/fd"):
+            with contextlib.suppress(OSError):
+                if match := _SOCKET.fullmatch(str(Path(entry.path).readlink())):
+                    found.add(match[1])
+    # Asked last: then all of these were its own, and not of a process that got its pid meanwhile.
+    return found if identity.is_alive(process) else set()
+
+
+def _listening_inode(family: int, host: str, port: int) -> str | None:
+    """The inode of the socket that listens at an address, which the kernel prefers to one that listens at all."""
+    words = [word for (word,) in _WORD.iter_unpack(socket.inet_pton(family, host))]
+    wanted = f"{''.join(f'{word:08X}' for word in words)}:{port:04X}"
+    # The kernel fills whatever is asked for, if it takes a walk over all connections: so a line at a time is.
+    with _TABLES[socket.AddressFamily(family)].open("rb", buffering=_LINE) as table:
+        next(table)  # the heading
+        for line in table:
+            fields = line.decode("ascii").split()
+            if fields[3] != _LISTEN_STATE:
+                break  # those that listen come first
+            if fields[1] == wanted:
+                return fields[9]
+    return None
+
+
+_SUFFIX: Final = ".agentctl.invalid"
+
+
+def connector_url(listener: AgentctlListener) -> str:
+    """The URL by which a ``LocalConnector`` finds a listener."""
+    process = listener.process.to_json() if listener.process else None
+    return f"http://{orjson.dumps([listener.url, process]).hex()}{_SUFFIX}"
+
+
+class LocalConnector(aiohttp.TCPConnector):
+    """Connects as ever, and to the proven agentctl where the host of the URL was made by ``url_for``."""
+
+    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
+        listener = _listener_in(req.url.raw_host)
+        if listener is None:
+            return await super()._create_connection(req, traces, timeout)
+        try:
+            async with asyncio.timeout(timeout.sock_connect):
+                connection = await listener.connect()
+        except TimeoutError:
+            raise
+        except OSError as error:  # as of any connector, or nobody could tell a refusal
+            raise aiohttp.ClientConnectorError(req.connection_key, error) from error
+        try:
+            _, protocol = await self._loop.create_connection(self._factory, sock=connection)
+        except BaseException:
+            connection.close()
+            raise
+        return protocol
+
+
+def _listener_in(host: str | None) -> AgentctlListener | None:
+    if not host or not host.endswith(_SUFFIX):
+        return None
+    url, process = orjson.loads(bytes.fromhex(host.removesuffix(_SUFFIX)))
+    return AgentctlListener(url, ProcessIdentity.from_json(process) if process else None)

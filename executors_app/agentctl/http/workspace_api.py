@@ -1,0 +1,249 @@
+"""The HTTP API of the workspace: files, git, snapshots, and shells over WebSockets.
+
+Available with and without an agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import IO, Any, Final
+
+import orjson
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from executors_app.agentctl.http.auth import json_response
+from executors_app.agentctl.http.request_schemas import (
+    parse_commits,
+    parse_number,
+    parse_text,
+    parse_texts,
+    read_json_object,
+)
+from executors_app.agentctl.protocol import CLOSE_OVERTAKEN, ApiError, Code, validation_error
+from executors_app.agentctl.workspace import git_changes
+from executors_app.agentctl.workspace.files import ANY_CONTENT, list_directory, read_content, write_content
+from executors_app.agentctl.workspace.shells import Shell, ShellManager, ShellReader, check_size
+from executors_app.agentctl.workspace.snapshots import SnapshotService
+from executors_app.agentctl.workspace.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_INTERVAL: Final = 30.0
+_MESSAGE_LIMIT: Final = 1 << 20
+_CLOSE_TIMEOUT: Final = 2.0
+_FLUSH_DELAY: Final = 0.004
+"""Seconds in which output is gathered behind a frame; a lone key's echo does not wait."""
+
+
+class ShellSockets:
+    """Serves the shells of one session."""
+
+    def __init__(self, shells: ShellManager):
+        self._shells = shells
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Open or find the shell, upgrade, and follow it until either end goes; Refused before the upgrade."""
+        query = request.query
+        socket = web.WebSocketResponse(
+            compress=False, heartbeat=HEARTBEAT_INTERVAL, max_msg_size=_MESSAGE_LIMIT, timeout=_CLOSE_TIMEOUT
+        )
+        if not socket.can_prepare(request).ok:
+            raise web.HTTPBadRequest(reason="this is a WebSocket")
+        columns, rows = (
+            parse_number(query.get(side, default), side) for side, default in (("cols", "80"), ("rows", "24"))
+        )
+        shell = self._shells.open(query.get("shell", "main"), columns, rows)
+        await socket.prepare(request)
+        reader = shell.attach()
+        try:
+            await _follow(socket, shell, reader)
+        finally:
+            shell.detach(reader)
+        if not reader.overtaken:
+            self._shells.forget(shell)
+        return socket
+
+
+async def _follow(socket: web.WebSocketResponse, shell: Shell, reader: ShellReader) -> None:
+    sender = asyncio.create_task(_send(socket, shell, reader), name="shell out")
+    receiver = asyncio.create_task(_receive(socket, shell), name="shell in")
+    try:
+        await asyncio.wait((sender, receiver), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sender, receiver):
+            task.cancel()
+        await asyncio.wait((sender, receiver))
+        code = CLOSE_OVERTAKEN if reader.overtaken else WSCloseCode.OK
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await socket.close(code=code)
+
+
+async def _send(socket: web.WebSocketResponse, shell: Shell, reader: ShellReader) -> None:
+    hello = {"shell": shell.name, "offset": reader.position, "running": shell.running}
+    try:
+        await socket.send_str(orjson.dumps(hello).decode())
+        while data := await reader.next():
+            # Returns once the socket has taken it: a slow reader holds up its shell alone.
+            await socket.send_bytes(data)
+            reader.done()
+            await asyncio.sleep(_FLUSH_DELAY)
+        if not reader.overtaken:
+            await socket.send_str(orjson.dumps({"exit": shell.exit_code}).decode())
+    except (ConnectionError, RuntimeError):
+        pass  # the reader has left
+
+
+async def _receive(socket: web.WebSocketResponse, shell: Shell) -> None:
+    async for message in socket:
+        if message.type == WSMsgType.BINARY:
+            await shell.write(message.data)
+        elif message.type == WSMsgType.TEXT:
+            try:
+                shell.resize(*_parse_size(message.data))
+            except ApiError as error:
+                with contextlib.suppress(ConnectionError, RuntimeError):
+                    await socket.send_str(orjson.dumps({"error": error.message}).decode())
+
+
+def _parse_size(text: str) -> tuple[int, int]:
+    """Columns and rows of ``{"resize": [cols, rows]}``; Refused for anything else."""
+    try:
+        message: Any = orjson.loads(text)
+        columns, rows = message["resize"]
+    except (ValueError, TypeError, KeyError):
+        raise validation_error('only {"resize": [cols, rows]} is taken') from None
+    check_size(columns, rows)
+    return columns, rows
+
+
+MAX_LOG_ENTRIES: Final = 200
+MAX_MESSAGE_BYTES: Final = 64 << 10
+_CHUNK_BYTES: Final = 1 << 18
+_HASH: Final = re.compile(r'"?([0-9a-f]{64})"?')
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class WorkspaceApi:
+    """Each handler checks, looks once, and answers."""
+
+    def __init__(self, workspace: Workspace, keeper: SnapshotService):
+        self._workspace, self._keeper = workspace, keeper
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every endpoint of the workspace."""
+        return [
+            web.get("/files", self._at_path(list_directory)),
+            web.get("/files/content", self._at_path(read_content)),
+            web.put("/files/content", self._write),
+            web.get("/git/status", self._status),
+            web.get("/git/diff", self._diff),
+            web.get("/git/log", self._log),
+            web.get("/git/changes", self._changes),
+            web.post("/git/commit", self._commit),
+            web.get("/shell", ShellSockets(self._workspace.shells).serve, allow_head=False),
+            web.post("/workspace", self._make),
+            web.post("/work", self._work),
+            web.post("/snapshot", self._snapshot),
+            web.post("/snapshot/restore", self._restore),
+        ]
+
+    async def _on_workspace(self, look: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
+        """Look; where there is no workspace to look at, that is the answer, and not what came of it."""
+        try:
+            return await self._workspace.call(look, *args)
+        except ApiError as error:
+            if self._workspace.root.is_dir():
+                raise
+            raise ApiError(Code.WORKTREE_MISSING, "the directory of the workspace is not there any more") from error
+
+    def _at_path(self, look: Callable[..., dict[str, Any]]) -> Handler:
+        async def handle(request: web.Request) -> web.Response:
+            path = request.query.get("path", "")
+            return json_response(await self._on_workspace(look, self._workspace.root, path))
+
+        return handle
+
+    async def _write(self, request: web.Request) -> web.Response:
+        content, expected = await request.read(), _expected_hash(request)
+        path = request.query.get("path", "")
+        answer = await self._on_workspace(write_content, self._workspace.root, path, content, expected)
+        return json_response(answer, 201 if answer["created"] else 200)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        answer = await self._on_workspace(git_changes.git_status, self._workspace.git)
+        self._workspace.dirty = not answer["clean"]
+        return json_response(answer)
+
+    async def _diff(self, request: web.Request) -> web.Response:
+        path = request.query.get("path", "")
+        return json_response(await self._on_workspace(git_changes.git_diff, self._workspace.git, path))
+
+    async def _log(self, request: web.Request) -> web.Response:
+        query = request.query
+        limit, skip = parse_number(query.get("limit", "50"), "limit"), parse_number(query.get("skip", "0"), "skip")
+        if not 1 <= limit <= MAX_LOG_ENTRIES:
+            raise validation_error(f"limit must be between 1 and {MAX_LOG_ENTRIES}", field="limit")
+        return json_response(
+            await self._on_workspace(git_changes.git_log, self._workspace.git, limit, skip, query.get("ref", ""))
+        )
+
+    async def _changes(self, request: web.Request) -> web.Response:
+        return json_response(await self._keeper.changed_since(request.query.get("since", "")))
+
+    async def _commit(self, request: web.Request) -> web.Response:
+        body = await read_json_object(request)
+        message = parse_text(body, "message")
+        if len(message) > MAX_MESSAGE_BYTES or "\0" in message:
+            raise validation_error(
+                f"message must have {MAX_MESSAGE_BYTES} characters at most, and no U+0000", field="message"
+            )
+        only, author = (
+            parse_texts(body, "paths"),
+            (parse_text(body, "author_name", ""), parse_text(body, "author_email", "")),
+        )
+        answer = await self._on_workspace(git_changes.create_commit, self._workspace.git, message, author, only)
+        await self._status(request)
+        return json_response(answer)
+
+    async def _make(self, request: web.Request) -> web.Response:
+        return json_response(await self._workspace.call(self._workspace.rebuild_workspace))
+
+    async def _work(self, request: web.Request) -> web.StreamResponse:
+        known = parse_commits(await read_json_object(request), "known")
+        packed, bundle = await self._workspace.call(self._workspace.pack, known)
+        return await send_work(request, packed, bundle)
+
+    async def _snapshot(self, request: web.Request) -> web.Response:
+        taken = await self._keeper.take("asked")
+        return json_response(taken.to_json())
+
+    async def _restore(self, request: web.Request) -> web.Response:
+        body = await read_json_object(request)
+        return json_response(await self._keeper.restore(parse_text(body, "commit", "")))
+
+
+async def send_work(request: web.Request, packed: Mapping[str, Any], bundle: IO[bytes]) -> web.StreamResponse:
+    """Answer with one line of JSON as ``workspace_root.pack`` returns it, then the git bundle, which is closed."""
+    with bundle:
+        response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+        await response.prepare(request)
+        await response.write(orjson.dumps(packed) + b"\n")
+        while part := bundle.read(_CHUNK_BYTES):
+            await response.write(part)
+    return response
+
+
+def _expected_hash(request: web.Request) -> str | None:
+    """What the writer takes to be there: a hash, ``*`` for anything, None for nothing."""
+    given = request.headers.getall("If-Match", [])
+    if not given:
+        return None
+    found = _HASH.fullmatch(given[0].strip()) if len(given) == 1 else None
+    if found is None and given != [ANY_CONTENT]:
+        raise validation_error("If-Match must be the hash of the file, or *", field="If-Match")
+    return found[1] if found else ANY_CONTENT

@@ -1,0 +1,211 @@
+"""The journal's format on disk.
+
+Encode any value as a line that a database can store, and read segments back when their agentctl is gone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+_HEADER: Final = frozenset({"seq", "epoch", "ts", "kind"})
+_NUL: Final = b"\\u0000"
+_MAX_DEPTH: Final = 64
+_TRUNCATION_MARK: Final = "…"
+
+
+def encode_line(seq: int, epoch: str, ts: float, kind: str, body: Mapping[str, Any]) -> bytes:
+    """One line with its newline; never raises, and ``body`` never overrides the header."""
+    header = {"seq": seq, "epoch": epoch, "ts": ts, "kind": str(kind)}
+    if not _HEADER.isdisjoint(body):
+        body = {name: value for name, value in body.items() if name not in _HEADER}
+    try:
+        line = orjson.dumps({**header, **body}, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE)
+    except (TypeError, ValueError, RecursionError):
+        line = _NUL  # not taken: goes the slow way below
+    if _NUL in line:
+        line = orjson.dumps({**header, **sanitize(body)}, option=orjson.OPT_APPEND_NEWLINE)
+    return line
+
+
+def sanitize(value: Any) -> Any:
+    """The same value as plain JSON: no lone surrogates, no U+0000, no NaN, no number beyond 64 bits."""
+    return _to_plain(value, ())
+
+
+def _to_plain(value: Any, above: tuple[int, ...]) -> Any:
+    if isinstance(value, str):
+        return _text(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value) if -(2**63) <= value < 2**64 else _digits(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, bytes | bytearray):
+        return _text(bytes(value).decode("utf-8", "replace"))
+    return _container(value, above)
+
+
+def _container(value: Any, above: tuple[int, ...]) -> Any:
+    if id(value) in above or len(above) >= _MAX_DEPTH:
+        return _TRUNCATION_MARK
+    above = (*above, id(value))
+    if isinstance(value, Mapping):
+        return {_key(name): _to_plain(item, above) for name, item in value.items()}
+    if isinstance(value, Iterable):
+        return [_to_plain(item, above) for item in value]
+    return _text(f"<{type(value).__name__}>")
+
+
+def _key(name: Any) -> str:
+    plain = _to_plain(name, ())
+    return plain if isinstance(plain, str) else orjson.dumps(plain).decode()
+
+
+def _digits(value: int) -> str:
+    # Hexadecimal: the interpreter refuses the decimal text of numbers beyond some thousand digits.
+    return hex(value)
+
+
+def _text(text: str) -> str:
+    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return whole.replace("\0", "\ufffd")
+
+
+META_FILE: Final = "meta.json"
+ASIDE: Final = "aside"
+
+UNREADABLE: Final = "unreadable"
+"""Kind of what stands for a line of a stream that cannot be read; ``text`` is its beginning."""
+NUL: Final = b"\\u0000"
+
+_MANY_BRACKETS: Final = 200
+_LAST_TS: Final = 253_402_300_800
+"""The end of the year 9999."""
+_SEGMENT: Final = re.compile(r"(\d{20})\.jsonl")
+_EPOCH: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
+
+
+def journal_directory(state_dir: Path) -> Path:
+    """Where the journal of a state directory lies."""
+    return state_dir / "journal"
+
+
+def read_epoch(directory: Path) -> str | None:
+    """The journal's present epoch; None where there is no readable journal."""
+    epoch = read_meta(directory).get("epoch")
+    return epoch if isinstance(epoch, str) and _EPOCH.fullmatch(epoch) else None
+
+
+def read_meta(directory: Path) -> dict[str, Any]:
+    """The content of ``meta.json``; empty where it is missing or damaged."""
+    try:
+        meta = orjson.loads((directory / META_FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return meta if isinstance(meta, dict) else {}
+
+
+def read_lines(directory: Path, after: int = 0, epoch: str | None = None) -> Iterator[dict[str, Any]]:
+    """Every whole line behind the cursor ``(epoch, after)``, in order, without changing anything.
+
+    Where ``epoch`` is no longer the journal's, first come its own remaining lines (if they were set aside), then all
+    of the present epoch: each line names its epoch. A torn tail and damaged lines are left out.
+    """
+    if epoch is not None and epoch != read_epoch(directory):
+        if _EPOCH.fullmatch(epoch):
+            yield from _iter_lines(directory / ASIDE / epoch, after)
+        after = 0
+    yield from _iter_lines(directory, after)
+
+
+def _iter_lines(directory: Path, after: int) -> Iterator[dict[str, Any]]:
+    found = list_segments(directory)
+    for number, (_, path) in enumerate(found):
+        following = found[number + 1][0] if number + 1 < len(found) else sys.maxsize
+        if following <= after + 1:
+            continue
+        with path.open("rb") as file:
+            for raw in file:
+                line = parse_line(raw)
+                # what a failed sync left behind the next segment's first line was written again there
+                if line is not None and after < line["seq"] < following:
+                    yield line
+
+
+def list_segments(directory: Path) -> list[tuple[int, Path]]:
+    """(first seq, path) of each segment, oldest first."""
+    if not directory.is_dir():
+        return []
+    named = ((_SEGMENT.fullmatch(path.name), path) for path in directory.iterdir())
+    return sorted((int(match[1]), path) for match, path in named if match)
+
+
+def segment_path(directory: Path, first_seq: int) -> Path:
+    """The name of the segment that begins with ``first_seq``."""
+    return directory / f"{first_seq:020d}.jsonl"
+
+
+def parse_line(raw: bytes) -> dict[str, Any] | None:
+    """The line, free of what a database cannot store, or None where it is torn or damaged."""
+    if not raw.endswith(b"\n"):
+        return None
+    try:
+        line = orjson.loads(raw)
+        if NUL in raw:
+            line = sanitize(line)
+        if raw.count(b"[") + raw.count(b"{") > _MANY_BRACKETS:
+            orjson.dumps(line)  # refuses what is too deep for other readers
+    except (ValueError, TypeError):
+        return None
+    return line if is_line(line) else None
+
+
+def is_line(value: Any) -> bool:
+    """Whether a value has the header that every line of a journal has."""
+    match value:
+        case {"seq": int(seq), "epoch": str(), "ts": int() | float() as ts, "kind": str(kind)}:
+            return 0 < seq < 2**63 and seq is not True and 0 <= ts < _LAST_TS and kind != UNREADABLE
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSurvey:
+    """How far one segment is good."""
+
+    next_seq: int
+    """The seq that would follow its last good line."""
+    end: int
+    """The offset behind its last good line."""
+    damaged: bool
+    """A whole line stands behind a bad one: more than a torn tail."""
+
+
+def survey_segment(
+    path: Path, first_seq: int, epoch: str, stop_at: int | None, seen: Callable[[dict[str, Any], int], None]
+) -> SegmentSurvey:
+    """Read one segment from its start; ``seen(line, offset)`` is told of each good line.
+
+    ``stop_at`` is the first seq of the next segment: what a failed sync left here behind it was written again there.
+    """
+    wanted, end = first_seq, 0
+    with path.open("rb") as file:
+        for raw in file:
+            if wanted == stop_at:
+                break
+            line = parse_line(raw)
+            if line is None or line["seq"] != wanted or line.get("epoch") != epoch:
+                behind = any(parse_line(other) is not None for other in chain((raw,), file))
+                return SegmentSurvey(wanted, end, damaged=behind)
+            seen(line, end)
+            wanted, end = wanted + 1, end + len(raw)
+    return SegmentSurvey(wanted, end, damaged=False)

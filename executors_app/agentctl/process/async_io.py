@@ -1,0 +1,216 @@
+"""Waiting on the event loop.
+
+Byte pipes to and from child processes, line splitting, the end of a process, and a notifier for changes of state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Final
+
+
+class StateNotifier:
+    """Wakes everybody who waits for a condition, each time something changed."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        """Tell that something changed."""
+        waiting, self._waiting = self._waiting, set()
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once the condition holds; it is looked at now and after each ring."""
+        while not condition():
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiting.discard(waiter)
+
+
+CHUNK_BYTES: Final = 256 * 1024
+"""Bytes read at once, at most."""
+LINE_LIMIT: Final = 64 * 1024 * 1024
+"""Bytes of the longest line that is kept."""
+LAST_OUTPUT_TIMEOUT: Final = 1.0
+"""Seconds that the end of a dead child's output is waited for: a stranger may hold the pipe."""
+
+
+class PipeStuck(Exception):
+    """The child did not read in time; nothing more can be written to it."""
+
+
+class PipeReader:
+    """The reading end of a pipe; one reader at a time."""
+
+    def __init__(self, descriptor: int):
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._waiter: asyncio.Future[bool] | None = None
+        self._ending = False
+
+    async def read(self) -> bytes:
+        """What is there, or the next bytes; empty at the end."""
+        while self._descriptor >= 0:
+            try:
+                return os.read(self._descriptor, CHUNK_BYTES)
+            except BlockingIOError:
+                if not await self._readable():
+                    break
+        return b""
+
+    def end(self) -> None:
+        """The child is dead: from now on a wait for more is a short one (``LAST_OUTPUT_TIMEOUT``)."""
+        if not self._ending:
+            self._ending = True
+            asyncio.get_running_loop().call_later(LAST_OUTPUT_TIMEOUT, self._answer, self._waiter, False)
+
+    def close(self) -> None:
+        """Give the descriptor back; a read in flight ends empty."""
+        if self._descriptor >= 0:
+            if self._waiter is not None:
+                asyncio.get_running_loop().remove_reader(self._descriptor)
+                self._answer(self._waiter, False)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    async def _readable(self) -> bool:
+        loop, descriptor = asyncio.get_running_loop(), self._descriptor
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiter = waiter
+        loop.add_reader(descriptor, self._answer, waiter, True)
+        timer = loop.call_later(LAST_OUTPUT_TIMEOUT, self._answer, waiter, False) if self._ending else None
+        try:
+            return await waiter
+        finally:
+            self._waiter = None
+            if timer:
+                timer.cancel()
+            if self._descriptor >= 0:
+                loop.remove_reader(descriptor)
+
+    @staticmethod
+    def _answer(waiter: asyncio.Future[bool] | None, readable: bool) -> None:
+        if waiter is not None and not waiter.done():
+            waiter.set_result(readable)
+
+
+class PipeWriter:
+    """The writing end of a pipe; messages of several tasks do not mix."""
+
+    def __init__(self, descriptor: int):
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._turn = asyncio.Lock()
+        self._torn = False
+
+    async def write(self, data: bytes, timeout: float) -> None:
+        """Hand all of ``data`` to the child.
+
+        PipeStuck after ``timeout`` seconds; BrokenPipeError if nobody can read any more. Once a
+        message was cut off in the middle nothing more is written, ever: it was never complete.
+        """
+        try:
+            async with asyncio.timeout(timeout), self._turn:
+                await self._write(data)
+        except TimeoutError as error:
+            raise PipeStuck(f"the agent has not read its input for {timeout:g} s") from error
+
+    def close(self) -> None:
+        """Let the child read the end of its input."""
+        if self._descriptor >= 0:
+            asyncio.get_running_loop().remove_writer(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    async def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        if self._torn:
+            raise PipeStuck("an earlier message to the agent was cut off")
+        while rest:
+            if self._descriptor < 0:
+                raise BrokenPipeError("the agent's input is closed")
+            try:
+                rest = rest[os.write(self._descriptor, rest) :]
+            except BlockingIOError:
+                self._torn = len(rest) < len(data)  # unless we come back from here
+                await self._writable()
+                self._torn = False
+
+    async def _writable(self) -> None:
+        loop, descriptor = asyncio.get_running_loop(), self._descriptor
+        writable = asyncio.Event()
+        loop.add_writer(descriptor, writable.set)
+        try:
+            await writable.wait()
+        finally:
+            if self._descriptor >= 0:
+                loop.remove_writer(descriptor)
+
+
+class LineSplitter:
+    """Cuts a stream into lines; a line beyond ``limit`` bytes is skipped and counted."""
+
+    def __init__(self, limit: int = LINE_LIMIT):
+        self.limit = limit
+        self.skipped = 0
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._skipping = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that ``data`` completes, without their ends."""
+        *complete, rest = data.split(b"\n")
+        if complete:
+            first = self._finish(complete[0])
+            complete[:1] = [first] if first is not None else []
+        if rest:
+            self._grow(rest)
+        return complete
+
+    def torn(self) -> bytes:
+        """What stands there without a line end."""
+        return b"".join(self._parts)
+
+    def _finish(self, end: bytes) -> bytes | None:
+        self._grow(end)
+        line = None if self._skipping else b"".join(self._parts)
+        self._parts, self._size, self._skipping = [], 0, False
+        return line
+
+    def _grow(self, part: bytes) -> None:
+        if self._skipping:
+            return
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size > self.limit:
+            self.skipped += 1
+            self._parts, self._size, self._skipping = [], 0, True
+
+
+async def _wait_readable(descriptor: int) -> None:
+    """Until a descriptor can be read."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+async def wait_for_end(pid: int) -> None:
+    """Until a process has ended; at once where there is none. A child of ours is a corpse then, to be reaped."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            await _wait_readable(descriptor)
+        finally:
+            os.close(descriptor)

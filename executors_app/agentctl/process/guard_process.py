@@ -1,0 +1,327 @@
+"""The guard of one agent: a process of its own, which ends the agent's whole tree.
+
+Run, compiled, as ``python -I -S GUARD CONTROL_FD STATUS_FD WORDS_FD`` in a session of its own, with the
+agent's stdin, stdout and stderr. It is the subreaper of all that the agent starts, so nothing escapes it
+by a double fork; and it only ever signals its own unreaped children, so it cannot hit a stranger.
+
+Control pipe, read: first what to start, the arguments, the environment and the working directory, marshalled
+behind their length; until then the guard waits. Then ``stop SECONDS`` sends TERM, and KILL after so many
+seconds. The pipe's end, which the death of agentctl brings about too, means KILL at once.
+Status pipe, written, one line each: ``spawned PID`` or ``failed ERRNO``; ``exited CODE`` (negative:
+the signal) as soon as the agent has ended; ``left PID`` for each process that may not be killed.
+Words file, written (-1: none): the command line of each process that the agent left running, one a line.
+The guard ends when nothing of the tree is left. Standard library alone, no import of ours, and only what
+is quick to import: every start of an agent waits for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import select
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal  # without the enums, which cost 2 ms
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+LENGTH_BYTES = 8
+"""Bytes that the length of the first order takes."""
+MAX_COMMAND_LENGTH = 200
+"""Characters of a command line that are told."""
+RECHECK_INTERVAL = 0.05
+"""Seconds between two looks while a tree is being ended: new orphans come without a signal."""
+
+
+class suppress:  # noqa: N801
+    """``contextlib.suppress``, whose module costs 3 ms."""
+
+    def __init__(self, *errors: type[BaseException]):
+        self.errors = errors
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is not None and issubclass(kind, self.errors)
+
+
+def prctl(option: int, value: int) -> None:
+    """Set an option of this process."""
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def children_of(pid: int) -> list[int]:
+    """The pids of the children of a process, zombies included."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  (pathlib costs 10 ms of start)
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:  # noqa: PTH123
+                found.extend(int(child) for child in file.read().split())
+    except OSError:
+        return found
+    if found or os.path.exists(f"/proc/{pid}/task/{pid}/children"):  # noqa: PTH110
+        return found
+    return _children_by_scan(pid)
+
+
+def _children_by_scan(pid: int) -> list[int]:
+    """The same on a kernel without CONFIG_PROC_CHILDREN."""
+    found = []
+    for entry in os.listdir("/proc"):  # noqa: PTH208
+        if entry.isdigit():
+            with suppress(OSError), open(f"/proc/{entry}/stat", errors="replace") as file:  # noqa: PTH123
+                if int(file.read().rsplit(")", 1)[1].split()[1]) == pid:
+                    found.append(int(entry))
+    return found
+
+
+def command_line_of(pid: int) -> str:
+    """The command line of a process on one line; empty for a zombie, and for what is gone."""
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", errors="replace") as file:  # noqa: PTH123
+        return " ".join(file.read().replace("\0", " ").split())[:MAX_COMMAND_LENGTH]
+    return ""
+
+
+class Guard:
+    """Starts the agent, waits for its end or the order to end it, and ends all of its tree."""
+
+    def __init__(self, control: int, status: int, words: int):
+        self.control, self.status, self.words = control, status, words
+        self.argv: list[str] = []
+        self.env: dict[str, str] = {}
+        self.cwd = "/"
+        self.agent = 0
+        self.exited = False
+        self.kill_at: float | None = None
+        self.untouchable: set[int] = set()
+
+    def run(self) -> None:
+        """From the agent's birth to the end of its last descendant."""
+        self.prepare()
+        if not self.read_order():
+            return
+        self.ignore_signals()
+        if not self.spawn():
+            return
+        while not self.exited:
+            self.wait()
+            self.reap()
+            if self.kill_at is not None and time.monotonic() >= self.kill_at:
+                break
+        self.end_tree()
+
+    def prepare(self) -> None:
+        """Become the subreaper, and keep what is ours from the agent."""
+        for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208
+            with suppress(OSError):
+                os.set_inheritable(int(descriptor), int(descriptor) < 3)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+    def read_order(self) -> bool:
+        """Wait for the agent that is to be started; False if there will be none."""
+        size = self.read_exactly(LENGTH_BYTES)
+        order = self.read_exactly(int.from_bytes(size, "big")) if size else b""
+        if order:
+            self.argv, self.env, self.cwd = marshal.loads(order)  # noqa: S302  (from agentctl, through its own pipe)
+        return bool(order)
+
+    def read_exactly(self, size: int) -> bytes:
+        """So many bytes of the control pipe; none if it ends before."""
+        data = b""
+        while len(data) < size:
+            more = os.read(self.control, size - len(data))
+            if not more:
+                return b""
+            data += more
+        return data
+
+    def ignore_signals(self) -> None:
+        """From now on no signal but KILL ends this process."""
+        for number in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: self.soft_stop(2))
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.wakeup, write_end = os.pipe()
+        os.set_blocking(self.wakeup, False)
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+
+    def spawn(self) -> bool:
+        """Start the agent; False, and told, if it cannot be executed."""
+        failure, failure_write = os.pipe()
+        self.agent = os.fork()
+        if self.agent == 0:
+            self.become_agent(failure_write)
+        os.close(failure_write)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):  # the ends of the agent's pipes must be the agent's alone
+            os.dup2(null, descriptor)
+        errno = os.read(failure, 16)
+        self.tell(f"failed {errno.decode()}" if errno else f"spawned {self.agent}")
+        if errno:
+            os.waitpid(self.agent, 0)
+        return not errno
+
+    def become_agent(self, failure_write: int) -> None:
+        """In the child: a session of its own, dead when the guard is, signals as a program expects them."""
+        try:
+            guard = os.getppid()
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            for number in (
+                signal.SIGHUP,
+                signal.SIGINT,
+                signal.SIGTERM,
+                signal.SIGCHLD,
+                signal.SIGPIPE,
+                signal.SIGXFSZ,
+            ):
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, [])
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            os.chdir(self.cwd)
+            if os.getppid() == guard:
+                os.execvpe(self.argv[0], self.argv, self.env)  # noqa: S606
+        except ValueError:
+            os.write(failure_write, b"22")  # EINVAL: a NUL in an argument
+        except OSError as error:
+            os.write(failure_write, str(error.errno).encode())
+        finally:
+            os._exit(127)
+
+    def wait(self) -> None:
+        """Until a child ends, an order comes, or the grace is over."""
+        timeout = None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
+        watched = [self.wakeup, self.control] if self.control >= 0 else [self.wakeup]
+        readable, _, _ = select.select(watched, [], [], timeout)
+        if self.wakeup in readable:
+            with suppress(BlockingIOError):
+                os.read(self.wakeup, 4096)
+        if self.control in readable:
+            self.handle_order(os.read(self.control, 4096))
+
+    def handle_order(self, order: bytes) -> None:
+        """Carry out what agentctl wrote; nothing at all means that it is gone."""
+        if not order:
+            self.control = -1
+            self.kill_at = time.monotonic()
+            self.record_killed_processes()
+            return
+        for line in order.splitlines():
+            word, _, seconds = line.partition(b" ")
+            if word == b"stop":
+                self.soft_stop(float(seconds))
+
+    def soft_stop(self, grace: float) -> None:
+        """TERM, once, to the agent's group and to what was handed to us; an earlier end stands."""
+        first, kill_at = self.kill_at is None, time.monotonic() + grace
+        self.kill_at = kill_at if self.kill_at is None else min(self.kill_at, kill_at)
+        if first:
+            self.record_killed_processes()
+        if not first or grace <= 0 or not self.agent or self.exited:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.agent, signal.SIGTERM)
+        for pid in children_of(os.getpid()):
+            with suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(pid) != self.agent:
+                    os.kill(pid, signal.SIGTERM)
+
+    def reap(self) -> None:
+        """Take in what has ended; the agent's corpse is kept, for it reserves its process group."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            if ended.si_pid == self.agent:
+                self.exited = True
+                return
+            os.waitpid(ended.si_pid, 0)
+
+    def end_tree(self) -> None:
+        """KILL until there is no child left; each death hands its children to us."""
+        self.record_killed_processes()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.agent, signal.SIGKILL)
+        if self.exited:
+            self.take_in(*os.waitpid(self.agent, 0))
+        while True:
+            self.kill_children()
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid:
+                self.take_in(pid, status)
+            elif (left := children_of(os.getpid())) and self.untouchable.issuperset(left):
+                return
+            else:
+                self.pause_for_children()
+
+    def record_killed_processes(self) -> None:
+        """Write down, once, what lives beside the agent: it ends now, and nobody could ask for it later."""
+        words, self.words = self.words, -1
+        if words < 0:
+            return
+        with suppress(OSError):
+            for pid in self.descendants():
+                command = command_line_of(pid)
+                if command and not self.is_agent(command):
+                    os.write(words, command.encode("utf-8", "replace") + b"\n")
+        os.close(words)
+
+    def descendants(self) -> list[int]:
+        """Every process of the tree but the agent itself."""
+        found, new = [], children_of(os.getpid())
+        while new:
+            found += new
+            new = [child for pid in new for child in children_of(pid)]
+        return [pid for pid in found if pid != self.agent]
+
+    def is_agent(self, command: str) -> bool:
+        """Some agents start themselves again."""
+        options = " ".join(" ".join(self.argv[1:]).split())[:MAX_COMMAND_LENGTH]
+        same_program = os.path.basename(command.split(maxsplit=1)[0]) == os.path.basename(self.argv[0])  # noqa: PTH119
+        return command.endswith(options) if options else same_program
+
+    def pause_for_children(self) -> None:
+        """A moment, or until a child ends."""
+        select.select([self.wakeup], [], [], RECHECK_INTERVAL)
+        with suppress(BlockingIOError):
+            os.read(self.wakeup, 4096)
+
+    def kill_children(self) -> None:
+        """KILL every child; one that belongs to another user is told of, once."""
+        for pid in children_of(os.getpid()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            except PermissionError:
+                if pid not in self.untouchable:
+                    self.untouchable.add(pid)
+                    self.tell(f"left {pid}")
+
+    def take_in(self, pid: int, status: int) -> None:
+        """A child was reaped; the agent's exit code is told."""
+        if pid == self.agent:
+            self.tell(f"exited {os.waitstatus_to_exitcode(status)}")
+
+    def tell(self, line: str) -> None:
+        """Write a status line; agentctl may be gone."""
+        with suppress(OSError):
+            os.write(self.status, line.encode() + b"\n")
+
+
+if __name__ == "__main__":
+    Guard(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])).run()

@@ -1,0 +1,150 @@
+"""The hidden recovery ref that keeps a session's uncommitted work.
+
+And how this work is brought back into a rebuilt worktree.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from executors_app.agentctl.workspace.repository_git import RepositoryGitFailed, run_git
+
+_RECOVERY_PREFIX: Final = "refs/kandev/recovery/"
+KEPT_PREFIX: Final = "refs/kandev/kept/"
+_SESSION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_LINE: Final = re.compile(r"^Kandev-(Head|Index|Session): (\S+)$", re.MULTILINE)
+NO_INDEX: Final = "none"
+
+
+class RunGit(Protocol):
+    """Runs git in the repository and returns its output without the last line end; raises its own errors."""
+
+    def __call__(self, *arguments: str) -> str:
+        """``git ARGUMENTS``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverySnapshot:
+    """What a recovery ref keeps."""
+
+    commit: str
+    """Its tree is the working tree's."""
+    head: str
+    """The commit that was checked out; empty before the first."""
+    index: str
+    """Its tree is the index's."""
+    session_id: str
+
+
+def session_recovery_ref(session_id: str) -> str:
+    """The ref of a session; ValueError for an id that could name anything else."""
+    if not _SESSION_ID.fullmatch(session_id):
+        raise ValueError(f"{session_id!r} is no session id")
+    return _RECOVERY_PREFIX + session_id
+
+
+def recovery_message(recovery: RecoverySnapshot, reason: str, branch: str) -> str:
+    """The message of the working tree's commit, from which ``parse`` reads the rest."""
+    return (
+        f"Working tree of {branch or 'a detached HEAD'} ({reason})\n\n"
+        f"Kandev-Session: {recovery.session_id}\n"
+        f"Kandev-Head: {recovery.head or NO_INDEX}\n"
+        f"Kandev-Index: {recovery.index}\n"
+    )
+
+
+def find_recovery(git: RunGit, revision: str) -> RecoverySnapshot | None:
+    """The recovery at a ref or commit; None if something else or nothing is there."""
+    found = git("for-each-ref", "--format=%(objectname)", revision) if revision.startswith("refs/") else revision
+    if not found:
+        return None
+    body = git("cat-file", "commit", found)
+    told = dict(_LINE.findall(body))
+    if set(told) != {"Head", "Index", "Session"}:
+        return None
+    head = "" if told["Head"] == NO_INDEX else told["Head"]
+    return RecoverySnapshot(found, head, told["Index"], told["Session"])
+
+
+def restore_recovery(git: RunGit, recovery: RecoverySnapshot) -> None:
+    """Make working tree and index what they were; tracked files that stand in the way are overwritten."""
+    git("read-tree", "--reset", "-u", recovery.commit)
+    git("read-tree", "--reset", recovery.index)
+    git("update-index", "-q", "--refresh")
+
+
+def set_recovery_aside(git: RunGit, recovery: RecoverySnapshot) -> str:
+    """Keep a recovery under a ref of its own, which no later one replaces; returns that ref."""
+    ref = f"{KEPT_PREFIX}{recovery.session_id}/{recovery.commit[:16]}"
+    git("update-ref", ref, recovery.commit)
+    return ref
+
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT: Final = 600.0
+
+
+def find_uncommitted_work(repository: Path, session_id: str, head: str) -> RecoverySnapshot | None:
+    """The uncommitted work of a session that belongs on the commit ``head``; a damaged snapshot is said and left alone.
+
+    Raises GitFailed where git had no time to look.
+    """
+    try:
+        ref = session_recovery_ref(session_id)
+    except ValueError:
+        return None
+    run = partial(run_git, repository)
+    try:
+        found = find_recovery(run, ref)
+        if found:
+            run("rev-list", "--objects", "--quiet", found.commit, "--not", head)
+    except RepositoryGitFailed as error:
+        if "exit_code" not in error.details:
+            raise
+        logger.warning("session %s: its last snapshot is damaged and not brought back: %s", session_id, error)
+        return None
+    if found is None or found.session_id != session_id:
+        return None
+    if found.head != head:
+        aside = set_recovery_aside(run, found)
+        logger.warning("session %s: its branch has moved on since the last snapshot, which is at %s", session_id, aside)
+        return None
+    return found
+
+
+def restore_uncommitted_work(worktree: Path, kept: RecoverySnapshot, held: int) -> None:
+    """Into a worktree that was just made from its branch; ``held`` is the lock of its making."""
+    restore_recovery(partial(run_git, worktree, timeout=_TIMEOUT, hold=(held,)), kept)
+
+
+def overlay_uncommitted_work(draft: Path, where: Sequence[str], kept: RecoverySnapshot, held: int) -> None:
+    """Over the files of an index that survived, which stays as it is.
+
+    What was staged after the snapshot is newer than the snapshot, so those files stay too.
+    """
+    run = partial(run_git, draft, *where, timeout=_TIMEOUT, hold=(held,))
+    newer = set(_split_names(run("diff-index", "--cached", "--name-only", "--no-renames", "-z", kept.index)))
+    between = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", kept.index, kept.commit)
+    copy = draft.with_name(f"{draft.name}.index")
+    run("read-tree", kept.commit, index=copy)
+    written = [name for name in _split_names(run(*between, "--diff-filter=d")) if name not in newer]
+    wanted = b"".join(os.fsencode(name) + b"\0" for name in written)
+    run("checkout-index", "--force", "--quiet", "-z", "--stdin", index=copy, stdin=wanted)
+    copy.unlink(missing_ok=True)
+    for name in _split_names(run(*between, "--diff-filter=D")):
+        if name not in newer and (draft / name).parent.resolve().is_relative_to(draft.resolve()):
+            (draft / name).unlink(missing_ok=True)
+    run("update-index", "-q", "--refresh")
+
+
+def _split_names(listed: str) -> list[str]:
+    return listed.split("\0")[:-1]

@@ -1,0 +1,203 @@
+"""What ended executions leave behind (state directories, homes, workspaces, archives, refs).
+
+And whether it may be removed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from executors_app.agentctl.journal import line_format
+from executors_app.agentctl.local_runtime.launch import is_lock_free
+from executors_app.agentctl.process import execution_processes
+from executors_app.agentctl.workspace import recovery_snapshots
+from executors_app.repositories import bare
+from executors_app.repositories.archive import Archive
+from executors_app.repositories.team import TeamRepository
+from executors_app.workspace_store import execution_storage, state_directory_of
+
+_DATA_FOLDERS: Final = ("agent_homes", "archives", "workspaces")
+REMOVING_PREFIX: Final = ".going-"
+"""How the name of a directory begins that is being removed."""
+
+
+def list_state_directories() -> Iterator[str]:
+    """Execution ids of the state directories on this disk."""
+    folder = state_directory_of(str(uuid.UUID(int=0))).path.parent
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if _is_id(path.name) and path.is_dir() and not path.is_symlink():
+            yield path.name
+
+
+def find_living_executions() -> frozenset[str]:
+    """Executions of which any process lives on this machine; one look at all."""
+    return frozenset(execution_processes.find_all_processes())
+
+
+def is_idle(execution_id: str, living_ones: frozenset[str]) -> bool:
+    """Whether nothing of an execution lives here: no marked process, and nobody holds its lock."""
+    if execution_id in living_ones:
+        return False
+    lock = state_directory_of(execution_id).lock_file
+    try:
+        return is_lock_free(lock)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def is_journal_read(execution_id: str, epoch: str, seq: int) -> bool:
+    """Whether every line of its journal stands before a cursor; what cannot be read is not known to be."""
+    journal = line_format.journal_directory(state_directory_of(execution_id).path)
+    if not journal.is_dir():
+        return True
+    try:
+        if line_format.read_epoch(journal) not in (epoch, None):
+            return False
+        return next(line_format.read_lines(journal, seq, epoch), None) is None
+    except (OSError, ValueError):
+        return False
+
+
+def remove_state(execution_id: str) -> bool:
+    """Remove the state directory of an execution that is proven to be over; True when it is gone. Raises OSError."""
+    return _remove(state_directory_of(execution_id).path)
+
+
+def remove_home(session_id: str) -> bool:
+    """Remove the home that agents in containers had in a deleted session; True if there was one. Raises OSError."""
+    return _remove(execution_storage().root / "agent_homes" / session_id)
+
+
+def has_home(session_id: str) -> bool:
+    """Whether a session has such a home."""
+    return (execution_storage().root / "agent_homes" / session_id).is_dir()
+
+
+def has_workspace(session_id: str) -> bool:
+    """Whether the workspace that a session had in containers of this machine is here."""
+    return _is_directory(workspace_directory(session_id))
+
+
+def remove_workspace(session_id: str) -> bool:
+    """Remove the workspace of a deleted session; True if there was one. Raises OSError."""
+    return _remove(workspace_directory(session_id))
+
+
+def workspace_directory(session_id: str) -> Path:
+    """Where it is."""
+    return execution_storage().root / "workspaces" / session_id
+
+
+def finish_removals() -> int:
+    """Empty what an earlier run has renamed and not emptied; how many. Raises OSError."""
+    root = execution_storage().root
+    folders = (state_directory_of(str(uuid.UUID(int=0))).path.parent, *(root / name for name in _DATA_FOLDERS))
+    found = [path for folder in folders if folder.is_dir() for path in folder.glob(f"{REMOVING_PREFIX}*")]
+    for path in found:
+        _remove_tree(path)
+    return len(found)
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _remove(path: Path) -> bool:
+    if not _is_directory(path):
+        return False
+    going = path.with_name(f"{REMOVING_PREFIX}{path.name}")
+    path.rename(going)
+    _remove_tree(going)
+    return True
+
+
+def _remove_tree(going: Path) -> None:
+    """Remove it, however deep it is nested and whatever an agent has closed against writing; follows no link."""
+    if _run_rm(going):
+        subprocess.run(["chmod", "-R", "u+rwX", "--", str(going)], capture_output=True, check=False)
+        if said := _run_rm(going):
+            raise OSError(f"{going} cannot be removed: {said}")
+
+
+def _run_rm(path: Path) -> str:
+    """Let rm remove it, because Python's own way ends at a thousand levels; what is in the way, if anything."""
+    done = subprocess.run(["rm", "-rf", "--", str(path)], capture_output=True, text=True, errors="replace", check=False)
+    return done.stderr[:500] if done.returncode else ""
+
+
+def _is_id(name: str) -> bool:
+    try:
+        return str(uuid.UUID(name)) == name
+    except ValueError:
+        return False
+
+
+_RECOVERY: Final = "refs/kandev/recovery/"
+_REF_FOLDERS: Final = ("refs/kandev/kept/", "refs/kandev/arrived/")
+Ref = tuple[str, str]
+"""Name, and the commit that it names."""
+
+
+def session_refs(repository: Path, session_id: str) -> list[Ref]:
+    """All refs of a session in the team's repository; raises RepositoryUnusable, ValueError."""
+    wanted = (
+        recovery_snapshots.session_recovery_ref(session_id),
+        *(f"{folder}{session_id}/" for folder in _REF_FOLDERS),
+    )
+    return list(TeamRepository.open(repository).refs(*wanted).items())
+
+
+def sessions_with_snapshots(repository: Path) -> list[str]:
+    """Ids of the sessions of which the repository keeps a snapshot; raises RepositoryUnusable."""
+    return [name.removeprefix(_RECOVERY) for name in TeamRepository.open(repository).refs(_RECOVERY)]
+
+
+def find_redundant_snapshot(repository: Path, session_id: str, branch: str) -> Ref | None:
+    """The session's snapshot, if its branch has every file of it as it is; None else. Raises RepositoryUnusable."""
+    team = TeamRepository.open(repository)
+    ref = recovery_snapshots.session_recovery_ref(session_id)
+    kept = recovery_snapshots.find_recovery(team.git.text, ref)
+    tip = team.commit_of(f"refs/heads/{branch}") if branch else None
+    if (
+        kept is None
+        or tip is None
+        or not bare.OBJECT_ID.fullmatch(kept.head)
+        or not bare.is_ancestor(team.git, kept.head, tip)
+    ):
+        return None
+    trees = {bare.resolve_tree(team.git, commit) for commit in (kept.commit, kept.index, kept.head)}
+    return (ref, kept.commit) if len(trees) == 1 else None
+
+
+def drop_refs(repository: Path, session_id: str, refs: Sequence[Ref]) -> bool:
+    """Remove refs that still name what they did; raises GitFailed for one that was moved meanwhile.
+
+    From the session's archive too: what was still there would be published again.
+    """
+    team = TeamRepository.open(repository)
+    archive = Archive.of(execution_storage().root, session_id)
+    archived = archive.tips()
+    both = {name: commit for name, commit in refs if archived.get(name) == commit}
+    if both:
+        archive.drop(both)
+    bare.update_refs(team.git, {name: (commit, "") for name, commit in refs})
+    return bool(refs)
+
+
+def has_archive(session_id: str) -> bool:
+    """Whether the archive of a session is on this machine."""
+    return Archive.of(execution_storage().root, session_id).exists()
+
+
+def remove_archive(session_id: str) -> bool:
+    """Remove the archive of a deleted session; True if there was one. Raises GitFailed, OSError."""
+    archive = Archive.of(execution_storage().root, session_id)
+    there = archive.exists()
+    archive.remove()
+    return there

@@ -1,0 +1,194 @@
+"""How a Docker engine is reached: a socket of this machine, TLS, or an ssh process for each connection of its API."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnection, UnixHTTPConnectionPool
+
+from executors_app.errors import RuntimeUnavailable
+
+DEFAULT_DOCKER_HOST: Final = "unix:///var/run/docker.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAddress:
+    """One engine; equal addresses are one engine. Paths are of files on this machine."""
+
+    url: str = ""
+    """``unix:///path``, ``tcp://host:port``, ``ssh://[user@]host[:port][/path/of/socket]``; empty: the usual socket."""
+    tls_ca: str = ""
+    """What signed the engine's certificate."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    """Our own certificate, as the engine's client."""
+    ssh_key: str = ""
+    """Private key; empty: those that ssh takes by itself."""
+    ssh_known_hosts: str = ""
+    """Empty: those that ssh knows by itself; a host that is not known is refused in any case."""
+
+    @property
+    def parts(self) -> SplitResult:
+        """The URL, taken apart."""
+        return urlsplit(self.url or DEFAULT_DOCKER_HOST)
+
+    @property
+    def scheme(self) -> str:
+        """``unix``, ``tcp`` or ``ssh``."""
+        return self.parts.scheme
+
+    @property
+    def is_ours(self) -> bool:
+        """It is reached by a socket of this machine."""
+        return self.scheme in ("unix", "http+unix")
+
+    def ssh_command(self, timeout: float) -> list[str]:
+        """The words of a process that is a connection to the engine, by its standard input and output."""
+        parts = self.parts
+        command = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
+        command += ["-o", f"ConnectTimeout={max(1, round(timeout))}"]
+        if self.ssh_key:
+            command += ["-i", self.ssh_key, "-o", "IdentitiesOnly=yes"]
+        if self.ssh_known_hosts:
+            command += ["-o", f"UserKnownHostsFile={self.ssh_known_hosts}", "-o", "GlobalKnownHostsFile=/dev/null"]
+        if parts.port:
+            command += ["-p", str(parts.port)]
+        if parts.username:
+            command += ["-l", parts.username]
+        socket = ["--host", f"unix://{parts.path}"] if parts.path.strip("/") else []
+        return [*command, "--", parts.hostname or "", "docker", *socket, "system", "dial-stdio"]
+
+    def check_files(self) -> None:
+        """RuntimeUnavailable where a file that is named cannot be read, or a key is open to others."""
+        for path in filter(None, (self.tls_ca, self.tls_cert, self.tls_key, self.ssh_key, self.ssh_known_hosts)):
+            if problem := file_problem(path, private=path in (self.tls_key, self.ssh_key)):
+                raise RuntimeUnavailable(problem, reason="engine")
+
+
+def file_problem(path: str, *, private: bool) -> str:
+    """Why a file cannot be used, as a sentence; empty if it can."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}."
+    if not os.access(path, os.R_OK) or not Path(path).is_file():
+        return f"{path} is no file that can be read."
+    if private and mode & 0o077:
+        return f"{path} is a private key that others can read: chmod 600 it."
+    return ""
+
+
+_END_TIMEOUT: Final = 1.0
+"""Seconds that ssh has for its own error, once its connection is closed."""
+_HEARD: Final = 4096
+"""Bytes of it that are read."""
+_LINES: Final = 4
+"""Of it that are passed on, the last ones: ssh names the cause there."""
+
+
+class SshConnectionError(OSError):
+    """The connection was closed before the engine answered; the text is what ssh said, which names hosts and users."""
+
+
+class SshAdapter(UnixHTTPAdapter):  # type: ignore[misc]  # docker-py has no types
+    """For requests: connections to the engine at ``address``."""
+
+    def __init__(self, address: EngineAddress, timeout: float):
+        super().__init__("http+unix:///dialled", timeout, pool_connections=1)
+        self._address = address
+
+    def get_connection(self, url: Any, proxies: Any = None) -> Any:
+        """The pool of this engine."""
+        with self.pools.lock:
+            pool = self.pools.get(url)
+            if pool is None:
+                pool = self.pools[url] = _SshPool(url, self._address, self.timeout)
+            return pool
+
+
+class _SshPool(UnixHTTPConnectionPool):  # type: ignore[misc]
+    def __init__(self, base_url: str, address: EngineAddress, timeout: float):
+        super().__init__(base_url, "", timeout, maxsize=4)
+        self._address = address
+
+    def _new_conn(self) -> Any:
+        return _SshConnection(self.base_url, self._address, self.timeout)
+
+
+class _SshConnection(UnixHTTPConnection):  # type: ignore[misc]
+    """One process; it ends with the connection."""
+
+    def __init__(self, base_url: str, address: EngineAddress, timeout: float):
+        super().__init__(base_url, "", timeout)
+        self._address = address
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def connect(self) -> None:
+        """Start it; that nobody is there shows as a connection that closes at once."""
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                self._address.ssh_command(self.timeout),
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.settimeout(self.timeout)
+        self.sock = ours
+
+    def getresponse(self) -> Any:
+        """The engine's answer; DialError where ssh ended instead."""
+        # On its way out of an error http.client closes the connection: ssh would be ended before it has said why.
+        process, self._process = self._process, None
+        problem: OSError
+        try:
+            return super().getresponse()
+        except OSError as error:
+            problem = error
+        finally:
+            self._process = process
+        said = _exit_message(process) if process else ""
+        self.close()
+        raise SshConnectionError(said) if said else problem
+
+    def close(self) -> None:
+        """Close it, and wait for the end of its process."""
+        super().close()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def _exit_message(process: subprocess.Popen[bytes]) -> str:
+    """What ssh, or the program over there, has complained of; empty while it still runs."""
+    try:
+        process.wait(_END_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return ""
+    if process.stderr is None:
+        return ""
+    # A process that ssh has left behind may keep the pipe open: only what is there now is read.
+    os.set_blocking(process.stderr.fileno(), False)
+    heard = (process.stderr.read(_HEARD) or b"").decode("utf-8", "replace")
+    lines = ["".join(filter(str.isprintable, line)).strip(" @") for line in heard.splitlines()]
+    return " ".join([line for line in lines if line][-_LINES:])

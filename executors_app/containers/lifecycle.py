@@ -1,0 +1,248 @@
+"""Observe containers, decide whether an execution is alive, dead or unknown, follow the engine's exit events.
+
+And end and remove containers on proof.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from executors_app.containers import sites
+from executors_app.containers import sites as docker_names
+from executors_app.containers.connection import EngineAddress
+from executors_app.containers.engine import Container, Engine, EngineRefused, open_engine
+from executors_app.containers.launch import MAX_HELPER_SECONDS, container_url
+from executors_app.containers.sites import Site
+from executors_app.domain import ExecutionFacts, ExitEvent, Observation, Observed, Orphan
+from executors_app.errors import AgentctlForeign, ExecutorError
+
+ENDED_STATUSES: Final = frozenset({"created", "exited", "dead"})
+"""Statuses of a container in which nothing runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerListing:
+    """What the engine knows."""
+
+    containers: Mapping[str, Container] = field(default_factory=dict)
+    """By execution id; those of no execution that was asked for are left out."""
+    engine_id: str = ""
+
+
+def list_containers(engine: Engine, executions: Sequence[ExecutionFacts]) -> ContainerListing:
+    """Ask the engine about all of them; blocks, writes nothing. Raises RuntimeUnavailable, EngineRefused."""
+    listed = {
+        one.labels.get(docker_names.EXECUTION_LABEL, ""): one
+        for one in engine.containers(docker_names.deployment_labels())
+    }
+    found: dict[str, Container] = {}
+    for execution in executions:
+        container = listed.get(execution.id)
+        if container is None or not docker_names.is_owned(container.labels, execution.id, execution.session_id):
+            continue
+        # A list does not tell how a container ended; between the two calls it may have been removed.
+        closely = engine.find(container.id) if container.status in ENDED_STATUSES else container
+        if closely is not None:
+            found[execution.id] = closely
+    absent = len(found) < len(executions)
+    return ContainerListing(found, engine.identity() if absent else "")
+
+
+async def judge_execution(site: Site, one: ExecutionFacts, known: ContainerListing, answer: Any) -> Observation:
+    """Of one execution; ``answer`` is its ``protocol.Status``, the error that came instead, or None if not asked."""
+    container = known.containers.get(one.id)
+    if container is None:
+        if not _is_proven_gone(site, one, known.engine_id):
+            return unknown_observation("other_host")
+        return await _dead_observation(site, one, None, "container_gone")
+    if container.status in ENDED_STATUSES:
+        why = "out_of_memory" if container.out_of_memory else "container_stopped"
+        return await _dead_observation(site, one, container, why)
+    if answer is None or isinstance(answer, ExecutorError):
+        return unknown_observation(_unknown_reason(container, answer))
+    url = container_url(container, site.host) or ""
+    state = {**one.state, "container": container.id}
+    return Observation(Observed.ALIVE, report=answer, url=url, seen_at=datetime.now(UTC), state=state)
+
+
+def unknown_observation(reason: str) -> Observation:
+    """Neither alive nor proven dead."""
+    return Observation(Observed.UNKNOWN, reason, seen_at=datetime.now(UTC))
+
+
+def _is_proven_gone(site: Site, one: ExecutionFacts, engine_id: str) -> bool:
+    """The engine that had it says that it has it no more; another engine's word is no proof."""
+    had = one.state.get("engine")
+    return bool(had == engine_id) if had else site.is_gone(one)
+
+
+async def _dead_observation(site: Site, one: ExecutionFacts, container: Container | None, reason: str) -> Observation:
+    try:
+        state, why = await asyncio.to_thread(site.workspace_of, one, container)
+    except ExecutorError:
+        return unknown_observation("runtime_unavailable")
+    return Observation(Observed.DEAD, reason, workspace=state, workspace_reason=why, seen_at=datetime.now(UTC))
+
+
+def _unknown_reason(container: Container, answer: ExecutorError | None) -> str:
+    if container.status != "running":
+        return f"container_{container.status}"
+    if isinstance(answer, AgentctlForeign):
+        return "foreign"
+    return "no_answer" if answer is None else str(answer.details.get("reason", answer.code))
+
+
+_GRACE: Final = 10.0
+
+
+def list_orphans(engine: Engine, known: Collection[str]) -> list[Orphan]:
+    """Containers of ours whose execution is not among ``known``, and helpers that a kill left behind. Blocks."""
+    found = engine.containers(docker_names.deployment_labels())
+    oldest = engine.now() - MAX_HELPER_SECONDS if any(docker_names.is_helper(one.labels) for one in found) else 0.0
+    listed = []
+    for one in found:
+        left = docker_names.is_helper(one.labels) and one.created < oldest
+        execution_id = docker_names.labelled_execution(one.labels)
+        if left or execution_id not in known:
+            listed.append(Orphan(id=one.name, execution_id=execution_id, status=one.status, is_helper=left))
+    return listed
+
+
+def end_container(engine: Engine, execution: ExecutionFacts) -> bool:
+    """Stop an execution's container and give its addresses back; False where it is not that. Blocks."""
+    name = docker_names.container_name(execution.id)
+    container = engine.find(name)
+    if container is None:
+        return True
+    if not docker_names.is_owned(container.labels, execution.id, execution.session_id):
+        return False
+    if container.status == "paused":
+        engine.unpause(container.id)
+    engine.stop(container.id, _GRACE)
+    left = engine.find(name)
+    if left is not None and left.status not in ENDED_STATUSES:
+        return False
+    engine.drop_network(name, container.id)
+    return True
+
+
+def remove_container(engine: Engine, orphan: Orphan) -> bool:
+    """Stop and remove one, if it still is what it was listed as; True where nothing is left. Blocks."""
+    container = engine.find(orphan.id)
+    if container is None:
+        return True
+    owned = docker_names.deployment_labels().items() <= container.labels.items()
+    if orphan.is_helper and not docker_names.is_helper(container.labels):
+        return False  # an execution's own container, which its row still needs
+    if not owned or not orphan.execution_id or docker_names.labelled_execution(container.labels) != orphan.execution_id:
+        return False
+    engine.stop(container.id, _GRACE)
+    engine.drop_network(container.name, container.id)
+    try:
+        engine.remove(container.id)
+    except EngineRefused:
+        return False
+    return True
+
+
+log = logging.getLogger(__name__)
+WINDOW_SECONDS: Final = 20
+"""Seconds that one connection lasts; an engine that hangs is noticed soon after."""
+_EXIT_ACTIONS: Final = ("die", "oom", "destroy")
+_RETRY_DELAYS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds between tries, the last one for ever."""
+CHECK_ALL: Final = ExitEvent("")
+
+EventHandler = Callable[[ExitEvent], None]
+
+
+async def exit_events(address: EngineAddress) -> AsyncIterator[ExitEvent]:
+    """Deaths of sessions' containers, or `CHECK_ALL`; for ever. Ends with its consumer."""
+    heard: asyncio.Queue[ExitEvent] = asyncio.Queue()
+    loop, over = asyncio.get_running_loop(), threading.Event()
+
+    def tell(death: ExitEvent) -> None:
+        with suppress(RuntimeError):  # the loop was closed over us
+            loop.call_soon_threadsafe(heard.put_nowait, death)
+
+    # A daemon, as a connection that waits for an event cannot be told to end.
+    threading.Thread(target=_listen, args=(address, tell, over), name="deaths of containers", daemon=True).start()
+    try:
+        while True:
+            yield await heard.get()
+    finally:
+        over.set()
+
+
+def _listen(address: EngineAddress, tell: EventHandler, over: threading.Event) -> None:
+    stream, failures = _EventStream(address), 0
+    while not over.is_set():
+        try:
+            for death in stream.window():
+                if over.is_set():
+                    return
+                tell(death)
+            if failures:
+                tell(CHECK_ALL)  # what an engine told before it was restarted is not told again
+            failures = 0
+        except (ExecutorError, ValueError, KeyError) as error:
+            if not failures:
+                log.warning("no news of containers: %s", error)
+            over.wait(_RETRY_DELAYS[min(failures, len(_RETRY_DELAYS) - 1)])
+            failures += 1
+
+
+class _EventStream:
+    """One engine's, with the moment up to which everything was told."""
+
+    def __init__(self, address: EngineAddress):
+        self._address = address
+        self._since = ""
+        self._told: set[tuple[int, str, str]] = set()
+        """Of the moment that the next connection begins at: it is told once more."""
+
+    def window(self) -> Iterator[ExitEvent]:
+        """What is told in one connection; ExecutorError."""
+        with open_engine(self._address, WINDOW_SECONDS + 5) as engine:
+            now = _engine_clock(engine)
+            for event in _events(engine, self._since or f"{now:.6f}", f"{now + WINDOW_SECONDS:.6f}"):
+                if (death := self._heard(event)) is not None:
+                    yield death
+            if not self._told:
+                self._since = f"{now:.6f}"
+
+    def _heard(self, event: dict[str, Any]) -> ExitEvent | None:
+        at, about = int(event["timeNano"]), event["Actor"]
+        mark = (at, str(event["Action"]), str(about["ID"]))
+        if mark in self._told:
+            return None
+        self._told = {one for one in self._told if one[0] == at} | {mark}
+        self._since = f"{at // 10**9}.{at % 10**9:09d}"
+        labels = about.get("Attributes") or {}
+        session_id = labels.get(sites.SESSION_LABEL) if labels.get(sites.EXECUTION_LABEL) else ""
+        return ExitEvent(session_id, mark[2], ended=mark[1] != "oom") if session_id else None
+
+
+def _engine_clock(engine: Engine) -> float:
+    """Seconds since the epoch, by the engine's own clock."""
+    told = engine.ask(lambda client: client.info())["SystemTime"]
+    return datetime.fromisoformat(told).timestamp()
+
+
+def _events(engine: Engine, since: str, until: str) -> Iterator[dict[str, Any]]:
+    labels = [f"{name}={value}" for name, value in sites.deployment_labels().items()]
+    wanted = {"type": ["container"], "event": list(_EXIT_ACTIONS), "label": labels}
+    asked = {"since": since, "until": until, "filters": orjson.dumps(wanted).decode()}
+    lines = engine.follow("/events", asked)
+    while (line := engine.ask(lambda _: next(lines, None))) is not None:
+        if line:
+            yield orjson.loads(line)

@@ -1,0 +1,232 @@
+"""The site of `local_docker`: workspace, journal and home are directories of this machine.
+
+Workspaces of earlier releases are converted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from django.conf import settings
+
+from executors_app import workspace_store
+from executors_app.agentctl.local_runtime import storage
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.workspace import workspace_root
+from executors_app.agentctl.workspace.workspace_root import CONVERTED_DIRECTORY
+from executors_app.agentctl.workspace.worktrees import Worktree
+from executors_app.containers import sites
+from executors_app.containers.config import DockerConfig
+from executors_app.containers.connection import EngineAddress
+from executors_app.containers.engine import Container, Engine
+from executors_app.containers.sites import HOME_PATH, STATE_PATH, ContainerSetup, bind_mount
+from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
+from executors_app.errors import LaunchFailed
+from executors_app.repositories.team import TeamRepository
+from executors_app.untrusted_files import copy_directory, is_plain_directory, read_file_below
+
+log = logging.getLogger(__name__)
+
+_OF_THE_REPOSITORY: Final = ("commondir", "gitdir", "config.worktree", "locked", "index.lock", "HEAD.lock", "hooks")
+"""Of a record: what leads git to other places, or says who is at work."""
+
+
+def has_earlier_workspace(worktree: Path) -> bool:
+    """Whether an earlier release's work tree is at the path that the row names."""
+    return is_plain_directory(worktree)
+
+
+def convert_earlier_workspace(engine: Engine, spec: LaunchSpec, into: Path) -> bool:
+    """Copy a workspace to where it is taken over from; False where there is none.
+
+    Blocks. LaunchFailed while another session's container still has it, RepositoryUnusable, OSError.
+    """
+    worktree = Path(spec.worktree_path)
+    if not has_earlier_workspace(worktree):
+        return False
+    for one in engine.ask(lambda client: client.containers(filters=_ours())):
+        if str(worktree) in sites.mount_sources(one.get("Mounts")):
+            raise LaunchFailed(
+                "Another session still works in this worktree in a container of the earlier release. It is converted "
+                "when that session is stopped."
+            )
+    draft = into.with_name(f".{into.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    left = draft / CONVERTED_DIRECTORY
+    copy_directory(worktree, left / "tree", leave_out=(".git",))
+    record = _record(Path(spec.repository_path), spec.worktree_owner)
+    if is_plain_directory(record.parent) and is_plain_directory(record):
+        copy_directory(record, left / "record", leave_out=_OF_THE_REPOSITORY)
+    # From here on the old place may be removed, once a snapshot that was taken in the new one has arrived.
+    _mark(worktree).write_text(_newest_snapshot(spec.worktree_owner))
+    draft.rename(into)
+    log.info("session %s: its workspace was copied to %s", spec.session_id, into)
+    return True
+
+
+def remove_converted_workspace(one: ExecutionFacts) -> bool:
+    """Remove the old place of a workspace whose new one has sent a snapshot; False where there is nothing to remove.
+
+    Its record goes first: as long as that is there, the branch counts as checked out and is not published.
+    Blocks. Raises RepositoryUnusable, OSError.
+    """
+    worktree, owner = Path(one.worktree_path), one.worktree_id or one.session_id
+    try:
+        known = _mark(worktree).read_text()
+    except FileNotFoundError:
+        return False
+    if _newest_snapshot(owner) in ("", known):
+        return False
+    for path in (_record(Path(one.repository_path), owner), worktree):
+        if is_plain_directory(path.parent) and is_plain_directory(path):
+            shutil.rmtree(path)
+    _mark(worktree).unlink()
+    return True
+
+
+def _mark(worktree: Path) -> Path:
+    """Beside a converted work tree: the newest snapshot of that time."""
+    return worktree.with_name(f".{worktree.name}.converted")
+
+
+def _newest_snapshot(owner_id: str) -> str:
+    return workspace_store.newest_snapshot(owner_id) or ""
+
+
+def _record(repository: Path, owner_id: str) -> Path:
+    """What the team's repository remembers of the work tree; git names it after the directory, which is the id."""
+    return TeamRepository.open(repository).common / "worktrees" / owner_id
+
+
+def _ours() -> dict[str, list[str]]:
+    return {
+        "label": [f"{name}={value}" for name, value in sites.deployment_labels().items()],
+        "status": ["running", "paused"],
+    }
+
+
+LOOPBACK: Final = "127.0.0.1"
+_LARGEST_REFS: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSite:
+    """With this machine's own engine."""
+
+    config: DockerConfig
+    publish: str = LOOPBACK
+    host: str = LOOPBACK
+
+    @property
+    def address(self) -> EngineAddress:
+        """``KANDEV_DOCKER_HOST``."""
+        return EngineAddress(settings.KANDEV_DOCKER_HOST)
+
+    def ground(self, engine: Engine, spec: LaunchSpec, *, lives: bool, lost: str) -> ContainerSetup:
+        """The workspace in the data directory."""
+        worktree = container_worktree(spec)
+        root = worktree.path.parent.parent
+        places = workspace_store.state_directory_of(spec.execution_id)
+        if lives:
+            return ContainerSetup(root, worktree, [], self.user, lambda engine, name: None, places.token())
+        token = storage.mint_launch_token(spec.auth_token)
+        places.write_token(token)
+        directory, home = workspace_directory(spec.worktree_owner), home_directory(spec.session_id)
+        is_new = not directory.is_dir()
+        if is_new and spec.worktree_path and convert_earlier_workspace(engine, spec, directory):
+            rebuilt = workspace_store.prepare_seed(replace(spec, worktree_path=""), places.seed_file, borrows=True)
+        else:
+            lost = lost or (f"The workspace {directory} was deleted." if is_new and spec.worktree_path else "")
+            rebuilt = workspace_store.prepare_seed(spec, places.seed_file, borrows=True, lost=lost)
+        for path in (directory, home):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mounts = [
+            bind_mount(places.path, STATE_PATH),
+            bind_mount(home, HOME_PATH),
+            bind_mount(
+                workspace_store.object_store_directory(Path(spec.repository_path)),
+                workspace_root.BORROWED_REPOSITORY,
+                read_only=True,
+            ),
+            bind_mount(directory, root),
+        ]
+        return ContainerSetup(root, worktree, mounts, self.user, lambda engine, name: None, token, rebuilt)
+
+    def workspace_of(self, one: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
+        """As far as plain files on this disk show it; git is not asked, because its files are the agent's."""
+        if not one.worktree_path:
+            return WorkspaceState.REBUILDABLE, ""
+        owner = one.worktree_id or one.session_id
+        directory = workspace_directory(owner)
+        if not directory.is_dir():
+            if has_earlier_workspace(Path(one.worktree_path)):
+                return WorkspaceState.PRESENT, ""
+            return _arrived_or_gone(one, f"The workspace {directory} was deleted.")
+        if read_file_below(directory, f"worktrees/{owner}/.git") is not None:
+            return WorkspaceState.PRESENT, ""
+        if _has_branch(directory / "repository.git", one.worktree_branch):
+            return WorkspaceState.REBUILDABLE, ""
+        return _arrived_or_gone(
+            one, f"The worktree {one.worktree_path} and its branch {one.worktree_branch} were deleted."
+        )
+
+    @property
+    def user(self) -> str:
+        """Ours."""
+        return f"{os.geteuid()}:{os.getegid()}"
+
+    def workspace_mounts(self, one: ExecutionFacts) -> list[Mapping[str, Any]]:
+        """The directory of this machine, and what its repository borrows."""
+        borrowed = workspace_store.object_store_directory(Path(one.repository_path))
+        return [
+            bind_mount(workspace_directory(one.worktree_id or one.session_id), workspace_root.WORKSPACE_ROOT),
+            bind_mount(borrowed, workspace_root.BORROWED_REPOSITORY, read_only=True),
+        ]
+
+    def token_of(self, one: ExecutionFacts) -> str:
+        """From this disk."""
+        return workspace_store.state_directory_of(one.id).token()
+
+    def is_gone(self, one: ExecutionFacts) -> bool:
+        """It was never placed, or was here."""
+        return one.host_id in {"", identity.host_id()} or workspace_store.is_known_here(one)
+
+
+def container_worktree(one: LaunchSpec) -> Worktree:
+    """As the container sees it.
+
+    A session of an earlier release keeps the path that its agent knows: conversations belong to a directory.
+    """
+    place = workspace_root.sandbox_worktree_path(workspace_root.WORKSPACE_ROOT, one.worktree_owner, one.worktree_branch)
+    return Worktree(Path(one.worktree_path) if one.worktree_path else place.path, place.branch)
+
+
+def workspace_directory(owner_id: str) -> Path:
+    """The workspace's directory: its repository and its work tree are below it, and the agent's to write."""
+    return Path(settings.KANDEV_DATA_DIR) / "workspaces" / owner_id
+
+
+def home_directory(session_id: str) -> Path:
+    """The agent's home: its logins and conversations, kept over every container."""
+    return Path(settings.KANDEV_DATA_DIR) / "agent_homes" / session_id
+
+
+def _has_branch(repository: Path, branch: str) -> bool:
+    if not is_plain_directory(repository):
+        return False
+    if read_file_below(repository, f"refs/heads/{branch}") is not None:
+        return True
+    packed = (read_file_below(repository, "packed-refs", limit=_LARGEST_REFS) or b"").decode(errors="replace")
+    return any(line.endswith(f" refs/heads/{branch}") for line in packed.splitlines())
+
+
+def _arrived_or_gone(one: ExecutionFacts, lost: str) -> tuple[WorkspaceState, str]:
+    if workspace_store.newest_snapshot_time(one.worktree_id or one.session_id):
+        return WorkspaceState.REBUILDABLE, ""
+    return WorkspaceState.GONE, workspace_store.gone_reason(lost, one.worktree_branch)

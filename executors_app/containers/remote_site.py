@@ -1,0 +1,197 @@
+"""The site of ``remote_docker``: workspace, journal and home are volumes of the engine, and outlive its containers.
+
+A workspace that was lost is made again from the newest snapshot that had arrived, which the receipt tells, or not at
+all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app import workspace_store
+from executors_app.agentctl.local_runtime import storage
+from executors_app.agentctl.workspace import workspace_root
+from executors_app.containers import archives, sites
+from executors_app.containers.archives import FileOwner
+from executors_app.containers.config import DockerConfig, RemoteEngineConfig
+from executors_app.containers.connection import EngineAddress
+from executors_app.containers.engine import Container, Engine, EngineRefused, open_engine
+from executors_app.containers.launch import HelperContainer
+from executors_app.containers.sites import HOME_PATH, SEED_PATH, STATE_PATH, ContainerSetup
+from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
+
+_REPOSITORY: Final = workspace_root.sandbox_repository_path(workspace_root.WORKSPACE_ROOT)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSite:
+    """With an engine anywhere."""
+
+    far: RemoteEngineConfig
+
+    @property
+    def address(self) -> EngineAddress:
+        """The engine."""
+        return self.far.address
+
+    @property
+    def config(self) -> DockerConfig:
+        """Image and limits."""
+        return self.far.docker
+
+    @property
+    def publish(self) -> str:
+        """As the executor says."""
+        return self.far.publish
+
+    @property
+    def host(self) -> str:
+        """As the executor says."""
+        return self.far.host
+
+    @property
+    def user(self) -> str:
+        """As the executor says."""
+        return self.far.user
+
+    def ground(self, engine: Engine, spec: LaunchSpec, *, lives: bool, lost: str) -> ContainerSetup:
+        """The workspace's volume, which is left alone where the container runs."""
+        root = workspace_root.WORKSPACE_ROOT
+        worktree = workspace_root.sandbox_worktree_path(root, spec.worktree_owner, spec.worktree_branch)
+        if lives:
+            token = _read_token(engine, spec.execution_id)
+            return ContainerSetup(root, worktree, [], self.far.user, lambda engine, name: None, token)
+        if _find_volume(engine, workspace_volume(spec.worktree_owner)) is None and spec.worktree_path:
+            lost = f"The volume {workspace_volume(spec.worktree_owner)} was removed."
+        seed = workspace_store.state_directory_of(spec.execution_id).seed_file
+        rebuilt = workspace_store.prepare_seed(spec, seed, borrows=False, lost=lost)
+        self._make_volumes(engine, spec, is_first=not spec.worktree_path or bool(lost))
+        token = storage.mint_launch_token(spec.auth_token)
+        send = partial(self._send, seed=seed, token=token)
+        return ContainerSetup(root, worktree, self._mounts(spec), self.far.user, send, token, rebuilt)
+
+    def workspace_of(self, one: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
+        """As far as the engine shows it without anything being started."""
+        if not one.worktree_path:
+            return WorkspaceState.REBUILDABLE, ""
+        with open_engine(self.address) as engine:
+            lost = _find_loss(engine, one, container)
+        if not lost:
+            return WorkspaceState.PRESENT, ""
+        if lost == REBUILDABLE:
+            return WorkspaceState.REBUILDABLE, ""
+        if workspace_store.newest_snapshot_time(one.worktree_id or one.session_id):
+            return WorkspaceState.REBUILDABLE, ""
+        return WorkspaceState.GONE, workspace_store.gone_reason(lost, one.worktree_branch)
+
+    def token_of(self, one: ExecutionFacts) -> str:
+        """From its volume, through its container."""
+        with open_engine(self.address) as engine:
+            return _read_token(engine, one.id)
+
+    def is_gone(self, one: ExecutionFacts) -> bool:
+        """Nothing but this engine was ever asked for it."""
+        return True
+
+    def workspace_mounts(self, one: ExecutionFacts) -> list[Mapping[str, Any]]:
+        """The volume."""
+        return [sites.volume_mount(workspace_volume(one.worktree_id or one.session_id), workspace_root.WORKSPACE_ROOT)]
+
+    def helper(self, one: ExecutionFacts | LaunchSpec, *mounts: Mapping[str, Any]) -> HelperContainer:
+        """For the volumes of an execution."""
+        execution_id = one.execution_id if isinstance(one, LaunchSpec) else one.id
+        return HelperContainer(execution_id, one.session_id, self.config, self.far.user, mounts)
+
+    @contextmanager
+    def left(self, engine: Engine, one: ExecutionFacts) -> Iterator[str | None]:
+        """A container that the state of a dead agentctl can be read from; None where none is kept."""
+        container = engine.find(sites.container_name(one.id))
+        if container is not None:
+            yield container.id
+        elif _find_volume(engine, state_volume(one.id)) is None:
+            yield None
+        else:
+            with self.helper(one, sites.volume_mount(state_volume(one.id), STATE_PATH)).made(engine, "left") as name:
+                yield name
+
+    def _mounts(self, spec: LaunchSpec) -> list[Mapping[str, Any]]:
+        places = {state_volume(spec.execution_id): STATE_PATH, home_volume(spec.session_id): HOME_PATH}
+        own = [sites.volume_mount(name, target) for name, target in places.items()]
+        return [*own, sites.volume_mount(workspace_volume(spec.worktree_owner), workspace_root.WORKSPACE_ROOT)]
+
+    def _make_volumes(self, engine: Engine, spec: LaunchSpec, *, is_first: bool) -> None:
+        labels = sites.execution_labels(spec.execution_id, spec.session_id, spec.task_id)
+        wanted = (state_volume(spec.execution_id), home_volume(spec.session_id), workspace_volume(spec.worktree_owner))
+        is_new = [_find_volume(engine, name) is None for name in wanted]
+        for name in wanted:
+            engine.ask(partial(_make_volume, name=name, labels=labels))
+        if is_first or any(is_new):
+            # A new volume is root's. Its owner is set from a container that is never started: in the session's own,
+            # the root directory is read-only, and root has no right to give a file away.
+            owned = [str(place).strip("/") for place in (workspace_root.WORKSPACE_ROOT, HOME_PATH, STATE_PATH)]
+            with self.helper(spec, *self._mounts(spec)).made(engine, "volumes") as container:
+                archives.send_files(engine, container, "/", FileOwner.of(self.far.user), {}, owned=owned)
+
+    def _send(self, engine: Engine, container: str, seed: Path, token: str) -> None:
+        """Put token and seed into agentctl's volume."""
+        files: dict[str, bytes | Path] = {"token": token.encode(), Path(SEED_PATH).name: seed}
+        archives.send_files(engine, container, STATE_PATH, FileOwner.of(self.far.user), files)
+
+
+REBUILDABLE: Final = "rebuildable"
+
+
+def _find_loss(engine: Engine, one: ExecutionFacts, container: Container | None) -> str:
+    """Empty: nothing that shows; `REBUILDABLE`: what the volume itself still has; else what is gone, as a sentence."""
+    volume = workspace_volume(one.worktree_id or one.session_id)
+    if _find_volume(engine, volume) is None:
+        return f"The volume {volume} was removed."
+    if container is None:
+        return ""  # only a container shows what a volume holds: the launch will say
+    look = partial(archives.read_small_file, engine, container.id)
+    if look(f"{one.worktree_path}/.git"):
+        return ""
+    ref = f"refs/heads/{one.worktree_branch}"
+    packed = (look(f"{_REPOSITORY}/packed-refs") or b"").decode(errors="replace")
+    if look(f"{_REPOSITORY}/{ref}") or any(line.endswith(f" {ref}") for line in packed.splitlines()):
+        return REBUILDABLE
+    return f"The worktree {one.worktree_path} and its branch {one.worktree_branch} were deleted."
+
+
+def _read_token(engine: Engine, execution_id: str) -> str:
+    found = archives.read_small_file(engine, sites.container_name(execution_id), f"{STATE_PATH}/token")
+    return (found or b"").decode(errors="replace")
+
+
+def state_volume(execution_id: str) -> str:
+    """The volume of agentctl's own things."""
+    return f"kandev-state-{execution_id}"
+
+
+def home_volume(session_id: str) -> str:
+    """The volume of the agent's home."""
+    return f"kandev-home-{session_id}"
+
+
+def workspace_volume(owner_id: str) -> str:
+    """The volume of the workspace, named after the session whose work tree it is."""
+    return f"kandev-work-{owner_id}"
+
+
+def _make_volume(client: Any, name: str, labels: dict[str, str]) -> None:
+    client.create_volume(name, labels=labels)
+
+
+def _find_volume(engine: Engine, name: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = engine.ask(lambda client: client.inspect_volume(name))
+    except EngineRefused as error:
+        if error.status == 404:
+            return None
+        raise
+    return found

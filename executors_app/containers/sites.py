@@ -1,0 +1,167 @@
+"""What the containers of one executor stand on.
+
+Names and labels as proof of ownership, mounts, and the site that keeps workspace, journal and home.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from django.conf import settings
+
+from executors_app.agentctl.workspace.worktrees import Worktree
+from executors_app.containers.config import DockerConfig
+from executors_app.containers.connection import EngineAddress
+from executors_app.containers.engine import Container, Engine
+from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
+
+MANAGED_LABEL: Final = "kandev.managed"
+SESSION_LABEL: Final = "kandev.session"
+TASK_LABEL: Final = "kandev.task"
+EXECUTION_LABEL: Final = "kandev.execution"
+DEPLOYMENT_LABEL: Final = "kandev.deployment"
+HELPER_LABEL: Final = "kandev.helper"
+"""On a short-lived container that does something to the volumes of the execution that it names."""
+SPEC_LABEL: Final = "kandev.spec"
+"""What it was made from; a stopped one that was made from something else is made anew."""
+
+
+def container_name(execution_id: str) -> str:
+    """Of the container, and of its network."""
+    return f"kandev-{execution_id}"
+
+
+def deployment_labels() -> dict[str, str]:
+    """The labels of all containers of this deployment; another one may use the same engine."""
+    place = str(Path(settings.KANDEV_DATA_DIR).resolve())
+    return {MANAGED_LABEL: "true", DEPLOYMENT_LABEL: hashlib.sha256(place.encode()).hexdigest()[:16]}
+
+
+def execution_labels(execution_id: str, session_id: str, task_id: str) -> dict[str, str]:
+    """The labels of one execution's container."""
+    return {**deployment_labels(), EXECUTION_LABEL: execution_id, SESSION_LABEL: session_id, TASK_LABEL: task_id}
+
+
+def helper_labels(execution_id: str, session_id: str) -> dict[str, str]:
+    """Of a container beside the execution's own, which is never taken for it."""
+    return {**deployment_labels(), HELPER_LABEL: execution_id, SESSION_LABEL: session_id}
+
+
+def is_owned(labels: Mapping[str, str], execution_id: str, session_id: str) -> bool:
+    """Whether a container is that execution's and was made by this deployment."""
+    wanted = {**deployment_labels(), EXECUTION_LABEL: execution_id, SESSION_LABEL: session_id}
+    return all(labels.get(name) == value for name, value in wanted.items())
+
+
+def is_helper(labels: Mapping[str, str]) -> bool:
+    """Whether a container of ours is a short-lived one beside an execution's own."""
+    return HELPER_LABEL in labels and EXECUTION_LABEL not in labels
+
+
+def labelled_execution(labels: Mapping[str, str]) -> str:
+    """The execution that a container of ours is of, or is at work for; empty for none."""
+    return labels.get(EXECUTION_LABEL) or labels.get(HELPER_LABEL, "")
+
+
+def bind_mount(source: Path, target: Path | str, *, read_only: bool = False) -> dict[str, Any]:
+    """A bind mount as the engine takes it."""
+    return {"Type": "bind", "Source": str(source), "Target": str(target), "ReadOnly": read_only}
+
+
+def volume_mount(name: str, target: Path | str) -> dict[str, Any]:
+    """A volume as the engine takes it."""
+    # An empty volume would be given what the image has there, and its owner.
+    return {"Type": "volume", "Source": name, "Target": str(target), "VolumeOptions": {"NoCopy": True}}
+
+
+def mount_sources(mounts: Iterable[Any]) -> set[str]:
+    """The directories of this machine that a listed container has mounted."""
+    return {str(mount["Source"]) for mount in mounts or () if mount.get("Source")}
+
+
+STATE_PATH: Final = "/var/lib/agentctl/state"
+"""Below a directory that the image closes to all but agentctl."""
+SEED_PATH: Final = f"{STATE_PATH}/seed"
+HOME_PATH: Final = "/home/agent"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSetup:
+    """What one container is made on."""
+
+    root: Path
+    """The workspace's directory, as the container sees it."""
+    worktree: Worktree
+    """As the container sees it."""
+    mounts: Sequence[Mapping[str, Any]]
+    user: str
+    """``UID:GID`` of the files, and of the agent."""
+    before_start: Callable[[Engine, str], None]
+    """Called with the engine and the container's name before each start: token and seed have to be there."""
+    token: str = field(repr=False)
+    """What the agentctl in it takes as bearer: a new one's, or that of the one that lives."""
+    rebuilt: str = ""
+    """The workspace was lost: from what it is made again, as a sentence for people."""
+
+
+class Site(Protocol):
+    """Of one executor's settings."""
+
+    @property
+    def address(self) -> EngineAddress:
+        """The engine."""
+        ...
+
+    @property
+    def config(self) -> DockerConfig:
+        """Image and limits."""
+        ...
+
+    @property
+    def publish(self) -> str:
+        """The address of the engine's machine that ports are published at."""
+        ...
+
+    @property
+    def host(self) -> str:
+        """Where we reach such a port, as it stands in a URL."""
+        ...
+
+    def ground(self, engine: Engine, spec: LaunchSpec, *, lives: bool, lost: str) -> ContainerSetup:
+        """Prepare what the container needs. Blocks.
+
+        ``lives``: it runs, so nothing is prepared. ``lost``: why its workspace cannot be used, so that it is made
+        again. WorkspaceGone, RepositoryUnusable, LaunchFailed, RuntimeUnavailable, OSError.
+        """
+        ...
+
+    def workspace_of(self, one: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
+        """Whether a dead one's worktree can be had, and the precise reason if not; blocks, writes nothing.
+
+        Raises RuntimeUnavailable, LaunchFailed where the engine gives no answer.
+        """
+        ...
+
+    @property
+    def user(self) -> str:
+        """``UID:GID`` of the files, and of agents."""
+        ...
+
+    def workspace_mounts(self, one: ExecutionFacts) -> Sequence[Mapping[str, Any]]:
+        """What a container needs to read a workspace below ``workspace_root.ROOT``."""
+        ...
+
+    def token_of(self, one: ExecutionFacts) -> str:
+        """The token of its last launch, as its state directory has it; empty where there is none. Blocks.
+
+        Raises RuntimeUnavailable, EngineRefused, OSError.
+        """
+        ...
+
+    def is_gone(self, one: ExecutionFacts) -> bool:
+        """Whether the absence of a container proves a death, where no launch has told of its engine."""
+        ...

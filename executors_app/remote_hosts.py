@@ -1,0 +1,286 @@
+"""The control plane's client of `agentctl host`.
+
+Checked settings, calls, what a host's word says of an execution, and a watch for hosts that fall silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import re
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+import aiohttp
+from django.conf import settings
+
+from executors_app.agentctl.http.bulk_status import read_json
+from executors_app.agentctl.local_runtime.storage import LAUNCH_KEY, derive_launch_token
+from executors_app.agentctl.protocol import Code
+from executors_app.agentctl.workspace.workspace_root import MAX_BUNDLE_BYTES
+from executors_app.backoff import backoff_delay
+from executors_app.domain import ExecutionFacts, ExitEvent, Observation, Observed, WorkspaceState
+from executors_app.errors import (
+    AgentctlForeign,
+    AgentctlRefused,
+    AgentctlUnreachable,
+    ExecutorError,
+    LaunchFailed,
+    RepositoryUnusable,
+    RuntimeUnavailable,
+    WorkspaceGone,
+)
+from executors_app.http_client import HttpClient, tls_trust
+
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_PIN: Final = re.compile(r"(sha256:)?([0-9a-fA-F]{2}:?){31}[0-9a-fA-F]{2}")
+_GROUP_AND_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """``Executor.config`` of a remote executor."""
+
+    url: str
+    """``https://build1.example:8443``; http for the loopback alone."""
+    token_file: str
+    """Name of a file in ``hosts/`` of the data directory, 0600: the database never holds the token."""
+    fingerprint: str = ""
+    """SHA-256 of the certificate that is trusted, and no other; empty: what this machine trusts."""
+    repositories: Mapping[str, str] = field(default_factory=dict)
+    """By a repository's path here, its path or URL there; what is not named has the same path."""
+
+    def url_of(self, execution_id: str) -> str:
+        """Where the agentctl of an execution is spoken to."""
+        return f"{self.url.rstrip('/')}/instances/{execution_id}"
+
+    def token(self, directory: Path) -> str:
+        """What the host wants as bearer; raises RuntimeUnavailable."""
+        path, named = directory / self.token_file, f"{directory.name}/{self.token_file}"
+        try:
+            if path.stat().st_mode & _GROUP_AND_OTHERS:
+                raise RuntimeUnavailable(f"The token file {named} can be read by others: chmod 600.")
+            return path.read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            raise RuntimeUnavailable(f"The token file {named} cannot be read: {type(error).__name__}.") from error
+
+
+def read_host_config(config: Mapping[str, Any]) -> HostConfig:
+    """The settings; ValueError with one clear sentence for anything that is none."""
+    known = [one.name for one in fields(HostConfig)]
+    if unknown := sorted(set(map(str, config)) - set(known)):
+        raise ValueError(f"remote knows no {', '.join(unknown)}; it knows {', '.join(known)}.")
+    if missing := [name for name in ("url", "token_file") if not config.get(name)]:
+        raise ValueError(f"remote wants {' and '.join(missing)}.")
+    read = HostConfig(**config)
+    _check_url(read.url)
+    if not isinstance(read.token_file, str) or not _FILE_NAME.fullmatch(read.token_file):
+        raise ValueError("token_file wants the name of a file in hosts/ of the data directory, without a folder.")
+    if read.fingerprint and not (isinstance(read.fingerprint, str) and _PIN.fullmatch(read.fingerprint)):
+        raise ValueError("fingerprint wants 64 hexadecimal digits: the SHA-256 of the host's certificate.")
+    pairs = read.repositories.items() if isinstance(read.repositories, Mapping) else [(None, None)]
+    if not all(isinstance(one, str) and one for pair in pairs for one in pair):
+        raise ValueError("repositories wants an object: by a path here, the path or URL there.")
+    return read
+
+
+def _check_url(url: Any) -> None:
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else urlsplit("")
+        good = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good = False
+    if not good or parts.scheme not in {"http", "https"} or not str(url).isprintable() or " " in url:
+        raise ValueError("url wants an address such as https://build1.example:8443.")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("url wants no user, password, query or fragment.")
+    if parts.scheme == "http" and not _is_loopback(parts):
+        raise ValueError("url wants https for another machine: the token would be read on the way.")
+
+
+def _is_loopback(parts: SplitResult) -> bool:
+    try:
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return parts.hostname == "localhost"
+
+
+_LAUNCH_TIMEOUT: Final = 900.0
+_END_TIMEOUT: Final = 60.0
+
+
+class HostClient:
+    """Speaks to one host daemon; errors are those of ``Wire`` unless a call says more."""
+
+    def __init__(self, config: HostConfig, token: str, deployment: str, http: aiohttp.ClientSession | None = None):
+        headers = {"Authorization": f"Bearer {token}"}
+        trust = tls_trust({"fingerprint": config.fingerprint})
+        self._wire = HttpClient(config.url, headers, trust=trust, http=http)
+        self._deployment = deployment
+
+    async def host(self, timeout: float) -> dict[str, Any]:
+        """``{host_id, version, boot_id}``."""
+        return await self._wire.get("/host", timeout=timeout)
+
+    async def instances(self, timeout: float, each: float) -> dict[str, Any]:
+        """``{host_id, boot_id, instances}``, all in one answer; each instance has ``each`` seconds to say how it is."""
+        return await self._wire.get("/instances", {"timeout": f"{each:.3f}"}, timeout=timeout)
+
+    async def create(self, order: Mapping[str, Any], secret: str) -> dict[str, Any]:
+        """Make an instance or find it; raises WorkspaceGone, RepositoryUnusable, LaunchFailed too.
+
+        ``secret``: what the execution's tokens follow from, which proves to a host that has it that it is ours.
+        """
+        try:
+            return await self._create(order)
+        except AgentctlRefused as error:
+            launch = _details_of(error).get(LAUNCH_KEY)
+            if error.refusal != Code.CONFLICT or not isinstance(launch, str):
+                raise _launch_error(error) from error
+        try:
+            return await self._create({**order, "earlier_token": derive_launch_token(secret, launch)})
+        except AgentctlRefused as error:
+            raise _launch_error(error) from error
+
+    async def _create(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        body = {**order, "deployment": self._deployment}
+        return await self._wire.post("/instances", body, timeout=_LAUNCH_TIMEOUT)
+
+    async def end(self, execution_id: str, session_id: str, *, forget: bool = False) -> bool:
+        """End an instance, on proof; True when nothing is left of it. ``forget``: it is listed no more."""
+        body = {"session_id": session_id, "deployment": self._deployment, "forget": forget}
+        answer = await self._wire.post(f"/instances/{execution_id}", body, timeout=_END_TIMEOUT, method="DELETE")
+        return answer.get("ended") is True
+
+    async def end_leftovers(self, execution_id: str, session_id: str) -> int:
+        """End what outlived a dead agentctl, on proof; how many."""
+        body = {"session_id": session_id, "deployment": self._deployment}
+        answer = await self._wire.post(f"/left/{execution_id}/end", body, timeout=_END_TIMEOUT)
+        return int(answer.get("ended") or 0)
+
+    async def resume_token(self, execution_id: str) -> str | None:
+        """The agent's conversation id that a dead agentctl has left."""
+        token = (await self._wire.get(f"/left/{execution_id}")).get("resume_token")
+        return token if isinstance(token, str) and token else None
+
+    async def left_journal(self, execution_id: str, after: int, epoch: str) -> list[dict[str, Any]]:
+        """The journal behind a cursor, page by page."""
+        lines: list[dict[str, Any]] = []
+        more = True
+        while more:
+            cursor = {"after": str(after), "epoch": epoch}
+            page = read_json(200, await self._wire.call("GET", f"/left/{execution_id}/journal", params=cursor))
+            lines += page["lines"]
+            more = bool(page["more"]) and bool(page["lines"])
+            if more:
+                after, epoch = lines[-1]["seq"], lines[-1]["epoch"]
+        return lines
+
+    async def work(self, execution_id: str, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
+        """Write a git bundle of what is not ``known``; the commits of the session's branch and snapshots, by ref."""
+        path, body = f"/left/{execution_id}/work", {"known": list(known)}
+        try:
+            answer = await self._wire.download(path, body, into, limit=MAX_BUNDLE_BYTES, timeout=_LAUNCH_TIMEOUT)
+        except AgentctlRefused as error:
+            raise _launch_error(error) from error
+        return {str(ref): str(commit) for ref, commit in dict(answer["refs"]).items()}
+
+
+def _launch_error(error: AgentctlRefused) -> Exception:
+    """The error that the host's answer to an order stands for."""
+    details = _details_of(error)
+    if error.refusal == WorkspaceGone.code:
+        return WorkspaceGone(error.message)
+    if error.refusal == RepositoryUnusable.code and details.get("permanent", True):
+        return RepositoryUnusable(error.message)
+    return LaunchFailed(f"The host refused: {error.message}")
+
+
+def _details_of(error: AgentctlRefused) -> Mapping[str, Any]:
+    details = error.details.get("answer", {}).get("details", {})
+    return details if isinstance(details, dict) else {}
+
+
+def judge_execution(
+    one: ExecutionFacts, listed: Mapping[str, Any] | None, host_id: str, config: HostConfig
+) -> Observation:
+    """What the host's word says of one execution."""
+    had = one.state.get("host")
+    if listed is None:
+        if had and had != host_id:
+            return unknown_observation("other_host")
+        return _dead_observation("process_gone", WorkspaceState.REBUILDABLE)
+    launch = str(listed.get(LAUNCH_KEY) or "")
+    digest = hashlib.sha256(derive_launch_token(one.auth_token, launch).encode()).hexdigest()
+    if (listed["session_id"], listed["token_digest"]) != (one.session_id, digest):
+        return unknown_observation("foreign")
+    match Observed(listed["observed"]):
+        case Observed.ALIVE:
+            known = {name: value for name, value in one.state.items() if name != LAUNCH_KEY}
+            state = {**known, "host": host_id, **({LAUNCH_KEY: launch} if launch else {})}
+            url = config.url_of(one.id)
+            return Observation(Observed.ALIVE, report=listed["report"], url=url, seen_at=datetime.now(UTC), state=state)
+        case Observed.DEAD:
+            workspace = WorkspaceState(listed["workspace"])
+            return _dead_observation(
+                str(listed["reason"]), workspace, str(listed["workspace_reason"]), int(listed["leftovers"])
+            )
+    return unknown_observation(str(listed["reason"]))
+
+
+def unknown_observation(reason: str) -> Observation:
+    """Neither alive nor proven dead."""
+    return Observation(Observed.UNKNOWN, reason, seen_at=datetime.now(UTC))
+
+
+def _dead_observation(reason: str, workspace: WorkspaceState, why: str = "", leftovers: int = 0) -> Observation:
+    return Observation(
+        Observed.DEAD,
+        reason,
+        workspace=workspace,
+        workspace_reason=why,
+        leftovers=leftovers,
+        seen_at=datetime.now(UTC),
+    )
+
+
+def error_reason(error: Exception) -> str:
+    """The reason that a host's bad answer stands for."""
+    if not isinstance(error, ExecutorError):
+        return "foreign"
+    reason = str(error.details.get("reason", error.code))
+    return "foreign" if isinstance(error, AgentctlForeign) and reason != "certificate" else reason
+
+
+_WATCH_INTERVAL: Final = 0.15
+_WATCH_TIMEOUT: Final = 0.6
+"""Of ``KANDEV_SWEEP_TIMEOUT``: between two questions, and for each answer. The rest is left for what follows."""
+
+
+async def watch_for_silence(ask: Callable[[float], Awaitable[Any]]) -> AsyncIterator[ExitEvent]:
+    """Tell that the host has fallen silent, and later that it answers again; for ever, and raises nothing.
+
+    ``ask`` puts one question and raises ExecutorError; it is given the seconds that the answer may take.
+    """
+    failures = 0
+    while True:
+        limit = settings.KANDEV_SWEEP_TIMEOUT
+        try:
+            await ask(limit * _WATCH_TIMEOUT)
+        except AgentctlUnreachable:
+            failures += 1
+            if failures == 1:
+                yield ExitEvent("", silent=True)
+        except ExecutorError:
+            pass  # somebody answers there: what that is worth, the sweeps find out
+        else:
+            if failures:
+                yield ExitEvent("")
+            failures = 0
+        await asyncio.sleep(backoff_delay(failures, limit * _WATCH_INTERVAL) if failures else limit * _WATCH_INTERVAL)

@@ -1,0 +1,209 @@
+"""How objects travel between repositories.
+
+Packs, bundles (read without trusting a byte), and the seeds that sandboxes make workspaces from.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import orjson
+
+from executors_app.errors import BundleRefused
+from executors_app.repositories import bare
+from executors_app.repositories.git import LONG_TIMEOUT, Git
+from executors_app.repositories.layout import CarriedSettings
+
+_PACK_OBJECTS: Final = ("pack-objects", "--revs", "--stdout", "--delta-base-offset", "--quiet")
+LOOSE_UP_TO: Final = 100
+"""Objects of a pack that become files of their own, as with a fetch: many small packs make a repository slow."""
+
+
+def write_pack(
+    git: Git, into: IO[bytes], wanted: Iterable[str], known: Iterable[str] = (), *, thin: bool = False
+) -> None:
+    """Append a pack of all that ``wanted`` reaches and ``known`` does not; GitFailed.
+
+    ``known`` must be here. A thin pack leaves out what its differences are from.
+    """
+    words = (*_PACK_OBJECTS, "--thin") if thin else _PACK_OBJECTS
+    git.write(into, *words, stdin=bare.revision_input(wanted, known))
+
+
+@contextmanager
+def pack_to_file(git: Git, wanted: Iterable[str], known: Iterable[str]) -> Iterator[IO[bytes]]:
+    """The same, thin, in a file that is gone afterwards."""
+    with tempfile.TemporaryFile() as file:
+        write_pack(git, file, wanted, known, thin=True)
+        yield file
+
+
+def unpack_pack(pack: IO[bytes], git: Git, hold: Sequence[int]) -> None:
+    """Take a pack of ours in; GitFailed."""
+    count = int.from_bytes(os.pread(pack.fileno(), 12, 0)[8:12], "big")
+    if count == 0:
+        return
+    words = ("unpack-objects", "-q") if count < LOOSE_UP_TO else ("index-pack", "--stdin", "--fix-thin")
+    os.lseek(pack.fileno(), 0, os.SEEK_SET)
+    git.run(*words, stdin=pack, timeout=LONG_TIMEOUT, hold=hold)
+
+
+def copy_objects(source: Git, target: Git, wanted: Iterable[str], known: Iterable[str], *, hold: Sequence[int]) -> str:
+    """Bring all that ``wanted`` reaches and ``known`` does not from one repository into another, as one pack.
+
+    Each object is hashed again on arrival. Returns the pack's name. Raises GitFailed.
+    """
+    words = ("index-pack", "--stdin")
+    said = source.pipe(_PACK_OBJECTS, target, words, stdin=bare.revision_input(wanted, known), hold=hold)
+    return said.decode().split()[-1]
+
+
+HEAD_LIMIT: Final = 256 << 10
+"""Bytes before the pack."""
+MAX_REFS: Final = 500
+"""Refs that one bundle may name, and commits that it may build upon."""
+MAX_OBJECTS: Final = 2_000_000
+"""Objects of one bundle."""
+_FORMAT: Final = "@object-format="
+_PREREQUISITE: Final = re.compile(r"-([0-9a-f]{40,64})(?: .*)?")
+_REF: Final = re.compile(r"([0-9a-f]{40,64}) (refs/[!-~]{1,300})")
+
+
+@dataclass(frozen=True, slots=True)
+class BundleHeader:
+    """What the beginning of a bundle says."""
+
+    object_format: str
+    refs: Mapping[str, str]
+    prerequisites: frozenset[str]
+    """Commits that the reader has to have."""
+    objects: int
+    """Objects of the pack, by its own account."""
+    offset: int
+    """Where the pack begins, in bytes."""
+
+
+def parse_bundle(file: IO[bytes]) -> BundleHeader:
+    """Read the beginning of a bundle; BundleRefused."""
+    head = os.pread(file.fileno(), HEAD_LIMIT, 0)
+    text, end, _ = head.partition(b"\n\n")
+    if not end:
+        raise BundleRefused("This is not a bundle, or names too many refs.")
+    try:
+        first, *rest = text.decode("ascii").split("\n")
+    except UnicodeDecodeError as error:
+        raise BundleRefused("The bundle names refs outside ASCII.") from error
+    if first not in {"# v2 git bundle", "# v3 git bundle"}:
+        raise BundleRefused("This is not a bundle of a known version.")
+    object_format = "sha1"
+    while rest and rest[0].startswith("@"):
+        capability = rest.pop(0)
+        object_format = capability.removeprefix(_FORMAT)
+        if first != "# v3 git bundle" or not capability.startswith(_FORMAT) or object_format not in bare.OBJECT_FORMATS:
+            raise BundleRefused("The bundle asks for something that is not supported.")
+    offset = len(text) + len(end)
+    refs, prerequisites = _lines(rest, bare.OBJECT_FORMATS[object_format])
+    return BundleHeader(object_format, refs, prerequisites, _count(file, offset), offset)
+
+
+def _lines(rest: Iterable[str], length: int) -> tuple[dict[str, str], frozenset[str]]:
+    refs: dict[str, str] = {}
+    prerequisites = set()
+    for line in rest:
+        if needed := _PREREQUISITE.fullmatch(line):
+            name = needed[1]
+            prerequisites.add(name)
+        elif named := _REF.fullmatch(line):
+            name = named[1]
+            if refs.setdefault(named[2], name) != name:
+                raise BundleRefused("The bundle names a ref twice.")
+        else:
+            raise BundleRefused("The bundle has a line that is neither a ref nor a commit.")
+        if len(name) != length:
+            raise BundleRefused("The bundle names commits of another format.")
+    if len(refs) > MAX_REFS or len(prerequisites) > MAX_REFS:
+        raise BundleRefused(f"The bundle names more than {MAX_REFS} refs.")
+    return refs, frozenset(prerequisites)
+
+
+def _count(file: IO[bytes], offset: int) -> int:
+    head = os.pread(file.fileno(), 12, offset)
+    if not head:
+        return 0
+    if len(head) < 12 or head[:4] != b"PACK" or int.from_bytes(head[4:8], "big") not in {2, 3}:
+        raise BundleRefused("The bundle has no pack where one should be.")
+    count = int.from_bytes(head[8:], "big")
+    if count > MAX_OBJECTS:
+        raise BundleRefused(f"The bundle has more than {MAX_OBJECTS} objects.")
+    return count
+
+
+def write_bundle(git: Git, into: Path, refs: Mapping[str, str], without: Iterable[str], object_format: str) -> None:
+    """Bundle refs with all that they reach and ``without`` does not (commits that are here); GitFailed, OSError."""
+    known = sorted(set(without))
+    first = ["# v2 git bundle"] if object_format == "sha1" else ["# v3 git bundle", f"{_FORMAT}{object_format}"]
+    named = [f"{commit} {name}" for name, commit in sorted(refs.items())]
+    text = "\n".join([*first, *(f"-{commit} " for commit in known), *named, "", ""])
+    with into.open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(text.encode())
+        file.flush()
+        write_pack(git, file, refs.values(), known, thin=True)
+
+
+SEED_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SeedWriter:
+    """What a seed is made of."""
+
+    git: Git
+    """The archive's."""
+    own: Mapping[str, str]
+    """The workspace's refs."""
+    branch: str
+    base: str
+    published: Mapping[str, str]
+    object_format: str
+    carried: CarriedSettings
+
+    def write(self, into: Path, borrow: Sequence[str], *, whole: bool) -> None:
+        """Write the file; ``whole``: with the pack. Raises GitFailed, OSError."""
+        refs = {**(self.published if borrow else self._base()), **self.own}
+        head = orjson.dumps(
+            {"version": SEED_VERSION, "branch": self.branch, **self._said(refs, borrow), "complete": whole}
+        )
+        with into.open("wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(head + b"\n")
+            file.flush()
+            if whole:
+                # What the store has, as far as its refs still name it; the rest is sent twice, and does no harm.
+                known = bare.object_types(self.git, self.published.values()) if borrow else {}
+                commits = [commit for commit, kind in known.items() if kind == "commit"]
+                write_pack(self.git, file, refs.values(), commits)
+
+    def _base(self) -> dict[str, str]:
+        names = (f"refs/heads/{self.base}", f"refs/remotes/origin/{self.base}", f"refs/tags/{self.base}")
+        return {name: self.published[name] for name in names if name in self.published}
+
+    def _said(self, refs: Mapping[str, str], borrow: Sequence[str]) -> dict[str, Any]:
+        carried = self.carried
+        return {
+            "refs": dict(refs),
+            "objects": list(borrow),
+            "object_format": self.object_format,
+            "identity": dict(carried.identity),
+            "remotes": dict(carried.remotes),
+            "exclude": carried.exclude,
+            "hooks": {name: base64.b64encode(text).decode("ascii") for name, text in carried.hooks.items()},
+        }

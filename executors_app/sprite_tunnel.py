@@ -1,0 +1,155 @@
+"""TCP into a sprite through the organisation's API: agentctl listens on the sprite's own loopback and nowhere else.
+
+``WSS /v1/sprites/{name}/proxy`` (https://sprites.dev/api/sprites/proxy): a JSON message names host and port, another
+one answers, and from then on binary messages are the bytes of the connection. The organisation's token goes to the
+API alone: the URL of a sprite would want it in the header in which agentctl wants its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+from django.conf import settings
+
+from executors_app.agentctl.http.sockets import LocalConnector
+
+SUFFIX: Final = ".sprite.invalid"
+"""Of the host in the agentctl URL of a sprite; nobody can look it up (RFC 6761)."""
+_CHUNK: Final = 64 << 10
+_CLOSE_TIMEOUT: Final = 2.0
+_CONNECT_TIMEOUT: Final = 20.0
+"""Seconds; a cold sprite takes one or two."""
+
+
+def sprite_in_host(host: str | None) -> str:
+    """The sprite that an agentctl URL's host names; empty where it names none."""
+    return host.removesuffix(SUFFIX) if host and host.endswith(SUFFIX) else ""
+
+
+def tunnel_host_header(url: str) -> dict[str, str]:
+    """What agentctl has to be told as its host, as it knows no name but those of its loopback."""
+    try:
+        parts = urlsplit(url)
+        return {"Host": f"localhost:{parts.port}"} if sprite_in_host(parts.hostname) else {}
+    except ValueError:
+        return {}
+
+
+class TunnelConnector(LocalConnector):
+    """As its base, and through a tunnel where the host of the URL names a sprite."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self._relays: set[asyncio.Task[None]] = set()
+
+    def close(self, *, abort_ssl: bool = False) -> Any:
+        """As ever; whoever awaits it has seen the tunnels closed, too."""
+        closing, relays = super().close(abort_ssl=abort_ssl), list(self._relays)
+        return asyncio.ensure_future(_close_all(closing, relays)) if relays else closing
+
+    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
+        name = sprite_in_host(req.url.host)
+        if not name:
+            return await super()._create_connection(req, traces, timeout)
+        try:
+            ours, relay = await open_tunnel(name, req.url.port)
+        except ConnectionRefusedError as error:  # told as of any connector, or nobody knows that it was refused
+            raise aiohttp.ClientConnectorError(req.connection_key, error) from error
+        self._relays.add(relay)
+        relay.add_done_callback(self._relays.discard)
+        _, protocol = await self._loop.create_connection(self._factory, sock=ours)
+        return protocol
+
+
+async def _close_all(closing: Awaitable[None], relays: list[asyncio.Task[None]]) -> None:
+    for relay in relays:
+        relay.cancel()
+    await closing
+    await asyncio.gather(*relays, return_exceptions=True)
+
+
+async def open_tunnel(name: str, port: int) -> tuple[socket.socket, asyncio.Task[None]]:
+    """Our end of a connection to a port of a sprite, and the task that keeps it until one side closes.
+
+    Raises ConnectionRefusedError where nothing listens, TimeoutError, or ConnectionError.
+    """
+    http = aiohttp.ClientSession(trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            websocket = await _open_websocket(http, name, port)
+    except BaseException:
+        await http.close()
+        raise
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        end.setblocking(False)
+    return ours, asyncio.create_task(_relay(http, websocket, theirs), name=f"tunnel into {name}")
+
+
+async def _open_websocket(http: aiohttp.ClientSession, name: str, port: int) -> aiohttp.ClientWebSocketResponse:
+    url = f"{settings.KANDEV_SPRITES_URL.rstrip('/')}/v1/sprites/{name}/proxy"
+    headers = {"Authorization": f"Bearer {settings.KANDEV_SPRITES_TOKEN}"}
+    patience = aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT)
+    try:
+        websocket = await http.ws_connect(
+            url, headers=headers, heartbeat=20, max_msg_size=0, compress=0, timeout=patience
+        )
+    except aiohttp.WSServerHandshakeError as error:
+        raise ConnectionError(f"the Sprites API opens no way into {name}: HTTP {error.status}") from error
+    except aiohttp.ClientError as error:
+        raise ConnectionError(f"the Sprites API cannot be reached: {error}") from error
+    try:
+        await websocket.send_json({"host": "localhost", "port": port})
+        if not _is_connected(await websocket.receive()):
+            raise ConnectionRefusedError(f"nothing listens on port {port} of {name}")
+    except BaseException:
+        await websocket.close()
+        raise
+    return websocket
+
+
+def _is_connected(message: aiohttp.WSMessage) -> bool:
+    if message.type is not aiohttp.WSMsgType.TEXT:
+        return False
+    try:
+        answer = orjson.loads(message.data)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(answer, dict) and answer.get("status") == "connected"
+
+
+async def _relay(
+    http: aiohttp.ClientSession, websocket: aiohttp.ClientWebSocketResponse, theirs: socket.socket
+) -> None:
+    """Carry bytes until either side has closed; then both are."""
+    ways = [asyncio.create_task(_inwards(websocket, theirs)), asyncio.create_task(_outwards(websocket, theirs))]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        theirs.close()
+        with contextlib.suppress(Exception):
+            await websocket.close()
+        await http.close()
+
+
+async def _inwards(websocket: aiohttp.ClientWebSocketResponse, theirs: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    while chunk := await loop.sock_recv(theirs, _CHUNK):
+        await websocket.send_bytes(chunk)
+
+
+async def _outwards(websocket: aiohttp.ClientWebSocketResponse, theirs: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    async for message in websocket:
+        if message.type is aiohttp.WSMsgType.BINARY:
+            await loop.sock_sendall(theirs, message.data)

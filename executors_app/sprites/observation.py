@@ -1,0 +1,179 @@
+"""Decide from the list of sprites and the answers of those awake whether an execution is alive, dead or unknown.
+
+Fetch what a dead agentctl has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import re
+import tarfile
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app import workspace_store
+from executors_app.agentctl.http.bulk_status import NOT_OURS
+from executors_app.agentctl.journal import line_format
+from executors_app.agentctl.local_runtime.storage import LAUNCH_KEY, bearer_token, is_token_of, token_state
+from executors_app.domain import ExecutionFacts, Observation, Observed, WorkspaceState
+from executors_app.errors import AgentctlForeign, ExecutorError, LaunchFailed, RuntimeUnavailable
+from executors_app.sprites import organisation
+from executors_app.sprites.launch import SpriteLayout, read_token, shell_quote, status_client
+from executors_app.sprites.organisation import Organisation, Sprite, open_organisation
+
+_MOST_FILES: Final = 10_000
+_FILES: Final = re.compile(
+    rf"token\.json|journal/(?:{line_format.ASIDE}/[0-9A-Za-z_-]{{1,64}}/)?(?:{line_format.META_FILE}|\d{{20}}\.jsonl)"
+)
+
+
+async def fetch_state(execution_id: str, into: Path) -> bool:
+    """Put ``journal/`` and ``token.json`` of its state into a directory; False where there is none.
+
+    Raises RuntimeUnavailable, LaunchFailed for an archive that cannot be read. The sprite is woken for it.
+    """
+    name, state = organisation.sprite_name(execution_id), organisation.sprite_root(execution_id) / "state"
+    async with open_organisation() as api:
+        sprite = await api.find(name)
+        if sprite is None or not organisation.is_ours(sprite.labels):
+            return False
+        script = (
+            'cd "$0" 2>/dev/null && set -- journal && test -e token.json && set -- journal token.json; tar -cf - "$@"'
+        )
+        try:
+            packed = await api.run(name, "sh", "-c", script, str(state))
+        except TimeoutError as error:
+            raise RuntimeUnavailable("The sprite did not answer in time.") from error
+    if packed.exit_code:
+        return False
+    try:
+        _unpack(packed.output, into)
+    except (tarfile.TarError, ValueError, OSError) as error:
+        raise LaunchFailed(f"What agentctl has left in its sprite cannot be read: {error}") from error
+    return True
+
+
+def _unpack(packed: bytes, into: Path) -> None:
+    """Write the plain files that have a name of agentctl's; the first of each name counts."""
+    # "r:" reads no compressed archive, which could unfold to any size.
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
+        for number, entry in enumerate(archive):
+            if number == _MOST_FILES:
+                raise ValueError(f"it has more than {_MOST_FILES} files")
+            # A sparse file claims a size that nobody has sent.
+            if not entry.isreg() or entry.issparse() or not _FILES.fullmatch(entry.name):
+                continue
+            source, target = archive.extractfile(entry), into / entry.name
+            if source is None or target.exists():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read())
+
+
+log = logging.getLogger(__name__)
+_ENDED: Final = frozenset({"stopped", "failed", ""})
+"""States of a service that runs no process; empty: it was never defined."""
+_NOT_THERE: Final = frozenset({"refused", "closed", "unreachable"})
+
+
+async def judge_execution(
+    api: Organisation, one: ExecutionFacts, inside: SpriteLayout, known: Mapping[str, Sprite], timeout: float
+) -> Observation:
+    """Of one execution; raises nothing but what is unexpected."""
+    sprite = known.get(inside.name)
+    if sprite is None:
+        state, why = await asyncio.to_thread(_of_the_removed, one, inside)
+        return _seen(Observed.DEAD, "sprite_gone", workspace=state, workspace_reason=why)
+    if not organisation.is_ours(sprite.labels):
+        return unknown_observation("foreign")
+    if sprite.status == "cold":
+        return _seen(Observed.DEAD, "sprite_cold", workspace=_as_launched(one))
+    try:
+        report, token = await _report(api, one, inside, timeout)
+    except ExecutorError as error:
+        return await _of_the_silent(api, one, inside, error, timeout)
+    kept = {name: value for name, value in one.state.items() if name != LAUNCH_KEY} | token_state(token)
+    return _seen(Observed.ALIVE, report=report, url=organisation.sprite_url(one.id), state=kept)
+
+
+async def _report(
+    api: Organisation, one: ExecutionFacts, inside: SpriteLayout, timeout: float
+) -> tuple[Mapping[str, Any], str]:
+    """The status, and with which token it was had: that of the row, or of a launch that the row does not know."""
+    token = bearer_token(one.auth_token, one.state)
+    try:
+        return await status_client(one.id, token).status(timeout), token
+    except AgentctlForeign as error:
+        async with asyncio.timeout(timeout):
+            there = await read_token(api, inside) if error.details.get("reason") == NOT_OURS else ""
+        if there == token or not is_token_of(there, one.auth_token):
+            raise
+        return await status_client(one.id, there).status(timeout), there
+
+
+def unknown_observation(reason: str) -> Observation:
+    """Neither alive nor proven dead."""
+    return _seen(Observed.UNKNOWN, reason)
+
+
+def _seen(observed: Observed, reason: str = "", **more: Any) -> Observation:
+    return Observation(observed, reason, seen_at=datetime.now(UTC), **more)
+
+
+def _as_launched(one: ExecutionFacts) -> WorkspaceState:
+    """The disk outlives every pause; what was lost on it all the same the launch will say."""
+    return WorkspaceState.PRESENT if one.worktree_path else WorkspaceState.REBUILDABLE
+
+
+async def _of_the_silent(
+    api: Organisation, one: ExecutionFacts, inside: SpriteLayout, error: ExecutorError, timeout: float
+) -> Observation:
+    reason = "foreign" if isinstance(error, AgentctlForeign) else str(error.details.get("reason", error.code))
+    if reason not in _NOT_THERE:
+        return unknown_observation(reason)
+    try:
+        async with asyncio.timeout(timeout):
+            service = await api.service(inside.name, organisation.SERVICE)
+            if service not in _ENDED:
+                return unknown_observation(reason)
+            state, why = await _workspace(api, one, inside)
+    except (TimeoutError, ExecutorError) as problem:
+        log.info("session %s: its sprite does not say more: %s", one.session_id, problem)
+        return unknown_observation(reason)
+    return _seen(Observed.DEAD, f"service_{service or 'missing'}", workspace=state, workspace_reason=why)
+
+
+async def _workspace(api: Organisation, one: ExecutionFacts, inside: SpriteLayout) -> tuple[WorkspaceState, str]:
+    """As it is on the disk of a sprite that is awake."""
+    if not one.worktree_path:
+        return WorkspaceState.REBUILDABLE, ""
+    worktree = inside.worktree
+    git = ["git", f"--git-dir={inside.work}/repository.git", "rev-parse", "--verify", "--quiet"]
+    branch = shell_quote([*git, f"refs/heads/{worktree.branch}"])
+    script = (
+        f"if test -e {shell_quote([worktree.path / '.git'])}; then echo present; elif {branch}; then echo branch; fi"
+    )
+    ran = await api.run(inside.name, "sh", "-c", script, timeout=10)
+    found = ran.output.decode(errors="replace").split()
+    if "present" in found:
+        return WorkspaceState.PRESENT, ""
+    if "branch" in found:
+        return WorkspaceState.REBUILDABLE, ""
+    lost = f"The worktree {worktree.path} and its branch {worktree.branch} were deleted."
+    return await asyncio.to_thread(_of_the_lost, one, inside, lost)
+
+
+def _of_the_removed(one: ExecutionFacts, inside: SpriteLayout) -> tuple[WorkspaceState, str]:
+    if not one.worktree_path:
+        return WorkspaceState.REBUILDABLE, ""
+    return _of_the_lost(one, inside, f"The sprite {inside.name} was removed.")
+
+
+def _of_the_lost(one: ExecutionFacts, inside: SpriteLayout, lost: str) -> tuple[WorkspaceState, str]:
+    if workspace_store.newest_snapshot_time(one.session_id):
+        return WorkspaceState.REBUILDABLE, ""
+    return WorkspaceState.GONE, workspace_store.gone_reason(lost, inside.worktree.branch)

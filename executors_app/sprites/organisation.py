@@ -1,0 +1,266 @@
+"""The organisation's sprites through ``sprites-py``.
+
+Names and addresses that follow from ids, and calls whose errors are ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from django.conf import settings
+
+from executors_app import sprite_tunnel
+from executors_app.errors import LaunchFailed, RuntimeUnavailable
+
+if TYPE_CHECKING:
+    from sprites import AsyncSpritesClient, exceptions
+
+
+NAME_PREFIX: Final = "kandev-"
+SERVICE: Final = "agentctl"
+ROOT_PATH = PurePosixPath("/home/sprite", "kandev")
+"""Of everything of ours in a sprite."""
+HOLD_SOCKET = PurePosixPath("/.sprite/api.sock")
+"""Where a sprite is told, from inside, to stay awake."""
+_FIRST_PORT: Final = 20_000
+_PORTS: Final = 10_000
+
+
+def sprite_name(execution_id: str) -> str:
+    """Of the sprite of an execution."""
+    return f"{NAME_PREFIX}{execution_id}"
+
+
+def sprite_execution(name: str) -> str:
+    """The execution that a sprite was made for."""
+    return name.removeprefix(NAME_PREFIX)
+
+
+def sprite_root(execution_id: str) -> PurePosixPath:
+    """Of everything of one execution in its sprite, whose disk outlives every pause."""
+    return ROOT_PATH / execution_id
+
+
+def deployment_label() -> str:
+    """On each sprite of this deployment; another one may share the organisation."""
+    place = str(Path(settings.KANDEV_DATA_DIR).resolve())
+    return f"{NAME_PREFIX}{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+
+
+def is_ours(labels: Collection[str]) -> bool:
+    """Whether a sprite with a name of ours is this deployment's; one without any label is known by its name alone."""
+    return not labels or deployment_label() in labels
+
+
+def sprite_port(execution_id: str) -> int:
+    """Where agentctl listens, on the sprite's own loopback."""
+    digest = hashlib.sha256(execution_id.encode()).digest()
+    return _FIRST_PORT + int.from_bytes(digest[:4], "big") % _PORTS
+
+
+def sprite_url(execution_id: str) -> str:
+    """The row's address: the same in every process, over every pause of the sprite."""
+    return f"http://{sprite_name(execution_id)}{sprite_tunnel.SUFFIX}:{sprite_port(execution_id)}"
+
+
+_PAGE: Final = 50
+_SAID: Final = 500
+OUTPUT_LIMIT: Final = 1 << 30
+"""Bytes that one command may write. It runs on a machine that is wholly the agent's, which may send without end."""
+
+
+class SpriteRefused(LaunchFailed):
+    """The Sprites API refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sprite:
+    """A sprite as one look shows it."""
+
+    name: str
+    status: str
+    """running; warm: paused with its processes frozen; cold: its processes are gone. Its disk is there in any case."""
+    labels: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What came of a command."""
+
+    exit_code: int
+    output: bytes
+    errors: str
+
+
+class _Sink:
+    """Keeps what a command writes, up to ``limit`` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.data, self.limit, self.is_full = bytearray(), limit, False
+
+    def write(self, data: bytes) -> None:
+        """Keep more; ValueError, which ends the connection, where it is too much."""
+        self.is_full = len(self.data) + len(data) > self.limit
+        if self.is_full:
+            raise ValueError("too much output")
+        self.data += data
+
+
+class Organisation:
+    """Calls about the sprites of the token's organisation; made by `connected`."""
+
+    def __init__(self, client: AsyncSpritesClient):
+        self._client = client
+
+    async def sprites(self) -> dict[str, Sprite]:
+        """All that have a name of ours, by name; nobody is woken."""
+        from sprites.types import ListOptions  # noqa: PLC0415 - see above
+
+        found: dict[str, Sprite] = {}
+        token: str | None = None
+        while True:
+            with _translated_errors():
+                options = ListOptions(prefix=NAME_PREFIX, max_results=_PAGE, continuation_token=token)
+                page = await self._client.list_sprites(options)
+            found |= {one.name: Sprite(one.name, one.status, one.labels) for one in page.sprites}
+            token = page.next_continuation_token
+            if not page.has_more or not token:
+                return found
+
+    async def find(self, name: str) -> Sprite | None:
+        """The sprite of that name; it is not woken."""
+        try:
+            with _translated_errors():
+                one = await self._client.get_sprite(name)
+        except _NotThere:
+            return None
+        return Sprite(name, one.status or "", one.labels)
+
+    async def create(self, name: str) -> None:
+        """Make it, private and with our label; one that is there already is found again."""
+        try:
+            with _translated_errors():
+                await self._client.create_sprite(name, labels=[deployment_label()])
+        except SpriteRefused:
+            if await self.find(name) is None:
+                raise
+
+    async def destroy(self, name: str) -> None:
+        """Remove it with its disk."""
+        with _translated_errors():
+            await self._client.destroy_sprite(name)
+
+    async def run(self, name: str, *argv: str, timeout: float = 60.0, limit: int = 0) -> CommandResult:
+        """Run a command in it, and wake it for that.
+
+        SpriteRefused where it writes more than ``limit`` bytes, by default ``OUTPUT_LIMIT``.
+        """
+        from sprites import exceptions  # noqa: PLC0415 - see above
+
+        limit = limit or OUTPUT_LIMIT
+        output, errors = _Sink(limit), _Sink(limit)
+        exit_code = 0
+        with _translated_errors():
+            try:
+                command = self._client.sprite(name).command(*argv, stdout=output, stderr=errors, timeout=timeout)
+                await command.run()
+            except exceptions.ExitError as error:
+                exit_code = error.exit_code()
+            except exceptions.NetworkError as error:
+                if output.is_full or errors.is_full:
+                    raise SpriteRefused(f"A command in the sprite wrote more than {limit} bytes.") from error
+                raise
+        return CommandResult(exit_code, bytes(output.data), errors.data.decode(errors="replace")[-_SAID:])
+
+    async def write(self, name: str, path: str, data: bytes, mode: int = 0o600) -> None:
+        """Write a file, and the directories above it."""
+        with _translated_errors():
+            await self._client.sprite(name).filesystem().path(path).write_bytes(data, mode)
+
+    async def read(self, name: str, path: str, *, timeout: float, limit: int) -> bytes:
+        """A file's content; SpriteRefused where there is none, or more than ``limit`` bytes of it."""
+        # Not by the API's call for files, which keeps whatever comes.
+        ran = await self.run(name, "cat", "--", path, timeout=timeout, limit=limit)
+        if ran.exit_code:
+            raise SpriteRefused(f"The sprite has no file {path}: {ran.errors}")
+        return ran.output
+
+    async def service(self, name: str, service: str) -> str:
+        """stopped, starting, running, stopping or failed; empty where it is not defined."""
+        try:
+            with _translated_errors():
+                found = await self._client.sprite(name).get_service(service)
+        except _NotThere:
+            return ""
+        return found.state.status if found.state else "stopped"
+
+    async def define_service(
+        self, name: str, service: str, argv: Sequence[str], env: Mapping[str, str], directory: str
+    ) -> None:
+        """Define a service, or define it anew, and let it run."""
+        sprite, (command, *arguments) = self._client.sprite(name), argv
+        with _translated_errors():
+            await sprite.create_service(service, command, arguments, duration=1, env=dict(env), dir=directory)
+        if await self.service(name, service) in ("stopped", "failed"):
+            with _translated_errors():
+                await sprite.start_service(service, duration=1)
+
+    async def stop_service(self, name: str, service: str, grace: float) -> None:
+        """Stop it; it stays stopped over every pause. One that is not running is left as it is."""
+        try:
+            with _translated_errors():
+                await self._client.sprite(name).stop_service(service, timeout=grace)
+        except _NotRunning:
+            return
+
+
+@asynccontextmanager
+async def open_organisation(timeout: float = 30.0) -> AsyncIterator[Organisation]:
+    """A connection to ``KANDEV_SPRITES_URL``; RuntimeUnavailable without a token."""
+    from sprites import AsyncSpritesClient  # noqa: PLC0415 - see above
+
+    if not settings.KANDEV_SPRITES_TOKEN:
+        raise RuntimeUnavailable("KANDEV_SPRITES_TOKEN is not set: sprites need a token of their organisation.")
+    async with AsyncSpritesClient(settings.KANDEV_SPRITES_TOKEN, settings.KANDEV_SPRITES_URL, timeout) as client:
+        yield Organisation(client)
+
+
+class _NotThere(SpriteRefused):
+    """There is no such thing."""
+
+
+class _NotRunning(SpriteRefused):
+    """It does not run."""
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    from sprites import exceptions  # noqa: PLC0415 - see above
+
+    try:
+        yield
+    except (exceptions.AuthenticationError, exceptions.NetworkError, exceptions.TimeoutError) as error:
+        raise RuntimeUnavailable(f"The Sprites API cannot be used: {str(error)[:_SAID]}") from error
+    except exceptions.NotFoundError as error:
+        raise _NotThere(str(error)[:_SAID]) from error
+    except exceptions.APIError as error:
+        raise _error_for(error) from error
+    except (exceptions.SpriteError, ValueError, KeyError, TypeError) as error:
+        raise SpriteRefused(f"The Sprites API refused: {str(error)[:_SAID]}") from error
+
+
+def _error_for(error: exceptions.APIError) -> Exception:
+    message = f"{error} {error.response or ''}".strip()[:_SAID]
+    match error.status_code:
+        case 404:
+            return _NotThere(message)
+        case 409:
+            return _NotRunning(message)
+        case None | 0 | 401 | 429 | 500 | 502 | 503 | 504:
+            return RuntimeUnavailable(f"The Sprites API cannot be used: {message}")
+    return SpriteRefused(f"The Sprites API refused: {message}")

@@ -1,0 +1,272 @@
+"""Collect metrics from the database, render them in Prometheus's text format and serve them at ``/metrics``."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
+from django.core.cache import cache
+from django.db import Error
+from django.db.models import Count, F, Q
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+from django_q.models import OrmQ
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from executors_app.agentctl.protocol import Code
+from executors_app.domain import ExecutorStatus, Observed
+from executors_app.models import ExecutorRunning
+from executors_app.plugins import agent_types, runtimes
+from kandev.metrics.catalogue import CATALOGUE, DATABASE_UP, Metric
+from sessions_app.domain.states import PromptState, SessionState
+from sessions_app.domain.verification import ReceiptKind
+from sessions_app.models import Chore, Orphaned, Prompt, Supervisor, TaskSession, operations
+from sessions_app.models.database_errors import classify_error
+from sessions_app.services import metric_counters
+
+OTHER_LABEL: Final = "other"
+Sample = tuple[Mapping[str, str], float]
+Readings = Mapping[str, list[Sample]]
+"""Samples by the name of their series; of a histogram the buckets, each for itself, and the sum."""
+KNOWN_REASONS: Final = frozenset(
+    {
+        "agent_exited",
+        "agent_gone",
+        "agentctl_gone",
+        "out_of_memory",
+        "wait_timeout",
+        "stopped",
+        "closed",
+        "idle",
+        "imported",
+    }
+)
+"""Why turns are interrupted."""
+PROMPT_STATES_COUNTED: Final = (
+    PromptState.QUEUED,
+    PromptState.SENDING,
+    PromptState.ACCEPTED,
+    PromptState.DELIVERED,
+    PromptState.HELD,
+)
+
+
+def collect_metrics() -> Readings:
+    """Everything; 14 queries, whatever the deployment holds."""
+    found: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
+    for name, labels, value in _collect_all():
+        found[name, tuple((label, _bounded_label(label, text)) for label, text in labels.items())] += value
+    samples: dict[str, list[Sample]] = {}
+    for (name, pairs), value in found.items():
+        samples.setdefault(name, []).append((dict(pairs), value))
+    return samples
+
+
+def _collect_all() -> Iterator[operations.Count]:
+    yield from _zero_readings()
+    yield from metric_counters.read_counters()
+    for name, numbers in operations.read_totals().items():
+        for labels, value in numbers:
+            yield name, labels, value
+    yield from _sessions()
+    yield from _executions()
+    yield from _processes()
+    yield from _maintenance_jobs()
+
+
+def _zero_readings() -> Iterator[operations.Count]:
+    """What is there with 0 from the first, so that a rate can be asked for; and that the database answers."""
+    yield DATABASE_UP.name, {}, 1
+    for metric in CATALOGUE.values():
+        if metric.kind == "counter" and not metric.labels:
+            yield metric.name, {}, 0
+    for state in SessionState:
+        yield "kandev_sessions", {"state": state}, 0
+    for prompt in PROMPT_STATES_COUNTED:
+        yield "kandev_prompts", {"state": prompt}, 0
+
+
+def _sessions() -> Iterator[operations.Count]:
+    states = TaskSession.objects.order_by().values_list("state", "error_code").annotate(n=Count("id"))
+    for state, code, number in states:
+        yield "kandev_sessions", {"state": state}, number
+        if code:
+            yield "kandev_session_errors", {"code": code}, number
+    open_ones = Prompt.objects.filter(state__in=PROMPT_STATES_COUNTED).order_by()
+    for state, number in open_ones.values_list("state").annotate(n=Count("id")):
+        yield "kandev_prompts", {"state": state}, number
+
+
+def _executions() -> Iterator[operations.Count]:
+    held = Count("id", filter=~Q(owner="") & Q(lease_expires_at__gt=Now()))
+    rows = ExecutorRunning.objects.order_by().values_list("runtime", "status").annotate(n=Count("id"), held=held)
+    yield "kandev_leases_held", {}, 0
+    for runtime, status, number, leases in rows:
+        yield "kandev_executions", {"runtime": runtime, "status": status}, number
+        yield "kandev_leases_held", {}, leases
+
+
+def _processes() -> Iterator[operations.Count]:
+    alive = Supervisor.objects.alive().aggregate(n=Count("boot_id"), swept=Count("swept_at"))
+    yield "kandev_supervisors", {}, alive["n"]
+    yield "kandev_supervisors_swept", {}, alive["swept"]
+    yield "kandev_worker_queue", {}, OrmQ.objects.count()
+
+
+def _maintenance_jobs() -> Iterator[operations.Count]:
+    for row in Chore.objects.all():
+        labels = {"chore": row.name}
+        yield "kandev_maintenance_failing", labels, bool(row.failed_at)
+        if row.succeeded_at:
+            yield "kandev_maintenance_last_success_timestamp_seconds", labels, row.succeeded_at.timestamp()
+    for runtime, number in Orphaned.objects.order_by().values_list(F("runtime")).annotate(n=Count("id")):
+        yield "kandev_orphans", {"runtime": runtime}, number
+
+
+def _bounded_label(label: str, text: str) -> str:
+    known = _known_labels().get(label)
+    return text if known is None or text in known else OTHER_LABEL
+
+
+def _known_labels() -> Mapping[str, Collection[str]]:
+    """The words that a label may be; labels that are not here are only ever ours."""
+    return {
+        "agent_type": agent_types(),
+        "code": _known_codes(),
+        "kind": set(map(str, ReceiptKind)),
+        "observed": set(map(str, Observed)),
+        "reason": KNOWN_REASONS,
+        "runtime": runtimes(),
+        "state": {*map(str, SessionState), *map(str, PromptState)},
+        "status": set(map(str, ExecutorStatus)),
+    }
+
+
+def _known_codes() -> Collection[str]:
+    return {*map(str, Code), *OWN_ERROR_CODES}
+
+
+OWN_ERROR_CODES: Final[frozenset[Any]] = frozenset(
+    {"unreachable", "worktree_missing", "not_resumable", "start_timeout", "internal_error", "launch_failed"}
+)
+"""Codes of sessions' errors that are not agentctl's."""
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def render_metrics(readings: Readings) -> bytes:
+    """Every metric of the catalogue; readings of other names are left out."""
+    return _render_text(CATALOGUE.values(), readings)
+
+
+def render_without_database() -> bytes:
+    """Say that there are no numbers: any 0 but this one would pass for a count that fell."""
+    return _render_text([DATABASE_UP], {DATABASE_UP.name: [({}, 0)]})
+
+
+def _render_text(metrics: Iterable[Metric], readings: Readings) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_ReadingsCollector(metrics, readings))
+    return generate_latest(registry)
+
+
+class _ReadingsCollector(Collector):
+    def __init__(self, metrics: Iterable[Metric], readings: Readings):
+        self._metrics, self._readings = metrics, readings
+
+    def collect(self) -> Iterator[Family]:
+        return (_metric_family(metric, self._readings) for metric in self._metrics)
+
+
+def _metric_family(metric: Metric, readings: Readings) -> Family:
+    if metric.kind == "histogram":
+        return _cumulative_histogram(metric, readings)
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels)
+    for labels, value in _sorted(readings.get(metric.name, ())):
+        family.add_metric([labels.get(name, "") for name in metric.labels], value)
+    return family
+
+
+def _sorted(samples: Iterable[Sample]) -> list[Sample]:
+    return sorted(samples, key=lambda sample: sorted(sample[0].items()))
+
+
+def _cumulative_histogram(metric: Metric, readings: Readings) -> Family:
+    """Buckets that are counted each for itself become such as hold all below them."""
+    apart: Mapping[str, float] = {labels["le"]: value for labels, value in readings.get(f"{metric.name}_bucket", ())}
+    edges = [*(f"{edge:g}" for edge in metric.buckets), "+Inf"]
+    below, buckets = 0.0, []
+    for edge in edges:
+        below += apart.get(edge, 0)
+        buckets.append((edge, below))
+    sums = readings.get(f"{metric.name}_sum", ())
+    family = HistogramMetricFamily(metric.name, metric.help)
+    family.add_metric([], buckets, sum(value for _, value in sums))
+    return family
+
+
+CACHE_SECONDS: Final = 5
+"""Seconds for which a text is given again: who asks more often costs nothing."""
+_FORWARDING_HEADERS: Final = (
+    "HTTP_X_FORWARDED_FOR",
+    "HTTP_FORWARDED",
+    "HTTP_X_REAL_IP",
+    "HTTP_X_FORWARDED_HOST",
+    "HTTP_VIA",
+)
+"""Headers of a proxy, behind which everybody would look like this machine."""
+
+
+@login_not_required
+@never_cache
+@require_safe
+def metrics_view(request: HttpRequest) -> HttpResponse:
+    """200 with the text; 401 without the token; 403 for another machine where there is none.
+
+    Without a database it is 200 too: whoever watches must not take that for a web process that is gone.
+    """
+    if settings.KANDEV_METRICS_TOKEN:
+        if not _has_valid_token(request):
+            answer = HttpResponse("The metrics want their token.\n", status=401, content_type="text/plain")
+            answer["WWW-Authenticate"] = 'Bearer realm="metrics"'
+            return answer
+    elif not _is_local_request(request):
+        said = "Without KANDEV_METRICS_TOKEN the metrics are for this machine alone.\n"
+        return HttpResponse(said, status=403, content_type="text/plain")
+    try:
+        text = cache.get_or_set("kandev-metrics", lambda: render_metrics(collect_metrics()), CACHE_SECONDS)
+    except Error as error:
+        if classify_error(error) is None:
+            raise
+        text = render_without_database()
+    return HttpResponse(text, content_type=CONTENT_TYPE)
+
+
+def _has_valid_token(request: HttpRequest) -> bool:
+    scheme, _, said = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
+    wanted = settings.KANDEV_METRICS_TOKEN.encode()
+    return scheme.lower() == "bearer" and secrets.compare_digest(said.strip().encode(), wanted)
+
+
+def _is_local_request(request: HttpRequest) -> bool:
+    """The other end of the connection is this machine, and nobody stands between; no header can say so."""
+    if any(name in request.META for name in _FORWARDING_HEADERS):
+        return False
+    try:
+        address = ipaddress.ip_address(request.META.get("REMOTE_ADDR", ""))
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

@@ -1,0 +1,193 @@
+"""Admin of users, teams, roles, login links, attempt counters, API tokens and preferences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.contrib.auth.admin import GroupAdmin, UserAdmin
+from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
+from django.contrib.auth.models import Group, User
+from django.core.exceptions import ValidationError
+from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from rest_framework.authtoken import admin as foreign
+from rest_framework.authtoken.models import TokenProxy
+
+from executors_app.staff_admin import ReadOnlyModelAdmin, StaffModelAdmin
+from sessions_app.accounts.teams import check_user_name
+from sessions_app.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
+
+if TYPE_CHECKING:
+    Inline = admin.TabularInline[Any, Any]
+    People = UserAdmin[User]
+else:
+    Inline = admin.TabularInline
+    People = UserAdmin
+
+for _model in (User, Group):
+    admin.site.unregister(_model)
+
+
+class _UserNameCheckMixin:
+    """A form whose user name, where it is new, looks like no other."""
+
+    def clean_username(self) -> str:
+        """Refuse one that does."""
+        form: Any = self
+        above: Any = super()
+        name = str(above.clean_username() if hasattr(above, "clean_username") else form.cleaned_data["username"])
+        if "username" in form.changed_data:
+            try:
+                check_user_name(name, form.instance.pk)
+            except ValidationError as error:
+                raise ValidationError(error.messages) from None
+        return name
+
+
+class AccountCreationForm(_UserNameCheckMixin, AdminUserCreationForm):  # type: ignore[type-arg]
+    """A new account."""
+
+
+class AccountChangeForm(_UserNameCheckMixin, UserChangeForm):  # type: ignore[type-arg]
+    """An account."""
+
+
+@admin.register(User)
+class AccountAdmin(People):
+    """People. One who leaves is made inactive, never deleted: the log names who asked for what.
+
+    Django's own permissions stand here, for whoever edits people can make staff.
+    """
+
+    list_filter = ("is_staff", "is_superuser", "is_active", "groups")
+    form = AccountChangeForm
+    add_form = AccountCreationForm
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody."""
+        return False
+
+
+class MemberInline(Inline):
+    """Who is in a team."""
+
+    model = User.groups.through
+    extra = 0
+    verbose_name = "member"
+    autocomplete_fields = ("user",)
+
+
+class TeamRoleInline(Inline):
+    """Members who are not full members."""
+
+    model = TeamRole
+    extra = 0
+    autocomplete_fields = ("user",)
+
+
+@admin.register(Group)
+class TeamAdmin(GroupAdmin):
+    """Teams: a group of users is a team. Django's own permissions stand here, as for people."""
+
+    list_display = ("name", "members", "viewers")
+    inlines = (MemberInline, TeamRoleInline)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Group]:
+        """With the number of members, and of those who only read."""
+        rows: QuerySet[Group] = super().get_queryset(request)
+        viewers = Q(roles__role=TeamRole.Role.VIEWER)
+        return rows.annotate(
+            members=Count("user", distinct=True), viewers=Count("roles", filter=viewers, distinct=True)
+        )
+
+    @admin.display(ordering="members")
+    def members(self, team: Any) -> int:
+        """How many are in it."""
+        return int(team.members)
+
+    @admin.display(ordering="viewers")
+    def viewers(self, team: Any) -> int:
+        """How many of them only read."""
+        return int(team.viewers)
+
+
+@admin.register(TeamRole)
+class TeamRoleAdmin(StaffModelAdmin):
+    """Who only reads in which team, and who looks after one. Without a row here a member of a team writes."""
+
+    list_display = ("user", "team", "role", "in_team")
+    list_filter = ("role", "team")
+    list_select_related = ("user", "team")
+    search_fields = ("user__username", "team__name")
+    fields = ("user", "team", "role")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[TeamRole]:
+        """With whether the user is in the team at all."""
+        rows: QuerySet[TeamRole] = super().get_queryset(request)
+        return rows.prefetch_related("user__groups")
+
+    @admin.display(boolean=True, description="in the team")
+    def in_team(self, row: TeamRole) -> bool:
+        """A role gives nothing to somebody who is not."""
+        return row.team in row.user.groups.all()
+
+
+@admin.register(AttemptCount)
+class AttemptCountAdmin(ReadOnlyModelAdmin):
+    """Wrong passwords and keys that are counted now; by whom they came no row tells."""
+
+    list_display = ("key", "tries", "ends_at")
+    search_fields = ("=key",)
+    date_hierarchy = "ends_at"
+
+
+@admin.register(LoginLink)
+class LoginLinkAdmin(ReadOnlyModelAdmin):
+    """One-time login links; their secrets are known to nobody but who got them."""
+
+    hidden = ("secret_hash",)
+    list_display = ("user", "purpose", "made_by", "expires_at", "used_at")
+    list_filter = (("used_at", admin.EmptyFieldListFilter),)
+    list_select_related = ("user", "made_by")
+    search_fields = ("user__username",)
+    date_hierarchy = "expires_at"
+
+
+assert foreign  # noqa: S101 - it registers itself, and is empty: its keys are taken over
+admin.site.unregister(TokenProxy)
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(ReadOnlyModelAdmin):
+    """Keys of the API: whose, what for, until when. A key itself is known to nobody but who was given it."""
+
+    actions = ("revoke",)
+    hidden = ("secret_hash",)
+    list_display = ("name", "user", "scope", "begins_with", "created_at", "expires_at", "last_used_at", "is_live")
+    list_filter = ("scope", ("revoked_at", admin.EmptyFieldListFilter))
+    list_select_related = ("user",)
+    search_fields = ("name", "user__username", "begins_with")
+    date_hierarchy = "created_at"
+
+    @admin.display(boolean=True, description="live")
+    def is_live(self, token: ApiToken) -> bool:
+        """Whether it opens something."""
+        return not token.is_over and token.user.is_active
+
+    @admin.action(description="Revoke selected tokens")
+    def revoke(self, request: HttpRequest, chosen: QuerySet[ApiToken]) -> None:
+        """From now on they open nothing."""
+        count = chosen.filter(revoked_at=None).update(revoked_at=timezone.now())
+        messages.success(request, f"{count} tokens were revoked.")
+
+
+@admin.register(Preferences)
+class PreferencesAdmin(ReadOnlyModelAdmin):
+    """How people like to see the pages; they say so themselves."""
+
+    list_display = ("user", "theme", "time_zone")
+    list_filter = ("theme",)
+    list_select_related = ("user",)
+    search_fields = ("user__username",)

@@ -1,0 +1,89 @@
+"""API tokens of the current user: list, create and revoke."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from sessions_app.accounts import credentials
+from sessions_app.accounts.api.authentication import LoginSessionPermission
+from sessions_app.accounts.credentials import MAX_LIFETIME_DAYS
+from sessions_app.api.base_views import ApiView
+from sessions_app.api.serializers.common import (
+    TOKEN_SCOPES,
+    StrictCharField,
+    StrictModelSerializer,
+    choice_field,
+    document_responses,
+)
+from sessions_app.models import ApiToken
+
+
+class TokenSerializer(StrictModelSerializer):
+    """A key; ``last_used_at`` is exact to the hour."""
+
+    scope = choice_field(TOKEN_SCOPES, read_only=True)
+
+    class Meta:
+        model = ApiToken
+        fields = ("id", "name", "scope", "begins_with", "created_at", "expires_at", "last_used_at")
+        read_only_fields = fields
+
+
+class NewTokenSerializer(serializers.Serializer[Any]):
+    """What is said of a key that is wanted."""
+
+    name = StrictCharField(max_length=100)
+    scope = choice_field(TOKEN_SCOPES, default=ApiToken.Scope.READ.value)
+    days = serializers.IntegerField(min_value=1, max_value=MAX_LIFETIME_DAYS, default=30)
+
+
+class MadeTokenSerializer(TokenSerializer):
+    """A new key, with its secret: ``key`` is in this answer and nowhere else."""
+
+    key = serializers.SerializerMethodField()
+
+    class Meta:
+        model = ApiToken
+        fields = (*TokenSerializer.Meta.fields, "key")
+        read_only_fields = fields
+
+    def get_key(self, token: ApiToken) -> str:
+        """What goes behind ``Authorization: Token``."""
+        return str(self.context["key"])
+
+
+class ApiTokenListCreateView(ApiView):
+    """All of one's own."""
+
+    permission_classes = [LoginSessionPermission]
+
+    @document_responses({200: TokenSerializer(many=True)}, 403)
+    def get(self, request: Request) -> Response:
+        """List the own tokens that were not revoked, newest first; never their keys."""
+        return self.list(TokenSerializer, credentials.list_tokens(request.user))
+
+    @document_responses({201: MadeTokenSerializer}, 400, 409, request=NewTokenSerializer)
+    def post(self, request: Request) -> Response:
+        """Make a token. Its key is in this answer alone: keep it where nobody else looks."""
+        asked = self.body(NewTokenSerializer)
+        made, key = credentials.create_token(request.user, asked["name"], asked["scope"], asked["days"])
+        return Response(
+            MadeTokenSerializer(made, context={"key": key}).data, status=201, headers={"Cache-Control": "no-store"}
+        )
+
+
+class ApiTokenDeleteView(ApiView):
+    """One of them."""
+
+    permission_classes = [LoginSessionPermission]
+
+    @document_responses({204: None}, 404)
+    def delete(self, request: Request, token_id: uuid.UUID) -> Response:
+        """Revoke a token: it opens nothing from now on, and sockets that it has opened are closed within seconds."""
+        credentials.revoke_token(request.user, token_id)
+        return Response(status=204)

@@ -1,0 +1,80 @@
+"""Who may change what (rule 39): members of a team write, viewers read, everybody else finds nothing.
+
+Who may *see* something is said in ``models.scoping``; whatever is asked here is of something that is seen.
+API, pages and sockets each ask at one place: ``api.base.TeamPermission``, ``views.found``, the consumers' dispatch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import Group
+from django.db.models import QuerySet
+
+from executors_app.plugins import UnknownPlugin
+from sessions_app.accounts.team_scope import teams_of
+from sessions_app.models import TaskSession, TeamRole
+from sessions_app.services.errors import ReadOnly
+
+
+def writable_teams(user: Any) -> QuerySet[Group]:
+    """The teams in which ``user`` is more than a viewer; none for whoever holds a key that only reads."""
+    if getattr(user, "only_reads", False):
+        return Group.objects.none()
+    only_reads = TeamRole.objects.filter(user_id=user.pk, role=TeamRole.Role.VIEWER)
+    return teams_of(user).exclude(id__in=only_reads.values("team_id"))
+
+
+def may_write(user: Any, team: Group | int) -> bool:
+    """Whether ``user`` may change what belongs to ``team`` (a row or its id)."""
+    return writable_teams(user).filter(id=team.pk if isinstance(team, Group) else team).exists()
+
+
+def may_write_session(user: Any, session: TaskSession) -> bool:
+    """Whether ``user`` may ask something of ``session``: prompt, resume, answer, cancel, stop, close."""
+    return may_write(user, session.task.team_id)
+
+
+def may_write_somewhere(user: Any) -> bool:
+    """Whether there is a team in which ``user`` is more than a viewer."""
+    return writable_teams(user).exists()
+
+
+def require_write(user: Any, team: Group | int) -> None:
+    """Raises ReadOnly for somebody who may only see what belongs to ``team``."""
+    if not may_write(user, team):
+        raise ReadOnly
+
+
+def may_manage(user: Any, team: Group) -> bool:
+    """Whether ``user`` says who is in ``team``: staff, and the team's own admins."""
+    return bool(user.is_staff and user.is_active) or managed_teams(user).filter(id=team.pk).exists()
+
+
+def managed_teams(user: Any) -> QuerySet[Group]:
+    """The teams in which ``user`` is an admin."""
+    admin = TeamRole.objects.filter(user_id=user.pk, role=TeamRole.Role.ADMIN)
+    return teams_of(user).filter(id__in=admin.values("team_id"))
+
+
+def may_operate(user: Any, session: TaskSession) -> bool:
+    """Whether ``user`` may use the shell of ``session`` and write its files.
+
+    Where agents share the machine with the control plane that takes staff, or a team that was
+    given ``operate_unisolated``.
+    """
+    if not may_write_session(user, session):
+        return False
+    return user.is_staff or _is_isolated(session) or _is_trusted(session)
+
+
+def _is_isolated(session: TaskSession) -> bool:
+    try:
+        return not session.executor.trusted_agents_only
+    except UnknownPlugin:
+        return False
+
+
+def _is_trusted(session: TaskSession) -> bool:
+    given = Group.objects.filter(id=session.task.team_id, permissions__codename="operate_unisolated")
+    return given.filter(permissions__content_type__app_label=TeamRole._meta.app_label).exists()

@@ -1,0 +1,115 @@
+"""Coming in: by a one-time link (rule 42) or by password; and going out."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.conf import settings
+from django.contrib.auth import login as log_in
+from django.contrib.auth import views as auth_views
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.forms import AuthenticationForm
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from sessions_app.accounts.pages.appearance import remember_appearance
+from sessions_app.accounts.rate_limits import (
+    KNOWN_BROWSER_MAX_AGE,
+    LOGIN_WAIT,
+    AttemptLimit,
+    LoginAttempt,
+    make_known_browser_cookie,
+    network_of_address,
+)
+from sessions_app.models import LoginLink
+
+MAY_SET_PASSWORD_KEY: Final = "may_set_password"  # noqa: S105
+"""In a login that began with a link for it, the password is set without the old one, once."""
+_BACKEND: Final = "django.contrib.auth.backends.ModelBackend"
+KNOWN_BROWSER_COOKIE: Final = settings.KANDEV_COOKIE_PREFIX + "kandev_browser"
+"""Says that somebody has logged in here before; it opens nothing."""
+_wrong_link_limit = AttemptLimit("login-link", 30, 60)
+
+
+class LoginView(auth_views.LoginView):
+    """The login page: how to get a link, and a form for those who have a password."""
+
+    template_name = "login.html"
+    redirect_authenticated_user = True
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Check the password, unless too many were wrong here or for this name."""
+        name, browser = request.POST.get("username", "")[:200], request.COOKIES.get(KNOWN_BROWSER_COOKIE, "")
+        self.attempt = LoginAttempt(name, client_address(request), browser)
+        return super().post(request, *args, **kwargs) if self.attempt.count_and_check() else _too_many_attempts(request)
+
+    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
+        """Say that it was wrong, or that the next one has to wait."""
+        return _too_many_attempts(self.request) if self.attempt.is_last else super().form_invalid(form)
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        """Let them in, and have the pages look as they like them."""
+        self.attempt.succeeded()
+        response = super().form_valid(form)
+        _remember_browser(response, form.get_user())
+        return response
+
+
+def _too_many_attempts(request: HttpRequest) -> HttpResponse:
+    return render(request, "login_throttled.html", {"minutes": LOGIN_WAIT // 60}, status=429)
+
+
+def _remember_browser(response: HttpResponse, user: Any) -> None:
+    """How the pages are to look in this browser, and that its user has logged in here."""
+    remember_appearance(response, user)
+    response.set_cookie(
+        KNOWN_BROWSER_COOKIE,
+        make_known_browser_cookie(user.get_username()),
+        max_age=KNOWN_BROWSER_MAX_AGE,
+        secure=bool(settings.SESSION_COOKIE_SECURE),
+        httponly=True,
+        samesite="Lax",
+    )
+
+
+class LogoutView(auth_views.LogoutView):
+    """Ends the browser's login; POST only."""
+
+    next_page = "/login/"
+
+
+def client_address(request: HttpRequest) -> str:
+    """Who is calling; a trusted proxy has been asked for whom it does."""
+    return str(request.META.get("REMOTE_ADDR", ""))
+
+
+@login_not_required
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def confirm_login_link(request: HttpRequest, secret: str) -> HttpResponse:
+    """Ask whether to log in; the secret is used up by the POST alone, so that a preview of the link costs nothing."""
+    if request.method != "POST":
+        link = LoginLink.live(secret)
+        return (
+            render(request, "login_confirm.html", {"link": link, "invited": link.user})
+            if link
+            else _invalid_link(request)
+        )
+    link = LoginLink.consume(secret)
+    if link is None:
+        return _invalid_link(request)
+    log_in(request, link.user, backend=_BACKEND)
+    response = redirect("board")
+    if link.purpose == LoginLink.Purpose.PASSWORD:
+        request.session[MAY_SET_PASSWORD_KEY] = True
+        response = redirect("settings-password")
+    _remember_browser(response, link.user)
+    return response
+
+
+def _invalid_link(request: HttpRequest) -> HttpResponse:
+    if not _wrong_link_limit.admits(network_of_address(client_address(request))):
+        return _too_many_attempts(request)
+    return render(request, "login_used.html", status=410)

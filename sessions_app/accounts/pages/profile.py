@@ -1,0 +1,137 @@
+"""Settings of the current user: profile, password and other logins, and API tokens."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+from django.contrib import messages
+from django.contrib.auth import update_session_auth_hash
+from django.contrib.auth.forms import PasswordChangeForm, SetPasswordForm
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from sessions_app.accounts import credentials
+from sessions_app.accounts.credentials import count_other_logins, end_other_logins
+from sessions_app.accounts.pages.appearance import current_theme, remember_appearance
+from sessions_app.accounts.pages.login import MAY_SET_PASSWORD_KEY
+from sessions_app.accounts.pages.settings import ProfileForm, TokenForm, render_settings
+from sessions_app.accounts.rate_limits import LOGIN_WAIT, AttemptLimit
+from sessions_app.models import LoginLink, Preferences
+from sessions_app.services.errors import Conflict, NotFound
+
+
+def redirect_to_settings(request: HttpRequest) -> HttpResponse:
+    """The first page of the settings."""
+    return redirect("settings-profile")
+
+
+@never_cache
+def edit_profile(request: HttpRequest) -> HttpResponse:
+    """Show name, address, zone and theme; a POST writes them."""
+    user: Any = request.user  # nobody else is let in
+    chosen = Preferences.objects.filter(user_id=user.pk).first() or Preferences(
+        user_id=user.pk, theme=current_theme(request)
+    )
+    form = ProfileForm(user, chosen, request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        form.save()
+        messages.success(request, "Your profile is saved.")
+        response = redirect("settings-profile")
+        remember_appearance(response, user)
+        return response
+    status = 422 if form.errors else 200
+    return render_settings(request, "settings/profile.html", "settings-profile", {"form": form}, status)
+
+
+MAX_PASSWORD_ATTEMPTS: Final = 5
+"""Wrong old passwords of one user within ``WAIT`` seconds."""
+_password_change_limit = AttemptLimit("password-change", MAX_PASSWORD_ATTEMPTS, LOGIN_WAIT)
+
+
+@never_cache
+def change_password(request: HttpRequest) -> HttpResponse:
+    """Show what is known of one's logins; a POST sets a new password, which ends all the others."""
+    form = _password_form(request, request.POST if request.method == "POST" else None)
+    if request.method != "POST":
+        return _render_password_page(request, form)
+    if not _password_change_limit.admits(str(request.user.pk)):
+        said = f"There were too many wrong passwords. Nothing was changed; try again in {LOGIN_WAIT // 60} minutes."
+        return _render_password_page(request, _password_form(request, None), said, 429)
+    if not form.is_valid():
+        if "old_password" not in form.errors:
+            _password_change_limit.forgive(str(request.user.pk))
+        return _render_password_page(request, form, status=422)
+    _set_password(request, form)
+    messages.success(request, "Your password is changed. You are logged out everywhere else.")
+    return redirect("settings-password")
+
+
+def _password_form(request: HttpRequest, data: Any) -> SetPasswordForm[Any]:
+    """The old password is asked for where there is one, but after a link that was made to set a new one."""
+    user: Any = request.user  # nobody else is let in
+    asks = user.has_usable_password() and not request.session.get(MAY_SET_PASSWORD_KEY)
+    form: SetPasswordForm[Any] = (PasswordChangeForm if asks else SetPasswordForm)(user, data)
+    first, second = form.fields["new_password1"], form.fields["new_password2"]
+    first.help_text = "At least 8 characters, not one that many use, and nothing like your name or e-mail."
+    second.label, second.help_text = "The new password again", ""
+    return form
+
+
+def _render_password_page(request: HttpRequest, form: Any, refused: str = "", status: int = 200) -> HttpResponse:
+    user: Any = request.user
+    context = {
+        "form": form,
+        "refused": refused,
+        "has_password": user.has_usable_password(),
+        "may_set": bool(request.session.get(MAY_SET_PASSWORD_KEY)),
+        "elsewhere": count_other_logins(user, request.session.session_key),
+    }
+    return render_settings(request, "settings/password.html", "settings-password", context, status)
+
+
+def _set_password(request: HttpRequest, form: Any) -> None:
+    user = form.save()
+    _password_change_limit.forgive(str(user.pk))
+    request.session.pop(MAY_SET_PASSWORD_KEY, None)
+    update_session_auth_hash(request, user)
+    end_other_logins(user, request.session.session_key)
+    LoginLink.forget(user)
+
+
+@require_POST
+def log_out_elsewhere(request: HttpRequest) -> HttpResponse:
+    """Log out everywhere but here."""
+    count = end_other_logins(request.user, request.session.session_key)
+    messages.success(request, f"{count} other login{'s' if count != 1 else ''} ended.")
+    return redirect("settings-password")
+
+
+@never_cache
+def manage_tokens(request: HttpRequest) -> HttpResponse:
+    """List them; a POST makes one and shows its key in its answer, which is kept nowhere."""
+    form, key, made = TokenForm(request.POST if request.method == "POST" else None), "", None
+    status = 200
+    if request.method == "POST":
+        status = 422
+        if form.is_valid():
+            try:
+                made, key = credentials.create_token(request.user, **form.cleaned_data)
+                form, status = TokenForm(), 201
+            except Conflict as error:
+                form.add_error(None, error.message)
+    context = {"form": form, "tokens": credentials.list_tokens(request.user), "key": key, "made": made}
+    return render_settings(request, "settings/tokens.html", "settings-tokens", context, status)
+
+
+@require_POST
+def revoke_own_token(request: HttpRequest, token_id: uuid.UUID) -> HttpResponse:
+    """Take one back; another's is not there."""
+    try:
+        credentials.revoke_token(request.user, token_id)
+    except NotFound:
+        raise Http404 from None
+    messages.success(request, "The token is revoked: whatever used it is refused from now on.")
+    return redirect("settings-tokens")

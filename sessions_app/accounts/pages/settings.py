@@ -1,0 +1,141 @@
+"""What the settings pages share: sections and frame, forms, and the URLs of login links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+
+from sessions_app.accounts.models import BROWSER_TIME_ZONE, time_zone_names
+from sessions_app.accounts.teams import NAME_LIMIT
+from sessions_app.models import ApiToken, Preferences, TeamRole
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSection:
+    """One page, by the name of its address."""
+
+    name: str
+    title: str
+    for_staff: bool = False
+
+
+SECTIONS: Final = (
+    SettingsSection("settings-profile", "Profile"),
+    SettingsSection("settings-password", "Password and logins"),
+    SettingsSection("settings-notifications", "Notifications"),
+    SettingsSection("settings-tokens", "API tokens"),
+    SettingsSection("settings-teams", "Teams"),
+    SettingsSection("settings-people", "People", for_staff=True),
+)
+
+
+def render_settings(
+    request: HttpRequest, template: str, section: str, context: dict[str, Any], status: int = 200
+) -> HttpResponse:
+    """A page of the settings, with the way to the others."""
+    staff = getattr(request.user, "is_staff", False)
+    shown = [
+        {"title": one.title, "url": reverse(one.name), "here": one.name == section}
+        for one in SECTIONS
+        if staff or not one.for_staff
+    ]
+    return render(request, template, {"sections": shown, **context}, status=status)
+
+
+def login_link_url(request: HttpRequest, secret: str) -> str:
+    """At the address that whoever made it uses, which is one that this deployment is called by."""
+    return request.build_absolute_uri(reverse("login-link", args=(secret,)))
+
+
+BROWSER_CHOICE: Final = "browser"
+TOKEN_LIFETIMES: Final = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365, "One year"))
+
+
+class ProfileForm(forms.Form):
+    """Who somebody is, and how they like to see the pages."""
+
+    name = forms.CharField(max_length=150, required=False, label="Name", help_text="Shown beside what you do.")
+    email = forms.EmailField(required=False, label="E-mail", help_text="Where notifications go, if you want any.")
+    time_zone = forms.ChoiceField(label="Time zone", help_text="In which the pages tell times.")
+    theme = forms.ChoiceField(choices=Preferences.Theme.choices, label="Theme", widget=forms.RadioSelect)
+
+    def __init__(self, user: Any, chosen: Preferences, *args: Any, **kwargs: Any):
+        initial = {
+            "name": user.get_full_name(),
+            "email": user.email,
+            "time_zone": chosen.time_zone or BROWSER_CHOICE,
+            "theme": chosen.theme,
+        }
+        super().__init__(*args, **{**kwargs, "initial": initial})
+        for name, known in (("name", "name"), ("email", "email")):
+            self.fields[name].widget.attrs["autocomplete"] = known
+        zones = [(BROWSER_CHOICE, "Like this browser"), *((name, name.replace("_", " ")) for name in time_zone_names())]
+        self.fields["time_zone"].choices = zones  # type: ignore[attr-defined]
+        self.user, self.chosen = user, chosen
+
+    def save(self) -> Preferences:
+        """Write both; what the user row has beside stays as it is."""
+        told = self.cleaned_data
+        self.user.first_name, self.user.last_name, self.user.email = told["name"], "", told["email"]
+        self.user.save(update_fields=("first_name", "last_name", "email"))
+        self.chosen.theme = told["theme"]
+        self.chosen.time_zone = BROWSER_TIME_ZONE if told["time_zone"] == BROWSER_CHOICE else told["time_zone"]
+        self.chosen.save()
+        return self.chosen
+
+
+class TokenForm(forms.Form):
+    """A key that is wanted."""
+
+    name = forms.CharField(
+        max_length=100, label="What it is for", help_text="You will know it by this name when you revoke it."
+    )
+    scope = forms.ChoiceField(choices=ApiToken.Scope.choices, label="May")
+    days = forms.TypedChoiceField(choices=TOKEN_LIFETIMES, coerce=int, initial=30, label="Ends after")
+
+
+class TeamForm(forms.Form):
+    """A team that is wanted."""
+
+    name = forms.CharField(max_length=NAME_LIMIT, label="Name of the team")
+
+
+class _RoleForm(forms.Form):
+    """As what somebody is in a team."""
+
+    role = forms.ChoiceField(choices=TeamRole.Role.choices, initial=TeamRole.Role.MEMBER, label="As")
+
+
+class MemberRoleForm(_RoleForm):
+    """Somebody is something else from now on."""
+
+
+class MemberAddForm(_RoleForm):
+    """Somebody who has an account."""
+
+    username = forms.CharField(max_length=NAME_LIMIT, label="User name")
+    field_order = ("username", "role")
+
+
+class MemberInviteForm(_RoleForm):
+    """Somebody who has none yet."""
+
+    username = forms.CharField(
+        max_length=NAME_LIMIT, label="User name", help_text="Letters a to z, digits and @ . + - _"
+    )
+    email = forms.EmailField(required=False, label="E-mail")
+    field_order = ("username", "email", "role")
+
+
+class AccountForm(forms.Form):
+    """A new account without a team."""
+
+    username = forms.CharField(
+        max_length=NAME_LIMIT, label="User name", help_text="Letters a to z, digits and @ . + - _"
+    )
+    email = forms.EmailField(required=False, label="E-mail")

@@ -1,0 +1,263 @@
+"""Settings of teams (members, invitations, recovery policy), and of all accounts for staff."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+
+from django import forms
+from django.contrib import messages
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from sessions_app.accounts import teams
+from sessions_app.accounts import teams as people
+from sessions_app.accounts.authorization import may_manage
+from sessions_app.accounts.pages.settings import (
+    AccountForm,
+    MemberAddForm,
+    MemberInviteForm,
+    MemberRoleForm,
+    TeamForm,
+    login_link_url,
+    render_settings,
+)
+from sessions_app.models import LoginLink, TeamRole
+from sessions_app.pages.labels import POLICY_LABELS
+from sessions_app.pages.shortcuts import READ_METHODS
+from sessions_app.services import policies
+from sessions_app.services.errors import NotFound, SessionsError
+
+
+@never_cache
+def list_teams(request: HttpRequest) -> HttpResponse:
+    """The teams that one sees; staff makes new ones."""
+    form = TeamForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST":
+        if not request.user.is_staff:
+            raise PermissionDenied
+        if form.is_valid():
+            try:
+                return redirect("settings-team", people.create_team(form.cleaned_data["name"]).pk)
+            except SessionsError as error:
+                form.add_error("name", error.message)
+    roles = people.roles_by_team(request.user)
+    rows = [(team, roles[team.pk].value if team.pk in roles else "") for team in people.visible_teams(request.user)]
+    context = {"teams": rows, "form": form}
+    return render_settings(request, "settings/teams.html", "settings-teams", context, 422 if form.errors else 200)
+
+
+@never_cache
+@require_safe
+def show_team(request: HttpRequest, team_id: int) -> HttpResponse:
+    """One team: its members, and for who looks after it the ways to change them."""
+    return _render_team(request, find_visible_team(request, team_id))
+
+
+def find_visible_team(request: HttpRequest, team_id: int) -> Group:
+    """A team that one sees; Http404 for any other, PermissionDenied for a change by who does not look after it."""
+    found: Group = get_object_or_404(people.visible_teams(request.user), id=team_id)
+    if request.method not in READ_METHODS and not may_manage(request.user, found):
+        raise PermissionDenied
+    return found
+
+
+def _render_team(request: HttpRequest, found: Group, status: int = 200, **more: Any) -> HttpResponse:
+    context = {
+        "team": found,
+        "members": people.list_members(found),
+        "manages": may_manage(request.user, found),
+        "roles": TeamRole.Role.choices,
+        "invite_form": MemberInviteForm(prefix="new"),
+        "add_form": MemberAddForm(prefix="add"),
+        **more,
+    }
+    return render_settings(request, "settings/team.html", "settings-teams", context, status)
+
+
+@never_cache
+@require_POST
+def invite_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
+    """A new person; the link that they come in with is in this answer and nowhere else."""
+    found = find_visible_team(request, team_id)
+    form = MemberInviteForm(request.POST, prefix="new")
+    if form.is_valid():
+        try:
+            user, secret = people.invite_member(found, by=request.user, **form.cleaned_data)
+            link = login_link_url(request, secret)
+            return _render_team(request, found, 201, invited=user, link=link)
+        except SessionsError as error:
+            form.add_error(None, error.message)
+    return _render_team(request, found, 422, invite_form=form)
+
+
+@require_POST
+def add_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
+    """Somebody who has an account already."""
+    found = find_visible_team(request, team_id)
+    form = MemberAddForm(request.POST, prefix="add")
+    if form.is_valid():
+        try:
+            user = people.add_member(found, **form.cleaned_data)
+            messages.success(request, f"{user.get_username()} is in {found.name} now.")
+            return redirect("settings-team", found.pk)
+        except SessionsError as error:
+            form.add_error("username", error.message)
+    return _render_team(request, found, 422, add_form=form)
+
+
+@require_POST
+def change_team_member_role(request: HttpRequest, team_id: int, user_id: int) -> HttpResponse:
+    """Another role for a member."""
+    found = find_visible_team(request, team_id)
+    form = MemberRoleForm(request.POST)
+    if not form.is_valid():
+        return _render_team(request, found, 422)
+    role = form.cleaned_data["role"]
+    return _redirect_to_team(
+        request, found, lambda: people.change_role(found, user_id, role), f"is {role} of {found.name} now"
+    )
+
+
+@require_POST
+def remove_team_member(request: HttpRequest, team_id: int, user_id: int) -> HttpResponse:
+    """Take a member out."""
+    found = find_visible_team(request, team_id)
+    said = f"is no longer in {found.name}. What is open in their browsers closes within five seconds"
+    return _redirect_to_team(request, found, lambda: people.remove_member(found, user_id), said)
+
+
+def _redirect_to_team(request: HttpRequest, found: Group, act: Callable[[], Any], said: str) -> HttpResponse:
+    try:
+        user = act()
+    except NotFound:
+        raise Http404 from None
+    messages.success(request, f"{user.get_username()} {said}.")
+    still = people.visible_teams(request.user).filter(id=found.pk).exists()
+    return redirect("settings-team", found.pk) if still else redirect("settings-teams")
+
+
+MAX_ACCOUNTS_SHOWN: Final = 100
+
+
+def _staff_only(view: Any) -> Any:
+    @wraps(view)
+    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not getattr(request.user, "is_staff", False):
+            raise PermissionDenied
+        answer: HttpResponse = view(request, *args, **kwargs)
+        return answer
+
+    return guarded
+
+
+@_staff_only
+@never_cache
+def manage_accounts(request: HttpRequest) -> HttpResponse:
+    """List and search; a POST makes an account and shows the link for its owner, in its answer alone."""
+    form = AccountForm(request.POST if request.method == "POST" else None)
+    if request.method != "POST":
+        return _render_accounts(request, form)
+    if form.is_valid():
+        try:
+            user, secret = teams.invite_member(None, role="", by=request.user, **form.cleaned_data)
+            return _render_accounts(
+                request, AccountForm(), 201, given_to=user, link=login_link_url(request, secret), is_new=True
+            )
+        except SessionsError as error:
+            form.add_error(None, error.message)
+    return _render_accounts(request, form, 422)
+
+
+@_staff_only
+@never_cache
+@require_POST
+def show_login_link(request: HttpRequest, user_id: int) -> HttpResponse:
+    """A way into somebody's account: to log in, or to set a new password."""
+    user = get_object_or_404(get_user_model(), pk=user_id, is_active=True)
+    if not teams.may_manage_account(request.user, user):
+        raise PermissionDenied
+    purpose = LoginLink.Purpose.PASSWORD if request.POST.get("purpose") == "password" else LoginLink.Purpose.LOGIN
+    secret = teams.create_login_link(user, purpose, request.user)
+    more = {"given_to": user, "link": login_link_url(request, secret), "purpose": purpose.value}
+    return _render_accounts(request, AccountForm(), 201, **more)
+
+
+@_staff_only
+@never_cache
+@require_POST
+def change_account_active(request: HttpRequest, user_id: int) -> HttpResponse:
+    """Deactivate somebody's account, or activate it again (``active``: 1)."""
+    user = get_object_or_404(get_user_model(), pk=user_id)
+    if not teams.may_manage_account(request.user, user):
+        raise PermissionDenied
+    active = request.POST.get("active") == "1"
+    try:
+        teams.set_account_active(user, request.user, active=active)
+    except SessionsError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, f"{user.get_username()} is {'active again' if active else 'inactive now'}.")
+    return redirect("settings-people")
+
+
+def _render_accounts(request: HttpRequest, form: AccountForm, status: int = 200, **more: Any) -> HttpResponse:
+    words = request.GET.get("q", "").strip()[:150]
+    rows = get_user_model().objects.order_by("-is_active", "username").prefetch_related("groups")
+    if words:
+        rows = rows.filter(Q(username__icontains=words) | Q(first_name__icontains=words) | Q(email__icontains=words))
+    shown = [(user, teams.may_manage_account(request.user, user)) for user in rows[:MAX_ACCOUNTS_SHOWN]]
+    context = {"people": shown, "total": rows.count(), "words": words, "form": form, **more}
+    return render_settings(request, "settings/people.html", "settings-people", context, status)
+
+
+CONTINUE_CHOICES: Final = {"": None, "on": True, "off": False}
+
+
+class TeamPolicyForm(forms.Form):
+    """Both choices."""
+
+    policy = forms.ChoiceField(
+        choices=[("", "As the deployment says"), *((key, word.text) for key, word in POLICY_LABELS.items())],
+        required=False,
+        label="After a restart",
+    )
+    continues = forms.ChoiceField(
+        choices=[("", "As the deployment says"), ("on", "Continue it"), ("off", "Leave it to a person")],
+        required=False,
+        label="Interrupted work",
+    )
+
+    def values(self) -> dict[str, Any]:
+        """As the service takes them."""
+        told = self.cleaned_data
+        return {"policy": told["policy"], "continue_prompts": CONTINUE_CHOICES[told["continues"]]}
+
+
+@never_cache
+def edit_team_policy(request: HttpRequest, team_id: int) -> HttpResponse:
+    """Show a team's policy; a POST by who looks after the team changes it."""
+    team = find_visible_team(request, team_id)
+    said = policies.team_policy_json(team)
+    initial = {"policy": said["policy"], "continues": {True: "on", False: "off", None: ""}[said["continue_prompts"]]}
+    form = TeamPolicyForm(request.POST or None, initial=initial)
+    if request.method == "POST" and form.is_valid():
+        policies.set_team_policy(team, form.values(), request.user)
+        messages.success(request, "Saved. It holds from the next look at the team’s sessions.")
+        return redirect("settings-team-policy", team.pk)
+    context = {
+        "team": team,
+        "form": form,
+        "manages": may_manage(request.user, team),
+        "held": said["effective"],
+        "held_word": POLICY_LABELS[said["effective"]["policy"]],
+        "words": POLICY_LABELS.values(),
+    }
+    return render_settings(request, "settings/team_policy.html", "settings-teams", context, 422 if form.errors else 200)

@@ -1,0 +1,171 @@
+"""What was asked, said and done: read-only, for the log of a session is the truth and nobody's to edit."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from django.contrib import admin
+from django.db.models import Prefetch, QuerySet
+from django.http import HttpRequest
+
+from executors_app.staff_admin import ReadOnlyModelAdmin
+from sessions_app.models import (
+    ContinuityReceipt,
+    Intent,
+    Message,
+    MessagePart,
+    PermissionRequest,
+    Prompt,
+    ResumeToken,
+    Run,
+    SessionEvent,
+)
+
+_SETTLED_FIELDS: Final = ("consumed_at", "revoked_at", "expired_at")
+EXCERPT_LENGTH: Final = 100
+"""Characters of a text that a list shows."""
+
+
+def _excerpt(text: str) -> str:
+    return text if len(text) <= EXCERPT_LENGTH else f"{text[:EXCERPT_LENGTH]}…"
+
+
+class SessionRowAdmin(ReadOnlyModelAdmin):
+    """Rows of a session, newest first."""
+
+    list_select_related: ClassVar[tuple[str, ...]] = ("session__task",)
+    search_fields: ClassVar[tuple[str, ...]] = ("=session__id", "session__task__title")
+
+    @admin.display(ordering="session__task__title")
+    def task(self, row: Run) -> str:
+        """The task it is about."""
+        return str(row.session.task)
+
+
+@admin.register(Intent)
+class IntentAdmin(SessionRowAdmin):
+    """What was asked of sessions, and whether it is done."""
+
+    list_display = ("created_at", "kind", "session", "task", "by", "claimed_generation", "done_at", "outcome")
+    list_filter = ("kind", ("done_at", admin.EmptyFieldListFilter), "outcome")
+    list_select_related = ("session__task", "by")
+    search_fields = ("=id", *SessionRowAdmin.search_fields, "by__username")
+    date_hierarchy = "created_at"
+    ordering = ("-created_at",)
+
+
+@admin.register(Prompt)
+class PromptAdmin(SessionRowAdmin):
+    """The ledger: every prompt, and how far it got."""
+
+    list_display = ("created_at", "message_id", "kind", "state", "session", "task", "by", "beginning", "updated_at")
+    list_filter = ("state", "kind")
+    list_select_related = ("session__task", "by")
+    search_fields = ("message_id", "text", *SessionRowAdmin.search_fields, "by__username")
+    date_hierarchy = "created_at"
+    ordering = ("-id",)
+
+    @admin.display(description="text")
+    def beginning(self, prompt: Prompt) -> str:
+        """The beginning of its text."""
+        return _excerpt(prompt.text)
+
+
+@admin.register(Run)
+class RunAdmin(SessionRowAdmin):
+    """Turns and waits."""
+
+    list_display = ("started_at", "session", "task", "state", "wait_kind", "waited", "reason", "ended_at")
+    list_filter = ("state", "wait_kind", "waited", "reason")
+    search_fields = ("=id", "message_id", *SessionRowAdmin.search_fields)
+    date_hierarchy = "started_at"
+    ordering = ("-started_at",)
+
+
+@admin.register(SessionEvent)
+class SessionEventAdmin(SessionRowAdmin):
+    """The log of all sessions, line by line."""
+
+    list_display = ("at", "session", "task", "seq", "name")
+    list_filter = ("name",)
+    search_fields = ("name", *SessionRowAdmin.search_fields)
+    date_hierarchy = "at"
+    ordering = ("-id",)
+
+
+@admin.register(Message)
+class MessageAdmin(SessionRowAdmin):
+    """The conversations."""
+
+    list_display = ("created_at", "session", "task", "seq", "role", "complete", "beginning")
+    list_filter = ("role", "complete")
+    search_fields = ("=id", "key", *SessionRowAdmin.search_fields)
+    date_hierarchy = "created_at"
+    ordering = ("-created_at", "-seq")
+    readonly_fields = ("text",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
+        """With the first part of each text."""
+        rows: QuerySet[Message] = super().get_queryset(request)
+        first = Prefetch("parts", MessagePart.objects.filter(number=0), to_attr="first_parts")
+        return rows.prefetch_related(first)
+
+    @admin.display(description="text")
+    def beginning(self, message: Message) -> str:
+        """The beginning of its text."""
+        first: list[MessagePart] = getattr(message, "first_parts", [])
+        return _excerpt(first[0].text) if first else ""
+
+    @admin.display(description="text")
+    def text(self, message: Message) -> str:
+        """All of it."""
+        return "".join(message.parts.values_list("text", flat=True))
+
+
+@admin.register(MessagePart)
+class MessagePartAdmin(ReadOnlyModelAdmin):
+    """The pieces that long texts are kept in."""
+
+    list_display = ("id", "message", "number", "beginning")
+    list_select_related = ("message",)
+    search_fields = ("=message__id", "=message__session__id", "text")
+    ordering = ("-id",)
+
+    @admin.display(description="text")
+    def beginning(self, part: MessagePart) -> str:
+        """The beginning of its text."""
+        return _excerpt(part.text)
+
+
+@admin.register(PermissionRequest)
+class PermissionRequestAdmin(SessionRowAdmin):
+    """What agents asked before acting, and what they were answered."""
+
+    list_display = ("requested_at", "id", "session", "task", "state", "option_id", "settled_at")
+    list_filter = ("state",)
+    search_fields = ("id", *SessionRowAdmin.search_fields)
+    date_hierarchy = "requested_at"
+    ordering = ("-requested_at",)
+
+
+@admin.register(ResumeToken)
+class ResumeTokenAdmin(SessionRowAdmin):
+    """The keys of waits, and what became of each; none is ever shown."""
+
+    list_display = ("created_at", "id", "session", "task", "wait_kind", "expires_at", *_SETTLED_FIELDS, "reason")
+    list_filter = ("wait_kind", *((name, admin.EmptyFieldListFilter) for name in _SETTLED_FIELDS), "reason")
+    search_fields = ("=id", "=run__id", "wait_id", *SessionRowAdmin.search_fields)
+    date_hierarchy = "created_at"
+    ordering = ("-created_at",)
+    hidden = ("secret_hash",)
+
+
+@admin.register(ContinuityReceipt)
+class ContinuityReceiptAdmin(SessionRowAdmin):
+    """How resumes ended, with the evidence."""
+
+    list_display = ("created_at", "session", "task", "kind", "verified", "strategy", "reason")
+    list_filter = ("kind", "verified", "strategy", "reason")
+    search_fields = ("=id", "reason", "launch_id", *SessionRowAdmin.search_fields)
+    date_hierarchy = "created_at"
+    ordering = ("-created_at",)

@@ -1,0 +1,85 @@
+"""A session's log as Server-Sent Events."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, cast
+
+from django.contrib.auth.base_user import AbstractBaseUser
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.exceptions import Throttled, ValidationError
+from rest_framework.renderers import BaseRenderer, JSONRenderer
+from rest_framework.request import Request
+
+from sessions_app.api.base_views import SessionApiView
+from sessions_app.api.pagination import MAX_SEQ
+from sessions_app.api.serializers.common import ProblemSerializer
+from sessions_app.live.authentication import Principal, Subscription
+from sessions_app.live.event_stream import event_stream
+from sessions_app.live.hub import has_too_many_subscriptions
+from sessions_app.live.log_reader import start_stream_at
+
+SEQ_SCHEMA = {"type": "integer", "minimum": 0}
+
+
+class EventStreamRenderer(BaseRenderer):
+    """What a browser's EventSource says that it accepts; errors are JSON all the same."""
+
+    media_type = "text/event-stream"
+    format = "event-stream"
+
+    def render(
+        self, data: Any, accepted_media_type: str | None = None, renderer_context: Mapping[str, Any] | None = None
+    ) -> bytes:
+        """Never called: the response is a stream already."""
+        raise NotImplementedError
+
+
+class EventStreamView(SessionApiView):
+    """The log, as it is written."""
+
+    renderer_classes = [EventStreamRenderer, JSONRenderer]
+
+    @extend_schema(
+        responses={
+            (200, EventStreamRenderer.media_type): OpenApiTypes.STR,
+            **{(status, JSONRenderer.media_type): ProblemSerializer for status in (400, 401, 404, 429)},
+        },
+        parameters=[
+            OpenApiParameter("after", SEQ_SCHEMA, description="Only what has a greater seq."),
+            OpenApiParameter(
+                "Last-Event-ID", SEQ_SCHEMA, OpenApiParameter.HEADER, description="The same; goes before it."
+            ),
+        ],
+    )
+    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> StreamingHttpResponse:
+        """Send the events behind ``after``, each with its seq as ``id``, and go on as they happen."""
+        badge = _principal_of_request(request)
+        if has_too_many_subscriptions(badge.user_id):
+            raise Throttled(detail="You follow too many sessions at once.")
+        opened = start_stream_at(self.session, _parse_after(request))
+        seat = Subscription(badge, self.session.task_id, self.session.id)
+        response = StreamingHttpResponse(event_stream(seat, opened), content_type=EventStreamRenderer.media_type)
+        response["Cache-Control"] = "no-store"
+        response["X-Accel-Buffering"] = "no"
+        return response
+
+
+def _parse_after(request: Request) -> int:
+    name = "Last-Event-ID" if "Last-Event-ID" in request.headers else "after"
+    given = request.headers.get("Last-Event-ID") or request.query_params.get("after", "0")
+    if not (given.isascii() and given.isdigit() and len(given) < 20 and int(given) <= MAX_SEQ):
+        raise ValidationError({name: [f"A whole number from 0 to {MAX_SEQ} is wanted."]})
+    return int(given)
+
+
+def _principal_of_request(request: Request) -> Principal:
+    """What let the user in, so that it can be asked again whether it still does."""
+    user = cast(AbstractBaseUser, request.user)  # nobody else is let in
+    token: Any = request.auth
+    if token is not None:
+        return Principal.of_token(token)
+    return Principal(user.pk, login=request.session.session_key, password_fingerprint=user.get_session_auth_hash())

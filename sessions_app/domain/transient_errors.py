@@ -1,0 +1,169 @@
+"""Errors of a model's provider that pass: which they are, and when the turn is tried again.
+
+What is not known to pass is permanent and said at once; a wrong *permanent* costs a click, a wrong
+*passing* costs minutes of silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+RETRY_DELAYS: Final = tuple(timedelta(seconds=seconds) for seconds in (5, 10, 20, 40, 60))
+"""Before the first try again, the second, and so on; the last one stands for all that follow."""
+MAX_RETRY_AFTER: Final = timedelta(seconds=60)
+"""A provider that asks for more time than this is not waited for: its limit is one for a user to know of."""
+
+
+class ProviderTrouble(StrEnum):
+    """Why a turn failed that is tried again."""
+
+    OVERLOADED = "provider_overloaded"
+    RATE_LIMITED = "provider_rate_limited"
+    UNREACHABLE = "provider_unreachable"
+    CONNECTION_LOST = "provider_connection_lost"
+
+
+TROUBLE_SENTENCES: Final[Mapping[str, str]] = {
+    ProviderTrouble.OVERLOADED: "The model’s provider is overloaded.",
+    ProviderTrouble.RATE_LIMITED: "The model’s provider was asked too often.",
+    ProviderTrouble.UNREACHABLE: "The model’s provider cannot be reached.",
+    ProviderTrouble.CONNECTION_LOST: "The connection to the model’s provider broke.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A turn that is tried again: after what, and which try that is."""
+
+    trouble: str
+    """One of ``Trouble``; what no version knows has words all the same."""
+    message: str
+    attempt: int
+    of: int
+    at: datetime | None
+    """Not before; None: as soon as it can be."""
+
+    @property
+    def said(self) -> str:
+        """In words for people."""
+        when = f"at {self.at:%H:%M:%S} UTC" if self.at else "soon"
+        words = TROUBLE_SENTENCES.get(self.trouble, "The turn failed.")
+        return f"{words} The turn is tried again {when} ({self.attempt} of {self.of})."
+
+
+NON_PROVIDER_CODES: Final = frozenset(
+    {
+        "agent_exited",
+        "agent_stuck",
+        "attachment_unsupported",
+        "auth_required",
+        "context_mismatch",
+        "disk_failing",
+        "disk_full",
+        "internal_error",
+        "no_output",
+        "not_running",
+        "program_missing",
+        "spawn_failed",
+        "token_rejected",
+        "turn_refused",
+    }
+)
+"""Codes of a failed turn that tell what it was, whatever the message says."""
+
+_STATUS: Final = r"(?:status(?:[ _-]?code)?|https?(?:/[\d.]+)?|api[ _]error|error|code)[\"'\s:=(#]{1,4}"
+
+
+def _any_of(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.IGNORECASE)
+
+
+_PERMANENT: Final = _any_of(
+    rf"{_STATUS}40[0134569]\b",
+    r"\b(?:authentication|permission|invalid_request|not_found|billing)_error\b",
+    r"\b(?:un(?:authori[sz]ed|authenticated)|forbidden|permission[ _]denied)\b",
+    r"invalid (?:api|x-api|authentication)[ -]?key|incorrect api key|api key (?:not|is not) valid",
+    r"context[ _-]?(?:length|window)|prompt is too long|maximum (?:context|tokens)|request too large",
+    r"model[ _]not[ _]found|unknown model|does not exist",
+    r"content[ _-]?(?:policy|filter)|\brefus(?:al|ed to answer)\b",
+)
+_QUOTA: Final = _any_of(
+    r"insufficient[ _]quota|exceeded your (?:current )?quota|quota (?:exceeded|exhausted)",
+    r"usage limit|spending (?:limit|cap)|credit balance|out of credits|payment required|check your plan",
+    r"(?:daily|weekly|monthly|per[ _-]?day)[ \w]*(?:limit|quota)|limit[ \w]*per day",
+)
+"""A limit that lifts in hours; with a hint of a minute at most it is a rate limit."""
+
+_TRANSIENT: Final[Mapping[ProviderTrouble, re.Pattern[str]]] = {
+    ProviderTrouble.RATE_LIMITED: _any_of(
+        rf"{_STATUS}429\b",
+        r"\b429 too many requests\b|\btoo many requests\b",
+        r"\brate[ _-]?limit|\bresource[ _]exhausted\b|\bthrottl(?:ed|ing)\b",
+    ),
+    ProviderTrouble.OVERLOADED: _any_of(
+        rf"{_STATUS}(?:500|502|503|504|52\d)\b",
+        r"\b(?:500 internal server error|502 bad gateway|503 service unavailable|504 gateway time-?out)\b",
+        r"\boverloaded(?:_error)?\b|\bapi_error\b|\binternal server error\b",
+        r"\bserver[ _]error\b|\bserver had an error\b",
+        r"\bbad gateway\b|\bservice (?:is )?(?:temporarily )?unavailable\b|\bgateway time-?out\b",
+        r"\b(?:at|over) capacity\b|\bhigh demand\b|\"?status\"?: ?\"UNAVAILABLE\"",
+    ),
+    ProviderTrouble.CONNECTION_LOST: _any_of(
+        r"\bECONNRESET\b|\bEPIPE\b|\bERR_STREAM_PREMATURE_CLOSE\b|\bsocket hang up\b|\bother side closed\b",
+        r"\bconnection (?:was )?(?:reset|closed|lost|aborted|terminated)\b|\bbroken pipe\b|\bconnection error\b",
+        r"\bstream (?:disconnected|closed|ended|error)\b|\bincomplete chunked read\b|\bunexpected (?:end|eof)\b",
+        r"\berror decoding response body\b|\bTypeError: terminated\b|\bpremature close\b",
+    ),
+    ProviderTrouble.UNREACHABLE: _any_of(
+        rf"{_STATUS}408\b",
+        r"\bECONNREFUSED\b|\bETIMEDOUT\b|\bENOTFOUND\b|\bEAI_AGAIN\b|\bE(?:NET|HOST)UNREACH\b",
+        r"\bUND_ERR_\w+TIMEOUT\b",
+        r"\bconnection (?:refused|timed out)\b|\brequest timed out\b|\b(?:read|connect|operation) timed? ?out\b",
+        r"\bfetch failed\b|\bfailed to (?:connect|fetch)\b|\berror sending request\b",
+        r"\bnetwork (?:error|is unreachable)\b",
+        r"\btemporary failure in name resolution\b|\bdns error\b|\bdeadline exceeded\b",
+    ),
+}
+"""In this order: what names a status says more than how the connection ended."""
+
+_HINT: Final = re.compile(
+    r"(?:retry[ _-]?(?:after|delay|in)|try again (?:in|after)|resets? (?:in|after))[\"'\s:=(]{0,5}"
+    r"(?:(?P<minutes>\d+) ?m(?!s)(?:in(?:ute)?s?)? ?)?(?:(?P<amount>\d+(?:\.\d+)?) ?(?P<unit>ms|s|sec|h|$|\b))?",
+    re.IGNORECASE,
+)
+_UNITS: Final = {"ms": 0.001, "h": 3600.0}
+
+
+def transient_trouble(code: str, message: str) -> ProviderTrouble | None:
+    """Which passing trouble of the provider made a turn fail; None for every other failure."""
+    if code in NON_PROVIDER_CODES:
+        return None
+    if code in list(ProviderTrouble):
+        return ProviderTrouble(code)
+    if _PERMANENT.search(message):
+        return None
+    if _QUOTA.search(message):
+        hint = retry_after_hint(message)
+        return ProviderTrouble.RATE_LIMITED if hint is not None and hint <= MAX_RETRY_AFTER else None
+    return next((trouble for trouble, pattern in _TRANSIENT.items() if pattern.search(message)), None)
+
+
+def retry_after_hint(message: str) -> timedelta | None:
+    """How long the provider asks to be left alone, where it says so."""
+    found = _HINT.search(message)
+    if found is None or not (found["minutes"] or found["amount"]):
+        return None
+    seconds = float(found["amount"] or 0) * _UNITS.get((found["unit"] or "").lower(), 1.0)
+    return timedelta(minutes=int(found["minutes"] or 0), seconds=seconds)
+
+
+def retry_delay(attempt: int, message: str) -> timedelta:
+    """The wait before try again number ``attempt`` (from 1); a provider's own wish is kept up to a minute."""
+    planned = RETRY_DELAYS[min(max(attempt, 1), len(RETRY_DELAYS)) - 1]
+    hint = retry_after_hint(message)
+    return planned if hint is None or hint > MAX_RETRY_AFTER else max(planned, hint)

@@ -1,0 +1,299 @@
+"""Import sessions from a portable record, one transaction each, with their prompts, receipts and tokens."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from django.db import DatabaseError, transaction
+from django.db.models import Model
+from django.utils import timezone
+
+from sessions_app.domain.portable.rebuild import PromptRow, SessionRebuild
+from sessions_app.domain.states import SESSION, PromptState, SessionState
+from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.management.portable import rows as rows_in
+from sessions_app.management.portable.rows import find_or_create_parents, find_user
+from sessions_app.models import (
+    ContinuityReceipt,
+    Prompt,
+    ResumeToken,
+    Run,
+    SessionTransaction,
+    TaskSession,
+    refresh_task_state,
+    session_transaction,
+    waits,
+)
+from sessions_app.models.runs import RECEIPT_KINDS, VERIFIED
+from sessions_app.services.database_restore import hold_doubtful
+from sessions_app.services.portable.reading import Finding, NumberedEvent, RecordReader, SnapshotValues, list_records
+from sessions_app.services.portable.record import LOG_SUFFIX, SNAPSHOT_SUFFIX
+from sessions_app.supervisor.interrupted_turns import interrupt_turn
+
+LEDGER_BATCH_SIZE: Final = 1000
+
+
+def write_prompts(session: TaskSession, snapshot: SnapshotValues, rows: SessionRebuild, last_seq: int) -> list[str]:
+    """The ledger; returns what of it had to be left out."""
+    newer, problems, told = snapshot.number("last_seq") >= last_seq, [], {}
+    for one in snapshot.rows("prompts"):
+        message_id, created_at = one.text("message_id", 129), one.time("created_at")
+        if not 0 < len(message_id) <= 128 or message_id in told:
+            problems.append(f"a prompt without a name, or twice: {message_id[:40]!r}")
+            continue
+        told[message_id] = one
+        state = one.one_of("state", set(PromptState), PromptState.HELD)
+        row = rows.prompts.setdefault(
+            message_id, PromptRow(message_id, one.text("kind"), state, created_at or timezone.now())
+        )
+        row.text = one.text("text") or row.text
+        row.created_at = created_at or row.created_at
+        row.state = state if newer else row.state
+    made = {}
+    for key, row in rows.prompts.items():
+        if not row.text and row.state not in (PromptState.DONE, PromptState.DISMISSED, PromptState.WITHDRAWN):
+            problems.append(f"prompt {key[:40]!r}: its text is nowhere")
+            continue
+        kind = row.kind if row.kind in Prompt.KINDS else "user"
+        by = find_user(told[key].text("by")) if key in told else None
+        made[key] = Prompt(session=session, message_id=key, text=row.text, kind=kind, state=row.state, by=by)
+    _insert_rows(made.values(), "created_at", [rows.prompts[key].created_at for key in made])
+    _link_replacements(made, told)
+    return problems
+
+
+def _link_replacements(made: dict[str, Prompt], told: dict[str, SnapshotValues]) -> None:
+    """Which prompt took the place of which."""
+    for name in ("resent_as", "continued_by"):
+        taken: set[str] = set()
+        for key, one in told.items():
+            other = one.text(name, 128)
+            if key in made and other in made and other not in taken:
+                taken.add(other)
+                Prompt.objects.filter(id=made[key].pk).update(**{name: made[other]})
+
+
+def write_receipts(session: TaskSession, snapshot: SnapshotValues, rows: SessionRebuild) -> None:
+    """How resumes ended; with the evidence as far as the snapshot has it."""
+    told = {one.id("id"): one for one in snapshot.rows("receipts")}
+    receipts, times = [], []
+    for row in rows.receipts.values():
+        more = told.get(row.id, SnapshotValues(None))
+        launch_id = more.text("launch_id", 64) or None
+        if launch_id and ContinuityReceipt.objects.filter(launch_id=launch_id).exists():
+            launch_id = None
+        receipts.append(
+            ContinuityReceipt(
+                id=row.id,
+                session=session,
+                kind=row.kind if row.kind in RECEIPT_KINDS else "failed",
+                verified=row.verified if row.verified in VERIFIED else "none",
+                strategy=row.strategy,
+                reason=row.reason,
+                evidence=more.raw("evidence") if isinstance(more.raw("evidence"), dict) else {},
+                launch_id=launch_id,
+            )
+        )
+        times.append(more.time("created_at") or row.created_at)
+    _insert_rows(receipts, "created_at", times)
+
+
+def write_tokens(session: TaskSession, tokens: SnapshotValues) -> None:
+    """The keys; whether one still opens anything is settled afterwards: none does."""
+    rows = []
+    for one in tokens.rows("tokens"):
+        key, secret_hash = one.id("id"), one.text("secret_hash", 65)
+        if key is None or len(secret_hash) != 64:
+            continue
+        run = Run.objects.filter(id=one.id("run_id") or uuid.uuid4(), session=session).first()
+        rows.append(
+            ResumeToken(
+                id=key,
+                session=session,
+                run=run,
+                wait_kind=one.one_of("wait_kind", set(WaitKind), WaitKind.EXTERNAL),
+                wait_id=one.text("wait_id", 128),
+                secret_hash=secret_hash,
+                reason=one.text("reason", 64),
+                created_at=one.time("created_at") or timezone.now(),
+                **{name: one.time(name) for name in ("expires_at", "consumed_at", "revoked_at", "expired_at")},
+            )
+        )
+    ResumeToken.objects.bulk_create(rows, ignore_conflicts=True)
+
+
+def _insert_rows(rows: Iterable[Any], name: str, values: Sequence[Any]) -> None:
+    """Insert rows, and then the value that an insert sets by itself."""
+    made: list[Model] = list(rows)
+    if not made:
+        return
+    manager = type(made[0])._default_manager
+    manager.bulk_create(made)
+    for row, value in zip(made, values, strict=True):
+        setattr(row, name, value)
+    manager.bulk_update(made, [name], batch_size=LEDGER_BATCH_SIZE)
+
+
+log = logging.getLogger(__name__)
+
+FOREIGN_ID_NAMESPACE: Final = uuid.UUID("5f0e2b52-9d0c-5b5e-8a53-0f6f4a7d9d11")
+"""Namespace of the ids that sessions of other people's records get."""
+INCOMPLETE_CODE: Final = "record_incomplete"
+ReportProgress = Callable[[int, int], None]
+
+
+@dataclass
+class ImportResult:
+    """What became of one session of a record."""
+
+    stem: str
+    session_id: uuid.UUID | None = None
+    title: str = ""
+    outcome: str = "skipped"
+    """``imported``, ``there`` (already), ``skipped``."""
+    events: int = 0
+    messages: int = 0
+    held: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class LogGap:
+    """Lines that a log should have and has not."""
+
+    first: int
+    last: int
+    since: datetime | None
+    """When the line before it was said."""
+    line: int
+    """The line of the file in front of which they are missing."""
+
+
+def import_sessions(folder: Path, team: str, progress: ReportProgress, *, dry_run: bool = False) -> list[ImportResult]:
+    """Import every session that is not there yet; raises OSError where the folder cannot be read."""
+    stems = list_records(folder)
+    results = []
+    progress(0, len(stems))
+    for done, stem in enumerate(stems, start=1):
+        results.append(_import_safely(RecordReader(folder, stem), team, dry_run=dry_run))
+        progress(done, len(stems))
+    return results
+
+
+def _import_safely(reader: RecordReader, team: str, *, dry_run: bool) -> ImportResult:
+    result = ImportResult(reader.stem, findings=reader.findings)
+    try:
+        _import_session(reader, result, team, dry_run=dry_run)
+    except (DatabaseError, ValueError, RecursionError) as error:
+        log.debug("session %s could not be imported", reader.stem, exc_info=True)
+        result.outcome = "skipped"
+        reader.report(
+            reader.stem, 0, f"the database refused it: {str(error).splitlines()[0] if str(error) else error!r}"
+        )
+    return result
+
+
+def _import_session(reader: RecordReader, result: ImportResult, team: str, *, dry_run: bool) -> None:
+    snapshot = SnapshotValues(reader.snapshot())
+    result.session_id = session_id = _session_id_of(reader.stem)
+    result.title = snapshot.text("title", 300)
+    if snapshot and snapshot.text("id") != reader.stem:
+        reader.report(reader.stem + SNAPSHOT_SUFFIX, 0, f"names another session: {snapshot.text('id', 80)!r}")
+        return
+    if TaskSession.objects.filter(id=session_id).exists():
+        result.outcome = "there"
+        return
+    rows = SessionRebuild(session_id)
+    lines = _replay_log(reader, rows)
+    if not lines and not snapshot:
+        reader.report(reader.stem, 0, "nothing of it can be read")
+        return
+    events, holes = [line.event for line in lines], _find_gaps(lines, snapshot)
+    result.notes += _report_gaps(reader, holes)
+    with transaction.atomic():
+        places = find_or_create_parents(session_id, snapshot, team)
+        last_seq = events[-1].seq if events else 0
+        session = rows_in.write_session(session_id, snapshot, rows, places, last_seq)
+        rows_in.write_events(session_id, events)
+        rows_in.write_runs(session, snapshot, rows)
+        rows_in.write_conversation(session, rows)
+        for problem in write_prompts(session, snapshot, rows, last_seq):
+            reader.report(reader.stem + SNAPSHOT_SUFFIX, 0, problem)
+        write_receipts(session, snapshot, rows)
+        write_tokens(session, SnapshotValues(reader.tokens()))
+        result.held = _settle_session(session_id, holes)
+        refresh_task_state(places.task.id)
+        transaction.set_rollback(dry_run)
+    result.outcome = "imported"
+    result.notes += places.notes
+    result.events, result.messages = len(events), len(rows.messages)
+
+
+def _session_id_of(stem: str) -> uuid.UUID:
+    """Ours, or the same one each time for a name that others gave."""
+    try:
+        found = uuid.UUID(stem)
+    except ValueError:
+        return uuid.uuid5(FOREIGN_ID_NAMESPACE, stem)
+    return found if str(found) == stem else uuid.uuid5(FOREIGN_ID_NAMESPACE, stem)
+
+
+def _replay_log(reader: RecordReader, rows: SessionRebuild) -> list[NumberedEvent]:
+    lines = []
+    for line in reader.log():
+        try:
+            lines.append(NumberedEvent(line.line, rows.apply(line.event)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            reader.report(reader.stem + LOG_SUFFIX, line.line, f"makes no sense: {error}")
+    return lines
+
+
+def _find_gaps(lines: Sequence[NumberedEvent], snapshot: SnapshotValues) -> list[LogGap]:
+    """The lines that are missing."""
+    holes, before, since, place = [], 0, None, 0
+    for line in lines:
+        if line.event.seq > before + 1:
+            holes.append(LogGap(before + 1, line.event.seq - 1, since, line.line))
+        before, since, place = line.event.seq, line.event.at, line.line
+    if snapshot.number("last_seq") > before:
+        holes.append(LogGap(before + 1, snapshot.number("last_seq"), since, place))
+    return holes
+
+
+def _report_gaps(reader: RecordReader, holes: Sequence[LogGap]) -> list[str]:
+    """Say what is missing; a log whose beginning nobody has kept is none of those that were damaged."""
+    notes = []
+    for hole in holes:
+        which = f"line {hole.first} is" if hole.first == hole.last else f"lines {hole.first} to {hole.last} are"
+        if hole.first == 1 and hole.line:
+            notes.append(f"the log begins late: {which} missing")
+        else:
+            reader.report(reader.stem + LOG_SUFFIX, hole.line, f"{which} missing")
+    return notes
+
+
+def _settle_session(session_id: uuid.UUID, holes: Sequence[LogGap]) -> int:
+    """Nothing of it runs here: what was unfinished is said to be; how many prompts are held."""
+    with session_transaction(session_id) as draft:
+        if holes:
+            missing = sum(hole.last - hole.first + 1 for hole in holes)
+            since = holes[-1].since.isoformat() if holes[-1].since else None
+            draft.say("session.journal_gap", reason=INCOMPLETE_CODE, since=since, lost_events=missing)
+        held = hold_doubtful(draft)
+        interrupt_turn(draft, rows_in.IMPORTED_ERROR_CODE)
+        waits.revoke_tokens(draft, rows_in.IMPORTED_ERROR_CODE)
+        _stop_session(draft)
+    return held
+
+
+def _stop_session(draft: SessionTransaction) -> None:
+    busy = (SessionState.STARTING, SessionState.RUNNING)
+    if draft.session.state in busy and SESSION.allows(draft.session.state, "stop"):
+        draft.move("stop", reason=rows_in.IMPORTED_ERROR_CODE)

@@ -1,0 +1,317 @@
+"""Recreate the rows of an imported session.
+
+Its team, task, repository and executor, the session, its log and conversation.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.contrib.auth.models import Group, User
+from django.db.models import Q
+
+from executors_app.models import AgentProfile, Executor, ExecutorRunning
+from executors_app.plugins import agent_type, agent_types, runtimes
+from sessions_app.domain.derived_status import DerivedStatus
+from sessions_app.domain.portable.lines import LogEvent
+from sessions_app.domain.portable.rebuild import MessageRow, RunRow, SessionRebuild
+from sessions_app.domain.states import (
+    OPEN_RUN_STATES,
+    TERMINAL_STATES,
+    DesiredState,
+    RunState,
+    SessionState,
+    TaskState,
+    WorkState,
+)
+from sessions_app.models import (
+    PART_LIMIT,
+    POLICIES,
+    Message,
+    MessagePart,
+    NewEvent,
+    PermissionRequest,
+    Repository,
+    Run,
+    SessionEvent,
+    Task,
+    TaskSession,
+    write_numbered_events,
+)
+from sessions_app.services.portable.reading import SnapshotValues
+
+DEFAULT_TEAM: Final = "Imported"
+INERT_RUNTIME: Final = "local_standalone"
+INERT_TYPE: Final = "custom_acp"
+
+
+@dataclass
+class SessionParents:
+    """What a session hangs on, and what there is to say about it."""
+
+    task: Task
+    profile: AgentProfile
+    executor: Executor
+    owner: User | None
+    notes: list[str] = field(default_factory=list)
+
+
+def find_or_create_parents(session_id: uuid.UUID, snapshot: SnapshotValues, team_name: str) -> SessionParents:
+    """Find or make them; ``team_name`` is for a record that names no team."""
+    notes: list[str] = []
+    team = _find_or_create_team(snapshot.inner("task").text("team", 150) or team_name, notes)
+    task = _find_or_create_task(session_id, snapshot, team, notes)
+    profile = _find_or_create_profile(snapshot, team, notes)
+    executor = _find_or_create_executor(snapshot.inner("executor"), notes)
+    return SessionParents(task, profile, executor, find_user(snapshot.text("owner")), notes)
+
+
+def find_user(name: str) -> User | None:
+    """The user of that name, if there is one."""
+    return User.objects.filter(username=name).first() if name else None
+
+
+def _find_or_create_team(name: str, notes: list[str]) -> Group:
+    team, made = Group.objects.get_or_create(name=name)
+    if made:
+        notes.append(f"team “{name}” was made, without members")
+    return team
+
+
+def _find_or_create_task(session_id: uuid.UUID, snapshot: SnapshotValues, team: Group, notes: list[str]) -> Task:
+    told = snapshot.inner("task")
+    wanted = told.id("id")
+    found = Task.objects.filter(id=wanted, team=team).first() if wanted else None
+    if found is not None:
+        return found
+    if wanted is None or Task.objects.filter(id=wanted).exists():  # nobody brings a session into another team's task
+        wanted = uuid.uuid5(session_id, "task")
+    task, made = Task.objects.get_or_create(
+        id=wanted,
+        defaults={
+            "title": told.text("title", 300) or snapshot.text("title", 300) or "Imported session",
+            "description": told.text("description"),
+            "team": team,
+            "repository": _find_or_create_repository(told, snapshot, team, notes),
+            "base_branch": told.text("base_branch", 255),
+            "state": told.one_of("state", set(TaskState), TaskState.TODO),
+            "archived_at": told.time("archived_at"),
+            "created_by": find_user(told.text("created_by")),
+        },
+    )
+    created_at = told.time("created_at") or snapshot.time("created_at")
+    if made and created_at:
+        Task.objects.filter(id=task.id).update(created_at=created_at)
+    return task
+
+
+def _find_or_create_repository(
+    told: SnapshotValues, snapshot: SnapshotValues, team: Group, notes: list[str]
+) -> Repository | None:
+    path = told.inner("repository").text("path") or ("" if told else snapshot.text("working_dir"))
+    found: Repository | None = Repository.objects.filter(team=team, path=path).first()
+    if found is None:
+        shown = f"“{path[:200]}” is not opened to team “{team.name}”" if path else "none is named"
+        notes.append(f"repository: {shown}; its sessions can be read, and not be started")
+    return found
+
+
+def _find_or_create_profile(snapshot: SnapshotValues, team: Group, notes: list[str]) -> AgentProfile:
+    told, provider = snapshot.inner("agent_profile"), snapshot.inner("provider")
+    kind, model = provider.text("type", 64), provider.text("model", 200)
+    name = told.text("name", 200) or f"{kind} {model}".strip()[:200] or "Imported agent"
+    usable = AgentProfile.objects.filter(Q(team=team) | Q(team=None))
+    found = usable.filter(id=told.id("id") or uuid.uuid4()).first() or usable.filter(name=name).first()
+    if found is not None:
+        return found
+    agent_type = told.one_of("agent_type", agent_types(), kind if kind in agent_types() else INERT_TYPE)
+    notes.append(f"agent profile “{name}” was made, of type {agent_type}, without command and environment")
+    return AgentProfile.objects.create(
+        name=name,
+        team=team,
+        agent_type=agent_type,
+        model=told.text("model", 200) or model,
+        supports_session_resume=told.flag("supports_session_resume"),
+        history_context_injection=told.flag("history_context_injection"),
+    )
+
+
+def _find_or_create_executor(told: SnapshotValues, notes: list[str]) -> Executor:
+    name = told.text("name", 190) or "Imported"
+    runtime = told.one_of("runtime", runtimes(), INERT_RUNTIME)
+    named = Executor.objects.filter(name=name).first()
+    if named is not None and (not told or named.runtime == told.text("runtime")):
+        return named
+    if named is not None:
+        name = f"{name} ({runtime})"
+    executor, made = Executor.objects.get_or_create(name=name, defaults={"runtime": runtime, "max_live": 0})
+    if made:
+        notes.append(f"executor “{name}” was made, with room for no agent")
+    return executor
+
+
+BATCH_SIZE: Final = 1000
+IMPORTED_ERROR_CODE: Final = "imported"
+
+
+def write_session(
+    session_id: uuid.UUID, snapshot: SnapshotValues, rows: SessionRebuild, places: SessionParents, last_seq: int
+) -> TaskSession:
+    """The session's row and its execution's: stopped, at rest, whatever they were."""
+    newer = snapshot.number("last_seq") >= last_seq
+    told_state = snapshot.one_of("state", set(SessionState)) if newer else ""
+    state = told_state or rows.state or SessionState.WAITING_FOR_INPUT
+    work = snapshot.one_of("work_state", set(WorkState)) or rows.work_state
+    session = TaskSession(
+        id=session_id,
+        task=places.task,
+        state=state,
+        agent_profile=places.profile,
+        executor=places.executor,
+        owner=places.owner,
+        desired_state=DesiredState.STOPPED,
+        stopped_by_user=True,
+        work_state=WorkState.DONE if work == WorkState.DONE and state in TERMINAL_STATES else WorkState.IDLE,
+        policy=snapshot.one_of("policy", POLICIES, ""),
+        has_agent=snapshot.flag("has_agent") is not False,
+        model=snapshot.text("model", 200),
+        shares_worktree_of=_session_sharing_worktree(snapshot, places),
+        continue_prompts=snapshot.flag("continue_prompts"),
+        error_code=snapshot.text("error_code", 64) if told_state else rows.error_code,
+        error_message=snapshot.text("error_message") if told_state else rows.error_message,
+        last_seq=last_seq,
+        told_status=rows.told_status if rows.told_status in set(DerivedStatus) else DerivedStatus.IDLE,
+    )
+    execution_id = snapshot.id("agent_execution_id")
+    if execution_id is None or ExecutorRunning.objects.filter(id=execution_id).exists():
+        execution_id = uuid.uuid4()
+    session.agent_execution_id = execution_id
+    session.save(force_insert=True)
+    TaskSession.objects.filter(id=session_id).update(created_at=snapshot.time("created_at") or session.created_at)
+    ExecutorRunning.objects.create(
+        id=execution_id,
+        session=session,
+        task=places.task,
+        executor=places.executor,
+        runtime=places.executor.runtime,
+        status=ExecutorRunning.Status.STOPPED,
+        status_reason=IMPORTED_ERROR_CODE,
+        supports_workspace_only=agent_type(places.profile.agent_type).supports_workspace_only,
+    )
+    return session
+
+
+def _session_sharing_worktree(snapshot: SnapshotValues, places: SessionParents) -> TaskSession | None:
+    """Whose worktree it worked in, if that session of its task is here; else it gets one of its own."""
+    owner_id = snapshot.id("shares_worktree_of")
+    return TaskSession.objects.filter(id=owner_id, task=places.task).first() if owner_id else None
+
+
+def write_events(session_id: uuid.UUID, events: Sequence[LogEvent]) -> None:
+    """The log, under the numbers that it had."""
+    onces = {event.once for event in events if event.once}
+    taken: set[str] = set()
+    for some in _batches(sorted(onces)):
+        taken |= {str(once) for once in SessionEvent.objects.filter(once__in=some).values_list("once", flat=True)}
+    stretch: list[LogEvent] = []
+    for event in events:
+        if stretch and (event.seq != stretch[-1].seq + 1 or len(stretch) == BATCH_SIZE):
+            _write_event_batch(session_id, stretch, taken)
+            stretch = []
+        stretch.append(event)
+    _write_event_batch(session_id, stretch, taken)
+
+
+def _write_event_batch(session_id: uuid.UUID, stretch: Sequence[LogEvent], taken: set[str]) -> None:
+    if stretch:
+        write_numbered_events(session_id, stretch[0].seq, [_new_event(event, taken) for event in stretch])
+
+
+def _new_event(event: LogEvent, taken: set[str]) -> NewEvent:
+    name, once = event.name, event.once
+    if once is not None and once in taken:
+        once = None  # it was said elsewhere
+    elif once is not None:
+        taken.add(once)
+    return NewEvent(name, dict(event.payload), event.at, once)
+
+
+def write_conversation(session: TaskSession, rows: SessionRebuild) -> None:
+    """Messages with their texts, and what the agent asked."""
+    for some in _batches(list(rows.messages.values())):
+        messages = [
+            Message(
+                id=one.id,
+                session=session,
+                seq=one.seq,
+                updated_seq=one.updated_seq,
+                role=one.role,
+                key=one.key,
+                payload=one.payload,
+                complete=one.complete,
+                created_at=one.created_at,
+            )
+            for one in some
+        ]
+        Message.objects.bulk_create(messages)
+        MessagePart.objects.bulk_create(part for one in some for part in _message_parts(one))
+    PermissionRequest.objects.bulk_create(
+        PermissionRequest(
+            id=one.id,
+            session=session,
+            run_id=one.run_id,
+            tool_call=one.tool_call,
+            options=one.options,
+            state=one.state,
+            option_id=one.option_id,
+            requested_at=one.requested_at,
+            settled_at=one.settled_at,
+        )
+        for one in rows.permissions.values()
+    )
+
+
+def _message_parts(row: MessageRow) -> Iterator[MessagePart]:
+    text = "".join(row.pieces)
+    for number, start in enumerate(range(0, len(text), PART_LIMIT)):
+        yield MessagePart(message_id=row.id, number=number, text=text[start : start + PART_LIMIT])
+
+
+def write_runs(session: TaskSession, snapshot: SnapshotValues, rows: SessionRebuild) -> None:
+    """The turns; of several that seem to be open only the newest is."""
+    told = {one.id("id"): one for one in snapshot.rows("runs")}
+    runs = sorted(rows.runs.values(), key=lambda one: one.started_at)
+    for earlier in runs[:-1]:
+        if earlier.state in OPEN_RUN_STATES:
+            earlier.state, earlier.reason, earlier.ended_at = (
+                RunState.INTERRUPTED,
+                IMPORTED_ERROR_CODE,
+                earlier.started_at,
+            )
+    Run.objects.bulk_create(_run_row(session, one, told.get(one.id, SnapshotValues(None))) for one in runs)
+
+
+def _run_row(session: TaskSession, row: RunRow, told: SnapshotValues) -> Run:
+    return Run(
+        id=row.id,
+        session=session,
+        message_id=row.message_id,
+        state=row.state,
+        has_process=told.flag("has_process") is not False,
+        wait_kind=row.wait_kind or told.text("wait_kind", 16),
+        wait_id=row.wait_id or told.text("wait_id", 128),
+        wait_reason=told.text("wait_reason"),
+        deadline_at=told.time("deadline_at"),
+        waited=row.waited,
+        reason=row.reason,
+        since_seq=row.since_seq or told.number("since_seq"),
+        started_at=told.time("started_at") or row.started_at,
+        ended_at=row.ended_at,
+    )
+
+
+def _batches(rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE))

@@ -1,0 +1,351 @@
+"""The pass of `recover_sessions`: run a supervisor once, compare with the time before a deploy, print the result."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from django.conf import settings
+from django.db.models import QuerySet
+from django.utils import timezone
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from executors_app.agentctl.process import identity
+from sessions_app.domain.integrity import DAMAGED_ROW
+from sessions_app.domain.recovery import explain_decision
+from sessions_app.domain.states import ENDED_STATES, DesiredState, SessionState, TaskState
+from sessions_app.models import Intent, SessionEvent, Supervisor, SweepOutcome, TaskSession
+from sessions_app.services.sweeps import SKIPPED, UNDER_WAY
+from sessions_app.supervisor import leases, sweep_reports
+from sessions_app.supervisor.leases import SupervisorLock
+from sessions_app.supervisor.loop import SupervisorLoop
+from sessions_app.supervisor.sweep.sweep_pass import ProgressCallback, SweepRun, SweepScope
+from sessions_app.supervisor.sweep.sweep_pass import ProgressCallback as Report
+
+_SEVERITY: Final[Mapping[str, int]] = {SessionState.ERROR: 1, SessionState.FAILED: 2}
+"""How bad a state is. ERROR may pass or be tried again; FAILED was given up. Every other state is fine."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenSession:
+    """A session that should run and does not."""
+
+    session_id: uuid.UUID
+    state: str
+    message: str
+    by_deploy: bool
+    """It was better before the deploy."""
+
+
+def live_supervisors() -> list[Supervisor]:
+    """Supervisors that are alive, newest first, those of this machine before all others.
+
+    A killed one has a fresh heartbeat for a while; where its process can be seen to be gone it does not count.
+    """
+    alive = [row for row in Supervisor.objects.alive().order_by("-started_at") if not leases.is_owner_dead(row.boot_id)]
+    return sorted(alive, key=lambda row: row.host_id != identity.host_id())
+
+
+def broken_since_deploy(began: datetime, result: SweepRun) -> list[BrokenSession]:
+    """Sessions in the scope of ``result`` that should run and are in ERROR, given up or damaged.
+
+    ``began`` is when the deploy began. The state before it is known from the log, and from earlier sweeps.
+    """
+    damaged = {one.session_id: one.said for one in result.damaged}
+    rows = [row for row in _in_trouble(result.scope).filter(created_at__lt=began) if row.id not in damaged]
+    before = _levels_before([row.id for row in rows], began)
+    known = _corrupt_before(damaged, began)
+    troubled = [
+        BrokenSession(
+            row.id,
+            row.state,
+            row.error_message,
+            by_deploy=before.get(row.id, _SEVERITY[row.state]) < _SEVERITY[row.state],
+        )
+        for row in rows
+    ]
+    return [
+        *troubled,
+        *(BrokenSession(key, DAMAGED_ROW, said, by_deploy=key not in known) for key, said in damaged.items()),
+    ]
+
+
+def _in_trouble(scope: SweepScope) -> QuerySet[TaskSession]:
+    rows = TaskSession.objects.filter(state__in=_SEVERITY, desired_state=DesiredState.RUNNING, task__archived_at=None)
+    rows = rows.exclude(task__state__in=(TaskState.DONE, TaskState.CANCELLED))
+    if scope.sessions:
+        rows = rows.filter(id__in=scope.sessions)
+    if scope.runtime:
+        rows = rows.filter(executor__runtime=scope.runtime)
+    return rows.order_by("id").only("state", "error_message")
+
+
+def _levels_before(sessions: Collection[uuid.UUID], began: datetime) -> dict[uuid.UUID, int]:
+    """How bad the state of each was at ``began``; left out is whose state has not changed since."""
+    changes = SessionEvent.objects.filter(session_id__in=sessions, name="session.state_changed", at__gte=began)
+    levels: dict[uuid.UUID, int] = {}
+    for session_id, payload in changes.order_by("seq").values_list("session_id", "payload"):
+        levels.setdefault(session_id, _SEVERITY.get(payload.get("from", ""), 0))
+    return levels
+
+
+def _corrupt_before(sessions: Collection[uuid.UUID], began: datetime) -> set[uuid.UUID]:
+    """Those that the last sweep before ``began`` had to pass over already."""
+    told = SweepOutcome.objects.filter(session_id__in=sessions, sweep__started_at__lt=began)
+    newest = dict(told.order_by("sweep__started_at").values_list("session_id", "rule"))
+    return {session_id for session_id, rule in newest.items() if rule == DAMAGED_ROW}
+
+
+POLL_EVERY = 0.1
+"""Seconds between two looks at starts that somebody else carries out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryOptions:
+    """What the command was asked for."""
+
+    scope: SweepScope
+    wait: float = 0.0
+    """Seconds to wait for the end of starts; 0: they are left as orders."""
+    since: datetime | None = None
+    """When the deploy began; None: with the live supervisor, else with this command."""
+
+
+async def run_recovery_pass(ask: RecoveryOptions, progress: ProgressCallback) -> tuple[SweepRun, dict[str, Any]]:
+    """Sweep once; with ``wait`` return when the starts have ended, whoever did them, or after that many seconds."""
+    deadline, began = time.monotonic() + ask.wait, timezone.now()
+    with SupervisorLock("sweep") as lock:
+        alone = await _take_lock(lock)
+        supervisor = SupervisorLoop()
+        core = supervisor.core
+        try:
+            others = await core.database(live_supervisors)  # before our own row is one of them
+            began = ask.since or (others[0].started_at if others else began)
+            waits = bool(ask.wait) and not ask.scope.dry_run
+            swept = await _first_sweep(supervisor, deadline, alone=alone) if waits else True
+            if alone and not ask.scope.dry_run:
+                await supervisor.open()
+            result = await _sweep_once(supervisor, ask.scope, alone=alone, progress=progress)
+            if alone and not (ask.scope.sessions or ask.scope.runtime or ask.scope.dry_run):
+                await core.database(
+                    leases.mark_first_sweep_done, core.boot_id
+                )  # another command that waits for us need not wait longer
+            if waits:
+                await _wait_for_starts(supervisor, result, deadline, alone=alone)
+                await core.drain_starts()
+            document = await core.database(_build_document, result, core.boot_id, began)
+        finally:
+            await supervisor.close()
+    supervised_by = [row.boot_id for row in others]
+    return result, {**document, "supervised_by": supervised_by, "swept": swept, "waited": ask.wait}
+
+
+def _build_document(result: SweepRun, boot_id: str, began: datetime) -> dict[str, Any]:
+    """The document with what it says of a deploy: what is broken, and which starts have not ended."""
+    broken = broken_since_deploy(began, result)
+    ids = [item.row.stored.session_id for item in result.decided]
+    return {
+        **sweep_reports.build_report(result, boot_id),
+        "since": began.isoformat(),
+        "broken": [str(one.session_id) for one in broken if one.by_deploy],
+        "broken_before": [str(one.session_id) for one in broken if not one.by_deploy],
+        "broken_why": {str(one.session_id): f"is in {one.state}: {one.message}" for one in broken},
+        "unfinished": [] if result.scope.dry_run else sorted(map(str, _unfinished(ids))),
+    }
+
+
+async def _first_sweep(supervisor: SupervisorLoop, deadline: float, *, alone: bool) -> bool:
+    """Wait until each live supervisor has swept once: before that it has not decided what becomes of its sessions."""
+    while True:
+        others = await supervisor.core.database(live_supervisors)
+        if all(row.swept_at for row in others) and (alone or others):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(POLL_EVERY)
+
+
+async def _sweep_once(
+    supervisor: SupervisorLoop, scope: SweepScope, *, alone: bool, progress: ProgressCallback
+) -> SweepRun:
+    """The sweep; while a server has this database it decides and acts, and this pass only looks."""
+    if alone:
+        return await supervisor.sweep(scope, progress=progress)
+    result = await supervisor.sweep(replace(scope, dry_run=True), progress=progress)
+    result.scope = scope  # the report is of what the server does
+    return result
+
+
+async def _take_lock(lock: SupervisorLock) -> bool:
+    """The lock of an embedded database; another sweep is waited for, a server is not."""
+    deadline = time.monotonic() + settings.KANDEV_LEASE_TTL
+    while not lock.take():
+        if lock.held_by() in ("supervise", "run") or time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(POLL_EVERY)
+    return True
+
+
+async def _wait_for_starts(supervisor: SupervisorLoop, result: SweepRun, deadline: float, *, alone: bool) -> None:
+    ids = [item.row.stored.session_id for item in result.decided]
+    while time.monotonic() < deadline:
+        if alone:
+            for session_id in ids:
+                supervisor.orders.wake(session_id)
+            await _settle_starts(supervisor, deadline)
+            await _admit_waiting(supervisor, result)
+        if not await supervisor.core.database(_open_starts if alone else _unfinished, ids):
+            return
+        await asyncio.sleep(POLL_EVERY)
+
+
+async def _admit_waiting(supervisor: SupervisorLoop, result: SweepRun) -> None:
+    """Start those whose turn has come; what is decided of them now stands in the place of their waiting."""
+    later = await supervisor.admit()
+    again = {item.facts.session_id: item for item in later.decided} if later else {}
+    result.decided = [again.get(item.facts.session_id, item) for item in result.decided]
+    result.outcomes.update(later.outcomes if later else {})
+
+
+async def _settle_starts(supervisor: SupervisorLoop, deadline: float) -> None:
+    try:
+        async with asyncio.timeout(max(deadline - time.monotonic(), 0)):
+            await supervisor.orders.settle()
+    except TimeoutError:
+        pass
+
+
+def _open_starts(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """Those of them of which something is to be done, or that wait for their turn."""
+    waits = TaskSession.objects.filter(id__in=ids, start_rank__isnull=False).values_list("id", flat=True)
+    orders = Intent.objects.filter(session_id__in=ids, done_at=None).values_list("session_id", flat=True)
+    return {*orders, *waits}
+
+
+def _restarts_to_come(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """Those whose agent has died and is restarted later; without a supervisor nobody does that, and nobody waits.
+
+    One in ERROR has failed to start, and is told as broken.
+    """
+    rows = TaskSession.objects.filter(id__in=ids, next_restart_at__isnull=False, desired_state=DesiredState.RUNNING)
+    rows = rows.filter(task__archived_at=None).exclude(state__in=(SessionState.ERROR, *ENDED_STATES))
+    return set(rows.values_list("id", flat=True))
+
+
+def _unfinished(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    return _open_starts(ids) | _restarts_to_come(ids)
+
+
+DEFAULT_WIDTH = 200
+"""Characters of a line where there is no terminal."""
+COLUMNS = ("task", "session", "runtime", "observed", "decision", "receipt", "reason")
+
+
+class SweepView:
+    """Prints one sweep."""
+
+    def __init__(self, *, json: bool, explain: bool):
+        self.json, self.explain = json, explain
+        self.console = Console(width=None if sys.stdout.isatty() else DEFAULT_WIDTH)
+
+    @contextmanager
+    def progress(self) -> Iterator[Report]:
+        """A progress bar on a terminal; nothing else anywhere else."""
+        if self.json or not sys.stderr.isatty():
+            yield lambda done, total: None
+            return
+        columns = (TextColumn("sweeping"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("sweep", total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+    def show(self, document: Mapping[str, Any], result: SweepRun) -> None:
+        """The table, the explanations where wanted, the summary."""
+        if document["sessions"]:
+            table = Table(*COLUMNS, box=None, header_style="bold", pad_edge=False)
+            for row in document["sessions"]:
+                table.add_row(*(escape(cell) for cell in _cells(row)))
+            self.console.print(table)
+        if self.explain:
+            self._explain(result)
+        self.console.print(summary_line(document), highlight=False)
+
+    def _explain(self, result: SweepRun) -> None:
+        for item in result.decided:
+            self.console.print(f"\n[bold]session {item.facts.session_id}[/bold]", highlight=False)
+            for label, value in explain_decision(item.facts, item.seen, item.decision):
+                self.console.print(f"  {label:<16} {escape(str(value))}", highlight=False)
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    told = row["by_supervisor"] or row
+    rule = told["rule"].replace("_", " ")
+    if row["owner"] and not row["by_supervisor"]:
+        rule = f"held by supervisor {row['owner'][:8]}"
+    reason = "" if row["owner"] and told is row else told["error_message"] or told["reason"]
+    return (
+        row["task_title"][:40],
+        row["session_id"][:8],
+        row["runtime"],
+        told["observed"],
+        f"{row['session_state']}, {rule}",
+        row["receipt_kind"] or "–",
+        str(reason)[:120],
+    )
+
+
+def summary_line(document: Mapping[str, Any]) -> str:
+    """One line: what was examined, what came of it or would come of it, and who holds or carries out the rest."""
+    counts = dict(document["outcomes"])
+    under_way = sum(row["result"] == UNDER_WAY for row in document["sessions"])
+    counts[SKIPPED] -= under_way
+    told = ", ".join(f"{count} {kind}" for kind, count in {**counts, "starting": under_way}.items() if count)
+    dry_run = bool(document["dry_run"])
+    mode = " (dry run: nothing was written)" if dry_run else ""
+    would = "would be " if dry_run and told else ""
+    parts = [
+        f"{document['examined']} examined in {document['duration_ms']} ms: {would}{told or 'nothing to do'}{mode}.",
+        _describe_actors(document),
+        _describe_waiting(document),
+    ]
+    return " ".join(filter(None, parts))
+
+
+def _describe_actors(document: Mapping[str, Any]) -> str:
+    running = sorted(one[:8] for one in document["supervised_by"])
+    if running:
+        verb, whose = ("is", "it does") if len(running) == 1 else ("are", "they do")
+        return f"Supervisor {', '.join(running)} {verb} running: {whose} the work, this is its report."
+    owners = sorted({row["owner"][:8] for row in document["sessions"] if row["owner"]})
+    return f"Held by supervisor {', '.join(owners)}." if owners else ""
+
+
+def _describe_waiting(document: Mapping[str, Any]) -> str:
+    count = len(document["unfinished"])
+    if not count or document["supervised_by"]:
+        return ""
+    starts = f"{count} start waits" if count == 1 else f"{count} starts wait"
+    here = "" if document["waited"] else ", or add --wait"
+    return f"{starts} for a supervisor: run manage.py serve or supervise{here}."
+
+
+def strict_failures(document: Mapping[str, Any], wait: float, *, everything: bool) -> list[str]:
+    """What fails ``--strict``, a line each."""
+    kinds = [("broken", "broken by this deploy"), *([("broken_before", "broken before")] if everything else [])]
+    lines = [f"{told}: session {key} {document['broken_why'][key]}" for name, told in kinds for key in document[name]]
+    count = len(document["unfinished"])
+    if wait and count:
+        lines.append(f"{count} start{'s' if count > 1 else ''} had not ended after {wait:g} s")
+    if wait and not document["swept"]:
+        lines.append(f"the supervisor had not finished its first sweep after {wait:g} s")
+    return lines

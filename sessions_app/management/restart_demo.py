@@ -1,0 +1,251 @@
+"""The restart story in two acts: the control plane dies in the middle of a turn, then everything does.
+
+Every sentence that is printed with a tick was checked; the first that does not hold ends the story.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from executors_app.agentctl.process import identity
+from sessions_app.management.demo_data import DEMO_AGENT, DEMO_EXECUTOR, DEMO_USER, HELLO_TASK
+from sessions_app.management.temporary_deployment import DemoFailed, TemporaryDeployment, wait_until
+from sessions_app.models import ContinuityReceipt
+from sessions_app.pages.labels import receipt_label
+
+_PAUSE_SECONDS: Final = 1.5
+"""Seconds between two lines about an agent that talks."""
+_PROCESS_NAMES: Final = {"daphne": "web", "supervise": "supervisor", "qcluster": "worker"}
+"""What a word of its command line makes of a process."""
+
+
+class RestartDemo:
+    """Tells the story on a console, with a Kandev of its own."""
+
+    def __init__(self, console: Console, kandev: TemporaryDeployment, work: int):
+        self.console, self.kandev = console, kandev
+        self.work = work
+        """Seconds of the first turn; it must outlast the death and the next start."""
+        self.session = ""
+
+    def tell(self) -> None:
+        """Both acts; BrokenPromise at the first thing that is not as promised."""
+        self._open()
+        self._first_act()
+        self._second_act()
+        self.console.print("\n[bold green]Everything was as promised.[/]")
+
+    # --- before ---
+
+    def _open(self) -> None:
+        with self.console.status("Starting Kandev in a directory of its own"):
+            self.kandev.serve()
+            self.kandev.manage("create_demo")
+            self.kandev.log_in(DEMO_USER)
+        self.kept(f"Kandev serves on {self.kandev.url} with a database of its own")
+
+    def _start(self, prompt: str) -> None:
+        api = self.kandev.api
+        profile = api(
+            "POST",
+            "agent-profiles/",
+            {
+                "name": f"{DEMO_AGENT} of the story",
+                "agent_type": "demo",
+                "env": {"KANDEV_DEMO_AGENT_HOME": str(self.kandev.agent_home)},
+            },
+        )
+        task = _find_result(api("GET", "tasks/"), "title", HELLO_TASK)
+        executor = _find_result(api("GET", "executors/"), "name", DEMO_EXECUTOR)
+        body = {"agent_profile": profile["id"], "executor": executor["id"], "prompt": prompt}
+        made = api("POST", f"tasks/{task['id']}/sessions/", body)
+        self.session = f"tasks/{task['id']}/sessions/{made['id']}"
+
+    # --- act one ---
+
+    def _first_act(self) -> None:
+        self.console.rule("[bold]Act 1: the control plane dies, the agent does not notice")
+        self._start(f"remember walrus\nwork {self.work}\nask")
+        wait_until(lambda: b"tick" in self._shown(), "what the agent says is on the page")
+        agents = self.kandev.agent_processes()
+        self._listen(2)
+        self.kept("The agent is in the middle of its turn")
+
+        names = _describe_processes(self.kandev.server_processes())
+        killed = self.kandev.kill_server()
+        self.kept(f"kill -9: {', '.join(names)} (in all {len(killed)} processes)")
+        self._listen(3)
+        self.promise(all(map(identity.is_alive, agents)), "No agent process was harmed, and the agent goes on talking")
+
+        with self.console.status("Starting Kandev again"):
+            self.kandev.serve()
+        receipt = wait_until(lambda: self._status()["latest_receipt"], "there is a continuity receipt")
+        self.promise(
+            (receipt["kind"], receipt["verified"]) == ("reattached", "same_process"),
+            "The sweep found it again: reattached, the same process (verified)",
+        )
+        self._answer()
+        self._compare(agents)
+
+    def _answer(self) -> None:
+        with self.console.status("The agent works on, and will then ask for a permission"):
+            asked = wait_until(self._asked, "the agent asks for a permission", self.work + 40)[0]
+        self.kept("The agent asks for a permission, in the same turn")
+        option = asked["options"][0]
+        answer = {"option_id": option["option_id"], "resume_token": asked["resume_token"]}
+        self.kandev.api("POST", f"{self.session}/permissions/{asked['id']}/", answer)
+        self._wait_for_turn(1)
+        self.kept(f"It was answered ({option['name']}), and the turn was finished")
+
+    def _asked(self) -> list[dict[str, Any]]:
+        permissions = self.kandev.api("GET", f"{self.session}/permissions/")["results"]
+        return [one for one in permissions if one["state"] == "pending"]
+
+    def _compare(self, agents: Iterable[identity.ProcessIdentity]) -> None:
+        said, shown = self.kandev.said(), self._shown()
+        table = Table("", "bytes", "SHA-256", box=None, header_style="bold", pad_edge=False)
+        for name, text in (("what the agent said, by its own log", said), ("what the page shows", shown)):
+            table.add_row(name, str(len(text)), hashlib.sha256(text).hexdigest()[:16])
+        self.console.print(table)
+        self.promise(said == shown, "Equal to the byte: nothing was lost, nothing came twice")
+        self.promise(len(self._prompts()) == 1, "One prompt, delivered once, in one turn")
+        self.promise(all(map(identity.is_alive, agents)), "Still the same processes")
+
+    # --- act two ---
+
+    def _second_act(self) -> None:
+        self.console.rule("[bold]Act 2: everything dies")
+        self.kandev.api("POST", f"{self.session}/prompt/", {"message_id": "second", "text": "work 60"})
+        before = len(self.kandev.said())
+        wait_until(lambda: len(self.kandev.said()) > before, "the agent works on its second prompt")
+        wait_until(lambda: self._shown().count(b"tick 1\n") > 1, "the page shows it")
+        self._kill_everything()
+
+        document = json.loads(self.kandev.manage("recover_sessions", "--wait", "60", "--json"))
+        self._show_sweep(document)
+        rows = document["sessions"]
+        self.promise(
+            [row["receipt_kind"] for row in rows] == ["loaded"],
+            "recover_sessions brought it back: the agent has read its own conversation back",
+        )
+        states = [(row["message_id"] == "second", row["state"]) for row in self._prompts_after_restart()]
+        self.promise((True, "interrupted") in states, "The interrupted prompt is shown, and was not sent again")
+        self.kandev.api("POST", f"{self.session}/prompts/second/dismiss/")
+        self._ask_for_the_word()
+        self._show_receipts()
+
+    def _kill_everything(self) -> None:
+        killed = self.kandev.kill_server()
+        agents = self.kandev.agent_processes()
+        left = identity.kill_all(agents, 10)
+        self.promise(not left, f"kill -9: {len(killed)} processes of Kandev, {len(agents)} of agentctl and the agent")
+        self.promise(not self.kandev.agent_processes(), "Nothing is left alive")
+
+    def _show_sweep(self, document: Mapping[str, Any]) -> None:
+        columns = ("session", "observed", "rule", "receipt", "session state", "ms")
+        table = Table(*columns, title="recover_sessions", title_justify="left", header_style="bold")
+        for row in document["sessions"]:
+            values = (
+                row["session_id"][:8],
+                row["observed"],
+                row["rule"],
+                row["receipt_kind"],
+                row["session_state"],
+                row["duration_ms"],
+            )
+            table.add_row(*(escape(str(value)) for value in values))
+        self.console.print(table)
+
+    def _show_receipts(self) -> None:
+        table = Table("at", "continuity receipt", title="All receipts", title_justify="left", header_style="bold")
+        for row in reversed(self.kandev.api("GET", f"{self.session}/receipts/")["results"]):
+            receipt = ContinuityReceipt(kind=row["kind"], verified=row["verified"])
+            table.add_row(row["created_at"][11:19], receipt_label(receipt).text)
+        self.console.print(table)
+
+    def _prompts_after_restart(self) -> list[dict[str, Any]]:
+        with self.console.status("Starting Kandev again"):
+            self.kandev.serve()
+        return self._prompts()
+
+    def _ask_for_the_word(self) -> None:
+        self.kandev.api("POST", f"{self.session}/prompt/", {"message_id": "third", "text": "what was the word?"})
+        wait_until(lambda: b"The word was walrus.\n" in self._shown(), "the agent remembers the word")
+        self.kept("Asked for the word of the first act it says: walrus")
+        wait_until(
+            lambda: b"Verify what is there before you repeat" in self._shown(), "it was told of its interrupted turn"
+        )
+        self.kept("It was told that its last turn was cut short")
+
+    # --- what is seen ---
+
+    def _status(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self.kandev.api("GET", f"{self.session}/status/")
+        return answer
+
+    def _prompts(self) -> list[dict[str, Any]]:
+        answer: list[dict[str, Any]] = self.kandev.api("GET", f"{self.session}/prompts/")["results"]
+        return answer
+
+    def _shown(self) -> bytes:
+        """All that the agent said, as the API shows it."""
+        found = self.kandev.api("GET", f"{self.session}/messages/?limit=500")["results"]
+        return "".join(message["text"] for message in found if message["role"] == "agent").encode()
+
+    def _wait_for_turn(self, number: int) -> None:
+        def ended() -> bool:
+            runs = self.kandev.api("GET", f"{self.session}/runs/")["results"]
+            return len([run for run in runs if run["state"] == "completed"]) >= number
+
+        wait_until(ended, "the turn is finished")
+
+    def _listen(self, times: int) -> None:
+        """Show how the agent's own log grows."""
+        for _ in range(times):
+            heard = len(self.kandev.said())
+            self._hear_more_than(heard)
+            last = self.kandev.said().decode().strip().rpartition("\n")[2]
+            self.console.print(f"    the agent says: [cyan]{escape(last)}[/]", highlight=False)
+            time.sleep(_PAUSE_SECONDS)
+
+    def _hear_more_than(self, length: int) -> None:
+        wait_until(lambda: len(self.kandev.said()) > length, "the agent talks")
+
+    # --- what is told ---
+
+    def kept(self, text: str) -> None:
+        """Something happened as it should."""
+        self.console.print(f"[green]✓[/] {escape(text)}", highlight=False)
+
+    def promise(self, holds: bool, text: str) -> None:
+        """Say that a promise was kept; BrokenPromise if it was not."""
+        if not holds:
+            raise DemoFailed(f"this does not hold: {text}")
+        self.kept(text)
+
+
+def _describe_processes(processes: Iterable[identity.ProcessIdentity]) -> list[str]:
+    """``web 123``, ``supervisor 124``, ``worker 125``, by their command lines, without their own children."""
+    found: dict[str, str] = {}
+    for process in processes:
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+        for word, part in _PROCESS_NAMES.items():
+            if word in words:
+                found.setdefault(part, f"{part} {process.pid}")
+    return list(found.values())
+
+
+def _find_result(page: Mapping[str, Any], field: str, value: str) -> dict[str, Any]:
+    found = next((row for row in page["results"] if row[field] == value), None)
+    if found is None:
+        raise DemoFailed(f"the demo has no {value!r}")
+    return dict(found)

@@ -1,0 +1,196 @@
+"""A whole Kandev in a directory of its own, for a demonstration: started, killed, started again, thrown away.
+
+It is used from outside only, by its commands and its REST API. Nothing but what it started is ever
+signalled: known by pid and start time, or by the marker of its own executions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from django.conf import settings
+
+from executors_app.agentctl.process import child_environment, identity
+
+T = TypeVar("T")
+
+_POLL_INTERVAL: Final = 0.1
+_DEFAULT_TIMEOUT: Final = 60.0
+"""Seconds that anything may take."""
+
+
+class DemoFailed(Exception):
+    """Something did not happen as it was promised; the message says what."""
+
+
+def wait_until(look: Callable[[], T], what: str, timeout: float = _DEFAULT_TIMEOUT) -> T:
+    """Wait until ``look`` answers something true, and return that; BrokenPromise after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while not (seen := look()):
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"not within {timeout:g} s: {what}")
+        time.sleep(_POLL_INTERVAL)
+    return seen
+
+
+class TemporaryDeployment:
+    """The processes and the directory of one demonstration."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="kandev-demo-"))
+        self.data = self.home / "data"
+        self.agent_home = self.home / "agent"
+        self.url = ""
+        self._port = 0
+        self._token = ""
+        self._server: subprocess.Popen[bytes] | None = None
+        self._log = (self.home / "serve.log").open("ab")
+        self._environment = child_environment.build_environment(
+            {"KANDEV_DATA_DIR": str(self.data)}, {"KANDEV_CONTINUE": "off"}
+        )
+
+    # --- commands ---
+
+    def manage(self, *arguments: str) -> str:
+        """What a management command prints; BrokenPromise if it fails."""
+        done = subprocess.run(
+            [*_MANAGE, *arguments],
+            env=self._environment,
+            cwd=settings.BASE_DIR,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=3 * _DEFAULT_TIMEOUT,
+            check=False,
+        )
+        if done.returncode:
+            raise DemoFailed(f"manage.py {arguments[0]} failed: {done.stderr.strip()[-500:]}")
+        return done.stdout
+
+    def serve(self) -> None:
+        """Start web, supervisor and worker, the second time at the same address; wait until they are ready."""
+        self._server = subprocess.Popen(
+            [*_MANAGE, "serve", "--port", str(self._port)],
+            env=self._environment,
+            cwd=settings.BASE_DIR,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,  # a Ctrl-C at the terminal is for the demonstration, which ends them itself
+        )
+        assert self._server.stdout is not None  # noqa: S101
+        line = self._server.stdout.readline().decode()
+        found = re.search(r"(http://[\d.]+:(\d+))/", line)
+        if not found:
+            raise DemoFailed(f"manage.py serve did not start: {self.log()}")
+        self.url, self._port = found[1], int(found[2])
+        wait_until(self._is_ready, "the server is ready")
+
+    def log(self) -> str:
+        """The end of what the server wrote to its log."""
+        return (self.home / "serve.log").read_text(errors="replace")[-1500:]
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:  # noqa: S310  (our own server)
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def server_processes(self) -> list[identity.ProcessIdentity]:
+        """``serve`` itself, and everything below it."""
+        return _process_tree(self._server.pid) if self._server else []
+
+    def kill_server(self) -> list[identity.ProcessIdentity]:
+        """SIGKILL for web, supervisor, worker and their parent; returns who was killed."""
+        killed = self.server_processes()
+        for process in killed:
+            with contextlib.suppress(PermissionError):
+                identity.send_signal(process, signal.SIGKILL)
+        if self._server is not None:
+            self._server.wait(timeout=_DEFAULT_TIMEOUT)
+            if self._server.stdout is not None:
+                self._server.stdout.close()
+            self._server = None
+        wait_until(lambda: not any(map(identity.is_alive, killed)), "the killed processes are gone")
+        return killed
+
+    # --- the API ---
+
+    def log_in(self, user: str) -> None:
+        """Use the API as ``user`` from now on."""
+        self._token = self.manage("drf_create_token", user).split()[2]
+
+    def api(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The JSON answer of one call; BrokenPromise for anything but success."""
+        request = urllib.request.Request(  # noqa: S310  (our own server)
+            f"{self.url}/api/v1/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Token {self._token}", "Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_DEFAULT_TIMEOUT) as answer:  # noqa: S310
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            raise DemoFailed(f"{method} {path}: {error.code} {error.read(500).decode('utf-8', 'replace')}") from error
+        except OSError as error:
+            raise DemoFailed(f"{method} {path}: {error}") from error
+        return json.loads(text) if text else None
+
+    # --- the agents ---
+
+    def agent_processes(self) -> list[identity.ProcessIdentity]:
+        """agentctl, guard and agent of every execution of this directory."""
+        executions = (self.data / "agentctl").glob("*") if self.data.exists() else ()
+        return [process for execution in executions for process in identity.find_marked(execution.name)]
+
+    def said(self) -> bytes:
+        """All that the agents have said, by their own log, written before it was said."""
+        return b"".join(path.read_bytes() for path in sorted(self.agent_home.glob("*.said")))
+
+    def _nothing_runs(self) -> bool:
+        """End what runs; False where there was anything, which may have left more meanwhile."""
+        found = [*self.agent_processes(), *self._children_of_the_dead()]
+        identity.kill_all(found, 10)
+        return not found
+
+    def _children_of_the_dead(self) -> list[identity.ProcessIdentity]:
+        """What the server started while it was being killed: known by the data directory that exists only here."""
+        mark = f"KANDEV_DATA_DIR={self.data}".encode()
+        pids = [pid for pid in identity.list_pids() if mark in identity.read_environment(pid)]
+        return [found for pid in pids if (found := identity.identify(pid))]
+
+    def close(self) -> None:
+        """End everything that was started here, and throw the directory away."""
+        try:
+            self.kill_server()
+        finally:
+            wait_until(self._nothing_runs, "everything that was started here has ended")
+            self._log.close()
+            shutil.rmtree(self.home, ignore_errors=True)
+
+
+_MANAGE: Final = (sys.executable, str(Path(settings.BASE_DIR) / "manage.py"))
+
+
+def _process_tree(root: int) -> list[identity.ProcessIdentity]:
+    """A process and everything below it, parents first."""
+    parents = {pid: stat.parent for pid in identity.list_pids() if (stat := identity.read_stat(pid))}
+    wanted = [root]
+    for pid in wanted:  # grows while it is read
+        wanted += [child for child, parent in parents.items() if parent == pid]
+    return [found for pid in wanted if (found := identity.identify(pid))]

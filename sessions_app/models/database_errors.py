@@ -1,0 +1,87 @@
+"""Why the database takes nothing at the moment: a passing trouble of its own, told from a mistake of ours."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db import Error, OperationalError
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseTrouble:
+    """One kind of trouble, in words for people."""
+
+    code: str
+    title: str
+    what: str
+    next_step: str
+    retry_after: int
+    """Seconds after which asking again makes sense."""
+
+
+DATABASE_FULL: Final = DatabaseTrouble(
+    "database_full",
+    "No room left",
+    "The disk of the database is full: nothing was changed. Agents go on, and what they say is kept.",
+    "Make room on that disk, then try again.",
+    30,
+)
+DATABASE_UNAVAILABLE: Final = DatabaseTrouble(
+    "database_unavailable",
+    "The database cannot be reached",
+    "The database is down, is being started, or takes no more connections. Agents go on, and what they say is kept.",
+    "Try again in a few seconds. If you have just asked for something, look whether it was done.",
+    5,
+)
+DATABASE_BUSY: Final = DatabaseTrouble(
+    "database_busy",
+    "The database is busy",
+    "Others kept the database to themselves for too long: nothing was changed. Agents go on.",
+    "Try again in a moment.",
+    2,
+)
+
+_SQLITE: Final = {
+    sqlite3.SQLITE_FULL: DATABASE_FULL,
+    sqlite3.SQLITE_BUSY: DATABASE_BUSY,
+    sqlite3.SQLITE_LOCKED: DATABASE_BUSY,
+    sqlite3.SQLITE_PROTOCOL: DATABASE_BUSY,
+    sqlite3.SQLITE_CANTOPEN: DATABASE_UNAVAILABLE,
+    sqlite3.SQLITE_IOERR: DATABASE_UNAVAILABLE,
+    sqlite3.SQLITE_READONLY: DATABASE_UNAVAILABLE,
+}
+"""By the lower byte of an error's code, which its finer kinds have in common."""
+_SQLITE_WORDS: Final = {"database or disk is full": DATABASE_FULL, "database is locked": DATABASE_BUSY}
+_POSTGRESQL: Final = {
+    "53100": DATABASE_FULL,
+    "55P03": DATABASE_BUSY,  # a lock did not come
+    "40P01": DATABASE_BUSY,  # a deadlock, which we were chosen to give up
+    "40001": DATABASE_BUSY,
+    "57014": DATABASE_BUSY,  # the statement had no more time
+    "25P03": DATABASE_UNAVAILABLE,  # the server cut off a transaction in which nothing happened
+    "25006": DATABASE_UNAVAILABLE,  # it only reads: the copy that it was made of is about to take over
+}
+_POSTGRESQL_CLASSES: Final = ("08", "53", "57P", "58")
+"""Of connections, of resources, of a server that stops or starts, of its disk."""
+
+
+def classify_error(error: BaseException | None) -> DatabaseTrouble | None:
+    """What keeps the database from its work, or None where ``error`` says nothing of that."""
+    if not isinstance(error, Error):
+        return None
+    cause: Any = error.__cause__
+    if hasattr(cause, "sqlstate"):
+        return _of_postgresql(error, cause.sqlstate)
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is not None:
+        return _SQLITE.get(code & 0xFF)
+    found = (trouble for words, trouble in _SQLITE_WORDS.items() if words in str(error))
+    return next(found, None) if isinstance(error, OperationalError) else None
+
+
+def _of_postgresql(error: Error, state: str | None) -> DatabaseTrouble | None:
+    if state is None:  # not the server has said it: the connection could not be had, or broke
+        return DATABASE_UNAVAILABLE if isinstance(error, OperationalError) else None
+    return _POSTGRESQL.get(state) or (DATABASE_UNAVAILABLE if state.startswith(_POSTGRESQL_CLASSES) else None)

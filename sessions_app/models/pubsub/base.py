@@ -1,0 +1,109 @@
+"""Wake-ups between hosts that share a PostgreSQL: over Redis where there is one, else over the database itself.
+
+A hint like those within a host: while a line is broken everybody is woken by the clock, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Final
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+log = logging.getLogger(__name__)
+
+RETRY: Final = 2.0
+"""Seconds until the next try after a line that could not be had, or broke."""
+_BACKENDS: Final = "sessions_app.models.pubsub.postgres.PostgresPubSub", "sessions_app.models.pubsub.redis.RedisPubSub"
+
+
+class PubSub(ABC):
+    """One way to the other hosts. Errors of its own are among ``errors``."""
+
+    errors: tuple[type[Exception], ...]
+
+    @abstractmethod
+    def tell(self, here: str) -> None:
+        """Wake the other hosts from a thread that has no relay; raises ``errors``."""
+
+    @abstractmethod
+    def serve(self, relay: Relay) -> None:
+        """Be the relay's ear and mouth until it is over; raises ``errors`` when the line breaks."""
+
+
+def configured_pubsub() -> PubSub:
+    """The one way of this deployment: with Redis it costs the database neither connections nor commits."""
+    made: PubSub = import_string(_BACKENDS[bool(settings.KANDEV_REDIS_URL)])()
+    return made
+
+
+@cache
+def _host_id(machine: str, directory: str) -> str:
+    found = os.stat(directory)  # noqa: PTH116 - device and inode, by whatever name
+    return f"{machine}/{found.st_dev}/{found.st_ino}"
+
+
+def notify_hosts(directory: str) -> None:
+    """Wake the other hosts from this thread; never fails. ``directory`` is where this host's bells are."""
+    way = configured_pubsub()
+    with suppress(*way.errors):
+        way.tell(_host_id(socket.gethostname(), directory))
+
+
+class Relay(threading.Thread):
+    """A process's ear and mouth, on a line of its own: ``hear`` is called when another host has rung."""
+
+    def __init__(self, directory: str, hear: Callable[[], None]):
+        super().__init__(name="wake-ups", daemon=True)
+        self.here, self.hear = _host_id(socket.gethostname(), directory), hear
+        self.ear, self._mouth = socket.socketpair()
+        """Readable when the other hosts are to be told."""
+        self.ear.setblocking(False)
+        self._mouth.setblocking(False)
+        self._over = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it shall hear no more."""
+        return self._over.is_set()
+
+    def tell(self) -> None:
+        """Wake the other hosts, soon and from another thread; many calls at once are one. Never blocks, never fails."""
+        with suppress(OSError):  # full: that is under way already
+            self._mouth.send(b"!")
+
+    def end(self) -> None:
+        """Hear no more."""
+        self._over.set()
+        self.tell()
+
+    def run(self) -> None:
+        """Listen until the end; a line that breaks is made anew."""
+        way = configured_pubsub()
+        with self.ear, self._mouth:
+            while not self.is_over:
+                try:
+                    way.serve(self)
+                except way.errors as error:
+                    log.warning("other hosts are heard by the clock alone: %s", error)
+                    self._over.wait(RETRY)
+
+    def wait_for_request(self) -> bool:
+        """Whether the other hosts are to be told now."""
+        try:
+            return bool(self.ear.recv(4096))
+        except BlockingIOError:
+            return False
+
+    def note(self, who: str) -> None:
+        """Somebody has rung, maybe we ourselves."""
+        if who != self.here:
+            self.hear()

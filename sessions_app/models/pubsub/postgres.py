@@ -1,0 +1,50 @@
+"""Other hosts by way of PostgreSQL: NOTIFY by whoever has written, LISTEN by whoever waits."""
+
+from __future__ import annotations
+
+import select
+from contextlib import closing
+from typing import Any, Final
+
+from django.db import Error, connection, connections
+
+from sessions_app.models.pubsub.base import PubSub, Relay
+
+CHANNEL: Final = "kandev_wakeups"
+CHECK_EVERY: Final = 30.0
+"""Seconds after which a connection on which nothing came is asked whether it lives."""
+_NOTIFY: Final = "SELECT pg_notify(%s, %s)"
+
+
+class PostgresPubSub(PubSub):
+    """A connection of the relay's own; who has no relay notifies on the connection on which it wrote."""
+
+    errors = (Error, OSError)
+
+    def tell(self, here: str) -> None:
+        """NOTIFY on this thread's connection."""
+        with connection.cursor() as cursor:
+            cursor.execute(_NOTIFY, (CHANNEL, here))
+
+    def serve(self, relay: Relay) -> None:
+        """LISTEN, and NOTIFY when told to."""
+        with connections["default"].wrap_database_errors, closing(_own_connection()) as session:
+            session.add_notify_handler(lambda notify: relay.note(notify.payload))
+            session.execute("SET synchronous_commit TO off")  # nothing that it writes is to be kept
+            session.execute(f"LISTEN {CHANNEL}")
+            relay.hear()  # it was deaf until now
+            while not relay.is_over:
+                select.select([session, relay.ear], [], [], CHECK_EVERY)
+                # Whatever is executed hands what has come to the handler.
+                if relay.wait_for_request():
+                    session.execute(_NOTIFY, (CHANNEL, relay.here))
+                else:
+                    session.execute("SELECT 1")
+
+
+def _own_connection() -> Any:
+    """A connection of this thread, of the kind that Django has."""
+    database = connections["default"]
+    session = database.get_new_connection(database.get_connection_params())
+    session.autocommit = True
+    return session

@@ -1,0 +1,211 @@
+"""What is asked of a session and what became of it.
+
+Intents, prompts, runs, permission requests and continuity receipts.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+from executors_app.json_fields import ListField, ObjectField
+from sessions_app.accounts.team_scope import TeamModel
+from sessions_app.domain.states import PromptState, RunState
+from sessions_app.models.session import TaskSession
+
+
+class IntentKind(models.TextChoices):
+    """The kinds of order. A prompt's order is its ledger row itself."""
+
+    START = "start"
+    ANSWER = "answer"
+    CANCEL = "cancel"
+    STOP = "stop"
+    CLOSE = "close"
+
+
+OVERTAKING_KINDS = (IntentKind.CLOSE, IntentKind.STOP, IntentKind.CANCEL, IntentKind.ANSWER)
+"""Kinds that go before starts and prompts (rule 9)."""
+
+IDLE_REASON = "idle"
+"""Reason of a stop order's payload, and ``status_reason`` of the execution: put to sleep for idleness."""
+
+QUEUED_FOR_CAPACITY = "queued_for_capacity"
+"""Key of a start order's payload: its executor has as many live executions as it may have."""
+
+
+class Intent(TeamModel):
+    """One order. Written with the request that asks; done once, by whoever holds the lease."""
+
+    team_path = "session__task__team"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="intents")
+    kind = models.CharField(max_length=10, choices=IntentKind.choices)
+    payload = ObjectField(default=dict, blank=True)
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    claimed_generation = models.BigIntegerField(null=True, blank=True)
+    done_at = models.DateTimeField(null=True, blank=True)
+    outcome = models.CharField(max_length=64, blank=True, default="")
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "session_intents"
+        ordering = ("created_at", "id")
+        indexes = (models.Index(fields=("session",), name="intent_open", condition=models.Q(done_at__isnull=True)),)
+        constraints = (
+            models.UniqueConstraint(
+                fields=("session",),
+                condition=models.Q(kind="start", done_at__isnull=True),
+                name="one_open_start_per_session",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {str(self.session_id)[:8]}"
+
+
+class Prompt(TeamModel):
+    """One prompt; delivered at most once. A doubt is held and shown, never sent again by itself."""
+
+    team_path = "session__task__team"
+    KINDS = ("user", "continue", "wait", "retry", "check")
+
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="prompts")
+    message_id = models.CharField(max_length=128)
+    text = models.TextField()
+    kind = models.CharField(max_length=10, choices=[(k, k) for k in KINDS], default="user")
+    state = models.CharField(
+        max_length=12, choices=[(s.value, s.value) for s in PromptState], default=PromptState.QUEUED
+    )
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    execution_id = models.CharField(max_length=64, blank=True, default="")
+    journal_epoch = models.CharField(max_length=64, blank=True, default="")
+    resent_as = models.OneToOneField("self", models.SET_NULL, null=True, blank=True, related_name="resend_of")
+    continued_by = models.OneToOneField("self", models.SET_NULL, null=True, blank=True, related_name="continuation_of")
+    attempt = models.PositiveSmallIntegerField(default=0)
+    """Which try again of a turn that a passing error of the provider has failed; 0: it is none."""
+    not_before = models.DateTimeField(null=True, blank=True)
+    """When it may be sent; None: as soon as its turn comes."""
+    trouble = models.CharField(max_length=64, blank=True, default="")
+    """Of a try again: the code of the error before it."""
+    trouble_message = models.TextField(blank=True, default="")
+    """The provider's own words for it."""
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "session_prompts"
+        ordering = ("id",)
+        constraints = (models.UniqueConstraint(fields=("session", "message_id"), name="one_prompt_per_message_id"),)
+        indexes = (models.Index(fields=("session", "state"), name="prompt_by_state"),)
+
+    def __str__(self) -> str:
+        return f"prompt {self.message_id} ({self.state})"
+
+
+class Run(TeamModel):
+    """One turn; begins with its prompt's ``prompt.accepted`` and ends exactly once."""
+
+    team_path = "session__task__team"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="runs")
+    message_id = models.CharField(max_length=128)
+    state = models.CharField(max_length=12, choices=[(s.value, s.value) for s in RunState], default=RunState.RUNNING)
+    has_process = models.BooleanField(default=True)
+    """An agent process owns it; a wait for the outside has none until the agent has accepted what came of it."""
+    wait_kind = models.CharField(max_length=16, blank=True, default="")
+    wait_id = models.CharField(max_length=128, blank=True, default="")
+    """Of the newest wait: a permission's id, or that of a wait for the outside."""
+    wait_reason = models.TextField(blank=True, default="")
+    deadline_at = models.DateTimeField(null=True, blank=True)
+    """When the newest wait ends by itself; None: never."""
+    waited = models.BooleanField(default=False)
+    """It was waiting when it ended, so that an interruption is told from a wait's."""
+    reason = models.CharField(max_length=64, blank=True, default="")
+    since_seq = models.BigIntegerField(default=0)
+    """The line of the log that says that it waits."""
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "session_runs"
+        ordering = ("started_at", "id")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("session",),
+                condition=models.Q(state__in=["running", "waiting"]),
+                name="one_open_run_per_session",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"run {str(self.id)[:8]} ({self.state})"
+
+
+class PermissionRequest(TeamModel):
+    """A question an agent asked before acting; open in agentctl until answered or cancelled."""
+
+    team_path = "session__task__team"
+    STATES = ("pending", "resolved", "cancelled", "expired")
+
+    id = models.CharField(primary_key=True, max_length=64)
+    """Minted by agentctl, unique for ever (rule 10)."""
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="permissions")
+    run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="permissions")
+    tool_call = ObjectField(default=dict)
+    options = ListField(default=list)
+    state = models.CharField(max_length=10, choices=[(s, s) for s in STATES], default="pending")
+    option_id = models.CharField(max_length=128, blank=True, default="")
+    requested_at = models.DateTimeField()
+    settled_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "session_permissions"
+        ordering = ("requested_at", "id")
+        indexes = (models.Index(fields=("session", "state"), name="permission_open"),)
+
+    def __str__(self) -> str:
+        return f"permission {self.id[:8]} ({self.state})"
+
+
+RECEIPT_KINDS = ("reattached", "resumed", "loaded", "injected", "workspace_only", "fresh", "failed")
+VERIFIED = ("same_process", "replay", "first_turn", "quoted", "unproven", "agent_echo", "none", "pending")
+
+
+class ContinuityReceipt(TeamModel):
+    """What kind of continuity the user got, and how we know."""
+
+    team_path = "session__task__team"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="receipts")
+    kind = models.CharField(max_length=16, choices=[(k, k) for k in RECEIPT_KINDS])
+    verified = models.CharField(max_length=16, choices=[(v, v) for v in VERIFIED], default="none")
+    strategy = models.CharField(max_length=16, blank=True, default="")
+    reason = models.CharField(max_length=64, blank=True, default="")
+    evidence = ObjectField(default=dict)
+    launch_id = models.CharField(max_length=64, null=True, blank=True, unique=True)
+    """The start it tells of; one receipt a start."""
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "continuity_receipts"
+        ordering = ("-created_at", "id")
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.proof})"
+
+    @property
+    def proof(self) -> str:
+        """``verified`` as it is shown: earlier versions took any completed turn for an echo of the agent."""
+        return "unproven" if self.verified == "agent_echo" else self.verified

@@ -1,0 +1,351 @@
+"""The one way to change a session: read it locked, move its machines, say so in its log, all or nothing.
+
+``with writing(session_id) as draft`` opens a transaction; every change that is made through the
+draft is written with its event when the block ends. Only this module writes a status.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final
+
+from django.db import transaction
+from django.utils import timezone
+
+from executors_app.domain import ExecutorStatus
+from executors_app.models import ExecutorRunning
+from executors_app.prepared_query import PreparedQuery
+from sessions_app.domain import actor_context, states
+from sessions_app.domain.attention import cut_short_key, held_key
+from sessions_app.models import attention_rules, audit, derived_status, operations, waits
+from sessions_app.models.attention import AttentionItem
+from sessions_app.models.bulk import insert_row, update_row, update_rows
+from sessions_app.models.event import NewEvent, append_all_events
+from sessions_app.models.locking import lock_session, lock_timeout
+from sessions_app.models.runs import ContinuityReceipt, Prompt, Run
+from sessions_app.models.session import Task, TaskSession
+
+EXECUTOR_EVENTS = {
+    ExecutorStatus.STARTING: "session.agentctl_starting",
+    ExecutorStatus.READY: "session.agentctl_ready",
+    ExecutorStatus.ERROR: "session.agentctl_error",
+    ExecutorStatus.STOPPED: "session.agentctl_stopped",
+}
+
+_EXECUTION = PreparedQuery(lambda key: ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key))
+_OPEN_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key, state__in=states.OPEN_RUN_STATES)[:1])
+_RECEIPT = PreparedQuery(lambda key: ContinuityReceipt.objects.filter(launch_id=key), "of a launch")
+_TASK = PreparedQuery(lambda key: Task.objects.select_for_update(no_key=True).filter(id=key).values_list("state"))
+_SESSIONS = PreparedQuery(lambda key: TaskSession.objects.filter(task_id=key).order_by().values_list("state"))
+
+
+class LeaseLost(Exception):
+    """Another supervisor owns this execution now; nothing was written."""
+
+
+_NOTICE_KEYS: Final[Mapping[str, Callable[[Any, str], str]]] = {
+    states.PromptState.HELD: held_key,
+    states.PromptState.INTERRUPTED: cut_short_key,
+}
+"""What somebody was told of a prompt in such a state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who may write for an execution (design 4): its owner and the generation of the take-over."""
+
+    owner: str
+    generation: int
+    execution_id: str = field(default="", compare=False)
+    """Whose lease it is; empty: of whatever execution the session has."""
+
+
+@dataclass
+class SessionTransaction:
+    """The changes to one session that are about to be written."""
+
+    session: TaskSession
+    events: list[NewEvent] = field(default_factory=list)
+    changed: set[str] = field(default_factory=set)
+    then: list[Callable[[], None]] = field(default_factory=list)
+    """What is written once the events have their seq, in the same transaction."""
+    settled_prompt_keys: list[str] = field(default_factory=list)
+    """Prompts that are in doubt no longer, as the keys of their attention items."""
+    open_attention: list[AttentionItem] | None = None
+    """The open items of the session, once they were read and while they are as they were."""
+    log_tail: str = ""
+    """The end of the agent's log, set by whoever gives a session up; kept with what it raises."""
+    at: datetime = field(default_factory=timezone.now)
+    known: actor_context.ActorContext = field(default_factory=actor_context.current_context)
+    """Who changes it, and why."""
+
+    @cached_property
+    def execution(self) -> ExecutorRunning | None:
+        """The session's present execution, locked; the session carries it from then on."""
+        key = self.session.agent_execution_id
+        return self.carry(None if key is None else _EXECUTION.first(key))
+
+    def carry(self, execution: ExecutorRunning | None) -> ExecutorRunning | None:
+        """Take what was read and locked for the session's present execution."""
+        self.session.__dict__["present_execution"] = self.__dict__["execution"] = execution
+        return execution
+
+    @cached_property
+    def open_run(self) -> Run | None:
+        """The turn that has not ended."""
+        return derived_status.attach_session(self.session, _OPEN_RUN.first(self.session.id))
+
+    @cached_property
+    def newest_run(self) -> Run | None:
+        """The run that says how the session is: the open one, else the last that began."""
+        return self.open_run or derived_status.newest_run(self.session)
+
+    @property
+    def open_turn(self) -> Run | None:
+        """The open run, if an agent process owns it: not a wait for the outside."""
+        run = self.open_run
+        return run if run is not None and run.has_process else None
+
+    def say(self, name: str, once: str | None = None, **payload: Any) -> NewEvent:
+        """Put an event into the log."""
+        event = NewEvent(name, payload, self.at, once)
+        self.events.append(event)
+        return event
+
+    def set(self, **values: Any) -> None:
+        """Change plain fields of the session (never a state)."""
+        for name, value in values.items():
+            if getattr(self.session, name) != value:
+                setattr(self.session, name, value)
+                self.changed.add(name)
+
+    def move(self, move: str, *, error_code: str = "", error_message: str = "", reason: str = "") -> bool:
+        """Move the session; says so when anything changed. IllegalMove changes nothing."""
+        before = self.session.state
+        after = states.SESSION.after(before, move)
+        if (before, self.session.error_code, self.session.error_message) == (after, error_code, error_message):
+            return False
+        self.set(state=after, error_code=error_code, error_message=error_message)
+        self.say(
+            "session.state_changed",
+            **{"from": before, "to": after, "reason": reason or move},
+            error_code=error_code,
+            error_message=error_message,
+        )
+        if move == "give_up":
+            operations.count_in_transaction([("kandev_reconciler_given_up_total", {}, 1)])
+        return True
+
+    def work(self, move: str) -> bool:
+        """Move the work state; says so when it changed."""
+        after = states.WORK.after(self.session.work_state, move)
+        if after == self.session.work_state:
+            return False
+        self.say("session.work_state_changed", **{"from": self.session.work_state, "to": after})
+        self.set(work_state=after)
+        return True
+
+    def move_executor(self, move: str, **values: Any) -> bool:
+        """Move the execution's status and set its fields; says so when the status changed."""
+        execution = self.execution
+        if execution is None:
+            return False
+        after: ExecutorStatus = states.EXECUTOR.after(execution.status, move)
+        moved = bool(after != execution.status)
+        if after != ExecutorStatus.ERROR:
+            values = {"error_code": "", "error_message": "", **values}
+        if after != ExecutorStatus.STOPPED:
+            values = {"status_reason": "", **values}
+        changed = {name: value for name, value in values.items() if getattr(execution, name) != value}
+        if not moved and not changed:
+            return False
+        for name, value in {**changed, "status": after}.items():
+            setattr(execution, name, value)
+        update_row(execution, {*changed, "status"})
+        if moved or "error_message" in changed:
+            self.say(EXECUTOR_EVENTS[after], executor_status=after, error_message=execution.error_message)
+        return moved
+
+    def move_prompt(self, prompt: Prompt, move: str, **values: Any) -> None:
+        """Move a prompt of the ledger; says ``session.prompt.<state>`` when its state changed."""
+        before, after = prompt.state, states.PROMPT.after(prompt.state, move)
+        for name, value in {**values, "state": after}.items():
+            setattr(prompt, name, value)
+        update_row(prompt, {*values, "state"})
+        if after != before:
+            self.say(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
+            waits.end_run_of_lost_prompt(self, prompt)
+        if after != before and (key := _NOTICE_KEYS.get(before)):
+            self.settled_prompt_keys.append(key(self.session.id, prompt.message_id))
+
+    def accept_run(self, message_id: str) -> Run:
+        """The turn of a prompt that the agent has: what came of a wait goes on with the wait's own run."""
+        run = self.open_run
+        if run is not None and not run.has_process and run.message_id == message_id:
+            run.has_process = True
+            update_row(run, ["has_process"])
+            return run
+        if run is not None:
+            self.move_run("complete" if run.has_process else "cancel", reason="superseded")
+        return self.start_run(message_id)
+
+    def start_run(self, message_id: str, *, has_process: bool = True) -> Run:
+        """Begin a turn, or a wait that no agent process owns."""
+        run = Run.objects.create(
+            session=self.session, message_id=message_id, started_at=self.at, has_process=has_process
+        )
+        self.open_run = self.newest_run = run
+        self.say("session.run.started", run_id=str(run.id), message_id=message_id)
+        return run
+
+    def move_run(self, move: str, *, reason: str = "", once: str | None = None, **payload: Any) -> Run | None:
+        """Move the open turn; one that ends does so exactly once."""
+        run = self.open_run
+        if run is None:
+            return None
+        after = states.RUN.after(run.state, move)
+        if after == run.state:
+            return run
+        run.waited = run.waited or after == states.RunState.WAITING
+        if after not in states.OPEN_RUN_STATES:
+            run.waited = run.state == states.RunState.WAITING
+            run.ended_at, self.open_run = self.at, None
+            self.__dict__.pop("newest_run", None)
+            self.set(stalled_since=None)
+            if run.wait_kind:
+                waits.revoke_tokens(self, reason or move, run=run)
+        run.state, run.reason = after, reason
+        update_row(run, ["state", "reason", "waited", "ended_at", "wait_kind"])
+        said = "resumed" if move == "resume" else after
+        self.say(f"session.run.{said}", once, run_id=str(run.id), message_id=run.message_id, reason=reason, **payload)
+        return run
+
+    def heard(self) -> None:
+        """The agent has said something: a notice that it is silent is over."""
+        if self.session.stalled_since is not None:
+            self.set(stalled_since=None)
+            self.say("session.run.heard_again", run_id=str(self.open_run.id) if self.open_run else None)
+
+    def receipt(self, kind: str, verified: str, *, launch_id: str | None = None, **values: Any) -> ContinuityReceipt:
+        """Write how a resume ended; one receipt a launch, a second one changes nothing."""
+        if launch_id is not None:
+            earlier = _RECEIPT.first(launch_id)
+            if earlier is not None:
+                return earlier
+        receipt = ContinuityReceipt(
+            session=self.session,
+            kind=kind,
+            verified=verified,
+            launch_id=launch_id,
+            created_at=timezone.now(),
+            **values,
+        )
+        insert_row(receipt)
+        self.say(
+            "session.receipt",
+            receipt_id=str(receipt.id),
+            kind=kind,
+            verified=verified,
+            strategy=receipt.strategy,
+            reason=receipt.reason,
+        )
+        return receipt
+
+    def settle(self) -> None:
+        """Say what follows from what was changed, and write it, except for the log."""
+        derived_status.record_status_change(self)
+        attention_rules.update_attention(self)
+        if self.changed:
+            update_row(self.session, self.changed)
+        if "state" in self.changed:
+            refresh_task_state(self.session.task_id)
+        audit.add_audit_fields(self.events)
+
+    def follow(self) -> None:
+        """Write what goes by the numbers of the events."""
+        audit.write_audit_log(self)
+        for step in self.then:
+            step()
+
+
+def write_changes(drafts: Collection[SessionTransaction]) -> None:
+    """Write what was changed; called at the end of ``writing`` and ``writing_all``."""
+    for draft in drafts:
+        with actor_context.acting_exactly_as(draft.known):
+            draft.settle()
+    append_all_events({draft.session.id: draft.events for draft in drafts})
+    for draft in drafts:
+        with actor_context.acting_exactly_as(draft.known):
+            draft.follow()
+
+
+def refresh_task_state(task_id: uuid.UUID) -> None:
+    """Give a task the state that follows from its sessions' (rule 34)."""
+    before = _TASK.texts(task_id)[0]
+    after = states.task_state(before, _SESSIONS.texts(task_id))
+    if after != before:
+        update_rows(Task, ("state", "updated_at"), [(after, timezone.now(), task_id)])
+
+
+@contextmanager
+def session_transaction(
+    session_id: uuid.UUID | str, lease: Lease | None = None, *, beside: Sequence[str] = ()
+) -> Iterator[SessionTransaction]:
+    """Change one session in one transaction; with a lease only while it is ours (LeaseLost).
+
+    ``beside`` names what is read in the same query: ``agent_profile``, for instance.
+
+    Where others write so busily that it cannot begin, a request tries again for a while; a lease does not
+    live so long.
+    """
+    with lock_session(session_id, patience=0 if lease else lock_timeout(), beside=beside) as session:
+        draft = SessionTransaction(session)
+        if lease is not None:
+            _require_lease(draft.execution, lease)
+        yield draft
+        write_changes([draft])
+
+
+@contextmanager
+def session_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[dict[uuid.UUID, SessionTransaction]]:
+    """As ``writing`` with a lease each, many sessions in one transaction and by few queries: all of it or nothing.
+
+    Left out is whose lease is not ours.
+    """
+    with transaction.atomic():
+        drafts = dict(_locked_transactions(leases))
+        yield drafts
+        write_changes(drafts.values())
+
+
+def _locked_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[tuple[uuid.UUID, SessionTransaction]]:
+    rows = TaskSession.objects.select_for_update(no_key=True).filter(id__in=leases).order_by("id")
+    sessions = {session.agent_execution_id: session for session in rows if session.agent_execution_id}
+    executions = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=sessions).order_by("session_id")
+    for execution in executions:
+        session = sessions[execution.id]
+        if _holds_lease(execution, leases[session.id]):
+            draft = SessionTransaction(session)
+            draft.carry(execution)
+            yield session.id, draft
+
+
+def _holds_lease(execution: ExecutorRunning, lease: Lease) -> bool:
+    try:
+        _require_lease(execution, lease)
+    except LeaseLost:
+        return False
+    return True
+
+
+def _require_lease(execution: ExecutorRunning | None, lease: Lease) -> None:
+    held = None if execution is None else (execution.owner, execution.generation)
+    if execution is None or held != (lease.owner, lease.generation):
+        raise LeaseLost(LeaseLost.__doc__)
+    if lease.execution_id not in ("", str(execution.id)):
+        raise LeaseLost("The session has moved to another execution.")

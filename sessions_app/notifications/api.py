@@ -1,0 +1,197 @@
+"""API of notifications: e-mail settings, webhooks and deliveries."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from sessions_app.api.base_views import ApiView
+from sessions_app.api.serializers.common import (
+    StrictCharField,
+    StrictModelSerializer,
+    StrictSerializer,
+    TeamField,
+    choice_field,
+    document_responses,
+)
+from sessions_app.api.views.tasks import MemberPermission
+from sessions_app.models import Delivery, NotificationSettings, Webhook
+from sessions_app.notifications import user_settings as choices
+from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS
+
+
+class AttentionKindsField(serializers.ListField):
+    """Kinds of things that may need somebody."""
+
+    child = choice_field(NOTIFIED_KINDS)
+
+
+class SettingsSerializer(StrictSerializer, StrictModelSerializer):
+    """What the user is told by e-mail, and how often at most (minutes)."""
+
+    kinds = AttentionKindsField(required=False)
+    every = serializers.ChoiceField(choices=[minutes for minutes, _ in DIGEST_CHOICES], required=False)
+    minimum_share = serializers.IntegerField(min_value=0, max_value=100, required=False)
+
+    class Meta:
+        model = NotificationSettings
+        fields = ("email", "kinds", "only_mine", "every", "minimum_share")
+
+
+class WebhookSerializer(StrictModelSerializer):
+    """A webhook, without its secret. ``team`` null: the user's own."""
+
+    kinds = AttentionKindsField(read_only=True)
+    team_name = serializers.CharField(source="team.name", default=None, read_only=True, allow_null=True)
+
+    class Meta:
+        model = Webhook
+        fields = ("id", "url", "kinds", "enabled", "team", "team_name", "created_at")
+        read_only_fields = fields
+
+
+class MadeWebhookSerializer(WebhookSerializer):
+    """A webhook with its secret, which no other answer shows."""
+
+    secret = serializers.CharField(read_only=True)
+
+    class Meta:
+        model = Webhook
+        fields = (*WebhookSerializer.Meta.fields, "secret")
+        read_only_fields = fields
+
+
+class NewWebhookSerializer(serializers.Serializer[Any]):
+    """Where it leads, what it is told, and whose it is; without a team the user's own."""
+
+    url = StrictCharField(max_length=500)
+    kinds = AttentionKindsField(required=False)
+    team = TeamField(required=False)
+
+
+class WebhookChangeSerializer(StrictSerializer):
+    """What can be changed; what is left out stays."""
+
+    url = StrictCharField(max_length=500, required=False)
+    kinds = AttentionKindsField(required=False)
+    enabled = serializers.BooleanField(required=False)
+
+
+class DeliverySerializer(StrictModelSerializer):
+    """One telling, and how far it got."""
+
+    class Meta:
+        model = Delivery
+        fields = (
+            *("id", "channel", "webhook", "is_test", "state", "attempts", "next_attempt_at"),
+            *("last_error", "created_at", "finished_at"),
+        )
+        read_only_fields = fields
+
+
+class _OwnNotificationsView(ApiView):
+    """A view of what is the user's own."""
+
+    permission_classes = [MemberPermission]
+
+
+class NotificationSettingsView(_OwnNotificationsView):
+    """E-mail."""
+
+    @document_responses({200: SettingsSerializer})
+    def get(self, request: Request) -> Response:
+        """Show what the user is told by e-mail."""
+        return self.show(SettingsSerializer, choices.get_settings(request.user))
+
+    @document_responses({200: SettingsSerializer}, 400, 409, request=SettingsSerializer(partial=True))
+    def patch(self, request: Request) -> Response:
+        """Choose; what is left out stays."""
+        asked = SettingsSerializer(data=request.data, partial=True)
+        asked.is_valid(raise_exception=True)
+        return self.show(SettingsSerializer, choices.change_settings(request.user, asked.validated_data))
+
+
+class TestEmailView(_OwnNotificationsView):
+    """A test."""
+
+    @document_responses({202: DeliverySerializer}, 409, request=None)
+    def post(self, request: Request) -> Response:
+        """Send the user an e-mail that says that e-mail arrives."""
+        return self.show(DeliverySerializer, choices.send_test_email(request.user), 202)
+
+
+class DeliveryListView(_OwnNotificationsView):
+    """What became of it."""
+
+    @document_responses({200: DeliverySerializer(many=True)})
+    def get(self, request: Request) -> Response:
+        """List what the user and the user's webhooks were told, newest first."""
+        return self.list(DeliverySerializer, choices.list_deliveries(request.user))
+
+
+class WebhookListCreateView(_OwnNotificationsView):
+    """Webhooks."""
+
+    @document_responses({200: WebhookSerializer(many=True)})
+    def get(self, request: Request) -> Response:
+        """List the user's own, and those of the teams that the user looks after."""
+        return self.list(WebhookSerializer, choices.list_webhooks(request.user))
+
+    @document_responses({201: MadeWebhookSerializer}, 400, 409, request=NewWebhookSerializer)
+    def post(self, request: Request) -> Response:
+        """Make a webhook. Its secret is in this answer alone."""
+        made = choices.create_webhook(request.user, **self.body(NewWebhookSerializer))
+        return _webhook_with_secret(self, made, 201)
+
+
+def _webhook_with_secret(view: ApiView, hook: Webhook, status: int) -> Response:
+    answer = view.show(MadeWebhookSerializer, hook, status)
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+class WebhookDetailView(_OwnNotificationsView):
+    """One webhook."""
+
+    @document_responses({200: WebhookSerializer}, 404)
+    def get(self, request: Request, webhook_id: uuid.UUID) -> Response:
+        """Show a webhook."""
+        return self.show(WebhookSerializer, choices.find_webhook(request.user, webhook_id))
+
+    @document_responses({200: WebhookSerializer}, 400, 404, request=WebhookChangeSerializer)
+    def patch(self, request: Request, webhook_id: uuid.UUID) -> Response:
+        """Change where it leads, what it is told, or whether it is."""
+        hook = choices.find_webhook(request.user, webhook_id)
+        changed = choices.change_webhook(request.user, hook, self.body(WebhookChangeSerializer))
+        return self.show(WebhookSerializer, changed)
+
+    @document_responses({204: None}, 404)
+    def delete(self, request: Request, webhook_id: uuid.UUID) -> Response:
+        """Remove a webhook, and what is known of its deliveries."""
+        choices.find_webhook(request.user, webhook_id).delete()
+        return Response(status=204)
+
+
+class WebhookSecretRotateView(_OwnNotificationsView):
+    """Another secret."""
+
+    @document_responses({200: MadeWebhookSerializer}, 404, request=None)
+    def post(self, request: Request, webhook_id: uuid.UUID) -> Response:
+        """Sign with a new secret from now on. It is in this answer alone."""
+        hook = choices.find_webhook(request.user, webhook_id)
+        choices.rotate_secret(hook)
+        return _webhook_with_secret(self, hook, 200)
+
+
+class WebhookTestView(_OwnNotificationsView):
+    """A test."""
+
+    @document_responses({202: DeliverySerializer}, 404, request=None)
+    def post(self, request: Request, webhook_id: uuid.UUID) -> Response:
+        """Call the webhook with an event of type ``ping``, once."""
+        hook = choices.find_webhook(request.user, webhook_id)
+        return self.show(DeliverySerializer, choices.send_test_call(request.user, hook), 202)

@@ -1,0 +1,139 @@
+"""Who wants to be told outside the pages, where, and what became of each telling."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from datetime import timedelta
+from typing import Final
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+from executors_app.encryption import EncryptedTextField
+from executors_app.json_fields import ListField, ObjectField
+from sessions_app.domain.attention import AttentionKind
+from sessions_app.models.attention import AttentionItem
+
+NOTIFIED_KINDS: Final = tuple(kind.value for kind in AttentionKind)
+DIGEST_CHOICES: Final = ((5, "every 5 minutes"), (15, "every 15 minutes"), (60, "once an hour"), (1440, "once a day"))
+"""Minutes that lie between two e-mails to one user, at least."""
+
+
+def all_kinds() -> list[str]:
+    """Every kind of thing that may need somebody."""
+    return list(NOTIFIED_KINDS)
+
+
+def new_secret() -> str:
+    """What a webhook is signed with; 256 bits."""
+    return f"whsec_{secrets.token_urlsafe(32)}"
+
+
+class NotificationSettings(models.Model):
+    """What one user wants to be told by e-mail. Without a row: nothing."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, models.CASCADE, primary_key=True, related_name="notification_settings"
+    )
+    email = models.BooleanField("Send me e-mail", default=False)
+    kinds = ListField(default=all_kinds, blank=True)
+    only_mine = models.BooleanField("Only of sessions that I own", default=False)
+    every = models.PositiveIntegerField("At most", choices=DIGEST_CHOICES, default=15)
+    minimum_share = models.PositiveSmallIntegerField("Only when this share of the agents waits", default=0)
+    """Percent of the sessions that should run and have something open; 0: whatever the share."""
+    last_email_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        db_table = "notification_settings"
+        verbose_name_plural = "notification settings"
+
+    def __str__(self) -> str:
+        return f"notification settings of {self.user_id}"
+
+    def is_due(self) -> bool:
+        """Whether the last e-mail is long enough ago."""
+        return self.last_email_at is None or timezone.now() - self.last_email_at >= timedelta(minutes=self.every)
+
+
+class Webhook(models.Model):
+    """An address that is told of what needs somebody, each time signed; of a user, or of a whole team."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, null=True, blank=True, related_name="webhooks")
+    team = models.ForeignKey("auth.Group", models.CASCADE, null=True, blank=True, related_name="webhooks")
+    url = models.CharField(max_length=500)
+    secret = EncryptedTextField(default=new_secret, editable=False)
+    kinds = ListField(default=all_kinds, blank=True)
+    enabled = models.BooleanField(default=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", editable=False
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        db_table = "webhooks"
+        ordering = ("created_at", "id")
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(user=None) ^ models.Q(team=None), name="webhook_of_a_user_or_of_a_team"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"webhook {str(self.id)[:8]}"
+
+
+class Delivery(models.Model):
+    """One telling: an e-mail with whatever was new, or one call of a webhook. Given again until it has arrived."""
+
+    class State(models.TextChoices):
+        """How far it got."""
+
+        PENDING = "pending"
+        SENT = "sent"
+        FAILED = "failed"
+        DROPPED = "dropped"
+        """What it tells was settled before it could be sent, or its receiver is gone."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    """Named in each attempt, so that the far end can tell a second one from a new one."""
+    channel = models.CharField(max_length=8, choices=[("email", "email"), ("webhook", "webhook")])
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, null=True, blank=True, related_name="+")
+    webhook = models.ForeignKey(Webhook, models.CASCADE, null=True, blank=True, related_name="deliveries")
+    items = models.ManyToManyField(AttentionItem, through="DeliveredItem", related_name="deliveries")
+    payload = ObjectField(default=dict)
+    """What a webhook is told; of an e-mail: subject and text."""
+    is_test = models.BooleanField(default=False)
+    state = models.CharField(max_length=8, choices=State.choices, default=State.PENDING)
+    attempts = models.PositiveIntegerField(default=0)
+    next_attempt_at = models.DateTimeField(default=timezone.now)
+    last_error = models.CharField(max_length=300, blank=True, default="")
+    created_at = models.DateTimeField(auto_now_add=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        db_table = "notification_deliveries"
+        verbose_name_plural = "deliveries"
+        ordering = ("-created_at", "id")
+        indexes = (models.Index(fields=("state", "next_attempt_at"), name="delivery_due"),)
+
+    def __str__(self) -> str:
+        return f"{self.channel} {str(self.id)[:8]} ({self.state})"
+
+
+class DeliveredItem(models.Model):
+    """That one receiver is told of one item: once, whoever makes the delivery."""
+
+    delivery = models.ForeignKey(Delivery, models.CASCADE, related_name="+")
+    item = models.ForeignKey(AttentionItem, models.CASCADE, related_name="told")
+    target = models.CharField(max_length=64)
+    """``user:<id>`` or ``webhook:<id>``."""
+
+    class Meta:
+        db_table = "notification_items"
+        constraints = (models.UniqueConstraint(fields=("item", "target"), name="one_telling_per_item_and_target"),)
+
+    def __str__(self) -> str:
+        return f"{self.item_id} to {self.target}"

@@ -1,0 +1,163 @@
+"""What somebody wants to be told outside the pages: by e-mail, and by webhooks of their own and of their teams."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.models import Group
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from sessions_app.accounts.authorization import managed_teams
+from sessions_app.accounts.pages.settings import render_settings
+from sessions_app.models import NotificationSettings
+from sessions_app.notifications import user_settings as choices
+from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS
+from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DELIVERY_STATE_LABELS
+from sessions_app.services.errors import NotFound, SessionsError
+
+MAX_DELIVERIES_SHOWN: Final = 15
+"""Deliveries on the page."""
+SETTINGS_PAGE: Final = "settings-notifications"
+
+
+def _kind_choices() -> forms.MultipleChoiceField:
+    labels = [(kind, ATTENTION_KIND_LABELS[kind].text) for kind in NOTIFIED_KINDS]
+    return forms.MultipleChoiceField(
+        choices=labels, required=False, widget=forms.CheckboxSelectMultiple, label="When", initial=list(NOTIFIED_KINDS)
+    )
+
+
+class EmailForm(forms.Form):
+    """E-mail."""
+
+    email = forms.BooleanField(required=False, label="Send me e-mail")
+    kinds = _kind_choices()
+    every = forms.TypedChoiceField(
+        choices=DIGEST_CHOICES, coerce=int, label="At most", help_text="What comes in between comes together."
+    )
+    only_mine = forms.BooleanField(required=False, label="Only of sessions that I own")
+    minimum_share = forms.IntegerField(
+        min_value=0,
+        max_value=100,
+        label="Only when so many percent of the agents wait",
+        help_text="0: as soon as one does.",
+    )
+
+    @classmethod
+    def of(cls, chosen: NotificationSettings) -> EmailForm:
+        """Filled with what was chosen."""
+        return cls(initial={name: getattr(chosen, name) for name in cls.base_fields})
+
+
+class WebhookForm(forms.Form):
+    """A webhook that is wanted."""
+
+    url = forms.URLField(
+        max_length=500, label="Address", assume_scheme="https", help_text="https:// on the open internet."
+    )
+    owner = forms.ChoiceField(label="Tells of")
+    kinds = _kind_choices()
+
+    def __init__(self, user: Any, data: Any = None):
+        super().__init__(data, auto_id="webhook-%s")
+        self.teams = {str(team.pk): team for team in (Group.objects.all() if user.is_staff else managed_teams(user))}
+        teams = [(key, f"Team {team.name}") for key, team in self.teams.items()]
+        self.fields["owner"].choices = [("", "What needs me"), *teams]  # type: ignore[attr-defined]
+        self.fields["owner"].required = False
+
+    def team(self) -> Group | None:
+        """Whose it is to be; None: the user's own."""
+        return self.teams.get(self.cleaned_data["owner"])
+
+
+@never_cache
+def edit_notification_settings(request: HttpRequest) -> HttpResponse:
+    """Show what was chosen; a POST chooses."""
+    form = EmailForm(request.POST) if request.method == "POST" else EmailForm.of(choices.get_settings(request.user))
+    if request.method == "POST" and form.is_valid():
+        try:
+            choices.change_settings(request.user, form.cleaned_data)
+        except SessionsError as error:
+            form.add_error(None, error.message)
+        else:
+            messages.success(request, "Saved.")
+            return redirect(SETTINGS_PAGE)
+    return _render_notifications(request, 422 if form.errors else 200, form=form)
+
+
+def _render_notifications(request: HttpRequest, status: int = 200, **more: Any) -> HttpResponse:
+    user = request.user
+    context = {
+        "form": EmailForm.of(choices.get_settings(user)),
+        "webhook_form": WebhookForm(user),
+        "webhooks": choices.list_webhooks(user),
+        "deliveries": [
+            {"row": row, "word": DELIVERY_STATE_LABELS[row.state]}
+            for row in choices.list_deliveries(user)[:MAX_DELIVERIES_SHOWN]
+        ],
+        "sends_mail": settings.KANDEV_EMAIL,
+        **more,
+    }
+    return render_settings(request, "settings/notifications.html", SETTINGS_PAGE, context, status)
+
+
+@require_POST
+def send_test_email_now(request: HttpRequest) -> HttpResponse:
+    """Send one now."""
+    _run_test(request, lambda: choices.send_test_email(request.user))
+    return redirect(SETTINGS_PAGE)
+
+
+def _run_test(request: HttpRequest, send: Callable[[], object]) -> None:
+    try:
+        send()
+        messages.success(request, "A test is on its way. What becomes of it stands at the end of this page.")
+    except SessionsError as error:
+        messages.error(request, error.message)
+
+
+@never_cache
+@require_POST
+def create_webhook_from_form(request: HttpRequest) -> HttpResponse:
+    """Make one; its secret is in this answer and nowhere else."""
+    form = WebhookForm(request.user, request.POST)
+    if form.is_valid():
+        told = form.cleaned_data
+        try:
+            made = choices.create_webhook(request.user, told["url"], told["kinds"], form.team())
+        except SessionsError as error:
+            form.add_error("url", error.message)
+        else:
+            return _render_notifications(request, 201, secret=made.secret, webhook=made)
+    return _render_notifications(request, 422, webhook_form=form)
+
+
+@never_cache
+@require_POST
+def change_or_test_webhook(request: HttpRequest, webhook_id: uuid.UUID, what: str) -> HttpResponse:
+    """Test, switch on or off, sign with a new secret, or remove one; Http404 for another's."""
+    try:
+        hook = choices.find_webhook(request.user, webhook_id)
+    except NotFound:
+        raise Http404 from None
+    match what:
+        case "test":
+            _run_test(request, lambda: choices.send_test_call(request.user, hook))
+        case "switch":
+            choices.change_webhook(request.user, hook, {"enabled": not hook.enabled})
+        case "rotate":
+            return _render_notifications(request, secret=choices.rotate_secret(hook), webhook=hook)
+        case "remove":
+            hook.delete()
+            messages.success(request, "The webhook is removed.")
+        case _:
+            raise Http404(what)
+    return redirect(SETTINGS_PAGE)

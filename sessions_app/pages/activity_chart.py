@@ -1,0 +1,176 @@
+"""A picture of a time in the life of a session: when its agent was up, its turns, and the looks after it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Final
+
+from sessions_app.domain.states import RunState
+from sessions_app.models import Run
+from sessions_app.pages.labels import Label
+
+CHART_WIDTH: Final = 1000.0
+"""Units of the drawing from left to right."""
+MIN_BAR_WIDTH: Final = 3.0
+"""Units of the shortest turn, so that it can be seen."""
+MAX_REST: Final = timedelta(minutes=5)
+"""A rest without any turn is drawn as long as this at most, or as a share of the work around it."""
+REST_WIDTH_SHARE: Final = 0.08
+_RUN_TONES: Final = {
+    RunState.COMPLETED: "good",
+    RunState.FAILED: "bad",
+    RunState.INTERRUPTED: "bad",
+    RunState.CANCELLED: "off",
+    RunState.WAITING: "ask",
+    RunState.RUNNING: "busy",
+}
+_RUN_NAMES: Final = {
+    RunState.COMPLETED: "completed",
+    RunState.FAILED: "failed",
+    RunState.INTERRUPTED: "cut short",
+    RunState.CANCELLED: "cancelled",
+    RunState.WAITING: "waiting",
+    RunState.RUNNING: "going on",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChartBar:
+    """A piece of a lane, in units of the drawing."""
+
+    tone: str
+    x: str
+    width: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChartMark:
+    """A moment that is drawn over all lanes."""
+
+    tone: str
+    x: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityChart:
+    """All that is drawn."""
+
+    since: datetime
+    until: datetime
+    agent: Sequence[ChartBar]
+    turns: Sequence[ChartBar]
+    marks: Sequence[ChartMark]
+    breaks: Sequence[ChartBar]
+    """Rests that are drawn shorter than they were."""
+    summary: str
+
+
+def draw_activity_chart(
+    since: datetime,
+    until: datetime,
+    runs: Sequence[Run],
+    process: Sequence[tuple[datetime, bool]],
+    sweeps: Sequence[tuple[datetime, Label]],
+) -> ActivityChart:
+    """The drawing of the time from ``since`` to ``until``; what reaches over its ends is cut there."""
+    scale = _TimeScale(since, until, runs, [at for at, _ in process] + [at for at, _ in sweeps])
+    turns = [
+        scale.bar(
+            run.started_at, run.ended_at or until, _run_tone(run), f"Turn {_run_name(run)}, {run.started_at:%H:%M:%S}"
+        )
+        for run in reversed(runs)
+    ]
+    agent = [
+        scale.bar(begin, end, "up", "The agent’s process was up")
+        for begin, end in _process_intervals(process, since, until)
+    ]
+    marks = [ChartMark(word.tone, scale.x(at), word.text) for at, word in reversed(sweeps)]
+    return ActivityChart(since, until, agent, turns, marks, scale.breaks, _chart_summary(runs, len(marks)))
+
+
+class _TimeScale:
+    """Time to units. What lies between two turns may be days: a long rest is drawn short, and said to be."""
+
+    def __init__(self, since: datetime, until: datetime, runs: Sequence[Run], moments: Iterable[datetime]):
+        ends = [(run.started_at, run.ended_at or until) for run in runs]
+        edges = {since, until, *moments, *(edge for span in ends for edge in span)}
+        self.edges = sorted(min(max(edge, since), until) for edge in edges)
+        spans = list(pairwise(self.edges))
+        busy = [any(begin < right and left < end for begin, end in ends) for left, right in spans]
+        real = [(right - left).total_seconds() for left, right in spans]
+        work = sum(length for length, at_work in zip(real, busy, strict=True) if at_work)
+        longest = max(MAX_REST.total_seconds(), REST_WIDTH_SHARE * work)
+        drawn = [length if at_work else min(length, longest) for length, at_work in zip(real, busy, strict=True)]
+        unit = CHART_WIDTH / max(sum(drawn), 0.001)
+        self.units = [0.0]
+        for length in drawn:
+            self.units.append(self.units[-1] + length * unit)
+        self.breaks = [
+            ChartBar(
+                "break", f"{self.units[n]:.1f}", f"{drawn[n] * unit:.1f}", f"Nothing for {_format_duration(real[n])}"
+            )
+            for n in range(len(spans))
+            if drawn[n] < real[n]
+        ]
+
+    def at(self, moment: datetime) -> float:
+        """The place of a moment, from the left; over the ends it is the end."""
+        if moment <= self.edges[0]:
+            return 0.0
+        if moment >= self.edges[-1]:
+            return self.units[-1]
+        n = bisect_right(self.edges, moment) - 1
+        left, right = self.edges[n], self.edges[n + 1]
+        part = (moment - left) / (right - left)
+        return self.units[n] + part * (self.units[n + 1] - self.units[n])
+
+    def x(self, moment: datetime) -> str:
+        return f"{self.at(moment):.1f}"
+
+    def bar(self, begin: datetime, end: datetime, tone: str, title: str) -> ChartBar:
+        width = max(self.at(end) - self.at(begin), MIN_BAR_WIDTH)
+        return ChartBar(tone, f"{min(self.at(begin), CHART_WIDTH - width):.1f}", f"{width:.1f}", title)
+
+
+def _process_intervals(
+    process: Sequence[tuple[datetime, bool]], since: datetime, until: datetime
+) -> list[tuple[datetime, datetime]]:
+    """When the process was up: it was before the first thing told, if that was its end."""
+    spans, begin = [], since if process and not process[0][1] else None
+    for at, is_up in process:
+        if is_up and begin is None:
+            begin = at
+        elif not is_up and begin is not None:
+            spans.append((begin, at))
+            begin = None
+    if begin is not None:
+        spans.append((begin, until))
+    return spans
+
+
+def _format_duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def _run_tone(run: Run) -> str:
+    return _RUN_TONES.get(RunState(run.state), "off") if run.state in list(RunState) else "bad"
+
+
+def _run_name(run: Run) -> str:
+    return _RUN_NAMES.get(RunState(run.state), run.state) if run.state in list(RunState) else run.state
+
+
+def _chart_summary(runs: Sequence[Run], looks: int) -> str:
+    """The picture for somebody who does not see it: ``5 turns (1 cut short), 2 looks after it``."""
+    cut = sum(run.state == RunState.INTERRUPTED for run in runs)
+    turns = f"{len(runs)} turn{'' if len(runs) == 1 else 's'}" + (f" ({cut} cut short)" if cut else "")
+    return f"{turns}, {looks} look{'' if looks == 1 else 's'} after it"

@@ -1,0 +1,223 @@
+"""The board: its filter, its columns, the form for a new task, and actions on many sessions."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from sessions_app.accounts.authorization import may_write_somewhere, writable_teams
+from sessions_app.accounts.team_scope import teams_of
+from sessions_app.domain.states import TaskState
+from sessions_app.models import Task
+from sessions_app.pages.labels import OUTCOME_LABELS, TASK_STATE_LABELS, Label
+from sessions_app.pages.session_summary import attention_label, session_chips
+from sessions_app.pages.shortcuts import READ_METHODS
+from sessions_app.pages.tasks import TaskCreateForm
+from sessions_app.services import board as board_service
+from sessions_app.services.board import BoardFilter
+from sessions_app.services.catalogue import visible_profiles
+from sessions_app.services.errors import Invalid, SessionsError
+from sessions_app.services.intents import BulkOutcome, request_many
+from sessions_app.services.restarts import LastRestart, load_first_steps, load_last_restart
+from sessions_app.services.tasks import create_session, create_task
+
+FILTER_TEXT_LIMIT: Final = 200
+
+
+def parse_filter(given: Mapping[str, str]) -> BoardFilter:
+    """The filter of an address: ``q``, ``team``, ``agent``, ``state``, ``mine``, ``needs``, ``archived``."""
+    state = given.get("state", "")
+    return BoardFilter(
+        text=given.get("q", "").replace("\0", "").strip()[:FILTER_TEXT_LIMIT],
+        team=_parse_number(given.get("team", "")),
+        agent=_parse_filter_id(given.get("agent", "")),
+        state=state if state in list(TaskState) else "",
+        mine=bool(given.get("mine")),
+        needs=bool(given.get("needs")),
+        archived=bool(given.get("archived")),
+    )
+
+
+def _parse_number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _parse_filter_id(text: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None
+
+
+def filter_query(wanted: BoardFilter) -> str:
+    """The same as part of an address; empty where nothing is looked for."""
+    values = {
+        "q": wanted.text,
+        "team": wanted.team,
+        "agent": wanted.agent,
+        "state": wanted.state,
+        "mine": wanted.mine and "1",
+        "needs": wanted.needs and "1",
+        "archived": wanted.archived and "1",
+    }
+    return urlencode({name: value for name, value in values.items() if value})
+
+
+def filter_context(user: Any, wanted: BoardFilter) -> dict[str, Any]:
+    """What the form offers, and what of it is chosen."""
+    return {
+        "wanted": wanted,
+        "query": filter_query(wanted),
+        "teams": list(teams_of(user).order_by("name")),
+        "agents": list(visible_profiles(user).only("id", "name")),
+        "states": [(state.value, TASK_STATE_LABELS[state].text) for state in TaskState],
+    }
+
+
+@never_cache
+def show_board(request: HttpRequest) -> HttpResponse:
+    """Show the board; a POST makes a task, and a session on it where it is to be started at once."""
+    reads_only = not may_write_somewhere(request.user)
+    if reads_only and request.method not in READ_METHODS:
+        raise PermissionDenied
+    form = TaskCreateForm(request.user, request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            return _create(request, form.cleaned_data)
+        except SessionsError as error:
+            messages.error(request, error.message)
+    context = {
+        "form": form,
+        "reads_only": reads_only,
+        "lacking": _missing_prerequisites(form),
+        **board_context(request),
+    }
+    return render(request, "board.html", context, status=422 if form.errors else 200)
+
+
+def board_context(request: HttpRequest) -> dict[str, Any]:
+    """What the page shows beside the form for a new task."""
+    wanted = parse_filter(request.GET)
+    steps = None if filter_query(wanted) else load_first_steps(request.user)
+    return {**filter_context(request.user, wanted), **columns_context(request.user, wanted), "steps": steps}
+
+
+def _create(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
+    repository = values["repository"]
+    task = create_task(
+        request.user,
+        {
+            "title": values["title"],
+            "description": values["description"],
+            "team": repository.team,
+            "repository": repository,
+        },
+    )
+    if "only" in request.POST:
+        return redirect("task", task.id)
+    text = values["description"].replace("\r\n", "\n")
+    prompt = text if text.strip() else ""
+    session = create_session(request.user, task, values["agent_profile"], values["executor"], prompt=prompt)
+    return redirect("session", task.id, session.id)
+
+
+def _missing_prerequisites(form: TaskCreateForm) -> list[str]:
+    """What staff has still to make before anybody can have a task."""
+    nouns = {"repository": "a repository", "agent_profile": "an agent profile", "executor": "an executor"}
+    return [noun for name, noun in nouns.items() if not form.fields[name].queryset.exists()]  # type: ignore[attr-defined]
+
+
+def columns_context(user: Any, wanted: board_service.BoardFilter = board_service.BoardFilter()) -> dict[str, Any]:  # noqa: B008
+    """The tasks that fit, newest first, under their states, and what the last restart came to."""
+    columns = board_service.board_columns(user, wanted)
+    writable = set(writable_teams(user).values_list("id", flat=True))
+    since, total = load_last_restart(user), sum(one.count for one in columns)
+    return {
+        "columns": [_column_context(one, writable) for one in columns],
+        "total": total,
+        "has_archived": not total and Task.objects.visible_to(user).exclude(archived_at=None).exists(),
+        "filtered": bool(filter_query(wanted)),
+        "since": _restart_counts(since) if since else None,
+    }
+
+
+def _column_context(column: board_service.BoardColumn, writable: set[int]) -> dict[str, Any]:
+    cards = [
+        {
+            "task": task,
+            "sessions": [session_chips(row) for row in rows],
+            "may_start": not rows and task.repository_id is not None and not task.is_over and task.team_id in writable,
+            "may_choose": task.team_id in writable,
+        }
+        for task, rows in column.tasks
+    ]
+    return {
+        "state": column.state.value,
+        "word": TASK_STATE_LABELS[column.state],
+        "count": column.count,
+        "cards": cards,
+        "shown": len(cards),
+    }
+
+
+def _restart_counts(told: LastRestart) -> dict[str, Any]:
+    """The counts in the order of the receipts' kinds, those of interest to somebody who comes back."""
+    words = {**OUTCOME_LABELS, "under_way": Label("still starting", "busy")}
+    return {
+        "sweep": told.sweep,
+        "total": told.total,
+        "counts": [(kind, told.counts[kind], word) for kind, word in words.items() if told.counts.get(kind)],
+        "needy": [{"session": one, "word": attention_label(one)} for one in told.needy],
+        "needy_count": told.needy_count,
+    }
+
+
+ACTION_WORDS: Final = {"resume": "asked to go on", "stop": "asked to stop"}
+
+
+@never_cache
+@require_POST
+def act_on_many_sessions(request: HttpRequest) -> HttpResponse:
+    """Order what ``action`` says for each ``session`` of the form; one that fails stops no other."""
+    if not may_write_somewhere(request.user):
+        raise PermissionDenied
+    action = str(request.POST.get("action", ""))
+    try:
+        outcomes = request_many(
+            request.user, action, [_parse_session_id(one) for one in request.POST.getlist("session")]
+        )
+    except SessionsError as error:
+        return render(request, "bulk.html", {"refused": error.message, **_redirect_to_board(request)}, status=422)
+    context = {"word": ACTION_WORDS[action], **_failures_first(outcomes), **_redirect_to_board(request)}
+    return render(request, "bulk.html", context)
+
+
+def _parse_session_id(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError as error:
+        raise Invalid("A session is named by its id.", field="sessions") from error
+
+
+def _failures_first(outcomes: list[BulkOutcome]) -> dict[str, Any]:
+    """Those that failed come first: of them something is to be known."""
+    return {
+        "outcomes": sorted(outcomes, key=lambda one: one.ok),
+        "good": sum(one.ok for one in outcomes),
+        "bad": sum(not one.ok for one in outcomes),
+    }
+
+
+def _redirect_to_board(request: HttpRequest) -> dict[str, str]:
+    """To the board as it was."""
+    query = filter_query(parse_filter(request.GET))
+    return {"back": f"/?{query}" if query else "/"}

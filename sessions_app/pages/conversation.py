@@ -1,0 +1,271 @@
+"""The conversation as HTML: messages, Markdown and tool calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import unified_diff
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import nh3
+from django.template.loader import render_to_string
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from sessions_app.domain.sanitizing import make_visible
+from sessions_app.models import Message, TaskSession
+from sessions_app.pages.labels import tool_status_label
+from sessions_app.services.highlighting import CLASSES, highlight_code
+
+CODE_LIMIT: Final = 20_000
+"""Characters of a block of code that is shown in colours."""
+
+_TAGS: Final = frozenset(
+    {"a", "blockquote", "br", "code", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li"}
+    | {"ol", "p", "pre", "s", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"}
+)
+_SCHEMES: Final = frozenset({"http", "https", "mailto"})
+_HOST: Final = "host"
+"""Class of the word behind a link that says where it leads."""
+
+
+def _highlight_code(code: str, language: str, attributes: str) -> str:
+    return highlight_code(code, language) if len(code) <= CODE_LIMIT else str(escape(code))
+
+
+def _render_link_close(renderer: Any, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
+    """Close a link; where its words are not its address, its host follows them."""
+    start = next(back for back in range(at, -1, -1) if tokens[back].type == "link_open")
+    href, words = str(tokens[start].attrs.get("href", "")), "".join(token.content for token in tokens[start + 1 : at])
+    host = _host_of(href)
+    said = f' <span class="{_HOST}">{escape(host)}</span>' if host and words != href else ""
+    return f"</a>{said}"
+
+
+def _host_of(href: str) -> str:
+    try:
+        return urlsplit(href).netloc.rpartition("@")[2]
+    except ValueError:
+        return ""
+
+
+def _make_parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "highlight": _highlight_code})
+    parser.enable(["table", "strikethrough"]).disable("image")  # a picture would tell its owner who reads
+    parser.add_render_rule("link_close", _render_link_close)
+    return parser
+
+
+_PARSER: Final = _make_parser()
+
+
+def _filter_attribute(tag: str, name: str, value: str) -> str | None:
+    """Links lead to other sites alone: one into this site would act in the reader's name."""
+    is_ours = tag == "a" and name == "href" and not value.lower().startswith(("http://", "https://", "mailto:"))
+    return None if is_ours else value
+
+
+def render_markdown(text: str) -> SafeString:
+    """Markdown as safe HTML; whatever is not plainly harmless comes out as text or not at all."""
+    html = nh3.clean(
+        _PARSER.render(make_visible(text)),
+        tags=set(_TAGS),
+        attributes={"a": {"href", "title"}, "ol": {"start"}},
+        attribute_filter=_filter_attribute,
+        allowed_classes={"span": {_HOST, *CLASSES}},
+        url_schemes=set(_SCHEMES),
+        link_rel="noopener noreferrer nofollow",
+        set_tag_attribute_values={"a": {"target": "_blank"}},
+    )
+    for wide in ("<pre>", "<table>"):  # they scroll sideways, so the keyboard must reach them
+        html = html.replace(wide, f'{wide[:-1]} tabindex="0">')
+    return mark_safe(html)  # noqa: S308  (cleaned above)
+
+
+TOOL_TEXT_LIMIT: Final = 20_000
+"""Characters of a tool's input or output that are shown."""
+DIFF_LINES: Final = 2_000
+"""Lines of a file of which the differences are looked for."""
+_DIFF_LINE_KINDS: Final = {"+": "added", "-": "gone", "@": "hunk"}
+
+
+def tool_call_context(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Title, word of its status, places, input, outputs and diffs; all texts as they may be shown."""
+    outputs = [_shorten(text) for text in _outputs(payload) if text]
+    return {
+        "title": make_visible(str(payload.get("title") or payload.get("tool_call_id") or "Tool call")),
+        "word": tool_status_label(make_visible(str(payload.get("status") or ""))[:40]),
+        "places": [make_visible(str(place.get("path") or "")) for place in only_dicts(payload.get("locations"))],
+        "input": _shorten(_as_text(payload.get("raw_input"))),
+        "outputs": outputs,
+        "diffs": [_diff(part) for part in only_dicts(payload.get("content")) if part.get("type") == "diff"],
+    }
+
+
+def only_dicts(value: Any) -> Iterable[dict[str, Any]]:
+    """Whatever an agent sent as a list of objects, without what is none."""
+    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+
+
+def _outputs(payload: Mapping[str, Any]) -> list[str]:
+    texts = [_part_text(part) for part in only_dicts(payload.get("content"))]
+    return texts if any(texts) else [_as_text(payload.get("raw_output"))]
+
+
+def _part_text(part: dict[str, Any]) -> str:
+    content = part.get("content")
+    inner = content if isinstance(content, dict) else part
+    return str(inner["text"]) if isinstance(inner.get("text"), str) else ""
+
+
+def _diff(part: Mapping[str, Any]) -> dict[str, Any]:
+    """One file: ``{path, is_new, added, gone, lines: [(kind, text)]}``."""
+    old, new = (
+        _shorten(_as_text(_first_present(part, *names))) for names in (("oldText", "old_text"), ("newText", "new_text"))
+    )
+    lines = list(_diff_lines(old, new))
+    kinds = [kind for kind, _ in lines]
+    return {
+        "path": make_visible(str(part.get("path") or "")),
+        "is_new": not old,
+        "added": kinds.count("added"),
+        "gone": kinds.count("gone"),
+        "lines": lines,
+    }
+
+
+def _first_present(part: Mapping[str, Any], first: str, second: str) -> Any:
+    return part.get(first) or part.get(second)
+
+
+def _diff_lines(old: str, new: str) -> Iterator[tuple[str, str]]:
+    """The lines of a unified diff without its head, each with its kind."""
+    before, after = old.splitlines(), new.splitlines()
+    if max(len(before), len(after)) > DIFF_LINES:  # looking for what is alike would take too long
+        yield from (("gone", f"-{line}") for line in before)
+        yield from (("added", f"+{line}") for line in after)
+        return
+    for line in islice(unified_diff(before, after, lineterm=""), 2, None):
+        yield _DIFF_LINE_KINDS.get(line[:1], ""), line
+
+
+def _as_text(value: Any) -> str:
+    if value is None or value in ("", {}, []):
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _shorten(text: str) -> str:
+    """Its beginning, as it may be shown, and how much more there is."""
+    more = len(text) - TOOL_TEXT_LIMIT
+    return make_visible(text) if more <= 0 else f"{make_visible(text[:TOOL_TEXT_LIMIT])}\n… ({more} characters more)"
+
+
+PAGE_SIZE: Final = 200
+"""Messages at a time; the page offers the earlier ones."""
+GROWING_LIMIT: Final = 64 * 1024
+"""Of a longer text that still grows only so much of its end is shown, for it is sent again at each change."""
+MARKDOWN_LIMIT: Final = 128 * 1024
+"""A longer text is shown as it is."""
+MESSAGES_AFTER_TARGET: Final = PAGE_SIZE // 4
+"""Messages behind the one that a link names, so that it is read in its place."""
+
+
+def last_messages(session: TaskSession, before: int | None = None) -> tuple[list[Message], bool]:
+    """The newest messages (older than ``before``), oldest first, and whether there are still older ones."""
+    rows = session.messages.order_by("-seq")
+    if before is not None:
+        rows = rows.filter(seq__lt=before)
+    found = list(rows[: PAGE_SIZE + 1])
+    return found[:PAGE_SIZE][::-1], len(found) > PAGE_SIZE
+
+
+def messages_around(session: TaskSession, seq: int) -> tuple[list[Message], bool, bool]:
+    """A page with the message ``seq`` in it, whether there are still older ones, and whether there are newer ones."""
+    newer = list(session.messages.filter(seq__gt=seq).order_by("seq")[: MESSAGES_AFTER_TARGET + 1])
+    until = newer[MESSAGES_AFTER_TARGET].seq if len(newer) > MESSAGES_AFTER_TARGET else None
+    return (*last_messages(session, until), until is not None)
+
+
+def changed_messages(session: TaskSession, after: int) -> tuple[list[Message], bool]:
+    """The messages that changed behind ``after``, and whether there are more of them than a page."""
+    found = list(session.messages.filter(updated_seq__gt=after).order_by("updated_seq")[: PAGE_SIZE + 1])
+    return found[:PAGE_SIZE], len(found) > PAGE_SIZE
+
+
+def render_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Each message as ``{id, seq, updated_seq, html}``, all as of one moment.
+
+    The socket appends behind ``updated_seq``, so the text must be that of ``updated_seq`` exactly.
+    """
+    texts = _reload_texts(messages)
+    return [
+        {
+            "id": str(message.id),
+            "seq": message.seq,
+            "updated_seq": message.updated_seq,
+            "html": render_to_string("session/message.html", _message_context(message, texts[message.id])),
+        }
+        for message in messages
+    ]
+
+
+def _reload_texts(messages: Sequence[Message]) -> dict[Any, str]:
+    """Bring the messages up to date with their texts by one statement; the texts by id."""
+    by_id = {message.id: message for message in messages}
+    texts: dict[Any, list[str]] = {key: [] for key in by_id}
+    rows = Message.objects.filter(id__in=by_id).order_by("id", "parts__number")
+    for key, updated_seq, complete, payload, text in rows.values_list(
+        "id", "updated_seq", "complete", "payload", "parts__text"
+    ):
+        message = by_id[key]
+        message.updated_seq, message.complete, message.payload = updated_seq, complete, payload
+        texts[key].append(text or "")
+    return {key: "".join(parts) for key, parts in texts.items()}
+
+
+def _message_context(message: Message, text: str) -> dict[str, Any]:
+    shown: dict[str, Any] = {"message": message, "kind": _template_name(message)}
+    if message.role in ("agent", "thought"):
+        shown["tail"] = text[len(text.rstrip()) :]
+        shown |= _render_text(text, complete=message.complete)
+    elif message.role == "tool":
+        shown |= tool_call_context(message.payload)
+    elif shown["kind"] == "permission":
+        shown["permission"] = message.payload["permission"]
+    elif shown["kind"] == "plan":
+        shown |= _plan_context(message.payload["plan"])
+    else:
+        shown["text"] = make_visible(text)
+    return shown
+
+
+def _template_name(message: Message) -> str:
+    """Which of the templates under ``session/messages/`` shows the message."""
+    if message.role != "status":
+        return str(message.role)
+    for name in ("plan", "permission"):
+        if name in message.payload:
+            return name
+    return "error" if message.payload.get("level") == "error" else "note"
+
+
+def _render_text(text: str, *, complete: bool) -> dict[str, Any]:
+    if not complete and len(text) > GROWING_LIMIT:
+        return {"plain": make_visible(text[-GROWING_LIMIT:]), "cut": True}
+    if len(text) > MARKDOWN_LIMIT:
+        return {"plain": make_visible(text)}
+    return {"html": render_markdown(text)}
+
+
+def _plan_context(entries: Any) -> dict[str, Any]:
+    """The steps of a plan, each ``{text, status}``, and how many of them are done."""
+    steps = [
+        {"text": make_visible(str(entry.get("content", ""))), "status": str(entry.get("status", "pending"))}
+        for entry in only_dicts(entries)
+    ]
+    return {"steps": steps, "done": sum(step["status"] == "completed" for step in steps)}

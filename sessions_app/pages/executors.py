@@ -1,0 +1,261 @@
+"""Pages about where and what runs: agent types and profiles, executors, and executions."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Count, Max, Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from executors_app import agent_capabilities
+from executors_app.agentctl.process import identity
+from executors_app.agents import AgentType
+from executors_app.domain import ExecutorStatus
+from executors_app.errors import ExecutorError
+from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
+from executors_app.plugins import UnknownPlugin, agent_type, agent_types
+from sessions_app.accounts.authorization import writable_teams
+from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
+from sessions_app.pages.labels import Label, capability_label, execution_label
+from sessions_app.pages.session_summary import retry_buttons
+from sessions_app.services.assessment import assess_session
+from sessions_app.services.catalogue import (
+    LIVE_STATUSES,
+    SECRET_FIELDS,
+    missing_programs,
+    probe_executor,
+    visible_executions,
+    visible_profiles,
+)
+from sessions_app.services.errors import Throttled
+
+MAX_VERSIONS_SHOWN: Final = 60
+"""Claims of agents on the page, those that were seen last."""
+MAX_PROFILES_SHOWN: Final = 200
+_RESUMES_LABEL: Final = Label("Resumes", "good")
+_HISTORY_LABEL: Final = Label("Is told what was said", "ask")
+_NEW_CONVERSATION_LABEL: Final = Label("Begins anew", "off")
+
+
+@never_cache
+@require_safe
+def list_agents(request: HttpRequest) -> HttpResponse:
+    """Show the profiles of the user's teams and the kinds of agents."""
+    return render(request, "agents.html", agents_context(request.user))
+
+
+def agents_context(user: Any) -> dict[str, Any]:
+    """The profiles with how much they are used, and every kind with its claims; a constant number of queries."""
+    seen = defaultdict(list)
+    for row in agent_capabilities.list_recent_capabilities(MAX_VERSIONS_SHOWN):
+        seen[row.agent_type].append(row)
+    profiles = list(visible_profiles(user).select_related("team").defer("env", "mcp_servers")[:MAX_PROFILES_SHOWN])
+    used = _sessions_per_profile(user)
+    kinds = sorted(agent_types().values(), key=lambda kind: (not seen.get(kind.name), kind.title))
+    gone = [row for name, rows in seen.items() if name not in agent_types() for row in rows]
+    return {
+        "profiles": [_profile_context(row, used.get(row.id, 0)) for row in profiles],
+        "kinds": [_agent_type_context(kind, seen.get(kind.name, ())) for kind in kinds],
+        "gone": [_capability_context(row) for row in gone],
+        "is_staff": user.is_staff,
+    }
+
+
+def _sessions_per_profile(user: Any) -> dict[Any, int]:
+    rows = TaskSession.objects.visible_to(user).order_by().values_list("agent_profile_id")
+    return dict(rows.annotate(Count("id")))
+
+
+def _profile_context(row: AgentProfile, sessions: int) -> dict[str, Any]:
+    try:
+        kind = agent_type(row.agent_type)
+    except UnknownPlugin:
+        return {"row": row, "title": row.agent_type, "resume": Label("Unknown kind", "bad"), "sessions": sessions}
+    resumes = kind.supports_session_resume if row.supports_session_resume is None else row.supports_session_resume
+    told = kind.history_context_injection if row.history_context_injection is None else row.history_context_injection
+    return {
+        "row": row,
+        "title": kind.title,
+        "resume": _resume_label(resumes=resumes, told=told),
+        "missing": [] if row.command else missing_programs(kind),
+        "sessions": sessions,
+    }
+
+
+def _resume_label(*, resumes: bool, told: bool) -> Label:
+    return _RESUMES_LABEL if resumes else _HISTORY_LABEL if told else _NEW_CONVERSATION_LABEL
+
+
+def _agent_type_context(kind: AgentType, seen: Sequence[AgentCapability]) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "missing": missing_programs(kind),
+        "resume": _resume_label(resumes=kind.supports_session_resume, told=kind.history_context_injection),
+        "then": _resume_summary(kind),
+        "notes": kind.notes.replace("`", ""),
+        "claims": [_capability_context(row) for row in seen],
+    }
+
+
+def _resume_summary(kind: AgentType) -> str:
+    """What a resume means for this kind, in a sentence or two."""
+    if kind.supports_session_resume:
+        first = "It opens its own conversation"
+        first += ", and what it reads out is compared with the log." if kind.replays_on_load else "."
+        then = "the next prompt tells it what was said" if kind.history_context_injection else "you are asked first"
+        return f"{first} Where it cannot, {then}."
+    if kind.history_context_injection:
+        return "It keeps no conversation. A new one is told what was said, with the next prompt."
+    return "It keeps no conversation: its workspace is opened, and you make a new session."
+
+
+def _capability_context(row: AgentCapability) -> dict[str, Any]:
+    """A claim with how it stands; the agent's own words are for staff, in the admin."""
+    return {
+        "row": row,
+        "text": agent_capabilities.explain_capability(row),
+        "word": capability_label(agent_capabilities.capability_standing(row)),
+    }
+
+
+MAX_EXECUTIONS_SHOWN: Final = 100
+"""Executions on the page; the rest is counted."""
+_DEFERRED_FIELDS: Final = tuple(f"session__{name}" for name in SECRET_FIELDS)
+_COUNTED_STATUSES: Final = (("alive", "alive"), ("dead", "dead"), ("unknown", "not to be told"))
+
+
+@never_cache
+@require_safe
+def list_executors(request: HttpRequest) -> HttpResponse:
+    """Show the places and the executions of the user's teams."""
+    return render(request, "executors.html", executors_context(request.user))
+
+
+@require_POST
+def probe_and_redirect(request: HttpRequest, executor_id: uuid.UUID) -> HttpResponse:
+    """Look at a place now, for staff; the answer is told in words."""
+    if not request.user.is_staff:
+        raise PermissionDenied
+    place = get_object_or_404(Executor, id=executor_id)
+    try:
+        told = probe_executor(place, request.user)
+    except Throttled as error:
+        messages.error(request, error.message)
+    except ExecutorError as error:
+        messages.error(request, f"{place.name} cannot be used now: {error.message}")
+    else:
+        messages.success(
+            request, f"{place.name} can be used. {_probe_result_text(told)} The look took {told['duration_ms']} ms."
+        )
+    return redirect("executors")
+
+
+def _probe_result_text(told: Mapping[str, Any]) -> str:
+    counts = [f"{told['observed'][kind]} {word}" for kind, word in _COUNTED_STATUSES if told["observed"].get(kind)]
+    return f"Of what claims to run there: {', '.join(counts)}." if counts else "Nothing claims to run there."
+
+
+def executors_context(user: Any) -> dict[str, Any]:
+    """The places with how many live there (everybody's), and what runs of the user's own teams."""
+    running = visible_executions(user).filter(status__in=LIVE_STATUSES).order_by("-last_seen_at", "id")
+    rows = running.select_related(
+        "session__task__repository", "session__agent_profile", "session__executor", "executor"
+    )
+    writable = set(writable_teams(user).values_list("id", flat=True))
+    holders = _LeaseHolders()
+    executions = [
+        _execution_context(row, writable, holders) for row in rows.defer(*_DEFERRED_FIELDS)[:MAX_EXECUTIONS_SHOWN]
+    ]
+    return {
+        "places": _executor_contexts(),
+        "executions": executions,
+        "count": running.count(),
+        "shown": len(executions),
+        "supervisors": holders.told(),
+        "is_staff": user.is_staff,
+        "orphans": list(Orphaned.objects.all()[:MAX_EXECUTIONS_SHOWN]) if user.is_staff else [],
+        "not_asked": _unreachable_executors() if user.is_staff else [],
+    }
+
+
+def _unreachable_executors() -> list[str]:
+    """Which executors the last look for orphans could not ask, and why."""
+    failed = Chore.objects.filter(name="orphans", failed_at__isnull=False).first()
+    return list(failed.said) if failed else []
+
+
+class _LeaseHolders:
+    """Who holds leases: the supervisors that are known, by their boot id; read once."""
+
+    def __init__(self) -> None:
+        self._alive = {row.boot_id: row for row in Supervisor.objects.alive()}
+        self._here = identity.host_id()
+
+    @property
+    def has_swept(self) -> bool:
+        """Whether one of them has looked at everything since it was started."""
+        return any(row.swept_at for row in self._alive.values())
+
+    def told(self) -> list[dict[str, Any]]:
+        """The living supervisors, newest first."""
+        return [{"row": row, "name": row.boot_id[:8], "host": self.host(row.host_id)} for row in self._alive.values()]
+
+    def host(self, host_id: str) -> str:
+        """Where something local lives, in words; empty where that says nothing."""
+        if not host_id:
+            return ""
+        return "this machine" if host_id == self._here else f"another machine ({host_id[:8]})"
+
+    def lease(self, row: ExecutorRunning) -> dict[str, Any]:
+        """Who commands an execution, and until when."""
+        if not row.owner:
+            return {"text": "nobody commands it", "until": None, "tone": "off"}
+        ends, alive = row.lease_expires_at, row.owner in self._alive
+        over = ends is None or ends < timezone.now()
+        who = f"supervisor {row.owner[:8]}" + ("" if alive else ", which is gone")
+        return {"text": f"held by {who}", "until": ends, "over": over, "tone": "ask" if over or not alive else ""}
+
+
+def _executor_contexts() -> list[dict[str, Any]]:
+    live = Q(executions__status__in=[ExecutorStatus.STARTING, ExecutorStatus.READY])
+    failed = Q(executions__status=ExecutorStatus.ERROR)
+    rows = Executor.objects.annotate(
+        live=Count("executions", filter=live),
+        failed=Count("executions", filter=failed),
+        seen=Max("executions__last_seen_at", filter=live),
+    )
+    return [{"executor": row, "isolated": _is_isolated(row), "full": _is_full(row)} for row in rows]
+
+
+def _is_full(executor: Any) -> bool:
+    return executor.max_live is not None and executor.live >= executor.max_live
+
+
+def _is_isolated(executor: Executor) -> bool:
+    try:
+        return not executor.trusted_agents_only
+    except UnknownPlugin:
+        return False
+
+
+def _execution_context(row: ExecutorRunning, writable: Collection[int], holders: _LeaseHolders) -> dict[str, Any]:
+    may_retry = row.status == ExecutorStatus.ERROR and row.session.task.team_id in writable
+    return {
+        "execution": row,
+        "session": row.session,
+        "word": execution_label(
+            row.status, row.status_reason, error_code=row.error_code, recovering=not holders.has_swept
+        ),
+        "host": holders.host(row.host_id),
+        "lease": holders.lease(row),
+        "retry": retry_buttons(row, assess_session(row.session)) if may_retry else None,
+    }

@@ -1,0 +1,231 @@
+"""Help: introduction, glossary and keyboard shortcuts; and the reference page of the design system."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from django import forms
+from django.conf import settings
+from django.contrib.staticfiles import finders
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import cache_control, never_cache
+from django.views.decorators.http import require_safe
+
+from sessions_app.domain.derived_status import DerivedStatus
+from sessions_app.domain.states import SessionState, TaskState
+from sessions_app.pages.labels import (
+    DERIVED_STATUS_LABELS,
+    OUTCOME_LABELS,
+    SESSION_STATE_LABELS,
+    TASK_STATE_LABELS,
+    Label,
+)
+from sessions_app.services.catalogue import visible_tasks
+from sessions_app.services.restarts import can_order_restart
+from sessions_app.templatetags.design import ICONS
+
+_TASK_MEANINGS: Final[Mapping[str, str]] = {
+    TaskState.TODO: "No session has done anything yet. Start one on the card, or on the task’s page.",
+    TaskState.IN_PROGRESS: "An agent is starting or at work.",
+    TaskState.REVIEW: "An agent has ended a turn, or waits for you: look at what it did, and say how to go on.",
+    TaskState.DONE: "Somebody has said so. Its sessions are stopped; their branches stay.",
+    TaskState.FAILED: "Every start of its sessions failed, too often to go on by itself. The session says why.",
+    TaskState.CANCELLED: "Somebody has given it up.",
+}
+_SESSION_MEANINGS: Final[Mapping[str, str]] = {
+    SessionState.CREATED: "It was made, and nobody has begun to start it.",
+    SessionState.STARTING: "Its workspace or its agent is on its way. Prompts that you give now wait in the queue.",
+    SessionState.RUNNING: "The agent works on a prompt. What you write now comes after it.",
+    SessionState.WAITING_FOR_INPUT: "The turn is over. Write the next prompt; an agent that sleeps wakes up for it.",
+    SessionState.ERROR: "Something failed that can be tried again. The banner of its page says what, and offers it.",
+    SessionState.COMPLETED: "It was closed as completed. Its branch and its conversation stay.",
+    SessionState.FAILED: "It was started too often without success. A person has to start it again.",
+    SessionState.CANCELLED: "It was closed as cancelled. Its branch and its conversation stay.",
+}
+_DERIVED_MEANINGS: Final[Mapping[str, str]] = {
+    DerivedStatus.INTERRUPTED_STARTUP: "The agent’s process ended in the middle of a turn. Nothing is sent twice: its "
+    "prompt is shown, and you continue it, send it again or dismiss it.",
+    DerivedStatus.INTERRUPTED_WAITING: "It waited for an answer when its process ended, or nobody answered in time.",
+    DerivedStatus.WAITING: "It waits: for your answer, or for something outside, as a build.",
+    DerivedStatus.RUNNING: "A turn is going on.",
+    DerivedStatus.IDLE: "No turn is going on.",
+}
+_RECEIPT_MEANINGS: Final[Mapping[str, str]] = {
+    "reattached": "The same process went on working while the control plane was away. Nothing was lost.",
+    "resumed": "A new process says that it has the agent’s own conversation. Without a replay that stays unproven.",
+    "loaded": "A new process loaded its conversation. What it replays is compared with the log; without a replay "
+    "it is unproven that it remembers anything.",
+    "injected": "The agent could not take its conversation up, so a new one was told what had been said.",
+    "fresh": "The agent knows nothing of what was said before. Somebody chose that, or it was the first start.",
+    "workspace_only": "The workspace is open: files, git, terminal. No agent runs in it.",
+    "failed": "It could not be started. The reason stands beside it, and nothing was thrown away.",
+    "skipped": "It was looked at and left alone: it rests, it is wanted stopped, or another supervisor has it.",
+}
+_NOUN_MEANINGS: Final[Mapping[str, str]] = {
+    "Task": "What your team wants done. It stands on the board, under its state.",
+    "Session": "One agent at work on a task, in a branch and a directory of its own. A task may have many.",
+    "Agent profile": "How an agent is run: which kind, which model, with which arguments. Staff make them.",
+    "Executor": "Where agents run: on this machine, in a container, on another machine.",
+    "Repository": "A git repository that staff have opened to your team.",
+    "Control plane": "Kandev itself: the web pages, the supervisor, the worker. Agents do not live in it.",
+    "agentctl": (
+        "The small program beside each agent. It goes on, and writes down what the agent says, while the "
+        "control plane is away."
+    ),
+    "Supervisor": "The part of the control plane that starts agents, gives them prompts and hears what they say.",
+    "Sweep": (
+        "A look at everything that claims to run: after each start, and again and again. What lives is taken "
+        "up again, what died is resumed where it can be."
+    ),
+    "Receipt": "How a start ended: what the agent still knows, and how we know that.",
+    "Turn": "From a prompt to the moment when the agent has finished with it.",
+    "Lease": "Which supervisor an agent listens to, and until when, so that two never command the same one.",
+}
+KEYBOARD_SHORTCUTS: Final = (
+    ("Board", (("j, k", "next task, task before"), ("Enter", "open it"), ("x", "select its sessions, or not"),
+               ("/", "search"), ("n", "new task"), ("?", "the list of the keys"), ("Esc", "leave the search"))),
+    ("Session", (("Ctrl + Enter", "send the prompt"),)),
+    ("Everywhere", (("Tab", "the next link, button or field"), ("Enter, Space", "press it"))),
+)  # fmt: skip
+"""The keys by page. Single keys can be switched off in the list that ``?`` shows."""
+
+
+def glossary_sections() -> list[dict[str, Any]]:
+    """The parts of the glossary: a title, what they are about, and their words with meanings."""
+    return [
+        _glossary_section("tasks", "What a task’s state means", TASK_STATE_LABELS, _TASK_MEANINGS),
+        _glossary_section("sessions", "What a session’s state means", SESSION_STATE_LABELS, _SESSION_MEANINGS),
+        _glossary_section("derived", "Whether a turn was cut short", DERIVED_STATUS_LABELS, _DERIVED_MEANINGS),
+        _glossary_section("receipts", "What a receipt says", OUTCOME_LABELS, _RECEIPT_MEANINGS),
+    ]
+
+
+def _glossary_section(name: str, title: str, words: Mapping[str, Label], meanings: Mapping[str, str]) -> dict[str, Any]:
+    return {"name": name, "title": title, "rows": [(words[key], meanings[key]) for key in words]}
+
+
+def glossary_nouns() -> Mapping[str, str]:
+    """The nouns of Kandev with their meanings."""
+    return _NOUN_MEANINGS
+
+
+HELP_PICTURES: Final = {
+    "board": "The board: tasks under their states, what the last restart came to, who needs you.",
+    "session-running": "A session while its agent works.",
+    "session-after-a-restart": "The same session after the control plane was killed: the same process, nothing lost.",
+    "timeline": "What happened to a session, in plain words.",
+    "sweeps": "The sweeps, and what each came to.",
+    "restart": "The control plane was restarted on purpose, and this is what came of it.",
+}
+"""By name, with what they show; a picture that has not been taken is left out."""
+
+
+@never_cache
+@require_safe
+def show_help(request: HttpRequest) -> HttpResponse:
+    """The whole help on one page."""
+    context = {
+        "glossary": glossary_sections(),
+        "nouns": glossary_nouns(),
+        "keys": KEYBOARD_SHORTCUTS,
+        "pictures": {
+            name.replace("-", "_"): (name, text)
+            for name, text in HELP_PICTURES.items()
+            if _picture_path(name).is_file()
+        },
+        "example": visible_tasks(request.user).filter(archived_at=None).order_by("created_at").first(),
+        "may_restart": can_order_restart(request.user),
+    }
+    return render(request, "help.html", context)
+
+
+@cache_control(private=True, max_age=3600)
+@require_safe
+def help_picture(request: HttpRequest, name: str) -> HttpResponse:
+    """One of ``PICTURES``."""
+    if name not in HELP_PICTURES or not _picture_path(name).is_file():
+        raise Http404(name)
+    return HttpResponse(_picture_path(name).read_bytes(), content_type="image/png")
+
+
+def _picture_path(name: str) -> Path:
+    return Path(settings.BASE_DIR) / "docs" / "screenshots" / f"{name}.png"
+
+
+TONES: Final = (
+    ("calm", "Nothing to do"),
+    ("busy", "At work"),
+    ("ask", "Needs somebody"),
+    ("good", "Went well"),
+    ("bad", "Went wrong"),
+    ("off", "Over, or not begun"),
+)
+COLOURS: Final = (
+    *("back", "sunken", "surface", "raised", "line", "edge", "text", "faint", "accent", "accent-back", "danger"),
+    *(f"{tone}{part}" for tone, _ in TONES for part in ("", "-back")),
+)
+TYPOGRAPHY: Final = ("2xl", "xl", "l", "m", "s", "xs")
+_TOKEN_PATTERN: Final = re.compile(r"^ *--([\w-]+): (.+);$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Colour:
+    """A colour's token with its value in both themes, as ``tokens.css`` has it."""
+
+    name: str
+    light: str
+    dark: str
+
+
+@cache
+def read_design_tokens() -> dict[str, str]:
+    """Every token by its name; the file is the only place where they are written."""
+    found = finders.find("kandev/tokens.css")
+    assert isinstance(found, str)  # noqa: S101 - it is ours
+    return dict(_TOKEN_PATTERN.findall(Path(found).read_text(encoding="utf-8")))
+
+
+def find_colour(name: str) -> Colour:
+    """A colour's token; KeyError for none."""
+    light, _, dark = read_design_tokens()[name].removeprefix("light-dark(").removesuffix(")").partition(", ")
+    return Colour(name, light, dark)
+
+
+class SpecimenForm(forms.Form):
+    """One field of each kind, in every state."""
+
+    plain = forms.CharField(label="A text", help_text="What it is for, in a few words.")
+    optional = forms.CharField(label="A text that may be empty", required=False)
+    chosen = forms.ChoiceField(label="One of several", choices=[("a", "The first"), ("b", "The second")])
+    few = forms.ChoiceField(
+        label="One of few", choices=[("a", "This"), ("b", "That")], widget=forms.RadioSelect, initial="a"
+    )
+    closed = forms.CharField(label="A text that cannot be changed now", disabled=True, initial="As it is")
+    switched = forms.BooleanField(label="Something that is on or off", required=False)
+    wrong = forms.EmailField(label="A text that is wrong")
+    long = forms.CharField(label="A long text", widget=forms.Textarea(attrs={"rows": 3}), required=False)
+
+
+@require_safe
+def show_design_system(request: HttpRequest) -> HttpResponse:
+    """For everybody who is logged in: nothing of it is anybody's."""
+    told = read_design_tokens()
+    form = SpecimenForm(
+        {"plain": "Mend the tests", "chosen": "b", "few": "a", "switched": "on", "wrong": "ada at example"}
+    )
+    context = {
+        "form": form,
+        "colours": [find_colour(name) for name in COLOURS],
+        "tones": TONES,
+        "spaces": [(name, told[f"space-{name}"]) for name in range(1, 8)],
+        "types": [(name, told[f"text-{name}"]) for name in TYPOGRAPHY],
+        "radii": [(name, told[name]) for name in ("radius-s", "radius-m", "radius", "radius-full")],
+        "icons": sorted(ICONS),
+    }
+    return render(request, "design.html", context)

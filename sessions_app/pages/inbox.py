@@ -1,0 +1,119 @@
+"""The inbox: everything that needs the user, by task, the most pressing first, with the one next step."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.functional import SimpleLazyObject
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST, require_safe
+
+from sessions_app.domain.attention import LOOK_KINDS
+from sessions_app.models import AttentionItem
+from sessions_app.pages.labels import ATTENTION_KIND_LABELS
+from sessions_app.services import attention as inbox
+
+MAX_ITEMS_SHOWN: Final = 200
+"""Items on the page; the rest is counted."""
+ITEM_MARKS: Final = {"acknowledge": inbox.acknowledge_item, "dismiss": inbox.dismiss_item}
+
+
+@never_cache
+@require_safe
+def show_inbox(request: HttpRequest) -> HttpResponse:
+    """Show the inbox; ``?mine=1`` of the user's own sessions and workflows alone."""
+    return render(request, "attention.html", inbox_context(request))
+
+
+def inbox_context(request: HttpRequest) -> dict[str, Any]:
+    """News and what was seen already, each by task or workflow."""
+    mine = request.GET.get("mine") == "1"
+    rows = inbox.open_items_for(request.user)
+    if mine:
+        rows = rows.filter(inbox.own_items(request.user))
+    items = list(rows[: MAX_ITEMS_SHOWN + 1])
+    news = [item for item in items[:MAX_ITEMS_SHOWN] if item.acknowledged_at is None]  # type: ignore[attr-defined]
+    seen = [item for item in items[:MAX_ITEMS_SHOWN] if item.acknowledged_at is not None]  # type: ignore[attr-defined]
+    return {
+        "mine": mine,
+        "query": "?mine=1" if mine else "",
+        "news": _group_items(news),
+        "needs_count": len([item for item in news if item.kind not in LOOK_KINDS]),
+        "looks_count": len([item for item in news if item.kind in LOOK_KINDS]),
+        "seen": _group_items(seen),
+        "seen_count": len(seen),
+        "is_cut": len(items) > MAX_ITEMS_SHOWN,
+    }
+
+
+def _group_items(items: list[AttentionItem]) -> list[dict[str, Any]]:
+    """The tasks and workflows in the order of their most pressing item."""
+    found: dict[uuid.UUID, dict[str, Any]] = {}
+    for item in items:
+        about, may_open = item.about, item.may_open  # type: ignore[attr-defined]
+        url = _item_url(item)
+        first = reverse("task", args=[item.task_id]) if item.task_id else url
+        group = found.setdefault(about.pk, {"about": about, "items": [], "url": first if may_open else ""})
+        group["items"].append({"item": item, "word": ATTENTION_KIND_LABELS[item.kind], "url": url})
+    return list(found.values())
+
+
+def _item_url(item: AttentionItem) -> str:
+    """Where it is settled; for staff who are not in the team the admin."""
+    if item.may_open:  # type: ignore[attr-defined]
+        return item.path
+    return reverse("admin:sessions_app_tasksession_change", args=[item.session_id])
+
+
+@never_cache
+@require_GET
+def inbox_updates(request: HttpRequest) -> JsonResponse:
+    """The inbox as it is now."""
+    html = render_to_string("attention_items.html", inbox_context(request), request)
+    return JsonResponse({"parts": {"attention": html}, "count": inbox.count_unseen(request.user)})
+
+
+@never_cache
+@require_GET
+def inbox_count(request: HttpRequest) -> JsonResponse:
+    """How much is news, for the head of every page."""
+    return JsonResponse({"count": inbox.count_unseen(request.user)})
+
+
+@require_POST
+def mark_item(request: HttpRequest, item_id: uuid.UUID, what: str) -> HttpResponse:
+    """Say that one was seen, or that one wants to hear of it no more."""
+    if what not in ITEM_MARKS:
+        raise Http404(what)
+    ITEM_MARKS[what](get_object_or_404(inbox.visible_items(request.user), id=item_id), request.user)
+    return _redirect_to_inbox(request)
+
+
+@require_POST
+def mark_all_seen(request: HttpRequest) -> HttpResponse:
+    """Say that everything that is shown was seen."""
+    for item in inbox.unseen_items_for(request.user):
+        inbox.acknowledge_item(item, request.user)
+    return _redirect_to_inbox(request)
+
+
+def _redirect_to_inbox(request: HttpRequest) -> HttpResponse:
+    if "quiet" in request.POST:
+        return HttpResponse(status=204)
+    there = request.POST.get("next", "")
+    ours = url_has_allowed_host_and_scheme(there, {request.get_host()}, request.is_secure())
+    return redirect(there if ours else "attention")
+
+
+def attention_count(request: HttpRequest) -> dict[str, Any]:
+    """For every template: ``attention_count``, asked for only where it is shown."""
+    user = getattr(request, "user", None)
+    if user is None or not user.is_authenticated:
+        return {}
+    return {"attention_count": SimpleLazyObject(lambda: inbox.count_unseen(user))}

@@ -1,0 +1,293 @@
+"""The words for people: what states, receipts and error codes are called on the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from executors_app.domain import ExecutorStatus
+from sessions_app.domain.attention import AttentionKind
+from sessions_app.domain.derived_status import DerivedStatus
+from sessions_app.domain.recovery_facts import UNREACHABLE, Policy
+from sessions_app.domain.states import SessionState, TaskState, WorkState
+from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.models import ContinuityReceipt
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A word and the tone it is shown in: calm, busy, ask, good, bad or off."""
+
+    text: str
+    tone: str = "calm"
+
+
+TASK_STATE_LABELS: Final[Mapping[str, Label]] = {
+    TaskState.TODO: Label("To do", "off"),
+    TaskState.IN_PROGRESS: Label("In progress", "busy"),
+    TaskState.REVIEW: Label("Review", "ask"),
+    TaskState.DONE: Label("Done", "good"),
+    TaskState.FAILED: Label("Failed", "bad"),
+    TaskState.CANCELLED: Label("Cancelled", "off"),
+}
+
+SESSION_STATE_LABELS: Final[Mapping[str, Label]] = {
+    SessionState.CREATED: Label("Not started", "off"),
+    SessionState.STARTING: Label("Starting", "busy"),
+    SessionState.RUNNING: Label("Working", "busy"),
+    SessionState.WAITING_FOR_INPUT: Label("Your turn", "calm"),
+    SessionState.ERROR: Label("Error", "bad"),
+    SessionState.COMPLETED: Label("Completed", "good"),
+    SessionState.FAILED: Label("Failed", "bad"),
+    SessionState.CANCELLED: Label("Cancelled", "off"),
+}
+
+EXECUTOR_STATUS_LABELS: Final[Mapping[str, Label]] = {
+    ExecutorStatus.STARTING: Label("Starting", "busy"),
+    ExecutorStatus.READY: Label("Ready", "good"),
+    ExecutorStatus.ERROR: Label("Error", "bad"),
+    ExecutorStatus.STOPPED: Label("Stopped", "off"),
+}
+RECONNECTING_LABEL: Final = Label("Reconnecting", "busy")
+UNKNOWN_LABEL: Final = Label("Unknown", "ask")
+WORKSPACE_ONLY: Final = Label("Workspace", "off")
+"""A session without an agent at rest: nobody can give it a prompt, so it is nobody’s turn."""
+_STOP_REASON_LABELS: Final[Mapping[str, Label]] = {
+    "idle": Label("Asleep", "off"),
+    "new": Label("Not started", "off"),
+}
+
+_CAPABILITY_LABELS: Final[Mapping[str, str]] = {"kept": "good", "not kept": "bad", "not claimed": "off"}
+
+DERIVED_STATUS_LABELS: Final[Mapping[str, Label]] = {
+    DerivedStatus.INTERRUPTED_STARTUP: Label("Interrupted at work", "bad"),
+    DerivedStatus.INTERRUPTED_WAITING: Label("Interrupted while it waited", "bad"),
+    DerivedStatus.WAITING: Label("Waiting", "ask"),
+    DerivedStatus.RUNNING: Label("Running", "busy"),
+    DerivedStatus.IDLE: Label("Idle", "off"),
+}
+"""The derived status of a session, in the order in which it is decided."""
+WORK_STATE_LABELS: Final[Mapping[str, Label]] = {
+    WorkState.IDLE: Label("At rest", "off"),
+    WorkState.WORKING: Label("At work", "busy"),
+    WorkState.DONE: Label("Work done", "good"),
+}
+
+TOOL_STATUS_LABELS: Final[Mapping[str, Label]] = {
+    "pending": Label("Waiting", "calm"),
+    "in_progress": Label("Running", "busy"),
+    "completed": Label("Done", "good"),
+    "failed": Label("Failed", "bad"),
+    "interrupted": Label("Interrupted", "bad"),
+    "cancelled": Label("Cancelled", "off"),
+}
+
+DELIVERY_STATE_LABELS: Final[Mapping[str, Label]] = {
+    "pending": Label("On its way", "busy"),
+    "sent": Label("Arrived", "good"),
+    "failed": Label("Failed", "bad"),
+    "dropped": Label("Settled before", "off"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLabel:
+    """A recovery policy in a few words, and in a sentence."""
+
+    text: str
+    explanation: str
+
+
+POLICY_LABELS: Final[Mapping[str, PolicyLabel]] = {
+    Policy.AUTO: PolicyLabel("Everything that was up", "Every agent that ran is brought back, those at work first."),
+    Policy.WORKING: PolicyLabel("Only who was at work", "Agents at work, or with prompts waiting, are brought back."),
+    Policy.ON_OPEN: PolicyLabel("When somebody opens it", "An agent is brought back by opening its page or a prompt."),
+    Policy.MANUAL: PolicyLabel("By hand", "Only “Resume session” or a prompt brings an agent back."),
+}
+ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
+    AttentionKind.GAVE_UP: Label("Given up", "bad"),
+    AttentionKind.ERROR: Label("Error", "bad"),
+    AttentionKind.PERMISSION: Label("Asks for permission", "ask"),
+    AttentionKind.HELD: Label("Prompt in doubt", "ask"),
+    AttentionKind.CUT_SHORT: Label("Turn cut short", "ask"),
+    AttentionKind.OWNER_LEFT: Label("Owner has left", "ask"),
+    AttentionKind.WAIT_INTERRUPTED: Label("Wait interrupted", "ask"),
+    AttentionKind.OVERDUE: Label("Waits for an agent", "ask"),
+    AttentionKind.WORKFLOW: Label("Workflow", "ask"),
+    AttentionKind.STALLED: Label("Silent", "ask"),
+    AttentionKind.CANCEL_IGNORED: Label("Ignores a cancel", "ask"),
+    AttentionKind.RECEIPT: Label("Memory lost", "ask"),
+    AttentionKind.UNPROVEN: Label("Memory unproven", "calm"),
+    AttentionKind.IDLE: Label("Needs a look", "calm"),
+}
+"""What may need somebody, the most pressing first."""
+
+PROMPT_STATE_LABELS: Final[Mapping[str, str]] = {
+    "queued": "Waiting for its turn",
+    "sending": "On its way",
+    "accepted": "The agent has it",
+    "delivered": "The agent works on it",
+    "held": "It is not known whether the agent got this.",
+    "interrupted": "The agent was interrupted while it worked on this.",
+}
+
+_RECEIPT_LABELS: Final[Mapping[str, Label]] = {
+    "reattached": Label("Reattached: the same process", "good"),
+    "resumed": Label("Resumed: the agent took up its own conversation", "good"),
+    "loaded": Label("Loaded: the agent read its conversation back", "good"),
+    "injected": Label("New conversation, told what was said before", "ask"),
+    "workspace_only": Label("Workspace only: no agent is running", "calm"),
+    "fresh": Label("Started fresh: the agent knows nothing of what was said before", "ask"),
+    "failed": Label("Could not be resumed", "bad"),
+}
+_NOT_STARTED: Final[Mapping[str, Label]] = {
+    "program_missing": Label("Not started: the agent’s program is not installed", "bad"),
+    "auth_required": Label("Not started: the agent is not logged in", "bad"),
+}
+FIRST_FAILED: Final = Label("Could not be started", "bad")
+_VERIFIED: Final[Mapping[str, str]] = {
+    "same_process": "verified",
+    "replay": "verified by what it replayed",
+    "first_turn": "its first turn showed it",
+    "quoted": "it quoted your last request",
+    "unproven": "unproven",
+    "pending": "not proven yet, the next turn will tell",
+    "none": "not verified",
+}
+_UNPROVEN: Final[Mapping[str, str]] = {
+    "resumed": "Resumed: the agent says that it has its conversation",
+    "loaded": "Loaded: the agent says that it has its conversation",
+}
+"""No more than is known, where nothing shows that the agent has its context."""
+_NOTHING_TO_VERIFY: Final = frozenset({"workspace_only", "fresh", "failed"})
+
+
+OUTCOME_LABELS: Final[Mapping[str, Label]] = {
+    "reattached": Label("reattached", "good"),
+    "resumed": Label("resumed", "good"),
+    "loaded": Label("loaded", "good"),
+    "injected": Label("told what was said", "ask"),
+    "fresh": Label("started fresh", "ask"),
+    "workspace_only": Label("workspace only", "calm"),
+    "failed": Label("failed", "bad"),
+    "skipped": Label("without a receipt", "off"),
+}
+"""What the rows of a sweep came to, in the order in which they are shown."""
+SWEEP_TRIGGER_LABELS: Final[Mapping[str, str]] = {
+    "boot": "At the start of a supervisor",
+    "command": "By command",
+    "reconcile": "In the loop",
+}
+_DECISION_LABELS: Final[Mapping[str, str]] = {
+    "none": "Nothing to do",
+    "reattach": "Reattach to the agent",
+    "resume": "Resume the agent",
+    "start_workspace": "Start the workspace",
+    "stop": "Stop it",
+}
+
+FIRST_START: Final = Label("First start", "good")
+NOTHING_SAID_BEFORE: Final = Label("New conversation", "calm")
+
+
+def receipt_label(receipt: ContinuityReceipt, *, is_first: bool = False, said_before: bool = True) -> Label:
+    """A receipt in plain words: ``Reattached: the same process (verified)``.
+
+    A fresh start is a loss only where something was ``said_before``; the first one of a session never is.
+    """
+    if receipt.kind == "fresh" and not receipt.evidence.get("completed_turns"):
+        if is_first:
+            return FIRST_START
+        if not said_before:
+            return NOTHING_SAID_BEFORE
+    word = _RECEIPT_LABELS.get(receipt.kind, Label(receipt.kind))
+    if receipt.kind == "failed":
+        return _NOT_STARTED.get(receipt.reason) or (FIRST_FAILED if is_first or not said_before else word)
+    if receipt.kind in _NOTHING_TO_VERIFY:
+        return word
+    proof = receipt.proof
+    if proof == "unproven":
+        return Label(f"{_UNPROVEN.get(receipt.kind, word.text)} ({_VERIFIED[proof]})", "calm")
+    tone = word.tone if proof not in ("none", "pending") else "ask"
+    return Label(f"{word.text} ({_VERIFIED.get(proof, proof)})", tone)
+
+
+def receipt_kind_label(kind: str) -> Label:
+    """The kind of a receipt in one word, for a table."""
+    return OUTCOME_LABELS.get(kind, Label(kind))
+
+
+def decision_label(action: str, strategy: str) -> str:
+    """What a sweep decided for an agent: ``Resume the agent (native)``."""
+    words = _DECISION_LABELS.get(action, humanize_code(action))
+    return f"{words} ({strategy})" if strategy else words
+
+
+def session_label(status: Mapping[str, Any], *, has_agent: bool = True) -> Label:
+    """What a session is up to, from its status: the first that holds, else its state."""
+    state, wait = status["state"], status["wait"]
+    words = (
+        (status["recovering"], RECONNECTING_LABEL),
+        (status["error_code"] == UNREACHABLE, UNKNOWN_LABEL),
+        (status["pending_permissions"], Label("Asks for permission", "ask")),
+        (wait and wait["kind"] != WaitKind.PERMISSION, Label("Waits for the outside", "calm")),
+        (status["start_wait"], Label("Waits for its turn", "busy")),
+        (
+            status["asleep"] and not status["starting"] and state == SessionState.WAITING_FOR_INPUT,
+            Label("Asleep", "off"),
+        ),
+        (status["retry"] and status["is_agent_running"], Label("Tries again", "busy")),
+        (
+            status["starting"] and state in (SessionState.CREATED, SessionState.WAITING_FOR_INPUT),
+            SESSION_STATE_LABELS[SessionState.STARTING],
+        ),
+    )
+    return next((word for holds, word in words if holds), session_state_label(state, has_agent=has_agent))
+
+
+def agent_label(status: Mapping[str, Any]) -> Label:
+    """Whether a session's agent is up, from its status, as far as that can be known now."""
+    if status["recovering"]:
+        return RECONNECTING_LABEL
+    if status["error_code"] == UNREACHABLE:
+        return UNKNOWN_LABEL
+    return Label("Running", "good") if status["is_agent_running"] else Label("Not running", "off")
+
+
+def session_state_label(state: str, error_code: str = "", *, has_agent: bool = True) -> Label:
+    """A session's state; one that nobody knows is shown as it is, and nobody knows it of one that does not answer."""
+    if error_code == UNREACHABLE:
+        return UNKNOWN_LABEL
+    if state == SessionState.WAITING_FOR_INPUT and not has_agent:
+        return WORKSPACE_ONLY
+    return SESSION_STATE_LABELS.get(state, Label(state, "bad"))
+
+
+def execution_label(status: str, reason: str, *, error_code: str = "", recovering: bool = False) -> Label:
+    """The status of an execution; why it is stopped where that has a word.
+
+    ``recovering``: nobody has looked since the control plane was started.
+    """
+    if recovering and status in (ExecutorStatus.STARTING, ExecutorStatus.READY):
+        return RECONNECTING_LABEL
+    if error_code == UNREACHABLE:
+        return UNKNOWN_LABEL
+    if status == ExecutorStatus.STOPPED and reason in _STOP_REASON_LABELS:
+        return _STOP_REASON_LABELS[reason]
+    return EXECUTOR_STATUS_LABELS.get(status, Label(status))
+
+
+def capability_label(standing: str) -> Label:
+    """How a claim of an agent stands."""
+    return Label(standing.capitalize(), _CAPABILITY_LABELS.get(standing, "calm"))
+
+
+def tool_status_label(status: str) -> Label:
+    """The status of a tool call."""
+    return TOOL_STATUS_LABELS.get(status, Label(status or "Waiting"))
+
+
+def humanize_code(code: str) -> str:
+    """A code as words: ``agent_gone`` becomes ``agent gone``."""
+    return code.replace("_", " ")

@@ -1,0 +1,113 @@
+"""What has changed on a page since the browser looked last: JSON with ready pieces of HTML.
+
+Asked for when a socket says that there is news, else by the clock. Everything in an answer may be applied twice.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.http import HttpRequest, JsonResponse
+from django.shortcuts import get_object_or_404
+from django.template.loader import render_to_string
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from sessions_app.accounts.authorization import may_write_session
+from sessions_app.models import SweepRequest
+from sessions_app.pages import board as board_page
+from sessions_app.pages import executors as executors_page
+from sessions_app.pages import recovery as restart_page
+from sessions_app.pages import recovery as sweeps_page
+from sessions_app.pages import tasks
+from sessions_app.pages import timeline as timeline_page
+from sessions_app.pages.board import parse_filter
+from sessions_app.pages.conversation import changed_messages, render_messages
+from sessions_app.pages.session_state import SESSION_PARTS, session_context, wants_start_on_open
+from sessions_app.pages.shortcuts import find_session, find_task
+
+
+@never_cache
+@require_GET
+def session_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
+    """``{status, parts, messages, last_seq, more, can_prompt, start_on_open}``; messages changed behind ``?after=``."""
+    row = find_session(request, task_id, session_id)
+    given = request.GET.get("after", "0")
+    if not (given.isascii() and given.isdigit() and len(given) < 19):
+        return JsonResponse({"code": "validation_error", "message": "after is a number."}, status=400)
+    last_seq = row.last_seq  # read before the messages: one that comes meanwhile is told again, never left out
+    messages, more = changed_messages(row, int(given))
+    reached = messages[-1].updated_seq if more else last_seq
+    writes = may_write_session(request.user, row)
+    context = session_context(row, writes=writes)
+    return JsonResponse(
+        {
+            "status": context["status"],
+            "parts": {part: render_to_string(f"session/{part}.html", context) for part in SESSION_PARTS},
+            "messages": render_messages(messages),
+            "last_seq": reached,
+            "more": more,
+            "can_prompt": not context["refusal"],
+            "start_on_open": writes and wants_start_on_open(context["status"]),
+        }
+    )
+
+
+@never_cache
+@require_GET
+def board_updates(request: HttpRequest) -> JsonResponse:
+    """The board's tasks as they are now, those that fit the filter of the address."""
+    context = board_page.columns_context(request.user, parse_filter(request.GET))
+    return _json_parts(board=render_to_string("board_columns.html", context))
+
+
+@never_cache
+@require_GET
+def task_updates(request: HttpRequest, task_id: uuid.UUID) -> JsonResponse:
+    """A task's sessions as they are now."""
+    context = tasks.sessions_context(find_task(request, task_id), request.user)
+    return _json_parts(sessions=render_to_string("task_sessions.html", context))
+
+
+@never_cache
+@require_GET
+def timeline_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
+    """The newest part of a session's story."""
+    context = timeline_page.timeline_context(find_session(request, task_id, session_id))
+    return _json_parts(timeline=render_to_string("timeline_entries.html", context))
+
+
+@never_cache
+@require_GET
+def sweep_request_updates(request: HttpRequest, request_id: uuid.UUID) -> JsonResponse:
+    """How far a sweep is that somebody asked for."""
+    context = sweeps_page.sweep_request_context(request.user, get_object_or_404(SweepRequest, id=request_id))
+    return _json_parts(request=render_to_string("sweep_request_state.html", context))
+
+
+@never_cache
+@require_GET
+def restart_updates(request: HttpRequest) -> JsonResponse:
+    """How far the restart is that somebody ordered."""
+    return _json_parts(restart=render_to_string("restart_state.html", restart_page.restart_context(request.user)))
+
+
+@never_cache
+@require_GET
+def executor_updates(request: HttpRequest) -> JsonResponse:
+    """What runs now, and where."""
+    context = executors_page.executors_context(request.user)
+    return _json_parts(executors=render_to_string("executors_list.html", context))
+
+
+@never_cache
+@require_GET
+def sweep_updates(request: HttpRequest) -> JsonResponse:
+    """The newest sweeps."""
+    return _json_parts(sweeps=render_to_string("sweeps_list.html", sweeps_page.sweeps_context(request.user)))
+
+
+def _json_parts(**parts: str) -> JsonResponse:
+    answer: dict[str, Any] = {"parts": parts}
+    return JsonResponse(answer)

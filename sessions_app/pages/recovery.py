@@ -1,0 +1,232 @@
+"""Pages about recovery: sweeps and what they decided, and restarting the control plane."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from executors_app.domain import ExecutorStatus, Observed
+from sessions_app.models import ContinuityReceipt, RecoverySweep, Supervisor, SweepOutcome, SweepRequest
+from sessions_app.pages.labels import (
+    OUTCOME_LABELS,
+    SWEEP_TRIGGER_LABELS,
+    Label,
+    decision_label,
+    humanize_code,
+    receipt_kind_label,
+    receipt_label,
+)
+from sessions_app.pages.shortcuts import READ_METHODS
+from sessions_app.pages.timeline import rule_sentence
+from sessions_app.services import restarts
+from sessions_app.services import sweeps as service
+from sessions_app.services.catalogue import visible_executions
+from sessions_app.services.sweeps import row_result
+
+MAX_SWEEPS_SHOWN: Final = 50
+"""Sweeps on the page, the newest."""
+MAX_ROWS_SHOWN: Final = 200
+BAR_WIDTH: Final = 100.0
+_QUERY_LIMIT: Final = 200
+_RESULT_LABELS: Final[Mapping[str, Label]] = {**OUTCOME_LABELS, service.UNDER_WAY: Label("still starting", "busy")}
+_OBSERVED_LABELS: Final[Mapping[str, Label]] = {
+    Observed.ALIVE: Label("Alive", "good"),
+    Observed.DEAD: Label("Dead", "bad"),
+    Observed.UNKNOWN: Label("Unknown", "ask"),
+}
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def list_sweeps(request: HttpRequest) -> HttpResponse:
+    """Show the newest sweeps; a POST of staff asks for another one, with ``dry_run`` for one that writes nothing."""
+    if request.method in READ_METHODS:
+        return render(request, "sweeps.html", sweeps_context(request.user))
+    if not request.user.is_staff:
+        raise PermissionDenied
+    asked = service.request_sweep(request.user, dry_run=bool(request.POST.get("dry_run")))
+    messages.info(request, "It was asked for. What comes of it appears here.")
+    return redirect("sweep-request", asked.id)
+
+
+def sweeps_context(user: Any) -> dict[str, Any]:
+    """The newest sweeps with what the user's sessions came to, and whether one that was asked for is still to come."""
+    rows = list(RecoverySweep.objects.all()[: MAX_SWEEPS_SHOWN + 1])
+    counts = service.count_results(user, rows[:MAX_SWEEPS_SHOWN])
+    return {
+        "sweeps": [_sweep_context(row, counts[row.id]) for row in rows[:MAX_SWEEPS_SHOWN]],
+        "older": len(rows) > MAX_SWEEPS_SHOWN,
+        "awaited": SweepRequest.objects.filter(done_at=None, dry_run=False).exists(),
+    }
+
+
+@never_cache
+@require_safe
+def show_sweep(request: HttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
+    """Show one sweep and what it decided for the sessions of the user's teams; ``q``, ``seen``, ``came`` narrow it."""
+    row = get_object_or_404(RecoverySweep, id=sweep_id)
+    wanted, number = _parse_sweep_filter(request), _page_number(request)
+    found = service.load_outcomes(request.user, row, wanted, start=(number - 1) * MAX_ROWS_SHOWN, limit=MAX_ROWS_SHOWN)
+    query = {name: value for name, value in (("q", wanted.text), ("seen", wanted.seen), ("came", wanted.came)) if value}
+    context = {
+        "told": _sweep_context(row, found.counts),
+        "rows": [_outcome_context(outcome, came) for outcome, came in found.rows],
+        "count": found.count,
+        "total": found.total,
+        "wanted": wanted,
+        "filtered": bool(query),
+        "seen_choices": [(value, word.text) for value, word in _OBSERVED_LABELS.items()],
+        "came_choices": [(kind, word.text) for kind, word in _RESULT_LABELS.items()],
+        "before": urlencode({**query, "page": number - 1}) if number > 1 else "",
+        "behind": urlencode({**query, "page": number + 1}) if found.count > number * MAX_ROWS_SHOWN else "",
+        "older": _previous_sweep(request.user, row),
+    }
+    return render(request, "sweep.html", context)
+
+
+def _parse_sweep_filter(request: HttpRequest) -> service.OutcomeFilter:
+    came, seen = request.GET.get("came", ""), request.GET.get("seen", "")
+    return service.OutcomeFilter(
+        text=request.GET.get("q", "").replace("\0", "").strip()[:_QUERY_LIMIT],
+        seen=seen if seen in _OBSERVED_LABELS else "",
+        came=came if came in _RESULT_LABELS else "",
+    )
+
+
+def _page_number(request: HttpRequest) -> int:
+    given = request.GET.get("page", "1")
+    return max(int(given), 1) if given.isascii() and given.isdigit() and len(given) < 6 else 1
+
+
+def _previous_sweep(user: Any, row: RecoverySweep) -> dict[str, Any] | None:
+    """The sweep before this one for the same reason, to compare it with."""
+    earlier = RecoverySweep.objects.filter(trigger=row.trigger, started_at__lt=row.started_at).first()
+    return _sweep_context(earlier, service.count_results(user, [earlier])[earlier.id]) if earlier else None
+
+
+@never_cache
+@require_safe
+def show_sweep_request(request: HttpRequest, request_id: uuid.UUID) -> HttpResponse:
+    """Show how far a sweep is that somebody asked for, and what came of it."""
+    row = get_object_or_404(SweepRequest, id=request_id)
+    return render(request, "sweep_request.html", sweep_request_context(request.user, row))
+
+
+def sweep_request_context(user: Any, row: SweepRequest) -> dict[str, Any]:
+    """Its progress; once it is done, its counts and the rows of the user's teams."""
+    report, rows = row.report or {}, service.report_for(user, row)
+    counts = Counter(one.get("result") or row_result(one) for one in rows)
+    return {
+        "asked": row,
+        "done": row.done_at is not None,
+        "report": report,
+        "shown": {**_count_labels(counts), "bar": _result_bar(counts)},
+        "rows": [_report_row(one) for one in rows[:MAX_ROWS_SHOWN]],
+    }
+
+
+def _report_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: row.get(name, "") for name in ("session_id", "task_id", "task_title", "error_message")},
+        "seen": _OBSERVED_LABELS.get(row.get("observed", ""), Label(row.get("observed") or "–", "off")),
+        "why": rule_sentence(row.get("rule", "")),
+        "decision": decision_label(row.get("agent_action", ""), row.get("strategy", "")),
+    }
+
+
+def _sweep_context(row: RecoverySweep, counts: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "sweep": row,
+        "trigger": SWEEP_TRIGGER_LABELS.get(row.trigger, row.trigger),
+        "bar": _result_bar(counts),
+        **_count_labels(counts),
+    }
+
+
+def _count_labels(counts: Mapping[str, int]) -> dict[str, Any]:
+    told = [(counts[kind], word, kind) for kind, word in _RESULT_LABELS.items() if counts.get(kind)]
+    return {
+        "outcomes": told,
+        "summary": ", ".join(f"{count} {word.text}" for count, word, _ in told) or "nothing to look at",
+    }
+
+
+def _result_bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The counts as parts of a bar: tone, start and width, in units of the drawing."""
+    total, at, parts = sum(counts.values()), 0.0, []
+    for kind, word in _RESULT_LABELS.items():
+        if count := counts.get(kind):
+            width = BAR_WIDTH * count / total
+            parts.append({"tone": word.tone, "x": f"{at:.2f}", "width": f"{width:.2f}"})
+            at += width
+    return parts
+
+
+def _outcome_context(outcome: SweepOutcome, came: str) -> dict[str, Any]:
+    told = None if came == service.SKIPPED else _RESULT_LABELS.get(came) or receipt_kind_label(came)
+    return {
+        "outcome": outcome,
+        "session": outcome.session,
+        "seen": _OBSERVED_LABELS.get(outcome.observed, Label(outcome.observed or "–", "off")),
+        "rule": humanize_code(outcome.rule),
+        "why": rule_sentence(outcome.rule),
+        "decision": decision_label(outcome.agent_action, outcome.strategy),
+        "receipt": told,
+        "reason": humanize_code(outcome.reason),
+    }
+
+
+MAX_RESTART_RECEIPTS = 50
+"""Receipts on the page."""
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def restart_control_plane(request: HttpRequest) -> HttpResponse:
+    """Show what the last restart came to; a POST of staff orders one, where ``serve`` keeps the processes."""
+    allowed = restarts.can_order_restart(request.user)
+    if request.method in READ_METHODS:
+        return render(request, "restart.html", {"allowed": allowed, **restart_context(request.user)})
+    if not allowed:
+        raise PermissionDenied
+    restarts.order_restart(request.user)
+    return redirect("restart")
+
+
+def restart_context(user: Any) -> dict[str, Any]:
+    """How far the last restart is, and the receipts of the user's teams since."""
+    alive = visible_executions(user).filter(status__in=(ExecutorStatus.STARTING, ExecutorStatus.READY)).count()
+    return {"alive": alive, "ordered": restarts.is_ordered(), **_last_restart_receipts(user)}
+
+
+def _last_restart_receipts(user: Any) -> dict[str, Any]:
+    last = restarts.last_ordered()
+    if last is None:
+        return {"last": None}
+    back = Supervisor.objects.filter(started_at__gte=last.killed_at).order_by("started_at").first()
+    sweep = RecoverySweep.objects.filter(trigger="boot", started_at__gte=last.killed_at).last() if back else None
+    receipts = ContinuityReceipt.objects.visible_to(user).filter(created_at__gte=last.killed_at)
+    rows = list(
+        receipts.select_related("session__task", "session__agent_profile").order_by("created_at")[:MAX_RESTART_RECEIPTS]
+    )
+    swept = back.swept_at if back else None
+    return {
+        "last": last,
+        "back": back,
+        "away": (back.started_at - last.killed_at).total_seconds() if back else None,
+        "swept": swept,
+        "took": (swept - last.killed_at).total_seconds() if swept else None,
+        "sweep": sweep,
+        "rows": [{"receipt": row, "session": row.session, "word": receipt_label(row)} for row in rows],
+        "unharmed": sum(row.kind == "reattached" for row in rows),
+    }

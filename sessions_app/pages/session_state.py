@@ -1,0 +1,254 @@
+"""What the session page shows around the conversation: status, permissions, prompt queue and receipts."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from executors_app.domain import ExecutorStatus
+from executors_app.models import ExecutorRunning
+from executors_app.plugins import UnknownPlugin
+from sessions_app.domain import usage
+from sessions_app.domain.resumability import Assessment, Mode, assess_mode
+from sessions_app.domain.states import ENDED_STATES, TERMINAL_STATES, DesiredState, PromptState, SessionState
+from sessions_app.domain.wait_tokens import TokenState
+from sessions_app.models import PermissionRequest, ResumeToken, Run, TaskSession
+from sessions_app.models.derived_status import newest_run
+from sessions_app.pages.conversation import tool_call_context
+from sessions_app.pages.labels import (
+    POLICY_LABELS,
+    PROMPT_STATE_LABELS,
+    agent_label,
+    execution_label,
+    humanize_code,
+    receipt_label,
+    session_label,
+)
+from sessions_app.pages.session_summary import WORKSPACE, banner_buttons, build_banner, retry_buttons, status_sentence
+from sessions_app.pages.waits import wait_contexts
+from sessions_app.services import waits
+from sessions_app.services.assessment import assess_session, execution_of
+from sessions_app.services.errors import ERRORS_BY_CODE, Conflict, NoAgent, TerminalState
+from sessions_app.services.intents import GIVEN_UP_MESSAGE, RUNNING_ROW
+from sessions_app.services.status import session_status
+from sessions_app.services.tasks import can_be_taken_over
+from sessions_app.services.waits import option_name, permission_tokens, shown_secret
+
+AGENT_ENDED_TEXT = "The agent ended before it got an answer, so this question is closed."
+EXPIRED_TEXT = "Nobody answered in time, so the agent is told that it was cancelled."
+OVERRULED_TEXT = "A new message came instead of an answer, so the agent is told that it was cancelled."
+
+
+def permission_contexts(session: TaskSession) -> list[dict[str, Any]]:
+    """The questions that are open, and those of the newest run that closed without an answer."""
+    rows = list(session.permissions.filter(state__in=("pending", "expired", "cancelled")))
+    run, keys = newest_run(session), permission_tokens(rows)
+    told = [
+        _permission_context(asked, keys.get(asked.id))
+        for asked in rows
+        if asked.state == "pending" or _belongs_to_run(asked, run)
+    ]
+    return [one for one in told if one["asked"].state != "cancelled" or one["closed"] == EXPIRED_TEXT]
+
+
+def _belongs_to_run(asked: PermissionRequest, run: Run | None) -> bool:
+    return run is not None and asked.run_id == run.id
+
+
+def _permission_context(asked: PermissionRequest, token: ResumeToken | None) -> dict[str, Any]:
+    """One question: its tool call, its key and options, or the answer that is on its way, or why it is closed."""
+    state = token.state(timezone.now()) if token else None
+    given = str((token.first_answer or {}).get("option_id", "")) if token and state is TokenState.CONSUMED else ""
+    return {
+        "asked": asked,
+        "title": asked.tool_call.get("title") or "Do something",
+        "kind": asked.tool_call.get("tool_kind") or "",
+        "call": tool_call_context(asked.tool_call),
+        "options": [_option_context(asked, option, given) for option in asked.options],
+        "given": given,
+        "answered_by": token.consumed_by.get_username() if token and token.consumed_by else "",
+        "deadline": token.expires_at if token else None,
+        "closed": _closed_reason(asked, state),
+        "resume_token": shown_secret(token) or "",
+    }
+
+
+def _option_context(asked: PermissionRequest, option: dict[str, Any], given: str) -> dict[str, Any]:
+    option_id = option.get("option_id", "")
+    return {
+        "id": option_id,
+        "name": option_name(asked, option_id),
+        "allows": str(option.get("kind", "")).startswith("allow"),
+        "given": bool(given) and option_id == given,
+    }
+
+
+def _closed_reason(asked: PermissionRequest, state: TokenState | None) -> str:
+    if asked.state == "expired":
+        return AGENT_ENDED_TEXT
+    return {TokenState.EXPIRED: EXPIRED_TEXT, TokenState.REVOKED: OVERRULED_TEXT}.get(state, "") if state else ""
+
+
+def without_keys(permissions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same for somebody who may not answer."""
+    return [{**permission, "options": [], "resume_token": ""} for permission in permissions]
+
+
+MAX_RECEIPTS_SHOWN = 8
+SESSION_PARTS = ("strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity")
+"""The templates ``session/<part>.html``; each is replaced as a whole when it changes."""
+
+
+VIEWER_REFUSAL = "You are a viewer of this team: you can read along, but ask nothing of its agents."
+
+
+def session_context(session: TaskSession, *, writes: bool = True) -> dict[str, Any]:
+    """The values of every part; reads, never writes. Who only reads gets no buttons."""
+    context = _context(session)
+    return context if writes else context | _without_buttons(context)
+
+
+def _without_buttons(context: dict[str, Any]) -> dict[str, Any]:
+    nothing = dict.fromkeys(("open_run", "can_stop", "can_close", "workspace_button", "retry", "may_wait"))
+    asked = without_keys(context["permissions"])
+    return {**nothing, "buttons": [], "permissions": asked, "refusal": VIEWER_REFUSAL, "reads_only": True}
+
+
+def _context(session: TaskSession) -> dict[str, Any]:
+    status, execution, assessment = session_status(session), execution_of(session), assess_session(session)
+    said = build_banner(session, status, execution, assessment)
+    refusal = composer_refusal(session, assessment)
+    return {
+        "session": session,
+        "task": session.task,
+        "status": status,
+        "word": session_label(status, has_agent=session.has_agent),
+        "executor_word": execution_label(
+            status["executor_status"],
+            execution.status_reason if execution else "",
+            error_code=status["error_code"],
+            recovering=status["recovering"],
+        ),
+        "agent_word": agent_label(status),
+        "banner": said,
+        "sentence": status_sentence(status),
+        "usage": usage.usage_lines(session.usage),
+        "buttons": banner_buttons(said, assessment, takes_over=can_be_taken_over(session)) if said else [],
+        "permissions": permission_contexts(session),
+        **wait_contexts(session, status["wait"]),
+        "may_wait": waits.can_begin_wait(session),
+        "is_over": _is_over(session),
+        "is_closed": session.task.is_over or session.state in TERMINAL_STATES,
+        "receipts": _receipt_contexts(session),
+        "workspace_starts": status["executor_status"] == ExecutorStatus.STARTING,
+        "retry": retry_buttons(execution, assessment),
+        "refusal": refusal,
+        "open_run": session.runs.filter(ended_at=None, has_process=True).exists(),
+        "can_stop": _can_stop(session, execution),
+        "can_close": session.state not in ("COMPLETED", "CANCELLED"),
+        "workspace_button": _workspace_button(execution, assessment),
+        "trusted_only": _requires_trusted_agents(session),
+        "snapshot_due_since": execution.snapshot_due_since if execution else None,
+        **_policy_context(session, status),
+        **_prompt_contexts(session),
+    }
+
+
+def _receipt_contexts(session: TaskSession) -> list[dict[str, Any]]:
+    """The newest receipts in words; whether a fresh one is a loss depends on what was before it."""
+    rows = list(session.receipts.all()[: MAX_RECEIPTS_SHOWN + 1])
+    first_run = session.runs.order_by("started_at").values_list("started_at", flat=True).first()
+    first = rows[-1] if 0 < len(rows) <= MAX_RECEIPTS_SHOWN else None
+    return [
+        {
+            "receipt": row,
+            "word": receipt_label(
+                row, is_first=row is first, said_before=first_run is not None and first_run < row.created_at
+            ),
+            "facts": evidence_lines(row.evidence),
+            "reason": humanize_code(row.reason),
+        }
+        for row in rows[:MAX_RECEIPTS_SHOWN]
+    ]
+
+
+def composer_refusal(session: TaskSession, assessment: Assessment) -> str:
+    """Why no prompt can be given, or the empty text; the rule of ``services.intents.prompt``."""
+    if session.task.end:
+        return str(TerminalState.of_task(session.task.end))
+    if session.state == SessionState.FAILED:
+        return GIVEN_UP_MESSAGE
+    if _is_over(session):
+        return str(TerminalState())
+    if not session.has_agent:
+        return str(NoAgent())
+    if assessment.row == RUNNING_ROW:
+        return ""
+    verdict = assess_mode(assessment, Mode.AUTO)
+    return "" if verdict.allowed else str(ERRORS_BY_CODE.get(verdict.refusal, Conflict)())
+
+
+def _is_over(session: TaskSession) -> bool:
+    return session.state in ENDED_STATES or session.task.is_over
+
+
+def wants_start_on_open(status: dict[str, Any]) -> bool:
+    """Whether opening the page starts the agent: it should run, and waits for nothing but somebody to look."""
+    calm = status["state"] in ("CREATED", "WAITING_FOR_INPUT") and not status["recovering"]
+    calm = calm and status["next_restart_at"] is None  # else each look at its page would begin the waits anew
+    calm = calm and not status["asleep"] and status["start_wait"] is None  # a prompt wakes it, its turn comes
+    return bool(calm and status["needs_resume"] and not status["starting"] and status["policy"] != "manual")
+
+
+def _can_stop(session: TaskSession, execution: ExecutorRunning | None) -> bool:
+    live = execution is not None and execution.status != ExecutorStatus.STOPPED
+    return live or (session.desired_state == DesiredState.RUNNING and session.state not in ENDED_STATES)
+
+
+def _workspace_button(execution: ExecutorRunning | None, assessment: Assessment) -> Any:
+    ready = execution is not None and execution.status in (ExecutorStatus.READY, ExecutorStatus.STARTING)
+    return WORKSPACE if not ready and assess_mode(assessment, Mode.WORKSPACE_ONLY).allowed else None
+
+
+def _policy_context(session: TaskSession, status: dict[str, Any]) -> dict[str, Any]:
+    """Which policy holds, the words to choose another by, and when it goes on by itself."""
+    still = status["stillness"]
+    return {
+        "policy_word": POLICY_LABELS.get(status["policy"]),
+        "policy_choices": [("", "As the team says", not session.policy)]
+        + [(key, word.text, key == session.policy) for key, word in POLICY_LABELS.items()],
+        "still_until": datetime.fromisoformat(still["until"]) if still and still["until"] else None,
+    }
+
+
+def _requires_trusted_agents(session: TaskSession) -> bool:
+    try:
+        return session.executor.trusted_agents_only
+    except UnknownPlugin:
+        return True
+
+
+def _prompt_contexts(session: TaskSession) -> dict[str, Any]:
+    shown = (PromptState.QUEUED, PromptState.SENDING, PromptState.HELD, PromptState.INTERRUPTED)
+    rows = list(session.prompts.filter(state__in=shown, resent_as=None, continued_by=None))
+    found: dict[str, list[dict[str, Any]]] = {"queue": [], "unsettled": []}
+    for row in rows:
+        waits = row.state in (PromptState.QUEUED, PromptState.SENDING)
+        found["queue" if waits else "unsettled"].append({"prompt": row, "word": PROMPT_STATE_LABELS[row.state]})
+    return {**found, "is_silent": not rows and not session.messages.exists()}
+
+
+def evidence_lines(evidence: dict[str, Any]) -> list[tuple[str, str]]:
+    """The evidence of a receipt as lines; what is empty says nothing."""
+    plain = {name: value for name, value in evidence.items() if value not in (None, "", {}, [], 0)}
+    return [(humanize_code(name), _plain_value(value)) for name, value in plain.items()]
+
+
+def _plain_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{humanize_code(str(name))} {_plain_value(inner)}" for name, inner in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_plain_value, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

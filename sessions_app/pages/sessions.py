@@ -1,0 +1,160 @@
+"""The page of one session, and the actions a user takes on it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from django.contrib import messages
+from django.contrib.staticfiles.finders import find
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from sessions_app.accounts.authorization import may_operate, may_write_session
+from sessions_app.models import Message, TaskSession
+from sessions_app.pages.conversation import last_messages, messages_around, render_messages
+from sessions_app.pages.session_state import session_context
+from sessions_app.pages.shortcuts import find_session
+from sessions_app.pages.waits import WaitCreateForm
+from sessions_app.services import intents, policies, prompts, waits
+from sessions_app.services.errors import PermissionPending, SessionsError
+from sessions_app.services.prompts import continue_interrupted
+from sessions_app.services.waits import answer_permission
+from sessions_app.workflows.services.runs import run_of_task
+
+
+@never_cache
+@require_safe
+def show_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """The whole page; ``?before=SEQ`` shows earlier messages, ``?at=SEQ`` those around one."""
+    row = find_session(request, task_id, session_id)
+    # The number first: a message that comes in between is told once more by the live updates.
+    writes = may_write_session(request.user, row)
+    context = {"last_seq": row.last_seq, **session_context(row, writes=writes)}
+    messages, older, is_past = _page_of_messages(request, row)
+    context |= {
+        "messages_html": render_messages(messages),
+        "older_than": messages[0].seq if older else None,
+        "may_commit": writes,
+        "has_terminal": bool(find("kandev/vendor/xterm.js")),
+        "may_operate": writes and may_operate(request.user, row),
+        "new_wait": WaitCreateForm(auto_id="wait-%s"),
+        "is_past": is_past,
+        "workflow_run": run_of_task(row.task),
+        "message_id": str(uuid.uuid4()),
+    }
+    return render(request, "session/page.html", context)
+
+
+@never_cache
+@require_safe
+def earlier_messages(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
+    """The page of messages before ``?before=SEQ``: ``{messages: [html], older_than}``, oldest first."""
+    messages, older = last_messages(find_session(request, task_id, session_id), _parse_number(request, "before"))
+    told = {
+        "messages": [item["html"] for item in render_messages(messages)],
+        "older_than": messages[0].seq if older else None,
+    }
+    return JsonResponse(told)
+
+
+def _page_of_messages(request: HttpRequest, row: TaskSession) -> tuple[list[Message], bool, bool]:
+    """Those of the page, whether there are older ones, and whether there are newer ones."""
+    at, before = _parse_number(request, "at"), _parse_number(request, "before")
+    if at is not None:
+        return messages_around(row, at)
+    return (*last_messages(row, before), before is not None)
+
+
+def _parse_number(request: HttpRequest, name: str) -> int | None:
+    given = request.GET.get(name)
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and len(given) < 19):
+        raise Http404(f"{name} is no number")
+    return int(given)
+
+
+SessionAction = Callable[[TaskSession, HttpRequest], Any]
+
+
+def _posted_value(request: HttpRequest, name: str) -> str:
+    return str(request.POST.get(name, ""))
+
+
+ACTIONS: Final[Mapping[str, SessionAction]] = {
+    "resume": lambda row, request: intents.request_resume(
+        row.id, request.user, _posted_value(request, "mode") or "auto"
+    ),
+    "cancel": lambda row, request: intents.request_cancel(row.id, request.user),
+    "end-wait": lambda row, request: waits.end_wait(row.id, _posted_value(request, "wait_id")),
+    "continue-wait": lambda row, request: waits.continue_without_answer(
+        row.id, _posted_value(request, "wait_id"), request.user
+    ),
+    "stop": lambda row, request: intents.request_stop(row.id, request.user),
+    "close": lambda row, request: intents.request_close(row.id, request.user, _posted_value(request, "as")),
+    "answer": lambda row, request: answer_permission(
+        row.id,
+        _posted_value(request, "permission_id"),
+        _posted_value(request, "option_id"),
+        _posted_value(request, "resume_token"),
+        request.user,
+    ),
+    "continue": lambda row, request: continue_interrupted(row.id, _posted_value(request, "message_id"), request.user),
+    "policy": lambda row, request: policies.set_session_policy(row.id, {"policy": _posted_value(request, "policy")}),
+    "resend": lambda row, request: prompts.resend_prompt(row.id, _posted_value(request, "message_id"), request.user),
+    "dismiss": lambda row, request: prompts.dismiss_prompt(row.id, _posted_value(request, "message_id")),
+    "withdraw": lambda row, request: prompts.withdraw_prompt(row.id, _posted_value(request, "message_id")),
+}
+
+
+@require_POST
+def act_on_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID, action: str) -> HttpResponse:
+    """Carry out one of ``ACTIONS``; an unknown one is a 404."""
+    row = find_session(request, task_id, session_id)
+    if action not in ACTIONS:
+        raise Http404(action)
+    return run_and_redirect(request, lambda: ACTIONS[action](row, request), "session", row.task_id, row.id)
+
+
+@require_POST
+def queue_prompt(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Put a prompt into the queue; the same form sent twice is one prompt.
+
+    One that would end the turn of an agent that waits for a permission has to be confirmed.
+    """
+    row = find_session(request, task_id, session_id)
+    text, message_id = _posted_value(request, "text").replace("\r\n", "\n"), _posted_value(request, "message_id")
+    confirmed = bool(_posted_value(request, "ends_permission"))
+
+    def send() -> None:
+        intents.queue_prompt(row.id, message_id, text, request.user, ends_permission=confirmed)
+
+    try:
+        return run_and_redirect(request, send, "session", row.task_id, row.id)
+    except PermissionPending as question:
+        asked = {"session": row, "task": row.task, "question": question, "text": text, "message_id": message_id}
+        return render(request, "session/confirm_prompt.html", asked, status=409)
+
+
+def run_and_redirect(request: HttpRequest, do: Callable[[], Any], *page: Any) -> HttpResponse:
+    """Do it; a browser without JavaScript is sent to ``page`` (as for ``redirect``), a script is told in JSON.
+
+    PermissionPending is the caller's to ask about, except where a script does.
+    """
+    by_script = request.headers.get("Accept", "").startswith("application/json")
+    try:
+        do()
+    except SessionsError as error:
+        if by_script:
+            return JsonResponse({"code": error.code, "message": error.message}, status=409)
+        if isinstance(error, PermissionPending):
+            raise
+        messages.error(request, error.message)
+    else:
+        if by_script:
+            return JsonResponse({"next_message_id": str(uuid.uuid4())})
+    return redirect(*page)

@@ -1,0 +1,211 @@
+"""The page of one task, and the forms for new tasks and sessions."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from django import forms
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from executors_app.models import AgentProfile, Executor
+from sessions_app.accounts.authorization import may_write, writable_teams
+from sessions_app.domain.banners import TASK_ENDS
+from sessions_app.models import Repository, Task, TaskSession
+from sessions_app.pages.labels import TASK_STATE_LABELS
+from sessions_app.pages.session_summary import session_chips
+from sessions_app.pages.sessions import run_and_redirect
+from sessions_app.pages.shortcuts import find_task
+from sessions_app.services import tasks
+from sessions_app.services.board import annotate_needs, session_rows
+from sessions_app.services.catalogue import SECRET_FIELDS, profiles_for, visible_profiles
+from sessions_app.services.errors import SessionsError
+from sessions_app.services.intents import TEXT_LIMIT
+from sessions_app.services.tasks import create_session_with_defaults, default_choice
+from sessions_app.workflows.services.runs import run_of_task
+
+
+class _StartForm(forms.Form):
+    """Who is to work, and where."""
+
+    agent_profile: forms.ModelChoiceField[AgentProfile] = forms.ModelChoiceField(
+        queryset=None, label="Agent", empty_label=None
+    )
+    executor: forms.ModelChoiceField[Executor] = forms.ModelChoiceField(
+        queryset=None, label="Where it runs", empty_label=None
+    )
+
+    def __init__(self, user: Any, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.choose("agent_profile", visible_profiles(user))
+        self.choose("executor", Executor.objects.all())
+        usual = default_choice(user)
+        self.initial = {"agent_profile": usual.profile, "executor": usual.executor, **self.initial}
+        if "repository" in self.fields:
+            self.initial.setdefault("repository", usual.repository)
+
+    def choose(self, name: str, rows: Any) -> None:
+        """Offer ``rows`` for the field ``name``."""
+        field = self.fields[name]
+        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101
+        field.queryset = rows
+
+
+def _prompt_field(**options: Any) -> forms.CharField:
+    return forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 4}), max_length=TEXT_LIMIT, required=False, strip=False, **options
+    )
+
+
+class TaskCreateForm(_StartForm):
+    """A task, its first prompt, and who is to work on it."""
+
+    field_order = ("title", "description", "repository", "agent_profile", "executor")
+
+    title = forms.CharField(max_length=300, label="Title")
+    description = _prompt_field(label="What is to be done", help_text="This is the first prompt that the agent gets.")
+    repository: forms.ModelChoiceField[Repository] = forms.ModelChoiceField(
+        queryset=None, label="Repository", empty_label=None
+    )
+
+    def __init__(self, user: Any, *args: Any, **kwargs: Any):
+        super().__init__(user, *args, **kwargs)
+        self.choose(
+            "repository",
+            Repository.objects.visible_to(user).filter(team__in=writable_teams(user)).select_related("team"),
+        )
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse another team's agent profile."""
+        values = super().clean() or {}
+        repository, profile = values.get("repository"), values.get("agent_profile")
+        if repository and profile and profile.team_id not in (None, repository.team_id):
+            self.add_error("agent_profile", "This agent belongs to another team than the repository.")
+        return values
+
+
+class _WorktreeField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no generic at run time
+    """A session, told by its branch and place."""
+
+    def label_from_instance(self, obj: TaskSession) -> str:
+        """What people know its worktree by."""
+        return f"{obj.worktree_branch or obj.worktree_path} on {obj.executor.name}"
+
+
+class SessionCreateForm(_StartForm):
+    """Another session on a task."""
+
+    prompt = _prompt_field(label="First prompt", help_text="Without one the agent starts and waits.")
+    worktree_of = _WorktreeField(
+        queryset=None,
+        label="Worktree",
+        empty_label="A new one",
+        required=False,
+        help_text="An earlier session’s still holds what was not committed there. Whoever worked in it is stopped.",
+    )
+    field_order = ("prompt", "agent_profile", "executor", "worktree_of")
+
+    def __init__(self, user: Any, task: Task, *args: Any, **kwargs: Any):
+        super().__init__(user, *args, **kwargs)
+        self.choose("agent_profile", profiles_for(task))
+        owners = task.sessions.filter(shares_worktree_of=None, has_agent=True).exclude(worktree_path="")
+        self.choose("worktree_of", owners.select_related("executor"))
+        if not owners.exists():
+            del self.fields["worktree_of"]
+
+
+TASK_CHANGES: Final[Mapping[str, Callable[[Task, Any], Task]]] = {
+    "done": tasks.finish_task,
+    "cancel": tasks.cancel_task,
+    "reopen": tasks.reopen_task,
+    "archive": tasks.archive_task,
+    "unarchive": tasks.unarchive_task,
+}
+
+
+@never_cache
+def show_task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
+    """Show the task; a POST makes a session on it."""
+    row = find_task(request, task_id)
+    form = SessionCreateForm(
+        request.user, row, request.POST or None, initial=_suggested_prompt(row) | _session_to_take_over(request, row)
+    )
+    if request.method == "POST" and form.is_valid():
+        values = form.cleaned_data
+        text = values["prompt"].replace("\r\n", "\n")
+        try:
+            made = tasks.create_session(
+                request.user,
+                row,
+                values["agent_profile"],
+                values["executor"],
+                prompt=text if text.strip() else "",
+                worktree_of=values.get("worktree_of"),
+            )
+        except SessionsError as error:
+            messages.error(request, error.message)
+        else:
+            return redirect("session", row.id, made.id)
+    context = {
+        "form": form,
+        "reads_only": not may_write(request.user, row.team_id),
+        "workflow_run": run_of_task(row),
+        **sessions_context(row, request.user),
+    }
+    return render(request, "task.html", context, status=422 if form.errors else 200)
+
+
+def _suggested_prompt(row: Task) -> dict[str, str]:
+    """A task that nobody has begun offers its description as the first prompt."""
+    return {} if row.sessions.exists() else {"prompt": row.description}
+
+
+def _session_to_take_over(request: HttpRequest, row: Task) -> dict[str, Any]:
+    """The session whose worktree the address names, and its executor: it can be had on no other."""
+    try:
+        wanted = row.sessions.filter(id=uuid.UUID(request.GET.get("worktree_of", ""))).first()
+    except ValueError:
+        return {}
+    if wanted is None:
+        return {}
+    return {"worktree_of": wanted.worktree_owner_id, "executor": wanted.executor_id}
+
+
+def sessions_context(row: Task, user: Any) -> dict[str, Any]:
+    """A task and its sessions, newest first; a constant number of queries."""
+    sessions = list(
+        annotate_needs(row.sessions.select_related("agent_profile", "executor").defer(*SECRET_FIELDS), user)
+    )
+    told = session_rows(sessions)
+    return {
+        "task": row,
+        "word": TASK_STATE_LABELS[row.state],
+        "over": TASK_ENDS.get(row.end),
+        "sessions": [session_chips(told[one.id]) for one in sessions],
+    }
+
+
+@require_POST
+def act_on_task(request: HttpRequest, task_id: uuid.UUID, what: str) -> HttpResponse:
+    """Carry out one of ``CHANGES``, or start a session with what the user chose last; anything else is a 404."""
+    row = find_task(request, task_id)
+    if what == "start":
+        return _start_default_session(request, row)
+    if what not in TASK_CHANGES:
+        raise Http404(what)
+    return run_and_redirect(request, lambda: TASK_CHANGES[what](row, request.user), "task", row.id)
+
+
+def _start_default_session(request: HttpRequest, row: Task) -> HttpResponse:
+    """A session with the user's usual agent and place, and the task's description as its first prompt."""
+    try:
+        made = create_session_with_defaults(request.user, row)
+    except SessionsError as error:
+        messages.error(request, error.message)
+        return redirect("task", row.id)
+    return redirect("session", row.id, made.id)

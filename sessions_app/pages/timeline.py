@@ -1,0 +1,299 @@
+"""The timeline of a session: its events and sweeps in plain words, with the evidence and a chart."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from sessions_app.domain.recovery import RULES
+from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOutcome, TaskSession
+from sessions_app.pages.activity_chart import ActivityChart, draw_activity_chart
+from sessions_app.pages.labels import Label, decision_label, humanize_code, receipt_label
+from sessions_app.pages.session_state import evidence_lines
+from sessions_app.pages.shortcuts import find_session
+from sessions_app.services import timeline as story
+
+Payload = Mapping[str, Any]
+RULE_SENTENCES: Final[Mapping[str, str]] = {rule.name: rule.says for rule in RULES}
+"""What each rule of a sweep means, by its name."""
+
+_INTERRUPTION_CAUSES: Final[Mapping[str, str]] = {
+    "wait_timeout": "Nobody answered in time, so the wait is over",
+    "agent_gone": "The agent’s process ended in the middle of the turn",
+}
+_SETTLEMENT_LABELS: Final[Mapping[str, str]] = {
+    "continued": "An unfinished prompt is continued by a new one",
+    "resent": "An unfinished prompt was sent again as a new one",
+}
+_GAP_SENTENCES: Final[Mapping[str, str]] = {
+    "new_epoch": "the agent’s own record was begun anew",
+    "lines_missing": "lines of the agent’s record are missing",
+    "database_restored": "the database was restored from an older copy",
+    "record_incomplete": "the portable record was incomplete",
+}
+_RUN_END_SENTENCES: Final[Mapping[str, Label]] = {
+    "COMPLETED": Label("The session was closed as completed", "good"),
+    "CANCELLED": Label("The session was closed as cancelled", "off"),
+    "FAILED": Label("It was started too often without success; a person has to start it again", "bad"),
+}
+
+
+def _with_reason(words: str, reason: Any) -> str:
+    return f"{words}: {reason}" if reason else words
+
+
+def _state_label(told: Payload) -> Label:
+    to = str(told.get("to", ""))
+    if to == "ERROR":
+        return Label(
+            _with_reason(
+                "Something failed", told.get("error_message") or humanize_code(str(told.get("error_code", "")))
+            ),
+            "bad",
+        )
+    return _RUN_END_SENTENCES.get(to, Label(f"The session is {humanize_code(to).lower()} now"))
+
+
+def _agent_exited_label(told: Payload) -> Label:
+    if told.get("expected"):
+        return Label("The agent’s process ended, as it was asked to", "off")
+    code = told.get("exit_code")
+    return Label("The agent’s process ended by itself" + (f" (exit status {code})" if code is not None else ""), "bad")
+
+
+def _waiting_label(told: Payload) -> Label:
+    if told.get("wait_kind") == "permission":
+        return Label("The agent asked for a permission and waits", "ask")
+    return Label(_with_reason("It waits for something outside", told.get("reason")), "ask")
+
+
+def _retrying_label(told: Payload) -> Label:
+    tries = f"try {told.get('attempt', '?')} of {told.get('of', '?')}"
+    return Label(f"The model’s provider failed in passing, so the turn is tried again ({tries})", "ask")
+
+
+def _cancelled_label(told: Payload) -> Label:
+    return Label(_with_reason("The turn was cancelled", humanize_code(str(told.get("reason", "")))), "off")
+
+
+def _interrupted_label(told: Payload) -> Label:
+    reason = str(told.get("reason", ""))
+    return Label(
+        _INTERRUPTION_CAUSES.get(reason) or _with_reason("The turn was cut short", humanize_code(reason)), "bad"
+    )
+
+
+def _gap_label(told: Payload) -> Label:
+    reason = _GAP_SENTENCES.get(str(told.get("reason", "")), humanize_code(str(told.get("reason", ""))))
+    return Label(f"Some of what the agent said may be missing here: {reason}", "bad")
+
+
+_EVENT_LABELS: Final[Mapping[str, Label | Callable[[Payload], Label]]] = {
+    "session.state_changed": _state_label,
+    "session.agentctl_ready": Label("The workspace is open: files, git, terminal", "calm"),
+    "session.agentctl_error": lambda told: Label(
+        _with_reason("The workspace failed", told.get("error_message")), "bad"
+    ),
+    "session.agentctl_stopped": Label("The workspace was stopped; the work in it is kept", "off"),
+    "session.agentctl_abandoned": Label("For seven days nobody called, so the workspace ended", "off"),
+    "session.agent_exited": _agent_exited_label,
+    "session.asleep": Label("It rested long enough, so it was put to sleep; the next prompt wakes it", "off"),
+    "session.workspace.delayed": lambda told: Label(
+        _with_reason("The latest snapshot could not be transferred yet", told.get("error_message")), "ask"
+    ),
+    "session.workspace.arrived": Label("The latest snapshot was transferred", "calm"),
+    "session.start_waits": lambda told: Label(
+        _with_reason("Its start waits for its turn", humanize_code(str(told.get("reason", "")))), "ask"
+    ),
+    "session.restart_ordered": Label("It is started again by itself", "busy"),
+    "session.journal_gap": _gap_label,
+    "session.journal_skipped": lambda told: Label(
+        f"{told.get('count', 'Some')} damaged lines of the agent’s record were passed over", "bad"
+    ),
+    "session.run.started": Label("A turn began", "busy"),
+    "session.run.waiting": _waiting_label,
+    "session.run.resumed": Label("It goes on: nothing is waited for any more", "busy"),
+    "session.run.completed": Label("The turn was completed", "good"),
+    "session.run.failed": lambda told: Label(_with_reason("The turn failed", told.get("error_message")), "bad"),
+    "session.run.cancelled": _cancelled_label,
+    "session.run.interrupted": _interrupted_label,
+    "session.run.retrying": _retrying_label,
+    "session.run.stalled": Label("For long nothing was heard of the agent; nothing was ended for that", "ask"),
+    "session.run.cancel_ignored": Label("The agent was asked to cancel its turn, and goes on with it", "ask"),
+    "session.run.heard_again": Label("The agent was heard again", "busy"),
+    "session.permission.expired": Label("A question of the agent is void: its process is gone", "off"),
+    "session.prompt.held": Label(
+        "It is not known whether the agent got a prompt. It is held for you, and not sent again by itself", "ask"
+    ),
+    "session.prompt.interrupted": Label(
+        "The prompt of that turn is not finished. It is shown to you, and not sent again by itself", "ask"
+    ),
+    "session.prompt.dismissed": lambda told: Label(
+        _SETTLEMENT_LABELS.get(str(told.get("settled_by", "")), "An unfinished prompt was dismissed"), "off"
+    ),
+    "session.prompt.overdue": Label("A prompt has waited too long for an agent; it stays in the queue", "ask"),
+}
+
+
+def event_label(name: str, payload: Payload) -> Label:
+    """What a line of the log means; of an unknown one, its name as words."""
+    found = _EVENT_LABELS.get(name) or Label(humanize_code(name.rpartition(".")[2]).capitalize())
+    return found if isinstance(found, Label) else found(payload)
+
+
+_SWEEP_ACTION_LABELS: Final[Mapping[str, Label]] = {
+    "reattach": Label("The agent had gone on in the same process, and what it said meanwhile is read in", "good"),
+    "resume": Label("The agent was gone, so it is resumed", "ask"),
+    "start_workspace": Label("The agent cannot go on by itself, so its workspace is opened", "ask"),
+    "stop": Label("It is not wanted any more, so it is stopped", "off"),
+}
+_OBSERVATION_LABELS: Final[Mapping[str, str]] = {
+    "boot": "The control plane was restarted",
+    "command": "Somebody asked for a sweep",
+    "reconcile": "A regular look after it",
+}
+
+
+def sweep_outcome_label(outcome: SweepOutcome) -> Label:
+    """What a sweep found and decided for one session."""
+    looked = _OBSERVATION_LABELS.get(outcome.sweep.trigger, "A look")
+    word = _SWEEP_ACTION_LABELS.get(outcome.agent_action)
+    if word is None:
+        return Label(f"{looked}. {rule_sentence(outcome.rule)}", "bad" if outcome.error_message else "calm")
+    return Label(f"{looked}. {word.text}.", "bad" if outcome.error_message else word.tone)
+
+
+def rule_sentence(rule: str) -> str:
+    """The sentence of a sweep's rule; of an unknown one, its name as words."""
+    return RULE_SENTENCES.get(rule) or f"{humanize_code(rule).capitalize()}."
+
+
+_HIDDEN_PAYLOAD_KEYS: Final = frozenset(
+    {"run_id", "message_id", "receipt_id", "permission_id", "wait_id", "kind", "verified", "text"}
+)
+"""Parts of a line that say nothing to a person, or are said in its words."""
+_EXCERPT_LENGTH: Final = 160
+_MIN_CHART_SPAN: Final = timedelta(minutes=1)
+"""What the picture spans."""
+
+
+@never_cache
+@require_safe
+def show_timeline(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """The newest part of the story; ``?before=SEQ`` shows what was before."""
+    session = find_session(request, task_id, session_id)
+    return render(request, "timeline.html", timeline_context(session, _parse_before(request)))
+
+
+def _parse_before(request: HttpRequest) -> int | None:
+    given = request.GET.get("before")
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and len(given) < 19):
+        raise Http404("before is no number")
+    return int(given)
+
+
+def timeline_context(session: TaskSession, before: int | None = None) -> dict[str, Any]:
+    """The entries of one page, newest first, and the picture of their time."""
+    page = story.timeline_page(session, before)
+    first = _first_receipt_id(session)
+    entries = [_event_entry(event, page, first) for event in page.events] + [_sweep_entry(one) for one in page.sweeps]
+    entries.sort(key=lambda entry: (entry["at"], entry["seq"]), reverse=True)
+    return {
+        "session": session,
+        "task": session.task,
+        "entries": _mark_first_of_day(entries),
+        "older": page.older,
+        "is_past": before is not None,
+        "strip": _activity_chart(session, entries, is_newest=before is None),
+    }
+
+
+def _first_receipt_id(session: TaskSession) -> uuid.UUID | None:
+    """A fresh one is no loss where it is the first."""
+    found: uuid.UUID | None = session.receipts.order_by("created_at").values_list("id", flat=True).first()
+    return found
+
+
+def _mark_first_of_day(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first entry of each day says the day."""
+    day = None
+    for entry in entries:
+        entry["day"] = entry["at"].date() if entry["at"].date() != day else None
+        day = entry["at"].date()
+    return entries
+
+
+def _event_entry(event: SessionEvent, page: story.TimelinePage, first: uuid.UUID | None) -> dict[str, Any]:
+    receipt = page.receipts.get(str(event.payload.get("receipt_id", "")))
+    prompt = page.prompts.get(str(event.payload.get("message_id", "")))
+    told = event.payload if prompt is None else {"settled_by": _replacement_prompts(prompt), **event.payload}
+    word = _receipt_context(receipt, first) if receipt else event_label(event.name, told)
+    begins = event.name in ("session.run.started", "session.prompt.held", "session.prompt.interrupted")
+    facts = evidence_lines(receipt.evidence) if receipt else []
+    shown = {name: value for name, value in event.payload.items() if name not in _HIDDEN_PAYLOAD_KEYS}
+    return {
+        "at": event.at,
+        "seq": event.seq,
+        "kind": "receipt" if event.name == "session.receipt" else event.name.split(".")[1],
+        "word": word,
+        "excerpt": prompt.text[:_EXCERPT_LENGTH] if prompt and begins else "",
+        "evidence": [("line of the log", str(event.seq)), *evidence_lines(shown), *facts],
+        "conversation": event.seq if event.name.startswith("session.run.") else None,
+        "sweep": None,
+    }
+
+
+def _replacement_prompts(prompt: Prompt) -> str:
+    """Which new prompt has settled an unfinished one; empty: a person dismissed it."""
+    if prompt.continued_by_id:
+        return "continued"
+    return "resent" if prompt.resent_as_id else ""
+
+
+def _receipt_context(receipt: ContinuityReceipt, first: uuid.UUID | None) -> Label:
+    return receipt_label(receipt, is_first=receipt.id == first)
+
+
+def _sweep_entry(outcome: SweepOutcome) -> dict[str, Any]:
+    evidence = [
+        ("seen", outcome.observed),
+        ("rule", humanize_code(outcome.rule)),
+        ("why", rule_sentence(outcome.rule)),
+        ("decision", decision_label(outcome.agent_action, outcome.strategy)),
+        ("reason", humanize_code(outcome.reason)),
+        ("error", outcome.error_message[:300]),
+        ("looked at", f"{outcome.sweep.examined} in {outcome.sweep.duration_ms} ms"),
+    ]
+    return {
+        "at": outcome.sweep.started_at,
+        "seq": 0,
+        "kind": "sweep",
+        "word": sweep_outcome_label(outcome),
+        "excerpt": "",
+        "evidence": [(name, value) for name, value in evidence if value],
+        "conversation": None,
+        "sweep": outcome.sweep_id,
+    }
+
+
+def _activity_chart(session: TaskSession, entries: list[dict[str, Any]], *, is_newest: bool) -> ActivityChart | None:
+    """The picture of the time of these entries, until now where they are the newest of a session that goes on."""
+    if not entries:
+        return None
+    since, last = entries[-1]["at"], entries[0]["at"]
+    goes_on = is_newest and session.runs.filter(ended_at=None).exists()
+    until = max(timezone.now(), last) if goes_on else last
+    since = min(since, until - _MIN_CHART_SPAN)
+    sweeps = [(entry["at"], entry["word"]) for entry in entries if entry["sweep"]]
+    runs = story.runs_between(session, since, until)
+    return draw_activity_chart(since, until, runs, story.process_events(session, since, until), sweeps)

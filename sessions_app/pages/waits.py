@@ -1,0 +1,178 @@
+"""Waits for the outside on a session's page: opened by a form, whose answer alone shows the key, and listed."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
+from sessions_app.models import Run, TaskSession
+from sessions_app.pages.labels import humanize_code
+from sessions_app.pages.shortcuts import find_session
+from sessions_app.services import waits
+from sessions_app.services.errors import SessionsError
+from sessions_app.services.waits import OpenWait
+
+MAX_PAST_WAITS: Final = 5
+RESUME_PATH: Final = "/api/v1/runs/resume/"
+EXAMPLE_PAYLOADS: Final[Mapping[str, dict[str, Any]]] = {
+    "build": {"result": "passed"},
+    "approval": {"approved": True},
+    "tool": {"result": "…"},
+    "other": {"note": "Go on."},
+}
+"""What the example of a call says, by the kind of what is waited for."""
+WAIT_STATE_LABELS: Final = {
+    TokenState.CONSUMED: ("Answered", "good"),
+    TokenState.EXPIRED: ("Ran out", "off"),
+    TokenState.REVOKED: ("Taken back", "off"),
+}
+
+
+class WaitCreateForm(forms.Form):
+    """What is waited for, and how long."""
+
+    reason = forms.CharField(
+        label="What is waited for",
+        max_length=2000,
+        widget=forms.TextInput(attrs={"placeholder": "The build of main", "autocomplete": "off"}),
+    )
+    kind = forms.ChoiceField(
+        label="Kind",
+        choices=(
+            ("build", "A build or a deployment"),
+            ("approval", "An approval"),
+            ("tool", "The result of a tool"),
+            ("other", "Other"),
+        ),
+    )
+    expires = forms.TypedChoiceField(
+        label="Until",
+        coerce=int,
+        empty_value=None,
+        required=False,
+        choices=(
+            ("", "Somebody calls; no deadline"),
+            (3600, "In an hour"),
+            (8 * 3600, "In 8 hours"),
+            (86400, "In a day"),
+            (7 * 86400, "In a week"),
+            (30 * 86400, "In 30 days"),
+        ),
+    )
+
+
+@never_cache
+@require_POST
+def begin_wait(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Let the session wait, and show the key."""
+    row, form = find_session(request, task_id, session_id), WaitCreateForm(request.POST)
+    if not form.is_valid():
+        name, said = next(iter(form.errors.items()))
+        return _show_refusal(request, row, "validation_error", f"{form.fields[name].label}: {said[0]}")
+    asked = form.cleaned_data
+    deadline = timezone.now() + timedelta(seconds=asked["expires"]) if asked["expires"] else None
+    kind = WaitKind.TOOL_RESULT if asked["kind"] == "tool" else WaitKind.EXTERNAL
+    begin = partial(waits.open_wait, row.id, asked["reason"], deadline, request.user, kind)
+    return _show_token(request, row, asked["kind"], begin)
+
+
+@never_cache
+@require_POST
+def rotate_wait_token(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Give the open wait another key, and show that one."""
+    row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
+    return _show_token(request, row, "other", lambda: waits.rotate_wait_token(row.id, wait_id, request.user))
+
+
+@never_cache
+@require_POST
+def begin_wait_again(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Begin anew the wait that ended without an answer, and show its key."""
+    row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
+    return _show_token(request, row, "other", lambda: waits.restart_wait(row.id, wait_id, request.user))
+
+
+def _show_token(request: HttpRequest, row: TaskSession, kind: str, act: Callable[[], OpenWait]) -> HttpResponse:
+    """The key: for a script as a piece of its page, else as a page of its own, for a redirect would lose it."""
+    try:
+        opened = act()
+    except SessionsError as error:
+        return _show_refusal(request, row, error.code, error.message)
+    context = {
+        "task": row.task,
+        "session": row,
+        "wait": opened,
+        "call": _example_request(request, opened, EXAMPLE_PAYLOADS[kind]),
+    }
+    if _wants_fragment(request):
+        return JsonResponse({"key_html": render_to_string("session/wait_key.html", context)})
+    return render(request, "session/wait_page.html", context)
+
+
+def _show_refusal(request: HttpRequest, row: TaskSession, code: str, message: str) -> HttpResponse:
+    if _wants_fragment(request):
+        return JsonResponse({"code": code, "message": message}, status=409)
+    messages.error(request, message)
+    return redirect("session", row.task_id, row.id)
+
+
+def _wants_fragment(request: HttpRequest) -> bool:
+    return request.headers.get("Accept", "").startswith("application/json")
+
+
+def _example_request(request: HttpRequest, opened: OpenWait, payload: dict[str, Any]) -> str:
+    """What a build runs; the same line once more, after a lost answer, does nothing twice."""
+    body = {"resume_token": opened.resume_token, "idempotency_key": opened.wait_id, "payload": payload}
+    return (
+        f"curl --fail-with-body --retry 5 -H 'Content-Type: application/json' \\\n"
+        f"  -d '{json.dumps(body)}' \\\n  {request.build_absolute_uri(RESUME_PATH)}"
+    )
+
+
+def wait_contexts(session: TaskSession, wait: dict[str, Any] | None) -> dict[str, Any]:
+    """``wait``, the open one or None, and ``past_waits``, the newest that are over; ``wait`` is the status's."""
+    runs = session.runs.filter(wait_kind__in=(WaitKind.EXTERNAL, WaitKind.TOOL_RESULT)).order_by("-started_at")[
+        : MAX_PAST_WAITS + 1
+    ]
+    rows = list(runs.prefetch_related("tokens__by"))
+    is_open = wait is not None and wait["kind"] != WaitKind.PERMISSION
+    current = rows.pop(0) if is_open and rows else None
+    return {
+        "wait": _open_wait_context(current) if current else None,
+        "past_waits": [_past_wait_context(run) for run in rows[:MAX_PAST_WAITS]],
+    }
+
+
+def _open_wait_context(run: Run) -> dict[str, Any]:
+    key = max(run.tokens.all(), key=lambda token: token.created_at)
+    by = key.by.get_username() if key.by else ""
+    return {"id": run.wait_id, "reason": run.wait_reason, "deadline": key.expires_at, "by": by, "since": run.started_at}
+
+
+def _past_wait_context(run: Run) -> dict[str, Any]:
+    """Of a wait that was given another key, the one that came furthest tells what became of it."""
+    now, keys = timezone.now(), list(run.tokens.all())
+    state = most_usable_state(key.state(now) for key in keys) or TokenState.REVOKED
+    settled = next((key for key in reversed(keys) if key.state(now) is state), None)
+    word, colour = WAIT_STATE_LABELS.get(state, ("Open", "ask"))
+    return {
+        "reason": run.wait_reason,
+        "word": word,
+        "colour": colour,
+        "why": humanize_code(settled.reason) if settled else "",
+        "at": (settled and (settled.consumed_at or settled.revoked_at or settled.expired_at)) or run.ended_at,
+    }

@@ -1,0 +1,173 @@
+"""A database that was restored from an older copy while agents went on: noticed, and made safe (rule 37).
+
+The portable record is the witness: it has lines that the database does not have. What happened
+between the copy and now is unknown, so nothing is done twice: unfinished prompts are held, open orders
+are dropped, keys are revoked, sessions are stopped. What agents did since then comes from the
+journals of those that live; what no journal has any more is said in the log as a gap.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from django.db.models import Q
+from django.utils import timezone
+
+from sessions_app.domain.states import TERMINAL_STATES, UNSETTLED_PROMPT_STATES, DesiredState, PromptState
+from sessions_app.models import (
+    IntentKind,
+    ResumeToken,
+    SessionTransaction,
+    TaskSession,
+    session_transaction,
+    waits,
+    wakeups,
+)
+from sessions_app.models.session import new_epoch
+from sessions_app.services.portable import export as portable_cursor
+from sessions_app.services.portable import record as portable_record
+from sessions_app.services.portable.export import is_in_log
+from sessions_app.services.portable.record import LOG_SUFFIX, ExporterLock, SessionFiles, Tail
+
+log = logging.getLogger(__name__)
+
+RESTORE_REASON: Final = "database_restored"
+DOUBTFUL_STATES: Final = (PromptState.QUEUED, *UNSETTLED_PROMPT_STATES)
+"""Prompts of which nobody knows what became of them."""
+_DROPPED_INTENTS: Final = (IntentKind.START, IntentKind.ANSWER, IntentKind.CANCEL)
+"""Orders that may have been carried out; who stops or closes a session still means it."""
+
+
+class ExporterRunning(Exception):
+    """Somebody supervises this database now: stop Kandev first."""
+
+
+@dataclass
+class RestoreReport:
+    """What was found and done."""
+
+    behind: dict[uuid.UUID, Tail] = field(default_factory=dict)
+    """Sessions whose record has lines that their log has not."""
+    missing: list[uuid.UUID] = field(default_factory=list)
+    """Sessions that the record has and the database has not."""
+    stopped: int = 0
+    held: int = 0
+
+
+def detect_restore() -> RestoreReport | None:
+    """Notice a restored database and make it safe; None where there is nothing to do. Cheap where nothing happened.
+
+    To be called before anything is supervised. While another process exports, nothing was restored.
+    """
+    try:
+        if portable_cursor.is_database_complete(portable_cursor.read_cursor()):
+            return None
+        return _under_lock(certain=False)
+    except ExporterRunning:
+        return None
+    except OSError as error:
+        log.warning("the portable record cannot be read, so nobody knows whether the database was restored: %s", error)
+        return None
+
+
+def make_restored_safe() -> RestoreReport:
+    """Treat the database as restored, whatever the record says. Raises ExporterRuns, OSError."""
+    return _under_lock(certain=True)
+
+
+def _under_lock(*, certain: bool) -> RestoreReport:
+    lock = ExporterLock()
+    if not lock.take():
+        raise ExporterRunning(ExporterRunning.__doc__)
+    try:
+        found = _compare()
+        if certain or found.behind or found.missing:
+            _settle_all(found)
+        portable_cursor.write_cursor(portable_cursor.cursor_at_end().with_behind(found.behind))
+        return found
+    finally:
+        lock.release()
+
+
+def _compare() -> RestoreReport:
+    found = RestoreReport()
+    for session_id in _recorded():
+        tail = SessionFiles(portable_record.record_directory(), session_id).tail()
+        if not TaskSession.objects.filter(id=session_id).exists():
+            found.missing.append(session_id)
+        elif tail.event is not None and not is_in_log(session_id, tail.event):
+            found.behind[session_id] = tail
+    return found
+
+
+def _recorded() -> Iterator[uuid.UUID]:
+    for path in sorted(portable_record.record_directory().glob(f"*{LOG_SUFFIX}")):
+        try:
+            yield uuid.UUID(path.name.removesuffix(LOG_SUFFIX))
+        except ValueError:
+            continue
+
+
+def _settle_all(found: RestoreReport) -> None:
+    TaskSession.objects.update(epoch=new_epoch())  # whoever watches begins anew with a snapshot
+    for session_id in {*found.behind, *_sessions_in_doubt()}:
+        try:
+            _settle(session_id, found)
+        except Exception:  # one bad session never stops the others
+            log.exception("session %s could not be made safe", session_id)
+    wakeups.notify()
+    log.warning(
+        "the database was restored from an older copy: %d sessions lack lines of their log, %d were stopped, "
+        "%d prompts are held; %d sessions of the record are not in it",
+        *(len(found.behind), found.stopped, found.held, len(found.missing)),
+    )
+
+
+def _sessions_in_doubt() -> set[uuid.UUID]:
+    """Sessions that would go on by themselves."""
+    wants = Q(desired_state=DesiredState.RUNNING) & ~Q(state__in=TERMINAL_STATES)
+    doubt = wants | Q(prompts__state__in=DOUBTFUL_STATES) | Q(intents__done_at=None, intents__isnull=False)
+    keys = ResumeToken.objects.unsettled().values_list("session_id", flat=True)
+    return {*TaskSession.objects.filter(doubt).values_list("id", flat=True), *keys}
+
+
+def _settle(session_id: uuid.UUID, found: RestoreReport) -> None:
+    with session_transaction(session_id) as draft:
+        if session_id in found.behind:
+            _record_gap(draft, found.behind[session_id])
+        found.stopped += draft.session.desired_state == DesiredState.RUNNING
+        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=True, next_restart_at=None)
+        found.held += hold_doubtful(draft)
+        open_orders = draft.session.intents.filter(done_at=None, kind__in=_DROPPED_INTENTS)
+        open_orders.update(done_at=timezone.now(), outcome=RESTORE_REASON)
+        waits.interrupt_external_wait(draft, RESTORE_REASON)
+        waits.revoke_tokens(draft, RESTORE_REASON)
+
+
+def hold_doubtful(draft: SessionTransaction) -> int:
+    """Hold every prompt of which nobody knows what became of it; how many."""
+    rows = list(draft.session.prompts.select_for_update().filter(state__in=DOUBTFUL_STATES).order_by("id"))
+    for row in rows:
+        draft.move_prompt(row, "doubt")
+    return len(rows)
+
+
+def _record_gap(draft: SessionTransaction, tail: Tail) -> None:
+    """Once for each restoring, however often it is looked after."""
+    assert tail.event is not None  # noqa: S101 - what has no line is not behind
+    session = draft.session
+    once = f"restored:{session.id}:{tail.seq}:{tail.event.at.timestamp():.6f}"
+    if session.events.filter(once=once).exists():
+        return
+    since = session.events.order_by("-seq").values_list("at", flat=True).first()
+    draft.say(
+        "session.journal_gap",
+        once,
+        reason=RESTORE_REASON,
+        since=since.isoformat() if since else None,
+        lost_events=max(tail.seq - session.last_seq, 0),
+    )

@@ -1,0 +1,179 @@
+"""Counters that are derived from rows, and the in-memory buffer of what a supervisor measures."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db.models import Count, DurationField, ExpressionWrapper, F, Model, Q, QuerySet, Sum
+
+from sessions_app.domain.states import RunState
+from sessions_app.domain.verification import ReceiptKind
+from sessions_app.models import ContinuityReceipt, Intent, IntentKind, Prompt, ResumeToken, Run, TaskSession, operations
+
+RESUME_BUCKETS: Final = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+"""Seconds; the last one is open."""
+SUCCESSFUL_OUTCOMES: Final = frozenset(kind.value for kind in ReceiptKind) - {
+    ReceiptKind.FAILED,
+    ReceiptKind.WORKSPACE_ONLY,
+}
+"""Outcomes of a start order after which an agent is up."""
+TOKEN_TRANSITIONS: Final = {"consumed": "consumed_at", "revoked": "revoked_at", "expired": "expired_at"}
+_STARTS: Final = Q(kind=IntentKind.START, done_at__isnull=False, outcome__in=SUCCESSFUL_OUTCOMES)
+CounterReader = Callable[[QuerySet[Any]], Iterator[operations.Count]]
+
+
+def _resumes(rows: QuerySet[Any]) -> Iterator[operations.Count]:
+    groups = rows.order_by().values_list("kind", "session__agent_profile__agent_type").annotate(n=Count("id"))
+    for kind, agent_type, number in groups:
+        yield "kandev_resumes_total", {"kind": kind, "agent_type": agent_type}, number
+
+
+def _interruptions(rows: QuerySet[Any]) -> Iterator[operations.Count]:
+    cut = rows.filter(state=RunState.INTERRUPTED).order_by().values_list("reason").annotate(n=Count("id"))
+    for reason, number in cut:
+        yield "kandev_runs_interrupted_total", {"reason": reason}, number
+
+
+def _tokens(rows: QuerySet[Any]) -> Iterator[operations.Count]:
+    found = rows.aggregate(minted=Count("id"), **{name: Count(field) for name, field in TOKEN_TRANSITIONS.items()})
+    for name, number in found.items():
+        yield "kandev_tokens_total", {"transition": name}, number
+
+
+def _continued(rows: QuerySet[Any]) -> Iterator[operations.Count]:
+    sent = rows.filter(kind="continue").exclude(journal_epoch="").count()
+    yield "kandev_reconciler_continue_prompts_sent_total", {}, sent
+
+
+def _events(rows: QuerySet[Any]) -> Iterator[operations.Count]:
+    yield "kandev_events_ingested_total", {}, rows.aggregate(n=Sum("last_seq"))["n"] or 0
+
+
+def _starts(rows: QuerySet[Any]) -> Iterator[operations.Count]:
+    """Those that nobody asked for, and how long all of them took, from the order to the agent."""
+    took = ExpressionWrapper(F("done_at") - F("created_at"), output_field=DurationField())
+    within = {f"le{index}": Count("id", filter=Q(took__lte=timedelta(seconds=edge))) for index, edge in _edges()}
+    found = (
+        rows.filter(_STARTS)
+        .annotate(took=took)
+        .aggregate(n=Count("id"), by_itself=Count("id", filter=Q(by=None)), sum=Sum("took"), **within)
+    )
+    yield "kandev_reconciler_sessions_restarted_total", {}, found["by_itself"]
+    name, below = "kandev_resume_duration_seconds", 0
+    for index, edge in _edges():
+        yield f"{name}_bucket", {"le": f"{edge:g}"}, found[f"le{index}"] - below
+        below = found[f"le{index}"]
+    yield f"{name}_bucket", {"le": "+Inf"}, found["n"] - below
+    yield f"{name}_sum", {}, found["sum"].total_seconds() if found["sum"] else 0.0
+
+
+def _edges() -> Iterator[tuple[int, float]]:
+    return enumerate(RESUME_BUCKETS)
+
+
+@dataclass(frozen=True, slots=True)
+class _CounterSource:
+    """One table, and what it counts; one query."""
+
+    model: type[Model]
+    read: CounterReader
+    of_session: str = "session_id__in"
+
+
+COUNTER_SOURCES: Final[Sequence[_CounterSource]] = (
+    _CounterSource(ContinuityReceipt, _resumes),
+    _CounterSource(Run, _interruptions),
+    _CounterSource(ResumeToken, _tokens),
+    _CounterSource(Prompt, _continued),
+    _CounterSource(Intent, _starts),
+    _CounterSource(TaskSession, _events, "id__in"),
+)
+
+
+def read_counters() -> Iterator[operations.Count]:
+    """What the rows count now; one query for each of `SOURCES`. Histograms come with their buckets apart."""
+    for source in COUNTER_SOURCES:
+        yield from source.read(source.model._default_manager.all())
+
+
+def keep_session_counts(session_id: Any) -> None:
+    """A session is about to be deleted, in the caller's transaction: what its rows have counted stays counted."""
+    for source in COUNTER_SOURCES:
+        rows = source.model._default_manager.filter(**{source.of_session: [session_id]})
+        _add_to_totals(source.read(rows))
+
+
+def keep_token_counts(ids: Sequence[Any]) -> None:
+    """Keys are about to be deleted, in the caller's transaction."""
+    _add_to_totals(_tokens(ResumeToken.objects.filter(id__in=ids)))
+
+
+def _add_to_totals(counts: Iterator[operations.Count]) -> None:
+    operations.count_in_transaction([count for count in counts if count[2]])
+
+
+FLUSH_EVERY: Final = 5.0
+"""Seconds between two additions to the database."""
+PASS_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+"""Seconds."""
+LAG_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600)
+"""Seconds."""
+BUCKETS: Final[Mapping[str, tuple[float, ...]]] = {
+    "kandev_sweep_duration_seconds": PASS_BUCKETS,
+    "kandev_reconciler_reconcile_duration_seconds": PASS_BUCKETS,
+    "kandev_event_lag_seconds": LAG_BUCKETS,
+}
+
+
+class MetricsBuffer:
+    """Counts of one process, from whatever thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
+
+    def count(self, name: str, value: float = 1, **labels: str) -> None:
+        """Add to a counter."""
+        with self._lock:
+            self._counts[name, tuple(sorted(labels.items()))] += value
+
+    def observe(self, name: str, seconds: float) -> None:
+        """Put a duration into a histogram of ``BUCKETS``; one that a clock has turned negative is none."""
+        seconds = max(seconds, 0.0)
+        edge = next((f"{one:g}" for one in BUCKETS[name] if seconds <= one), "+Inf")
+        self.count(f"{name}_bucket", le=edge)
+        self.count(f"{name}_sum", seconds)
+
+    def swept(self, trigger: str, seconds: float, seen: Iterable[tuple[str, str]]) -> None:
+        """One pass, with runtime and observation of each execution."""
+        self.observe("kandev_sweep_duration_seconds", seconds)
+        if trigger == "reconcile":
+            self.observe("kandev_reconciler_reconcile_duration_seconds", seconds)
+        for runtime, observed in seen:
+            self.count("kandev_sweep_executors_total", runtime=runtime, observed=observed)
+
+    def written(self, said_at: float) -> None:
+        """Lines of a journal are in the log now, the first of which was said then."""
+        self.observe("kandev_event_lag_seconds", time.time() - said_at)
+
+    def flush(self, part: str) -> None:
+        """Add everything to the database; what cannot be added now is kept for the next time."""
+        with self._lock:
+            taken, self._counts = self._counts, defaultdict(float)
+        try:
+            operations.add_counts([(name, dict(labels), value) for (name, labels), value in taken.items()], part)
+        except BaseException:
+            with self._lock:
+                for key, value in taken.items():
+                    self._counts[key] += value
+            raise
+
+
+METRICS_BUFFER: Final = MetricsBuffer()
+"""That of this process."""

@@ -1,0 +1,243 @@
+"""Export logs to the portable record: the exporter's cursor, and bringing one session's record up to its log."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from django.db import connection
+from django.db.models import Max
+
+from executors_app import crash_points
+from sessions_app.domain.portable.lines import BadLine, LogEvent, format_time, parse_time
+from sessions_app.models import SessionEvent, TaskSession
+from sessions_app.services.portable import record as portable_record
+from sessions_app.services.portable import snapshot as portable_snapshot
+from sessions_app.services.portable.record import SessionFiles, Tail
+
+CURSOR_BATCH: Final = 2000
+"""Events whose sessions are looked up at once."""
+LATE_COMMIT_MARGIN: Final = 1000
+"""Where transactions commit side by side, one that began this many events earlier may end later."""
+MAX_BEHIND: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ExportCursor:
+    """The last event that was seen, by its row's number, and the sessions whose record is behind it."""
+
+    number: int = 0
+    session_id: uuid.UUID | None = None
+    seq: int = 0
+    at: datetime | None = None
+    behind: tuple[uuid.UUID, ...] = ()
+
+    def with_behind(self, behind: Iterable[uuid.UUID]) -> ExportCursor:
+        """The same with other sessions behind."""
+        return replace(self, behind=tuple(behind))
+
+    def to_json(self) -> dict[str, Any]:
+        """For the file."""
+        return {
+            "number": self.number,
+            "session_id": str(self.session_id) if self.session_id else None,
+            "seq": self.seq,
+            "at": format_time(self.at) if self.at else None,
+            "behind": [str(one) for one in self.behind],
+        }
+
+    @classmethod
+    def from_json(cls, told: Any) -> ExportCursor:
+        """What a file tells; ValueError, KeyError, TypeError or BadLine for anything else."""
+        session_id = told["session_id"]
+        return cls(
+            number=int(told["number"]),
+            session_id=uuid.UUID(session_id) if session_id else None,
+            seq=int(told["seq"]),
+            at=parse_time(told["at"]) if told["at"] else None,
+            behind=tuple(uuid.UUID(one) for one in told["behind"][:MAX_BEHIND]),
+        )
+
+
+def read_cursor() -> ExportCursor:
+    """The cursor of the last exporter; at the beginning where there is none that can be read."""
+    try:
+        return ExportCursor.from_json(
+            json.loads((portable_record.record_directory() / portable_record.CURSOR_FILE).read_bytes())
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, BadLine):
+        return ExportCursor()
+
+
+def write_cursor(cursor: ExportCursor) -> None:
+    """Keep it; raises OSError."""
+    path = portable_record.record_directory() / portable_record.CURSOR_FILE
+    draft = portable_record.write_draft(path, cursor.to_json())
+    crash_points.reached("export.cursor_drafted")
+    portable_record.replace_file(draft, path)
+    crash_points.reached("export.cursor_replaced")
+
+
+def sessions_behind(
+    cursor: ExportCursor, seq_of: Callable[[uuid.UUID], int | None]
+) -> tuple[set[uuid.UUID], ExportCursor]:
+    """The sessions with events behind the cursor, at most ``AT_ONCE`` of them, and the cursor behind those.
+
+    ``seq_of`` says how far a record is known to be.
+    """
+    rows = (
+        SessionEvent.objects.filter(id__gt=cursor.number).order_by("id").values_list("id", "session_id")[:CURSOR_BATCH]
+    )
+    new = list(rows)
+    changed = {session_id for _, session_id in new}
+    if connection.vendor == "postgresql" and cursor.number:
+        late = SessionEvent.objects.filter(id__gt=cursor.number - LATE_COMMIT_MARGIN, id__lte=cursor.number)
+        for session_id, seq in late.values("session_id").annotate(last=Max("seq")).values_list("session_id", "last"):
+            if (seq_of(session_id) or 0) < seq:
+                changed.add(session_id)
+    if not new:
+        return changed, cursor
+    number = new[-1][0]
+    return changed, cursor_at(number)
+
+
+def cursor_at(number: int) -> ExportCursor:
+    """The cursor at the event with this number."""
+    row = SessionEvent.objects.filter(id=number).first()
+    return ExportCursor(number, row.session_id, row.seq, row.at) if row else ExportCursor(number)
+
+
+def cursor_at_end() -> ExportCursor:
+    """The cursor behind everything that the database has."""
+    return cursor_at(_highest_number())
+
+
+def is_database_complete(cursor: ExportCursor) -> bool:
+    """Whether the database may have all that the exporter has seen; deleted sessions are no proof of the contrary."""
+    if not cursor.number:
+        return True
+    if _highest_number() < cursor.number:
+        return False
+    row = SessionEvent.objects.filter(id=cursor.number).values_list("session_id", "seq", "at").first()
+    return row is None or cursor.at is None or row == (cursor.session_id, cursor.seq, cursor.at)
+
+
+def _highest_number() -> int:
+    """The highest number that an event of this database ever had."""
+    table = SessionEvent._meta.db_table
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT pg_get_serial_sequence(%s, 'id')", [table])
+            (sequence,) = cursor.fetchone()
+            cursor.execute(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}")  # noqa: S608
+        else:
+            cursor.execute("SELECT seq FROM sqlite_sequence WHERE name = %s", [table])
+        row = cursor.fetchone()
+    return int(row[0]) if row else 0
+
+
+EVENT_BATCH: Final = 500
+"""Lines that are written at once."""
+SNAPSHOT_EVERY: Final = 2.0
+"""Seconds at least between two snapshots of a session."""
+REMEMBERED_SESSIONS: Final = 4096
+"""Sessions whose record's end is remembered; that of any other is read again."""
+
+
+@dataclass(slots=True)
+class _RememberedRecord:
+    tail: Tail
+    snapshot_at: float = float("-inf")
+    tokens: dict[str, Any] | None = None
+
+
+class RecordWriter:
+    """Writes the records in one directory; whoever uses it holds the ``ExporterLock``."""
+
+    def __init__(self, folder: Path, boot_id: str):
+        self.folder, self.boot_id = folder, boot_id
+        self._known: OrderedDict[uuid.UUID, _RememberedRecord] = OrderedDict()
+
+    def seq_of(self, session_id: uuid.UUID) -> int | None:
+        """The last line of a session's record, if that is remembered."""
+        known = self._known.get(session_id)
+        return None if known is None else known.tail.seq
+
+    def export(self, session_id: uuid.UUID, *, final: bool = False) -> float | None:
+        """Write what a record lacks, a bounded piece; seconds until there is more to do, None where there is nothing.
+
+        ``final``: the snapshot is not put off. Raises OSError; what was written stays true, and the next
+        call goes on from there.
+        """
+        files = SessionFiles(self.folder, session_id)
+        try:
+            return self._export(files, final=final)
+        except BaseException:
+            self._known.pop(session_id, None)  # the file says where it is
+            raise
+
+    def _export(self, files: SessionFiles, *, final: bool) -> float | None:
+        known = self._find(files)
+        if known is None:
+            files.remove()  # the session was deleted while we were at it
+            return None
+        events = _load_events(files.session_id, known.tail.seq)
+        if events:
+            known.tail = files.append(known.tail, events)
+        if len(events) == EVENT_BATCH:
+            return 0.0
+        wait = known.snapshot_at + SNAPSHOT_EVERY - time.monotonic()
+        if wait > 0 and not final:
+            return wait
+        if not self._write_snapshot(files, known):
+            files.remove()
+            self._known.pop(files.session_id)
+        return None
+
+    def _find(self, files: SessionFiles) -> _RememberedRecord | None:
+        """The end of the record, if it is one of this very log; that of another one is set aside (rule 37)."""
+        known = self._known.get(files.session_id)
+        if known is None:
+            if not TaskSession.objects.filter(id=files.session_id).exists():
+                return None
+            tail = files.tail()
+            if tail.event is not None and not is_in_log(files.session_id, tail.event):
+                files.set_aside()
+                tail = Tail(None, 0)
+            known = self._known[files.session_id] = _RememberedRecord(tail)
+            if len(self._known) > REMEMBERED_SESSIONS:
+                self._known.popitem(last=False)
+        self._known.move_to_end(files.session_id)
+        return known
+
+    def _write_snapshot(self, files: SessionFiles, known: _RememberedRecord) -> bool:
+        snapshot = portable_snapshot.build_snapshot(files.session_id, self.boot_id)
+        if snapshot is None:
+            return False
+        tokens = portable_snapshot.token_rows(files.session_id)
+        if tokens["tokens"] and tokens != known.tokens:
+            portable_record.replace_file(portable_record.write_draft(files.tokens, tokens), files.tokens)
+            known.tokens = tokens
+        draft = portable_record.write_draft(files.snapshot, snapshot)
+        crash_points.reached("export.snapshot_drafted", files.session_id)
+        portable_record.replace_file(draft, files.snapshot)
+        crash_points.reached("export.snapshot_replaced", files.session_id)
+        known.snapshot_at = time.monotonic()
+        return True
+
+
+def _load_events(session_id: uuid.UUID, after: int) -> list[LogEvent]:
+    rows = SessionEvent.objects.filter(session_id=session_id, seq__gt=after).order_by("seq")[:EVENT_BATCH]
+    return [LogEvent(*row) for row in rows.values_list("seq", "at", "name", "payload", "once")]
+
+
+def is_in_log(session_id: uuid.UUID, event: LogEvent) -> bool:
+    """Whether the log of a session has this very line."""
+    return SessionEvent.objects.filter(session_id=session_id, seq=event.seq, name=event.name, at=event.at).exists()

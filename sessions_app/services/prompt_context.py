@@ -1,0 +1,215 @@
+"""Context for the next prompt: the history told to a new agent, and the work that an interruption left unfinished."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, Final
+
+from django.db.models.functions import Substr
+
+from executors_app.agentctl.local_runtime.storage import bearer_token
+from executors_app.models import AgentProfile, ExecutorRunning
+from sessions_app.domain.continuation import (
+    InterruptedWait,
+    Interruption,
+    continue_prompt,
+    interrupted_wait_note,
+    interruption_note,
+)
+from sessions_app.domain.history import SCANNED_CHARS, HistoryEntry, Injection, build_injection, tool_entry
+from sessions_app.domain.states import PromptState
+from sessions_app.domain.verification import MEMORY_CHECK_KIND
+from sessions_app.models import INTERRUPTED_WAIT, MessagePart, Prompt, Run, SessionTransaction, TaskSession
+from sessions_app.services.assessment import execution_of
+
+HISTORY_ROLES: Final = ("user", "agent", "tool")
+_PAGE: Final = 100
+_SECRET_NAME: Final = re.compile(r"key|token|secret|pass|auth|credential", re.IGNORECASE)
+
+
+def load_history(session: TaskSession) -> Injection:
+    """What a new agent of this session would be told now; reads, never writes."""
+    total = session.messages.filter(role__in=HISTORY_ROLES).count()
+    return (
+        build_injection(_entries_newest_first(session), total, secrets=_secrets_of(session))
+        if total
+        else Injection("", 0)
+    )
+
+
+def _entries_newest_first(session: TaskSession) -> Iterator[HistoryEntry]:
+    rows = session.messages.filter(role__in=HISTORY_ROLES).order_by("-seq")
+    for page in count():
+        found = list(rows[page * _PAGE : (page + 1) * _PAGE].values_list("id", "role", "payload"))
+        heads = _text_beginnings([key for key, role, _ in found if role != "tool"])
+        for key, role, payload in found:
+            yield tool_entry(payload) if role == "tool" else HistoryEntry(role, heads.get(key, ""))
+        if len(found) < _PAGE:
+            return
+
+
+def _text_beginnings(messages: list[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """The beginning of each message's text: more of it is not told."""
+    first = MessagePart.objects.filter(message_id__in=messages, number=0)
+    return dict(first.values_list("message_id", Substr("text", 1, SCANNED_CHARS + 1)))
+
+
+def _secrets_of(session: TaskSession) -> set[str]:
+    """What is kept encrypted for this session's agent is known for a secret by its value."""
+    execution = execution_of(session)
+    return {*filter(None, _tokens_of(execution)), *_secrets_of_profile(session.agent_profile)}
+
+
+def _tokens_of(execution: ExecutorRunning | None) -> tuple[str, ...]:
+    if execution is None:
+        return ()
+    bearer = bearer_token(execution.auth_token, execution.state)
+    return (execution.resume_token, execution.rejected_resume_token, execution.auth_token, bearer)
+
+
+def _secrets_of_profile(profile: AgentProfile) -> Iterator[str]:
+    yield from _named_secrets(profile.env)
+    for server in profile.mcp_servers:
+        for name in ("env", "headers"):
+            yield from _named_secrets(server.get(name))
+
+
+def _named_secrets(values: Any) -> Iterator[str]:
+    pairs: Any = values.items() if isinstance(values, Mapping) else ()
+    if isinstance(values, list):
+        pairs = ((each.get("name"), each.get("value")) for each in values if isinstance(each, dict))
+    for name, value in pairs:
+        if isinstance(value, str) and _SECRET_NAME.search(str(name)):
+            yield from (value, value.rsplit(" ", 1)[-1])  # of "Bearer X", X alone is one too
+
+
+INTERRUPTION_KEY: Final = "interruption"
+"""Key of the metadata: ``{message_id, run_id, tools, since, changed, processes}``; empty: nothing is unfinished."""
+CARRIER_KEY: Final = "told_with"
+"""Key of the metadata: message_id of the prompt that is on its way with history or interruption."""
+
+DELIVERED_EVENT: Final = "session.prompt.delivered"
+SNAPSHOT_EVENT: Final = "session.workspace.changed"
+
+
+def note_interruption(draft: SessionTransaction, run: Run, tools: Sequence[str]) -> None:
+    """A turn was cut short: what the log knows of it."""
+    known = {
+        "message_id": run.message_id,
+        "run_id": str(run.id),
+        "tools": list(tools),
+        "since": _snapshot_before(draft, run),
+    }
+    draft.set(metadata={**draft.session.metadata, INTERRUPTION_KEY: known})
+
+
+def _snapshot_before(draft: SessionTransaction, run: Run) -> str:
+    """The commit that keeps the working tree as the turn found it; empty where there is none."""
+    log = draft.session.events.order_by("-seq")
+    began = log.filter(name=DELIVERED_EVENT, payload__message_id=run.message_id).first()
+    unwritten = [] if began else [(event.name, event.payload) for event in draft.events]
+    starts = [at for at, (name, said) in enumerate(unwritten) if (name, said.get("message_id")) == _run_start(run)]
+    for name, said in reversed(unwritten[: starts[0]] if starts else unwritten):
+        if name == SNAPSHOT_EVENT:
+            return str(said.get("commit", ""))
+    kept = log.filter(name=SNAPSHOT_EVENT, **({"seq__lt": began.seq} if began else {})).first()
+    return str(kept.payload.get("commit", "")) if kept else ""
+
+
+def _run_start(run: Run) -> tuple[str, str]:
+    return DELIVERED_EVENT, run.message_id
+
+
+def unfinished_of(session: TaskSession) -> Mapping[str, Any] | None:
+    """What is unfinished; None where nothing is."""
+    found = session.metadata.get(INTERRUPTION_KEY)
+    return found if isinstance(found, dict) and found else None
+
+
+def add_workspace_findings(draft: SessionTransaction, changed: Sequence[str], processes: Sequence[str]) -> None:
+    """What the workspace knows; a continue prompt that still waits tells it too."""
+    known = unfinished_of(draft.session)
+    if known is None:
+        return
+    known = {**known, "changed": list(changed), "processes": list(processes)}
+    draft.set(metadata={**draft.session.metadata, INTERRUPTION_KEY: known})
+    waiting = draft.session.prompts.filter(
+        kind="continue", state=PromptState.QUEUED, message_id=f"continue:{known.get('run_id')}"
+    )
+    for row in waiting:
+        row.text = continue_prompt(to_interruption(draft.session, known))
+        row.save(update_fields=["text", "updated_at"])
+
+
+def to_interruption(session: TaskSession, known: Mapping[str, Any]) -> Interruption:
+    """The same in the words of the domain."""
+    row = session.prompts.filter(message_id=known.get("message_id")).first()
+    return Interruption(
+        task_title=session.task.title,
+        last_request=original_request(row) if row else "",
+        unfinished_tools=_texts(known, "tools"),
+        changed_files=_texts(known, "changed"),
+        dead_processes=_texts(known, "processes"),
+    )
+
+
+def original_request(row: Prompt) -> str:
+    """What a prompt is about in its user's words: a continue prompt is about the request that it continues."""
+    while row.kind == "continue" and (earlier := Prompt.objects.filter(continued_by=row).first()) is not None:
+        row = earlier
+    return row.text
+
+
+def context_before(session: TaskSession, row: Prompt) -> str:
+    """What the prompt says before its own text; a continue prompt tells of its turn in its own words."""
+    if row.kind == MEMORY_CHECK_KIND:
+        return ""
+    known, wait = unfinished_of(session), wait_of(session)
+    notes = [interruption_note(to_interruption(session, known))] if known and row.kind != "continue" else []
+    notes += (
+        [interrupted_wait_note(to_interrupted_wait(wait))]
+        if wait and not row.message_id.startswith(continue_prompt_prefix(wait))
+        else []
+    )
+    return "\n\n".join(notes)
+
+
+def wait_of(session: TaskSession) -> Mapping[str, Any] | None:
+    """The wait that ended without an answer, of which the agent has not been told; None where there is none."""
+    found = session.metadata.get(INTERRUPTED_WAIT)
+    return found if isinstance(found, dict) and found else None
+
+
+def continue_prompt_prefix(wait: Mapping[str, Any]) -> str:
+    """How the names of the prompts begin that tell the agent, in their own words, to go on without the wait."""
+    return f"wait:{wait['id']}:continue"
+
+
+def to_interrupted_wait(wait: Mapping[str, Any]) -> InterruptedWait:
+    """The same in the words of the domain."""
+    return InterruptedWait(*(str(wait.get(name) or "") for name in ("kind", "reason", "deadline")))
+
+
+def mark_carrier(draft: SessionTransaction, row: Prompt) -> None:
+    """The prompt goes out with all that is to be told."""
+    session = draft.session
+    if row.kind != MEMORY_CHECK_KIND and (unfinished_of(session) or wait_of(session) or session.inject_history):
+        draft.set(metadata={**draft.session.metadata, CARRIER_KEY: row.message_id})
+
+
+def mark_context_delivered(draft: SessionTransaction, message_id: str) -> bool:
+    """A prompt is the agent's: what it carried has been told, and is not told again. Whether it carried anything."""
+    if draft.session.metadata.get(CARRIER_KEY) != message_id:
+        return False
+    draft.set(
+        inject_history=False,
+        metadata={**draft.session.metadata, CARRIER_KEY: "", INTERRUPTION_KEY: {}, INTERRUPTED_WAIT: {}},
+    )
+    return True
+
+
+def _texts(known: Mapping[str, Any], name: str) -> list[str]:
+    return [str(each) for each in known.get(name) or ()]

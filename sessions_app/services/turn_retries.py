@@ -1,0 +1,66 @@
+"""Retries of failed turns, and the explanation of an agent program that is missing or logged out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+
+from executors_app.plugins import UnknownPlugin, agent_type
+from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES, explain_program_error
+from sessions_app.domain.states import OPEN_RUN_STATES, WORK, PromptState
+from sessions_app.domain.transient_errors import TROUBLE_SENTENCES
+from sessions_app.models import Prompt, SessionTransaction, TaskSession
+
+
+def explain_failure(session: TaskSession, code: str, said: str) -> str:
+    """What to tell people of a start, or a turn, that failed with ``code``; ``said`` where there is no more to say."""
+    if code not in NEEDS_PERSON_CODES:
+        return said
+    profile = session.agent_profile
+    try:
+        kind = agent_type(profile.agent_type)
+    except UnknownPlugin:
+        return said
+    place = session.executor
+    program = next(iter(profile.argv(place.runtime)), "")
+    return explain_program_error(code, said, kind=kind, program=program, profile=profile.name, executor=place.name)
+
+
+def waiting_retry(session: TaskSession) -> Prompt | None:
+    """The try again that waits for its time, or for the agent."""
+    row: Prompt | None = session.prompts.filter(kind="retry", state=PromptState.QUEUED).order_by("id").first()
+    return row
+
+
+def withdraw_retry(draft: SessionTransaction) -> bool:
+    """Try no more; False where nothing waits to be tried again."""
+    row = waiting_retry(draft.session)
+    if row is None:
+        return False
+    draft.move_prompt(row, "withdraw")
+    end_work_after_retry(draft, row)
+    return True
+
+
+def end_work_after_retry(draft: SessionTransaction, withdrawn: Prompt) -> None:
+    """With a try again that is withdrawn the work on its turn ends."""
+    at_work = draft.session.runs.filter(state__in=OPEN_RUN_STATES).exists()
+    if withdrawn.kind == "retry" and not at_work and WORK.allows(draft.session.work_state, "rest"):
+        draft.work("rest")
+
+
+def retry_json(session: TaskSession) -> dict[str, Any] | None:
+    """What happened, when the turn is tried again, and which try that is; None where none waits."""
+    row = waiting_retry(session)
+    if row is None:
+        return None
+    return {
+        "message_id": row.message_id,
+        "attempt": row.attempt,
+        "of": settings.KANDEV_TURN_RETRIES,
+        "at": row.not_before.isoformat() if row.not_before else None,
+        "error_code": row.trouble,
+        "error_message": row.trouble_message,
+        "text": TROUBLE_SENTENCES.get(row.trouble, ""),
+    }

@@ -1,0 +1,172 @@
+"""What can be asked over a socket (interfaces 5): the same services, the same answers, the same errors as the API."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from rest_framework.serializers import BaseSerializer
+
+from sessions_app.accounts.authorization import require_write
+from sessions_app.api.errors import PayloadTooLarge, exception_handler
+from sessions_app.api.serializers.common import StrictCharField
+from sessions_app.api.serializers.conversation import (
+    PermissionAnswerSerializer,
+    PermissionSerializer,
+    PromptAnswerSerializer,
+    PromptRequestSerializer,
+)
+from sessions_app.api.serializers.sessions import ResumeRequestSerializer
+from sessions_app.live.authentication import Subscription
+from sessions_app.live.log_reader import find_session
+from sessions_app.models import TaskSession
+from sessions_app.services import attention, intents, waits
+from sessions_app.services.errors import Invalid, NotFound
+from sessions_app.services.status import session_status
+
+MAX_FRAME: Final = 1024 * 1024
+"""Bytes of one frame from a client."""
+
+Payload = Mapping[str, Any]
+Answer = dict[str, Any]
+
+
+class PermissionChoiceSerializer(PermissionAnswerSerializer):
+    """The option that was chosen, and of which permission."""
+
+    permission_id = StrictCharField(max_length=128)
+
+
+@dataclass(frozen=True, slots=True)
+class SocketAction:
+    """Something that can be asked of a session."""
+
+    run: Callable[[TaskSession, Any, Payload], Any]
+    writes: bool = True
+
+
+def read_frame(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON object that a client sent; Invalid for anything else, TooLarge for too much of it."""
+    text = message.get("text")
+    if text is None:
+        raise Invalid("Frames are text.")
+    if len(text) > MAX_FRAME or len(text.encode()) > MAX_FRAME:
+        raise PayloadTooLarge(f"A frame of more than {MAX_FRAME} bytes is not read.")
+    try:
+        frame = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"This is not JSON: {error}.") from error
+    if not isinstance(frame, dict):
+        raise Invalid("A JSON object is wanted.")
+    return frame
+
+
+def parse_acknowledgement(seat: Subscription, frame: Payload) -> tuple[uuid.UUID, int]:
+    """The session and the seq that an ``ack`` names; Invalid where it names none."""
+    seq = frame.get("seq")
+    if not isinstance(seq, int) or isinstance(seq, bool) or seq < 0:
+        raise Invalid("seq is a number.", field="seq")
+    return _target_session_id(seat, frame), seq
+
+
+def run_action(seat: Subscription, action: Any, payload: Any) -> Answer:
+    """Carry a request out for whoever sits there: ``{ok, result}`` or ``{ok, error}``; never raises."""
+    try:
+        return {"ok": True, "result": _execute(seat, action, payload)}
+    except Exception as error:  # noqa: BLE001 - whatever it is, the API has words for it and the socket stays open
+        return failure_answer(error)
+
+
+def failure_answer(error: Exception) -> Answer:
+    """An error as the API tells it."""
+    return {"ok": False, "error": exception_handler(error, {}).data}
+
+
+def _execute(seat: Subscription, action: Any, payload: Any) -> Any:
+    payload = {} if payload is None else payload
+    if not isinstance(payload, dict):
+        raise Invalid("The payload is an object.", field="payload")
+    if not isinstance(action, str) or action not in ACTIONS:
+        raise Invalid(f"action is one of {', '.join(ACTIONS)}.", field="action")
+    user = seat.badge.user()
+    session = find_session(user, _target_session_id(seat, payload))
+    if session.task_id != seat.task_id:
+        raise NotFound
+    if ACTIONS[action].writes:
+        require_write(user, session.task.team_id)
+    return ACTIONS[action].run(session, user, payload)
+
+
+def _target_session_id(seat: Subscription, payload: Payload) -> uuid.UUID:
+    """The session that is meant: the socket's own, or of a task's socket the one that the payload names."""
+    named = payload.get("session_id")
+    if named is None and seat.session_id is not None:
+        return seat.session_id
+    try:
+        found = uuid.UUID(named)
+    except (AttributeError, TypeError, ValueError):
+        raise Invalid("session_id is the id of a session.", field="session_id") from None
+    if seat.session_id not in (None, found):
+        raise NotFound("This socket belongs to another session.")
+    return found
+
+
+def _status(session: TaskSession, user: Any, payload: Payload) -> Answer:
+    return session_status(session, user)
+
+
+def _resume(session: TaskSession, user: Any, payload: Payload) -> Answer:
+    intents.request_resume(session.id, user, _validated(ResumeRequestSerializer, payload)["mode"])
+    return {"status": session_status(find_session(user, session.id), user)}
+
+
+def _prompt(session: TaskSession, user: Any, payload: Payload) -> Any:
+    asked = _validated(
+        PromptRequestSerializer, {name: value for name, value in payload.items() if name != "session_id"}
+    )
+    row, _ = intents.queue_prompt(session.id, asked["message_id"], asked["text"], user)
+    return PromptAnswerSerializer(row).data
+
+
+def _cancel(session: TaskSession, user: Any, payload: Payload) -> Answer:
+    cancelling = intents.request_cancel(session.id, user)
+    return {"status": session_status(find_session(user, session.id), user), "cancelling": cancelling}
+
+
+def _respond(session: TaskSession, user: Any, payload: Payload) -> Any:
+    chosen = _validated(PermissionChoiceSerializer, payload)
+    asked = waits.answer_permission(
+        session.id, chosen["permission_id"], chosen["option_id"], chosen["resume_token"], user
+    )
+    context = {"tokens": waits.permission_tokens([asked]), "may_answer": True}
+    return PermissionSerializer(asked, context=context).data
+
+
+def _presence(session: TaskSession, user: Any, payload: Payload) -> Answer:
+    """The page says whether somebody looks at it."""
+    here = payload.get("here")
+    if not isinstance(here, bool):
+        raise Invalid("here is true or false.", field="here")
+    (attention.mark_present if here else attention.mark_absent)(session, user)
+    return {"here": here}
+
+
+def _validated(kind: type[BaseSerializer[Any]], payload: Payload) -> dict[str, Any]:
+    serializer = kind(data=payload)
+    serializer.is_valid(raise_exception=True)
+    checked: dict[str, Any] = serializer.validated_data
+    return checked
+
+
+ACTIONS: Final[Mapping[str, SocketAction]] = {
+    "task.session.status": SocketAction(_status, writes=False),
+    "task.session.resume": SocketAction(_resume),
+    "task.session.prompt": SocketAction(_prompt),
+    "task.session.cancel": SocketAction(_cancel),
+    "task.session.permission.respond": SocketAction(_respond),
+    "task.session.presence": SocketAction(_presence, writes=False),
+}
+"""``ping`` is answered without a look at the database."""

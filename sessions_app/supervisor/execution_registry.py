@@ -1,0 +1,261 @@
+"""What one supervisor process holds: leases, execution streams, database threads, the start-up grace period.
+
+And the tail of an execution's log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import aiohttp
+from django.conf import settings
+from django.db import DatabaseError
+
+from executors_app import crash_points
+from executors_app.agentctl.protocol import ALIVE_AGENT_STATES, JournalKind
+from executors_app.client import AgentctlClient, open_connection_pool
+from executors_app.domain import ExecutionFacts
+from executors_app.errors import AgentctlUnreachable, ExecutorError, StaleGeneration
+from executors_app.models import ExecutorRunning
+from executors_app.plugins import runtime
+from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
+from sessions_app.supervisor import leases
+from sessions_app.supervisor.admission import StartSlots
+from sessions_app.supervisor.backoff import DatabaseOutage
+from sessions_app.supervisor.execution_stream import ExecutionStream
+from sessions_app.supervisor.executions import (
+    Takeover,
+    TakeoverRequest,
+    execution_facts_of,
+    load_execution,
+    load_execution_facts,
+    load_session,
+    take_over_executions,
+)
+from sessions_app.supervisor.ingest.batches import TROUBLE_MESSAGES
+from sessions_app.supervisor.ingest.writer import JournalWriter
+
+
+class GracePeriod:
+    """Which starts are not counted as tries (design 9): of each session the first, while the grace lasts.
+
+    One that dies again and again is counted from its second start on, or it would be started without a pause
+    for as long as the grace is.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._given: set[uuid.UUID] = set()
+
+    def begin(self, seconds: float) -> None:
+        """From now on, by the monotonic clock."""
+        self._until = time.monotonic() + seconds
+
+    def is_exempt(self, session_id: uuid.UUID) -> bool:
+        """Whether a start of the session is not to be counted."""
+        return session_id not in self._given and time.monotonic() < self._until
+
+    def record_start(self, session_id: uuid.UUID) -> None:
+        """A start of the session was claimed."""
+        self._given.add(session_id)
+
+
+log = logging.getLogger(__name__)
+ATTACH_TIMEOUT = 10.0
+"""Seconds until a stream must be open, and its journal in the log."""
+
+
+class ExecutionRegistry:
+    """Leases, streams and threads of one supervisor process; the registry is a cache, never trusted."""
+
+    def __init__(self) -> None:
+        self.boot_id = uuid.uuid4().hex
+        self.writer = DatabaseThread("ingest")
+        self.ingest = JournalWriter(self.writer)
+        self.database = DatabaseThread("orders")
+        self.outage = DatabaseOutage(self.database)
+        self._takeovers: BatchExecutor[TakeoverRequest, Takeover | None] = BatchExecutor(
+            self.database, lambda wanted: take_over_executions(self.boot_id, wanted)
+        )
+        self.attachments: dict[uuid.UUID, ExecutionStream] = {}
+        self.starts = asyncio.Semaphore(settings.KANDEV_START_CONCURRENCY)
+        self.start_slots = StartSlots()
+        self.grace = GracePeriod()
+        self.on_change: Callable[[uuid.UUID], None] = lambda session_id: None
+        self.on_stream_lost: Callable[[ExecutionStream], None] = lambda attachment: None
+        self.reported_corruption: dict[uuid.UUID, str] = {}
+        self._http: aiohttp.ClientSession | None = None
+        self._attaching: dict[uuid.UUID, asyncio.Lock] = {}
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        """The one connection pool to all agentctls."""
+        if self._http is None:
+            self._http = open_connection_pool()
+        return self._http
+
+    def attached(self, session_id: uuid.UUID) -> ExecutionStream | None:
+        """The live stream of a session."""
+        found = self.attachments.get(session_id)
+        return found if found is not None and not found.ended else None
+
+    async def attach(self, session_id: uuid.UUID, report: Mapping[str, Any] | None = None) -> ExecutionStream | None:
+        """Lease a live execution and stream its journal until the log has what ``report`` names.
+
+        Returns None where another supervisor holds the lease. Raises ExecutorError where agentctl
+        does not answer. The take-over counts once agentctl has confirmed the generation (rule 17).
+        """
+        async with self._attaching.setdefault(session_id, asyncio.Lock()):
+            found = self.attached(session_id)
+            if found is None:
+                try:
+                    found = await self._take_over(session_id, report)
+                except StaleGeneration:  # somebody commanded it with a newer one: exactly once more
+                    found = await self._take_over(session_id, None)
+            return found
+
+    async def _take_over(self, session_id: uuid.UUID, report: Mapping[str, Any] | None) -> ExecutionStream | None:
+        if report is None:
+            facts = await self.database(_load_present_facts, session_id)
+            if facts is None:
+                return None
+            report = await AgentctlClient.of(facts, self.http).status(timeout=ATTACH_TIMEOUT)
+        serves = report.get("capabilities", {}).get("supports_workspace_only")
+        wanted = TakeoverRequest(session_id, int(report["generation"]), serves if isinstance(serves, bool) else None)
+        taken = await self._takeovers(wanted)
+        if taken is None:
+            return None
+        crash_points.reached("supervisor.leased", session_id)
+        journal = report["journal"]
+        attachment = await self._stream(session_id, taken, journal["epoch"])
+        crash_points.reached("supervisor.attached", session_id)
+        await attachment.handle_notices([journal])
+        attachment.observed_agent = report["agent"]["state"] in ALIVE_AGENT_STATES
+        attachment.observed_launch = str(report["agent"].get("launch_id") or "") if attachment.observed_agent else ""
+        if journal["last_seq"] and not await attachment.wait_until_logged(
+            journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT
+        ):
+            log.warning("session %s: its journal is not in the log yet", session_id)
+        return attachment
+
+    async def _stream(self, session_id: uuid.UUID, taken: Takeover, journal_epoch: str) -> ExecutionStream:
+        attachment = ExecutionStream(
+            session_id=session_id,
+            facts=taken.facts,
+            lease=taken.lease,
+            client=AgentctlClient.of(taken.facts, self.http),
+            writer=self.ingest,
+            database=self.database,
+            on_change=self.on_change,
+            on_end=self._forget,
+            journal_epoch=journal_epoch,
+            epoch=taken.epoch,
+            seq=taken.seq,
+            stored_trouble=taken.error_code if taken.error_code in TROUBLE_MESSAGES else "",
+        )
+        await _open_stream(attachment)
+        self.attachments[session_id] = attachment
+        return attachment
+
+    def _forget(self, attachment: ExecutionStream) -> None:
+        if self.attachments.get(attachment.session_id) is attachment:
+            del self.attachments[attachment.session_id]
+            self.on_stream_lost(attachment)
+
+    async def detach(self, session_id: uuid.UUID) -> None:
+        """End the stream of a session without anybody looking for the reason."""
+        attachment = self.attachments.pop(session_id, None)
+        if attachment is not None:
+            await attachment.stop()
+
+    async def drain_starts(self) -> None:
+        """Let the log have what the agents that were started here have written by now.
+
+        Else the next supervisor finds those lines and says that it has taken something over, which is no news.
+        """
+        started = [attachment for attachment in self.attachments.values() if attachment.has_started]
+        await asyncio.gather(*map(_drain_stream, started))
+
+    async def release_all(self) -> None:
+        """End the streams and give the leases back (rule 18). Agents go on."""
+        for session_id in list(self.attachments):
+            await self.detach(session_id)
+        await self.database.at_the_end(leases.release_leases, self.boot_id)
+
+    async def close(self) -> None:
+        """Give everything back: streams, leases, connections."""
+        await self.outage.close()
+        await self.release_all()
+        if self._http is not None:
+            await self._http.close()
+        await self.ingest.close()
+        self.writer.close()
+        self.database.close()
+
+
+async def _open_stream(attachment: ExecutionStream) -> None:
+    """Start its stream; one that does not open, or that nobody waits for any more, is ended: nobody knows of it."""
+    attachment.start()
+    try:
+        await asyncio.wait_for(attachment.connected.wait(), ATTACH_TIMEOUT)
+    except TimeoutError:
+        raise AgentctlUnreachable("agentctl did not open its event stream in time.", reason="timeout") from None
+    finally:
+        if not attachment.connected.is_set():
+            await attachment.stop()
+    if attachment.ended:
+        raise attachment.error or ExecutorError("The event stream of agentctl ended at once.")
+
+
+async def _drain_stream(attachment: ExecutionStream) -> None:
+    """Who does not answer is left as it is."""
+    with suppress(ExecutorError):
+        journal = (await attachment.client.status(timeout=ATTACH_TIMEOUT))["journal"]
+        await attachment.wait_until_logged(journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT)
+
+
+def _load_present_facts(session_id: uuid.UUID) -> ExecutionFacts | None:
+    session = load_session(session_id)
+    execution = load_execution(session)
+    return None if execution is None or not execution.agentctl_url else execution_facts_of(execution, session)
+
+
+TAIL_LINES: Final = 60
+LOOKBACK: Final = 2000
+"""Lines of the journal, the youngest, among which they are looked for."""
+READ_TIMEOUT: Final = 5.0
+
+
+async def read_log_tail(core: ExecutionRegistry, session_id: uuid.UUID) -> str:
+    """The last lines that its agents have written; empty where they cannot be had in time. Raises nothing."""
+    try:
+        facts = await core.database(load_execution_facts, session_id)
+        if facts is None:
+            return ""
+        seq, epoch = await core.database(_cursor, facts.id)
+        async with asyncio.timeout(READ_TIMEOUT):
+            return await asyncio.to_thread(_read, facts, max(seq - LOOKBACK, 0), epoch)
+    except (ExecutorError, DatabaseError, OSError, ValueError, TimeoutError) as error:
+        log.info("session %s: the end of its log cannot be had: %s", session_id, error)
+        return ""
+
+
+def _cursor(execution_id: str) -> tuple[int, str]:
+    columns = ("journal_seq", "journal_epoch")
+    found: tuple[int, str] = ExecutorRunning.objects.values_list(*columns).get(id=execution_id)
+    return found
+
+
+def _read(facts: ExecutionFacts, after: int, epoch: str) -> str:
+    lines = runtime(facts.runtime).left_journal(facts, after, epoch)
+    told = deque(
+        (str(line.get("text", "")) for line in lines if line.get("kind") == JournalKind.LOG), maxlen=TAIL_LINES
+    )
+    return "\n".join(told)

@@ -1,0 +1,149 @@
+"""Idle sessions are put to sleep: their execution ends, all that it needs to come back stays, a prompt wakes it.
+
+Nobody is put to sleep who is at work or is asked for more, who waits for an answer, has a shell open or a script
+running, or could not take up its own conversation again. Where a machine is paid for by the hour this is what saves it.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.conf import settings
+from django.db.models import Max, Q
+from django.utils import timezone
+
+from executors_app.agentctl.protocol import AgentState
+from executors_app.domain import ExecutorStatus
+from executors_app.errors import ExecutorError
+from sessions_app.domain.resumability import Strategy
+from sessions_app.domain.states import OPEN_RUN_STATES, DesiredState, PromptState, SessionState, WorkState
+from sessions_app.models import (
+    IDLE_REASON,
+    IntentKind,
+    LeaseLost,
+    Prompt,
+    Run,
+    SessionTransaction,
+    TaskSession,
+    session_transaction,
+)
+from sessions_app.services.assessment import assess_session, is_running
+from sessions_app.services.intents import create_intent
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.execution_stream import ExecutionStream
+from sessions_app.supervisor.interrupted_turns import record_agent_stopped
+
+log = logging.getLogger(__name__)
+PENDING_STATES: Final = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
+"""Prompts that want the agent awake."""
+NEVER_PROMPTED: Final = Strategy.FRESH
+"""Of a session that was never prompted: it has nothing to forget."""
+MAX_CHECK_INTERVAL: Final = 60.0
+
+
+def check_interval() -> float:
+    """Seconds between two looks: sleep is late by a tenth of its time at most."""
+    return min(max(settings.KANDEV_IDLE_SLEEP / 10, 0.2), MAX_CHECK_INTERVAL)
+
+
+async def sleep_idle_sessions(core: ExecutionRegistry) -> int:
+    """One look at all that this supervisor holds; how many have fallen asleep."""
+    if not settings.KANDEV_IDLE_SLEEP:
+        return 0
+    return sum(
+        [await _try_to_sleep(core, session_id) for session_id in await core.database(load_idle_sessions, core.boot_id)]
+    )
+
+
+def load_idle_sessions(me: str) -> list[uuid.UUID]:
+    """Sessions of ``me`` in which nothing has happened for so long, as far as the rows tell."""
+    rows = TaskSession.objects.filter(
+        desired_state=DesiredState.RUNNING,
+        state=SessionState.WAITING_FOR_INPUT,
+        work_state=WorkState.IDLE,
+        executions__owner=me,
+        executions__status=ExecutorStatus.READY,
+    ).exclude(launch_id="")
+    quiet = rows.filter(_candidate_filter(_idle_limit())).annotate(worked_at=Max("runs__ended_at"))
+    return list(
+        quiet.filter(Q(worked_at=None) | Q(worked_at__lt=_idle_limit())).order_by().values_list("id", flat=True)
+    )
+
+
+def _idle_limit() -> datetime:
+    return timezone.now() - timedelta(seconds=settings.KANDEV_IDLE_SLEEP)
+
+
+def _candidate_filter(limit: datetime) -> Q:
+    """``updated_at`` moves with every change of a session's row: whatever is younger needs no closer look."""
+    return Q(updated_at__lt=limit) & (Q(ready_since=None) | Q(ready_since__lt=limit))
+
+
+async def _try_to_sleep(core: ExecutionRegistry, session_id: uuid.UUID) -> bool:
+    attachment = core.attached(session_id)
+    if attachment is None or not await _is_quiet(attachment):
+        return False
+    try:
+        return await core.database(write_asleep, attachment)
+    except LeaseLost:
+        return False
+    except Exception:  # one bad row never stops the others
+        log.exception("session %s: it could not be put to sleep", session_id)
+        return False
+
+
+async def _is_quiet(attachment: ExecutionStream) -> bool:
+    """Whether agentctl says the same: no turn, question, shell or script. One that cannot tell stays awake."""
+    try:
+        report = await attachment.client.status()
+    except ExecutorError:
+        return False
+    agent, shells = report["agent"], report["workspace"].get("shells")
+    at_rest = agent["state"] == AgentState.IDLE and not agent["active_turn"] and not report["pending_permissions"]
+    return at_rest and shells == 0 and not report.get("jobs")
+
+
+def write_asleep(attachment: ExecutionStream) -> bool:
+    """Write that it sleeps, and order the end of its execution; what was asked of it meanwhile goes before."""
+    with session_transaction(attachment.session_id, attachment.lease, beside=("agent_profile", "task")) as draft:
+        since = idle_since(draft)
+        if not _may_sleep(draft) or since is None or since > _idle_limit():
+            return False
+        record_agent_stopped(draft)
+        draft.set(next_restart_at=None)
+        draft.move_executor("stop", status_reason=IDLE_REASON)
+        draft.say("session.asleep", reason=IDLE_REASON, idle_since=since.isoformat(), after=settings.KANDEV_IDLE_SLEEP)
+        create_intent(draft.session, IntentKind.STOP, None, {"reason": IDLE_REASON})
+    log.info("session %s: it sleeps, nothing was asked of it since %s", attachment.session_id, since)
+    return True
+
+
+def idle_since(draft: SessionTransaction) -> datetime | None:
+    """When the agent last had something to do; None where it has not even come up."""
+    newest = draft.newest_run
+    moments = [draft.session.ready_since, newest.ended_at if newest else None]
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _may_sleep(draft: SessionTransaction) -> bool:
+    session = draft.session
+    wanted = session.desired_state == DesiredState.RUNNING and session.state == SessionState.WAITING_FOR_INPUT
+    if not wanted or session.work_state != WorkState.IDLE or not is_running(session, draft.execution):
+        return False
+    if _has_open_requests(session):
+        return False
+    strategy = assess_session(session).without_live_agent.strategy
+    return strategy is Strategy.NATIVE or (strategy is NEVER_PROMPTED and draft.newest_run is None)
+
+
+def _has_open_requests(session: TaskSession) -> bool:
+    """Whether somebody wants something of it, or it of somebody."""
+    return (
+        Run.objects.filter(session=session, state__in=OPEN_RUN_STATES).exists()
+        or Prompt.objects.filter(session=session, state__in=PENDING_STATES).exists()
+        or session.intents.filter(done_at=None).exists()
+        or session.permissions.filter(state="pending").exists()
+    )

@@ -1,0 +1,367 @@
+"""Handlers that turn one journal line each into events, messages and states.
+
+And complete permission requests with what the log knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from executors_app.agentctl.protocol import JournalKind
+from executors_app.prepared_query import PreparedQuery
+from sessions_app.domain import attention, verification
+from sessions_app.domain.states import PROMPT, SESSION, WORK, RunState
+from sessions_app.domain.usage import parse_usage
+from sessions_app.models import PermissionRequest, Prompt, SessionTransaction, waits
+from sessions_app.models.attention import update_wording
+from sessions_app.models.bulk import update_row
+from sessions_app.services.waits import option_name, permission_tokens
+from sessions_app.supervisor import continuity
+from sessions_app.supervisor.conversation import ConversationUpdate
+from sessions_app.supervisor.interrupted_turns import (
+    interrupt_turn,
+    plan_retry,
+    record_agent_death,
+    record_agent_stopped,
+    record_turn_failure,
+    reset_attempts_if_stable,
+)
+from sessions_app.supervisor.outcomes import record_lost_conversation
+
+_DETAIL_FIELDS: Final = ("title", "tool_kind", "content", "locations", "raw_input")
+"""What somebody has to see before answering."""
+_EMPTY_VALUES: Final[tuple[object, ...]] = (None, "", [], {})
+_OPEN_REQUEST = PreparedQuery(lambda key: PermissionRequest.objects.filter(session_id=key, state="pending"))
+
+
+def complete_tool_call(asked: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The tool call of a request, completed with what is known of it; what the request itself tells goes first."""
+    more = {
+        name: known[name]
+        for name in _DETAIL_FIELDS
+        if known.get(name) not in _EMPTY_VALUES and asked.get(name) in _EMPTY_VALUES
+    }
+    return {**asked, **more}
+
+
+def update_open_requests(draft: SessionTransaction, key: str, known: Mapping[str, Any]) -> None:
+    """The agent has told more of this tool call: complete what is still asked of it, and its item in the inbox."""
+    for row in _OPEN_REQUEST.all(draft.session.id):
+        if str(row.tool_call.get("tool_call_id", ""))[:200] != key:
+            continue
+        tool_call = complete_tool_call(row.tool_call, known)
+        if tool_call != row.tool_call:
+            row.tool_call = tool_call
+            row.save(update_fields=["tool_call"])
+            update_wording(attention.permission_notice(row.id, tool_call))
+
+
+JournalLine = Mapping[str, Any]
+TITLE_LIMIT = 500
+"""Characters of an agent's words that an answered permission repeats."""
+UNSTORABLE = "unwritable"
+"""Kind of what stands for a line that could not be written; ``was`` is its own."""
+FIELD_TYPES: dict[str, Any] = {
+    "text": str,
+    "message_id": str | None,
+    "tool_call_id": str,
+    "permission_id": str,
+    "options": list,
+    "tool_call": dict,
+    "usage": dict,
+}
+
+
+class LineApplier:
+    """Applies a batch of journal lines, in order, to the draft of one session."""
+
+    def __init__(self, draft: SessionTransaction, lines: Sequence[JournalLine] = ()):
+        self.draft = draft
+        self.conversation = ConversationUpdate(draft, {key for line in lines if (key := _tool_key_of_request(line))})
+        self.agent_gone = False
+        """A line told that the agent process ended without being asked to."""
+
+    def apply(self, line: JournalLine) -> None:
+        """Apply one line; an unknown kind changes nothing. TypeError and KeyError where it lacks what it must tell."""
+        handler = LINE_HANDLERS.get(str(line.get("kind")))
+        if handler is None:
+            return
+        _validate(line)
+        self.draft.at = datetime.fromtimestamp(float(line["ts"]), UTC)
+        self.draft.heard()
+        if line["kind"] not in (JournalKind.MESSAGE_AGENT, JournalKind.MESSAGE_THOUGHT):
+            self.conversation.pause()
+        handler(self, line)
+
+    def prompt(self, line: JournalLine) -> Prompt | None:
+        """The ledger row that a line names."""
+        return self.draft.session.prompts.filter(message_id=line.get("message_id")).first()
+
+
+def _validate(line: JournalLine) -> None:
+    """What is wrong must not come into the log: its readers rely on it."""
+    for name, wanted in FIELD_TYPES.items():
+        if name in line and not isinstance(line[name], wanted):
+            raise TypeError(f"{name} of a {line['kind']} is {type(line[name]).__name__}")
+    if not all("option_id" in option for option in line.get("options", ())):
+        raise KeyError("option_id")
+
+
+def _on_prompt_accepted(fold: LineApplier, line: JournalLine) -> None:
+    """The prompt is the agent's: now, and only now, its text enters the conversation (rule 14)."""
+    draft, message_id = fold.draft, str(line["message_id"])
+    row = fold.prompt(line)
+    fold.conversation.finish()
+    draft.accept_run(message_id)
+    kind = row.kind if row else str(line.get("prompt_kind", "user"))
+    text = row.text if row else str(line.get("text", ""))  # ours has no injected history before it
+    fold.conversation.add("user", text, key=message_id, kind=kind)
+    if row is not None and PROMPT.allows(row.state, "accept"):
+        draft.move_prompt(row, "accept", journal_epoch=line["epoch"])
+    _move_if_legal(draft, "turn_started", work="begin")
+
+
+def _on_prompt_delivered(fold: LineApplier, line: JournalLine) -> None:
+    row = fold.prompt(line)
+    if row is not None and PROMPT.allows(row.state, "deliver"):
+        fold.draft.move_prompt(row, "deliver")
+    continuity.mark_history_delivered(fold.draft, str(line.get("message_id")))
+
+
+def _text_handler(role: str) -> Callable[[LineApplier, JournalLine], None]:
+    def fold_text(fold: LineApplier, line: JournalLine) -> None:
+        fold.conversation.text(role, str(line.get("text", "")))
+
+    return fold_text
+
+
+def _on_foreign_user_text(fold: LineApplier, line: JournalLine) -> None:
+    """Text that the agent attributes to the user and that is not ours is kept apart (rule 14)."""
+    fold.conversation.finish_text()
+    fold.conversation.add("status", str(line.get("text", "")), attributed_to="user")
+
+
+TOOL_KINDS = (JournalKind.TOOL_CALL, JournalKind.TOOL_UPDATE)
+TOOL_FIELDS = ("tool_call_id", "title", "tool_kind", "status", "content", "locations", "raw_input", "raw_output")
+
+
+def _on_tool_call(fold: LineApplier, line: JournalLine) -> None:
+    values = {name: line[name] for name in TOOL_FIELDS if name in line}
+    key, run = _tool_key(line), fold.draft.open_turn
+    fold.conversation.tool(key, values)
+    if run is not None and run.state == RunState.WAITING:
+        update_open_requests(fold.draft, key, fold.conversation.known_tool_fields(key))
+
+
+def _tool_key_of_request(line: JournalLine) -> str:
+    """The key of the tool call that a line is about; empty: of none."""
+    if line.get("kind") in TOOL_KINDS:
+        return _tool_key(line)
+    asked = line.get("tool_call") if line.get("kind") == JournalKind.PERMISSION_REQUESTED else None
+    return _tool_key(asked) if isinstance(asked, dict) else ""
+
+
+def _tool_key(line: JournalLine) -> str:
+    return str(line.get("tool_call_id", ""))[:200]
+
+
+def _on_plan(fold: LineApplier, line: JournalLine) -> None:
+    fold.conversation.plan(line.get("entries", []))
+
+
+def _on_usage(fold: LineApplier, line: JournalLine) -> None:
+    """The agent's own figures; what it tells no more stays as it was told last."""
+    draft = fold.draft
+    draft.set(usage={**draft.session.usage, **parse_usage(line.get("usage", {}))})
+
+
+def _on_permission_requested(fold: LineApplier, line: JournalLine) -> None:
+    draft, run = fold.draft, fold.draft.open_turn
+    options, asked = line.get("options", []), line.get("tool_call", {})
+    known = fold.conversation.known_tool_fields(_tool_key(asked))
+    tool_call = complete_tool_call(asked, known)
+    _, made = PermissionRequest.objects.get_or_create(
+        id=str(line["permission_id"]),
+        defaults={
+            "session": draft.session,
+            "run": run,
+            "tool_call": tool_call,
+            "options": options,
+            "requested_at": draft.at,
+        },
+    )
+    if made:
+        waits.begin_permission_wait(draft, str(line["permission_id"]), run)
+        draft.say(
+            "session.permission.requested",
+            permission_id=str(line["permission_id"]),
+            run_id=str(run.id) if run else None,
+            tool_call=tool_call,
+            options=options,
+        )
+
+
+def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLine], None]:
+    def settle(fold: LineApplier, line: JournalLine) -> None:
+        draft = fold.draft
+        asked = draft.session.permissions.filter(id=line.get("permission_id"), state="pending").first()
+        if asked is None:
+            return
+        asked.state, asked.settled_at = state, draft.at
+        asked.option_id = str(line.get("option_id") or "")[:128]
+        asked.save(update_fields=["state", "settled_at", "option_id"])
+        draft.say(
+            "session.permission.resolved",
+            permission_id=asked.id,
+            state=state,
+            option_id=asked.option_id,
+            reason=str(line.get("reason", "")),
+        )
+        if state == "resolved":
+            _record_answer(fold, asked)
+        waits.revoke_tokens(draft, str(line.get("reason") or state), wait_id=asked.id)
+        if draft.open_turn is not None and not draft.session.permissions.filter(state="pending").exists():
+            draft.move_run("resume")
+
+    return settle
+
+
+def _record_answer(fold: LineApplier, asked: PermissionRequest) -> None:
+    """Leave in the conversation what was asked, what was chosen and who chose it."""
+    token = permission_tokens([asked]).get(asked.id)
+    who = token.consumed_by.get_username() if token and token.consumed_by else ""
+    title = str(asked.tool_call.get("title") or "Do something")[:TITLE_LIMIT]
+    option = option_name(asked, asked.option_id)[:TITLE_LIMIT]
+    told = {"permission_id": asked.id, "title": title, "option_id": asked.option_id, "option": option, "by": who}
+    fold.conversation.finish_text()
+    fold.conversation.add("status", f"Permission answered: {title} – {option}", permission=told)
+
+
+EMPTY_TURN_REASONS: dict[str, str] = {
+    "turn_refused": "The agent refused this request. Rephrase it, or start a new session.",
+    "no_output": "The agent ended its turn without saying or doing anything. Send the prompt again. If that happens "
+    "once more, the agent may have lost its conversation or its model: look at its log.",
+}
+"""Turns that ended as if all were well, and in which nothing was done: the code of each, and what is told of it."""
+
+
+def _on_turn_completed(fold: LineApplier, line: JournalLine) -> None:
+    """A refusal, or a turn without output, is no completed work, and proves nothing of the agent's memory."""
+    code = "turn_refused" if line.get("stop_reason") == "refusal" else ""
+    if not code and line.get("output") is False:  # an older agentctl does not tell
+        code = "no_output"
+    if code == "turn_refused":
+        continuity.resend_history(fold.draft, str(line.get("message_id")))
+    if code:
+        _turn_ended_handler("fail")(fold, {**line, "code": code, "message": EMPTY_TURN_REASONS[code]})
+        return
+    if str(line.get("message_id")).startswith(verification.MEMORY_CHECK_PREFIX):
+        answer = fold.conversation.agent_text_since(str(line["message_id"]))
+        continuity.settle_memory_check(fold.draft, answer)
+    _turn_ended_handler("complete")(fold, line)
+
+
+def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]:
+    def end(fold: LineApplier, line: JournalLine) -> None:
+        draft = fold.draft
+        tools = fold.conversation.unfinished_tools() if move == "fail" else []
+        fold.conversation.finish(tool_status="" if move == "complete" else "cancelled")
+        row, run = fold.prompt(line), draft.open_turn
+        if row is not None and PROMPT.allows(row.state, "finish"):
+            draft.move_prompt(row, "finish")
+        if run is None:
+            return
+        failure = {"error_code": line.get("code"), "error_message": line.get("message")} if move == "fail" else {}
+        draft.move_run(move, reason=str(line.get("code") or line.get("stop_reason") or "")[:64], **failure)
+        if move != "cancel" and line.get("code") not in EMPTY_TURN_REASONS:
+            continuity.settle_pending_receipt(draft, failed=move == "fail")
+        talk = fold.conversation
+        retry = plan_retry(draft, run, row, line, talk=talk, tools=tools) if move == "fail" else None
+        _move_if_legal(draft, "turn_ended", work="begin" if retry else "rest")
+        if move == "complete" and not run.message_id.startswith(verification.MEMORY_CHECK_PREFIX):
+            # The answer to our own question does not show that the agent survives its work: an agent that dies in
+            # each turn of its user's answers it after each restart, and would never be given up.
+            draft.set(start_attempts=0, next_restart_at=None)
+        if move == "fail":
+            record_turn_failure(draft, fold.conversation, line, retry)
+            record_lost_conversation(draft, str(line.get("code") or ""), str(line.get("message") or ""))
+
+    return end
+
+
+def _on_agent_exited(fold: LineApplier, line: JournalLine) -> None:
+    """The agent process is gone: what it left unfinished is said, and nobody takes it for running."""
+    is_present = line.get("launch_id") in (None, fold.draft.session.launch_id)
+    if is_present:  # an earlier agent's end says nothing of the one that is up
+        reset_attempts_if_stable(fold.draft, until=fold.draft.at)
+    interrupt_turn(fold.draft, "agent_exited", fold.conversation)
+    if is_present:
+        (record_agent_stopped if line.get("expected") else record_agent_death)(fold.draft)
+    fold.draft.say("session.agent_exited", exit_code=line.get("exit_code"), expected=bool(line.get("expected")))
+    fold.agent_gone = fold.agent_gone or not line.get("expected")
+
+
+def _on_prompt_abandoned(fold: LineApplier, line: JournalLine) -> None:
+    fold.draft.say("session.agentctl_abandoned")
+
+
+def _on_unstorable(fold: LineApplier, line: JournalLine) -> None:
+    fold.draft.say("session.journal_skipped", reason=UNSTORABLE, count=1, seq=line["seq"], kind=str(line["was"])[:64])
+
+
+def _on_snapshot(fold: LineApplier, line: JournalLine) -> None:
+    """The working tree is another than when it was kept last; it is due in the archive (``WorkspaceSync``)."""
+    _announce_snapshot(fold.draft, str(line.get("commit", "")))
+    fold.draft.say(
+        "session.workspace.changed",
+        reason=str(line.get("reason", "")),
+        commit=str(line.get("commit", "")),
+        dirty=bool(line.get("dirty")),
+    )
+
+
+def _announce_snapshot(draft: SessionTransaction, commit: str) -> None:
+    # In the transaction of the line: after a kill the columns still tell that this snapshot has not arrived.
+    execution = draft.execution
+    if execution is None or not commit:
+        return
+    was_due = execution.snapshot_announced != execution.snapshot_arrived
+    execution.snapshot_announced = commit[:64]  # hostile: no longer than the column
+    if execution.snapshot_announced == execution.snapshot_arrived:
+        execution.snapshot_due_since = None
+    elif not was_due:
+        execution.snapshot_due_since = draft.at
+    update_row(execution, ("snapshot_announced", "snapshot_due_since"))
+
+
+def _move_if_legal(draft: SessionTransaction, move: str, *, work: str) -> None:
+    """Move the session and its work where it may move; a session that ended for good only keeps its log."""
+    if SESSION.allows(draft.session.state, move):
+        draft.move(move)
+        if WORK.allows(draft.session.work_state, work):  # else its task is done
+            draft.work(work)
+
+
+LINE_HANDLERS: dict[str, Callable[[LineApplier, JournalLine], None]] = {
+    JournalKind.PROMPT_ACCEPTED: _on_prompt_accepted,
+    JournalKind.PROMPT_DELIVERED: _on_prompt_delivered,
+    JournalKind.MESSAGE_USER: _on_foreign_user_text,
+    JournalKind.MESSAGE_AGENT: _text_handler("agent"),
+    JournalKind.MESSAGE_THOUGHT: _text_handler("thought"),
+    JournalKind.TOOL_CALL: _on_tool_call,
+    JournalKind.TOOL_UPDATE: _on_tool_call,
+    JournalKind.PLAN: _on_plan,
+    JournalKind.USAGE: _on_usage,
+    JournalKind.PERMISSION_REQUESTED: _on_permission_requested,
+    JournalKind.PERMISSION_RESOLVED: _permission_settled_handler("resolved"),
+    JournalKind.PERMISSION_CANCELLED: _permission_settled_handler("cancelled"),
+    JournalKind.TURN_COMPLETED: _on_turn_completed,
+    JournalKind.TURN_CANCELLED: _turn_ended_handler("cancel"),
+    JournalKind.TURN_FAILED: _turn_ended_handler("fail"),
+    JournalKind.AGENT_EXITED: _on_agent_exited,
+    JournalKind.AGENTCTL_ABANDONED: _on_prompt_abandoned,
+    JournalKind.WORKSPACE_SNAPSHOT: _on_snapshot,
+    UNSTORABLE: _on_unstorable,
+}

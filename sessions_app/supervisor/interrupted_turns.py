@@ -1,0 +1,309 @@
+"""Turns that ended without a result.
+
+Interrupted because the agent process is gone, or failed and retried after a transient provider error.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+
+from executors_app.prepared_query import PreparedQuery
+from sessions_app.domain import continuation, restart_rules, transient_errors, verification
+from sessions_app.domain.continuation import Interruption, retry_prompt
+from sessions_app.domain.recovery import MAX_CLOCK_SKEW, Policy
+from sessions_app.domain.recovery_facts import policy_wants_agent
+from sessions_app.domain.states import (
+    ENDED_STATES,
+    SESSION,
+    UNSETTLED_PROMPT_STATES,
+    WORK,
+    DesiredState,
+    PromptState,
+    WorkState,
+)
+from sessions_app.models import IntentKind, PermissionRequest, Prompt, Run, SessionTransaction, waits
+from sessions_app.services import prompt_context
+from sessions_app.services.assessment import assess_session
+from sessions_app.services.policies import effective_policy_of
+from sessions_app.services.turn_retries import explain_failure
+from sessions_app.supervisor import continuity
+from sessions_app.supervisor.conversation import ConversationUpdate
+
+AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
+PIPE_LOST_REASONS = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
+"""Reasons of an interruption in which what stood in the agent's pipe is lost (rule 23)."""
+_PENDING_PERMISSIONS = PreparedQuery(lambda key: PermissionRequest.objects.filter(session_id=key, state="pending"))
+_UNSETTLED = PreparedQuery(
+    lambda key: Prompt.objects.filter(session_id=key, state__in=UNSETTLED_PROMPT_STATES).order_by("id")
+)
+
+
+def interrupt_turn(draft: SessionTransaction, reason: str, conversation: ConversationUpdate | None = None) -> bool:
+    """The agent of the open turn is gone: close the turn, its messages, permissions and prompts.
+
+    Appends ``session.run.interrupted`` exactly once per run (unique in the database), and settles
+    every prompt on its way. False where no turn was open. Moves the session to WAITING_FOR_INPUT,
+    unless it has ended for good.
+    """
+    run = draft.open_turn
+    talk = conversation or ConversationUpdate(draft)
+    tools = talk.unfinished_tools()
+    talk.finish(tool_status="interrupted")
+    _expire_permissions(draft)
+    if run is not None:
+        draft.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}", unfinished_tools=tools)
+    interrupted = _settle_prompts(draft)
+    if run is not None:
+        _plan_continuation(draft, run, interrupted, tools)
+    if SESSION.allows(draft.session.state, "interrupt"):
+        if WORK.allows(draft.session.work_state, "rest"):  # else its task is done
+            draft.work("rest")
+        if run is not None:
+            draft.move("interrupt", reason="interrupted")
+    if conversation is None:
+        talk.seal()
+    return run is not None
+
+
+def record_agent_stopped(draft: SessionTransaction) -> None:
+    """No agent is up any more, as somebody wanted."""
+    reset_attempts_if_stable(draft)
+    continuity.mark_receipt_unproven(draft)
+    draft.set(launch_id="", ready_since=None)
+
+
+def record_agent_death(draft: SessionTransaction) -> None:
+    """No agent is up any more, and nobody wanted that: the next start waits the longer, the more have not helped.
+
+    Only starts of our own wait; nothing is promised where the session's policy leaves them to a person.
+    """
+    was_up = bool(draft.session.launch_id)
+    record_agent_stopped(draft)
+    if was_up and _restarts_by_itself(draft):
+        first = timedelta(seconds=settings.KANDEV_RESTART_DELAY)
+        jitter = random.random()  # noqa: S311  (no secret)
+        wait = restart_rules.restart_delay_after_death(draft.session.start_attempts, jitter, first)
+        draft.set(next_restart_at=draft.at + wait if wait else None)
+
+
+def _restarts_by_itself(draft: SessionTransaction) -> bool:
+    session = draft.session
+    if session.desired_state != DesiredState.RUNNING or session.state in ENDED_STATES or session.task.is_over:
+        return False
+    if restart_rules.is_exhausted(session.start_attempts, settings.KANDEV_MAX_RESTARTS):
+        return False  # the next look gives it up
+    queued = session.prompts.filter(state=PromptState.QUEUED).exists()
+    return policy_wants_agent(effective_policy_of(session).policy, session.work_state, queued, boot=False)
+
+
+def reset_attempts_if_stable(draft: SessionTransaction, until: datetime | None = None) -> None:
+    """An agent that stayed alive for long enough has earned its starts back (rule 33).
+
+    ``until`` is when it was alive last; None: when it was seen last.
+    """
+    since, execution = draft.session.ready_since, draft.execution
+    seen = until or (execution.last_seen_at if execution else None)
+    if (
+        since is not None
+        and seen is not None
+        and seen - since >= restart_rules.stable_after(draft.session.start_attempts)
+    ):
+        draft.set(start_attempts=0)
+
+
+def _expire_permissions(draft: SessionTransaction) -> None:
+    for asked in _PENDING_PERMISSIONS.all(draft.session.id):
+        asked.state, asked.settled_at = "expired", draft.at
+        asked.save(update_fields=["state", "settled_at"])
+        draft.say("session.permission.expired", permission_id=asked.id, reason="agent_gone")
+        waits.revoke_tokens(draft, "agent_gone", wait_id=asked.id)
+
+
+def _settle_prompts(draft: SessionTransaction) -> Prompt | None:
+    """What is known to have reached the agent is interrupted, what is in doubt is held (rules 12, 13).
+
+    A prompt in ``sending`` is left to the prompt lane: the same journal epoch may be asked again.
+    """
+    known = None
+    for row in _UNSETTLED.all(draft.session.id):
+        if row.state == PromptState.DELIVERED:
+            draft.move_prompt(row, "interrupt")
+            known = row
+        elif row.state == PromptState.ACCEPTED:
+            draft.move_prompt(row, "hold")
+    return known
+
+
+def _plan_continuation(draft: SessionTransaction, run: Run, interrupted: Prompt | None, tools: list[str]) -> None:
+    """What the next prompt tells of it, and the continue prompt where nobody else asks for more (rule 16)."""
+    session = draft.session
+    held = effective_policy_of(session)
+    facts = continuation.ContinueFacts(
+        work_state=WorkState(session.work_state),
+        policy=Policy(held.policy),
+        setting=held.continues if held.continues_source else None,
+        prompt_held=interrupted is None,
+        cancelled_by_user=_was_cancelled(draft, run),
+        stopped_by_user=session.stopped_by_user,
+        user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind="user").exists(),
+        agent_owns_turn=False,
+        turn_finished=False,
+    )
+    if interrupted is not None and interrupted.kind == verification.MEMORY_CHECK_KIND:
+        draft.move_prompt(interrupted, "dismiss")  # the next start asks again
+        return
+    if not continuation.was_interrupted(facts) or interrupted is None:
+        return
+    prompt_context.note_interruption(draft, run, tools)
+    if continuation.should_continue(facts) and _restarts_unasked(draft):
+        told = continuation.Interruption(session.task.title, prompt_context.original_request(interrupted), tools)
+        _put_continue_prompt(draft, run, interrupted, continuation.continue_prompt(told))
+
+
+def _restarts_unasked(draft: SessionTransaction) -> bool:
+    """Whether an agent is started again for this session unasked: else a prompt to continue would wait for nobody."""
+    if restart_rules.is_exhausted(draft.session.start_attempts, settings.KANDEV_MAX_RESTARTS):
+        return False
+    execution = draft.execution  # the session carries it from now on
+    return execution is not None and assess_session(draft.session).without_live_agent.needs_resume
+
+
+def _was_cancelled(draft: SessionTransaction, run: Run) -> bool:
+    """A user asked for the end of this turn, whether or not the agent lived to hear it."""
+    return draft.session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
+
+
+def hold_unsent_prompts(draft: SessionTransaction) -> None:
+    """No agent comes back to a session by itself: what was on its way is in doubt, and for its user to settle."""
+    for row in draft.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
+        draft.move_prompt(row, "hold")
+
+
+def withdraw_continuation(draft: SessionTransaction) -> None:
+    """The agent cannot come back: what should have told it to go on is taken back, and its user settles the prompt.
+
+    A prompt that a user has asked to continue stays, as every prompt of a user's does.
+    """
+    waiting = draft.session.prompts.filter(kind="continue", state=PromptState.QUEUED, by=None)
+    for row in waiting.order_by("id"):
+        draft.move_prompt(row, "withdraw")
+        for cut in draft.session.prompts.filter(continued_by=row, state=PromptState.DISMISSED):
+            draft.move_prompt(cut, "reopen", continued_by=None)
+
+
+def _put_continue_prompt(draft: SessionTransaction, run: Run, interrupted: Prompt, text: str) -> None:
+    row, made = Prompt.objects.get_or_create(
+        session=draft.session, message_id=f"continue:{run.id}", defaults={"text": text, "kind": "continue"}
+    )
+    if made:
+        draft.move_prompt(interrupted, "dismiss", continued_by=row)  # settled by it
+        draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+
+
+MESSAGE_CHARS = 4000
+"""Of the provider's own words that are kept."""
+
+
+def plan_retry(
+    draft: SessionTransaction,
+    run: Run,
+    failed: Prompt | None,
+    line: Mapping[str, Any],
+    *,
+    talk: ConversationUpdate,
+    tools: Sequence[str],
+) -> Prompt | None:
+    """Queue another try of the turn that ``line`` has ended, if its error passes; None where it is final.
+
+    Once for each run; ``tools`` are its tool calls without a result. None is made after a user's cancel or
+    stop, or when all tries are used up.
+    """
+    message = str(line.get("message") or "")[:MESSAGE_CHARS]
+    trouble = transient_errors.transient_trouble(str(line.get("code") or ""), message)
+    if trouble is None or failed is None or not _may_retry(draft, run, failed):
+        return None
+    attempt = failed.attempt + 1
+    row = Prompt.objects.create(
+        session=draft.session,
+        message_id=f"retry:{run.id}",
+        kind="retry",
+        text=_retry_text(draft, failed, trouble, talk, tools),
+        attempt=attempt,
+        not_before=timezone.now() + transient_errors.retry_delay(attempt, message),
+        trouble=trouble,
+        trouble_message=message,
+    )
+    failed.resent_as = row
+    failed.save(update_fields=["resent_as", "updated_at"])
+    draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+    return row
+
+
+def record_turn_failure(
+    draft: SessionTransaction, talk: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
+) -> None:
+    """Show in the conversation why a turn has failed, and what is done about it."""
+    said = str(line.get("message") or "The turn failed.")
+    message = explain_failure(draft.session, str(line.get("code") or ""), said)
+    if retry is None:
+        talk.add("status", message, level="error")
+    else:
+        talk.add("status", f"{message}\n{_record_retry_time(draft, retry)}", level="warning")
+
+
+def _record_retry_time(draft: SessionTransaction, row: Prompt) -> str:
+    of = settings.KANDEV_TURN_RETRIES
+    draft.say(
+        "session.run.retrying",
+        message_id=row.message_id,
+        attempt=row.attempt,
+        of=of,
+        at=row.not_before.isoformat() if row.not_before else None,
+        error_code=row.trouble,
+        error_message=row.trouble_message,
+    )
+    return transient_errors.Retry(row.trouble, row.trouble_message, row.attempt, of, row.not_before).said
+
+
+def _may_retry(draft: SessionTransaction, run: Run, failed: Prompt) -> bool:
+    session = draft.session
+    wanted = session.desired_state == DesiredState.RUNNING and SESSION.allows(session.state, "turn_ended")
+    cancelled = session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
+    return wanted and not cancelled and failed.attempt < settings.KANDEV_TURN_RETRIES
+
+
+def _retry_text(
+    draft: SessionTransaction, failed: Prompt, trouble: str, talk: ConversationUpdate, tools: Sequence[str]
+) -> str:
+    """The request once more; in the system's words where the agent has begun to act on it."""
+    first = _first_attempt(failed)
+    if not talk.has_called_tools_since(first.message_id):
+        return first.text
+    told = Interruption(draft.session.task.title, first.text, tools)
+    return retry_prompt(told, transient_errors.TROUBLE_SENTENCES[trouble])
+
+
+def _first_attempt(row: Prompt) -> Prompt:
+    """The prompt that all these tries are of."""
+    while row.kind == "retry" and (earlier := Prompt.objects.filter(resent_as=row).first()) is not None:
+        row = earlier
+    return row
+
+
+def is_prompt_due(row: Prompt) -> bool:
+    """Whether a prompt may be sent; one that a wrong clock has put off for ever may."""
+    now = timezone.now()
+    return row.not_before is None or not now < row.not_before <= now + MAX_CLOCK_SKEW
+
+
+def load_due_retries() -> frozenset[uuid.UUID]:
+    """Sessions with a try again whose time has come and that nobody has sent yet."""
+    waiting = Prompt.objects.filter(state=PromptState.QUEUED, not_before__isnull=False)
+    return frozenset(row.session_id for row in waiting if is_prompt_due(row))

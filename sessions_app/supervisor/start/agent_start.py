@@ -1,0 +1,383 @@
+"""The agent's part of a start: what it is told, and what its answer proves."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Count
+from django.utils import timezone
+
+from executors_app.agent_capabilities import LOAD, RESUME, agent_identity, build_capability_report, has_replayed
+from executors_app.agentctl.protocol import CapabilityShortfall
+from executors_app.agents import AgentType
+from executors_app.models import AgentProfile, ExecutorRunning
+from executors_app.plugins import agent_type
+from executors_app.prepared_query import PreparedQuery
+from sessions_app.domain import verification
+from sessions_app.domain.resumability import Mode, Strategy
+from sessions_app.domain.states import DesiredState, PromptState, SessionState
+from sessions_app.domain.verification import ReceiptKind, Verdict
+from sessions_app.models import (
+    Intent,
+    Lease,
+    Prompt,
+    SessionTransaction,
+    TaskSession,
+    derived_status,
+    session_transaction,
+)
+from sessions_app.models.bulk import update_rows
+from sessions_app.services.assessment import assess_start, history_allowed
+from sessions_app.services.prompt_context import load_history
+from sessions_app.supervisor import continuity
+from sessions_app.supervisor.continuity import count_completed_turns, last_user_request
+from sessions_app.supervisor.executions import SESSION_RELATED
+from sessions_app.supervisor.interrupted_turns import (
+    AGENTCTL_GONE,
+    PIPE_LOST_REASONS,
+    hold_unsent_prompts,
+    interrupt_turn,
+    withdraw_continuation,
+)
+from sessions_app.supervisor.outcomes import (
+    PROBE_FIELDS,
+    REPORTED_GONE,
+    StartFailure,
+    learn_capabilities,
+    settle_intent,
+    write_start_failure,
+)
+from sessions_app.supervisor.start import interrupted_work
+from sessions_app.supervisor.start.claims import StartClaim
+
+READY_AGENT_STATES = frozenset({"idle", "working"})
+"""States of an agent that takes prompts."""
+REPORTED_FIELDS = ("resume_token", "rejected_resume_token", *PROBE_FIELDS)
+"""What the answer to a start may change of the execution."""
+ARRIVED_STATES = (PromptState.DELIVERED, PromptState.DONE, PromptState.INTERRUPTED, PromptState.DISMISSED)
+"""Prompts that the agent has, or may have."""
+
+_HELD_PROMPTS = PreparedQuery(lambda key: Prompt.objects.filter(session_id=key, state=PromptState.HELD).order_by("id"))
+_COMPLETED_TURNS = PreparedQuery(
+    lambda key: count_completed_turns(key).values("session_id").annotate(turns=Count("id")).values_list("turns")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStartRequest:
+    """What agentctl is told."""
+
+    body: Mapping[str, Any]
+    strategy: Strategy
+    token_before: str
+    injects: bool
+    kind: AgentType = field(repr=False)
+    profile: AgentProfile = field(repr=False, compare=False)
+    """As the agent is started."""
+    unfinished_since: str | None = None
+    """``aftermath.wanted``"""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFacts:
+    """What the log knows of the conversation, which the agent's answer is judged by."""
+
+    last_completed_text: str | None
+    completed_turns: int
+    in_log: Mapping[str, int]
+    """Messages, and tool calls that were interrupted."""
+    log_is_a_prefix: bool
+
+
+def prepare_agent_start(plan: StartClaim, lease: Lease, *, found: str | None) -> AgentStartRequest | None:
+    """Decide how the agent starts; None where it does not: workspace only, or not resumable (both said).
+
+    ``found`` is the launch of the agent that was alive when the execution was attached to, None where
+    none was: what a dead one has left unfinished is said first. An agent that this start has brought
+    up, before its answer was lost, is asked for again as it was then.
+    """
+    with session_transaction(plan.session_id, lease, beside=SESSION_RELATED) as draft:
+        return prepare_agent_start_within(draft, plan, found=found)
+
+
+def prepare_agent_start_within(
+    draft: SessionTransaction, plan: StartClaim, *, found: str | None
+) -> AgentStartRequest | None:
+    """The same, in the caller's transaction."""
+    session = draft.session
+    unsettled = found is None and (session.launch_id or draft.open_turn is not None)
+    if unsettled and interrupt_turn(draft, AGENTCTL_GONE):
+        draft.move("start")
+    strategy = _first_strategy(plan) if found == str(plan.intent_id) else None
+    if strategy is None:
+        verdict = assess_start(session, plan.mode)
+        if not verdict.allowed or verdict.strategy is None:
+            _workspace_only(draft, plan, verdict.refusal)
+            return None
+        strategy = verdict.strategy
+    execution = draft.execution
+    assert execution is not None, "the lease was checked against it"  # noqa: S101
+    update_rows(Intent, ("payload",), [({"mode": plan.mode, "strategy": strategy}, plan.intent_id)])
+    return _build_request(session, execution, plan, strategy)
+
+
+def _first_strategy(plan: StartClaim) -> Strategy | None:
+    told = Intent.objects.values_list("payload", flat=True).get(id=plan.intent_id).get("strategy")
+    return Strategy(told) if told else None
+
+
+def _workspace_only(draft: SessionTransaction, plan: StartClaim, refusal: str) -> None:
+    """The workspace is up, the agent is not: asked for so, or because it cannot be resumed."""
+    settle_intent(plan.intent_id, refusal or "workspace_only")
+    draft.receipt(
+        "workspace_only",
+        "none",
+        launch_id=str(plan.intent_id),
+        reason=refusal or plan.mode,
+        evidence=continuity.rebuild_evidence(draft),
+    )
+    asked_for = plan.mode == Mode.WORKSPACE_ONLY or not draft.session.has_agent
+    keeps_away = {**draft.session.metadata, "workspace_only": asked_for}
+    draft.set(launch_id="", metadata=keeps_away)
+    session = draft.session
+    decided = session.state == SessionState.FAILED or session.context_mismatch or session.error_code in REFUSAL_MESSAGES
+    if plan.mode == Mode.WORKSPACE_ONLY and decided:
+        return  # what was said of its agent stays true
+    if refusal:
+        hold_unsent_prompts(draft)
+        withdraw_continuation(draft)
+        draft.move(
+            "fail", error_code=refusal, error_message=REFUSAL_MESSAGES.get(refusal, "This session cannot be resumed.")
+        )
+    else:
+        draft.move("ready", reason="workspace_only")
+
+
+REFUSAL_MESSAGES = {
+    "not_resumable": "This agent doesn’t support resuming. Start a new session.",
+    "missing_resume_token": "The agent never told the key of its conversation. Start a new session.",
+    "worktree_missing": "The session’s worktree is gone. Start a new session.",
+    "strange_token": (
+        "This conversation belongs to another agent profile, agent type or directory. Put that back, or start fresh."
+    ),
+}
+
+
+def _build_request(
+    session: TaskSession, execution: ExecutorRunning, plan: StartClaim, strategy: Strategy
+) -> AgentStartRequest:
+    profile = session.agent_profile
+    kind = agent_type(profile.agent_type)
+    retried = plan.mode == Mode.RESUME and not execution.resume_token
+    token = execution.rejected_resume_token if retried else execution.resume_token
+    body = {
+        "argv": profile.argv(execution.runtime),
+        "env": {**kind.env, **profile.env},
+        "cwd": execution.workspace_path,
+        "driver": kind.driver,
+        "strategy": strategy,
+        "resume_token": token if strategy == Strategy.NATIVE else None,
+        "last_message_uuid": (execution.last_message_uuid or None)
+        if strategy == Strategy.NATIVE and not retried
+        else None,
+        "model": session.model or profile.model or None,
+        "mode": profile.mode or None,
+        "additional_directories": list(profile.additional_directories),
+        "mcp_servers": list(profile.mcp_servers),
+        "permission_mode": profile.permission_mode,
+        "launch_id": str(plan.intent_id),
+        "gone_patterns": [*kind.gone_patterns, *profile.gone_patterns],
+        "prefer_load": kind.prefer_load,
+        "timeout": float(min(60, settings.KANDEV_START_TIMEOUT)),
+    }
+    return AgentStartRequest(
+        body=body,
+        strategy=strategy,
+        token_before=token,
+        injects=strategy == Strategy.HISTORY and history_allowed(session.agent_profile),
+        kind=kind,
+        profile=profile,
+        unfinished_since=interrupted_work.snapshot_to_compare(session),
+    )
+
+
+def load_conversation_facts(session_id: uuid.UUID) -> ConversationFacts:
+    """Read while the agent starts: nothing of it changes before an agent is up."""
+    newest, turns = derived_status.newest_run(TaskSession(id=session_id)), _COMPLETED_TURNS.values(session_id)
+    return ConversationFacts(
+        last_completed_text=last_user_request(session_id),
+        completed_turns=turns[0][0] if turns else 0,
+        in_log=continuity.count_log(session_id),
+        log_is_a_prefix=newest is not None and newest.reason in PIPE_LOST_REASONS,
+    )
+
+
+def write_agent_started(
+    plan: StartClaim, lease: Lease, order: AgentStartRequest, answer: Mapping[str, Any], known: ConversationFacts
+) -> bool:
+    """The agent is up: token, proof, receipt and states; False where a stop has won meanwhile (rule 9)."""
+    verdict = _verdict(order, answer, known)
+    contradiction = verdict.contradiction
+    if contradiction and plan.mode == Mode.ACCEPT_MISMATCH:
+        verdict = verification.accepted_verdict(answer["outcome"], contradiction)
+    if verdict.contradiction:
+        return _quarantine(plan, lease, verdict, answer)
+    with session_transaction(plan.session_id, lease) as draft:
+        if draft.session.desired_state != DesiredState.RUNNING:
+            return False
+        if draft.session.agent_profile_id == order.profile.pk:
+            draft.session.agent_profile = order.profile  # read when the start was prepared
+        held = _HELD_PROMPTS.all(plan.session_id)
+        evidence = {
+            **_evidence(draft, order, answer, verdict, known),
+            "prompts_held": len(held),
+            "capability_note": _keep_token(draft, order, answer, {} if contradiction else _kept_claim(answer, verdict)),
+            "accepted_by_user": contradiction,
+        }
+        settle_intent(plan.intent_id, verdict.kind)
+        about = {"launch_id": str(plan.intent_id), "strategy": order.strategy, "reason": plan.mode}
+        draft.receipt(verdict.kind, verdict.verified, **about, evidence=evidence)
+        continuity.mark_receipt_unproven(draft, but=str(plan.intent_id))
+        continuity.queue_memory_check(draft, str(plan.intent_id), verdict, known.last_completed_text)
+        _settle_held_prompts(draft, held, answer.get("replayed_user_texts", ()))
+        _mark_agent_up(draft, plan, verdict)
+    return True
+
+
+def _verdict(order: AgentStartRequest, answer: Mapping[str, Any], known: ConversationFacts) -> Verdict:
+    """What the answer proves, beside what the log knows of the conversation."""
+    native = order.strategy == Strategy.NATIVE
+    by_type = order.kind.replays_on_load and answer["outcome"] == "loaded"
+    return verification.verify_resume(
+        strategy=order.strategy,
+        outcome=answer["outcome"],
+        replayed=int(answer.get("replayed", 0)),
+        replayed_user_texts=answer.get("replayed_user_texts", ()),
+        last_completed_text=known.last_completed_text if native else None,
+        completed_turns=known.completed_turns if native else 0,
+        known_to_replay=by_type or has_replayed(build_capability_report(order.kind.name, answer)),
+        names_conversation=order.kind.names_conversation,
+        injected=order.injects,
+    )
+
+
+def _mark_agent_up(draft: SessionTransaction, plan: StartClaim, verdict: Verdict) -> None:
+    """Agent and session are ready, or in the turn that the agent is in."""
+    draft.set(
+        launch_id=str(plan.intent_id),
+        next_restart_at=None,
+        ready_since=timezone.now(),
+        context_mismatch=False,
+        metadata={**draft.session.metadata, "workspace_only": False, REPORTED_GONE: None},
+        inject_history=verdict.kind == ReceiptKind.INJECTED,
+    )
+    draft.move("ready" if draft.open_turn is None else "turn_started", reason=verdict.kind)
+
+
+def _kept_claim(answer: Mapping[str, Any], verdict: Verdict) -> dict[str, str]:
+    """The claim that the agent has kept, and how far that is proven."""
+    did = {"loaded": LOAD, "resumed": RESUME}.get(answer["outcome"])
+    return {did: verdict.verified.value} if did else {}
+
+
+def _keep_token(
+    draft: SessionTransaction, order: AgentStartRequest, answer: Mapping[str, Any], kept: Mapping[str, str]
+) -> str:
+    """A token is replaced only after its replacement works; what it replaces is set aside.
+
+    Returns the note on what of its claims the agent does not keep.
+    """
+    execution, token = draft.execution, str(answer.get("resume_token") or "")
+    if execution is None:
+        return ""
+    before = {name: getattr(execution, name) for name in REPORTED_FIELDS}
+    continuity.replace_token(draft, execution, token, order.strategy)
+    note = learn_capabilities(
+        draft, build_capability_report(order.kind.name, answer, kept=kept, secret=order.token_before)
+    )
+    changed = [name for name, value in before.items() if getattr(execution, name) != value]
+    if changed:
+        execution.save(update_fields=[*changed, "updated_at"])
+    return note
+
+
+def _evidence(
+    draft: SessionTransaction,
+    order: AgentStartRequest,
+    answer: Mapping[str, Any],
+    verdict: Verdict,
+    known: ConversationFacts,
+) -> dict[str, Any]:
+    told = load_history(draft.session).facts() if verdict.kind == ReceiptKind.INJECTED else None
+    return {
+        **continuity.process_evidence(answer),
+        **continuity.conversation_evidence(order.token_before, answer),
+        **known.in_log,
+        "cwd_matches": continuity.is_same_directory(draft, order.body["cwd"])
+        if order.strategy == Strategy.NATIVE
+        else None,
+        "completed_turns": known.completed_turns,
+        "injection": told,
+        **continuity.rebuild_evidence(draft),
+        "log_is_a_prefix": known.log_is_a_prefix,
+        "agent": agent_identity(answer),
+        "timings_ms": answer.get("timings"),
+    }
+
+
+def _settle_held_prompts(draft: SessionTransaction, held: Sequence[Prompt], replayed: Any) -> None:
+    """A prompt in doubt that the agent's own conversation shows has been delivered: interrupted (rule 13).
+
+    What shows a prompt that is known to have arrived is no proof for another with the same words.
+    """
+    arrived = (
+        list(draft.session.prompts.filter(state__in=ARRIVED_STATES).values_list("text", flat=True)) if held else []
+    )
+    for row in held:
+        shown = sum(verification.shows_text(text, row.text) for text in replayed)
+        if shown > sum(verification.shows_text(text, row.text) for text in arrived):
+            draft.move_prompt(row, "interrupt")
+            arrived.append(row.text)
+
+
+def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mapping[str, Any]) -> bool:
+    """A load that contradicts the journal: the agent is ended, the token stays, a user decides (design 8)."""
+    with session_transaction(plan.session_id, lease) as draft:
+        draft.set(context_mismatch=True)
+    loaded = answer["outcome"] == "loaded"
+    how = CapabilityShortfall.OTHER_CONVERSATION if loaded else CapabilityShortfall.NEW_CONVERSATION
+    failure = StartFailure(
+        "context_mismatch",
+        verdict.contradiction or "",
+        permanent=True,
+        needs_user=True,
+        told=answer,
+        broken={LOAD if loaded else _first_claim(answer): (how, verdict.contradiction or "")},
+    )
+    write_start_failure(plan.session_id, plan.intent_id, lease, failure)
+    return False
+
+
+def _first_claim(answer: Mapping[str, Any]) -> str:
+    """What an agent that opened a new conversation was most likely asked for."""
+    claims = answer.get("capabilities") or {}
+    return LOAD if claims.get(LOAD) or not claims.get(RESUME) else RESUME
+
+
+def write_reattached(plan: StartClaim, lease: Lease, report: Mapping[str, Any]) -> None:
+    """The agent of an earlier start is up: that start has worked, only its answer was lost."""
+    with session_transaction(plan.session_id, lease) as draft:
+        settle_intent(plan.intent_id, "reattached")
+        draft.receipt(
+            "reattached",
+            "same_process",
+            launch_id=str(plan.intent_id),
+            reason="answer_lost",
+            evidence=continuity.process_evidence(report["agent"]),
+        )
+        draft.set(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
+        draft.move("turn_started" if draft.open_turn else "ready", reason="reattached")

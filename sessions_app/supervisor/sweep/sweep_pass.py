@@ -1,0 +1,277 @@
+"""The sweep: read, observe, decide, act. One function for boot, loop and command (design 7)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from executors_app import crash_points
+from executors_app.domain import ExecutionFacts, Observation, Observed
+from executors_app.models import ExecutorRunning
+from executors_app.plugins import UnknownPlugin, runtime
+from sessions_app.domain.actor_context import CAUSE, current_context
+from sessions_app.domain.actor_context import acting_as as known_as
+from sessions_app.domain.recovery import Decision, SweepFacts, decide, is_start_decision, postpone_start
+from sessions_app.domain.restart_rules import Applicant
+from sessions_app.domain.resumability import SEEN_RECENTLY
+from sessions_app.services.database_threads import MAX_BATCH, BatchExecutor
+from sessions_app.services.metric_counters import METRICS_BUFFER
+from sessions_app.supervisor import admission
+from sessions_app.supervisor.backoff import is_database_outage
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.sweep import candidates
+from sessions_app.supervisor.sweep.actions import ActionOutcome, ReattachExecutor, act_on_decision, write_reattachments
+from sessions_app.supervisor.sweep.candidates import Candidate
+from sessions_app.supervisor.sweep.selection import CorruptRow
+
+log = logging.getLogger(__name__)
+Trigger = Literal["boot", "reconcile", "command"]
+ProgressCallback = Callable[[int, int], None]
+"""Called with (rows done, rows in all)."""
+NEVER = datetime.min.replace(tzinfo=UTC)
+MAX_CONCURRENT_ACTIONS = 16
+MAX_CONCURRENT_ATTACHES = 3 * MAX_BATCH
+"""What lives asks for a lease, a connection and a few rows: as many as can be written together are at each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepScope:
+    """What a sweep looks at, and how hard."""
+
+    trigger: Trigger
+    sessions: Collection[uuid.UUID] = ()
+    runtime: str = ""
+    concurrency: int = 0
+    timeout: float = 0.0
+    dry_run: bool = False
+    admitted: bool = False
+    """The turn of these sessions to be started has come."""
+
+    @property
+    def boot(self) -> bool:
+        """Whether the first unknown is taken at its word."""
+        return self.trigger != "reconcile"
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedRow:
+    """One row with what was seen and decided."""
+
+    row: Candidate
+    facts: SweepFacts
+    seen: Observation
+    decision: Decision
+
+
+@dataclass
+class SweepRun:
+    """One pass and what came of it."""
+
+    scope: SweepScope
+    sweep_id: uuid.UUID = field(default_factory=uuid.uuid4)
+    started_at: datetime = field(default_factory=timezone.now)
+    duration_ms: int = 0
+    decided: list[DecidedRow] = field(default_factory=list)
+    outcomes: dict[str, ActionOutcome] = field(default_factory=dict)
+    """By session id."""
+    damaged: list[CorruptRow] = field(default_factory=list)
+    """Sessions that it passed over."""
+
+
+async def run_sweep(
+    core: ExecutionRegistry, scope: SweepScope, unknown: set[str], progress: ProgressCallback = lambda done, total: None
+) -> SweepRun:
+    """Look at everything that claims to run, decide, and act unless it is a dry run.
+
+    ``unknown`` holds the execution ids that the last look could not tell anything of; it is brought up to date.
+    """
+    result, began = SweepRun(scope), time.monotonic()
+    with known_as(sweep_id=result.sweep_id, cause=f"{scope.trigger} sweep"):
+        await _run_sweep(core, result, unknown, progress)
+    result.duration_ms = round((time.monotonic() - began) * 1000)
+    if not scope.dry_run:
+        seen = [(item.facts.runtime, str(item.seen.observed)) for item in result.decided]
+        METRICS_BUFFER.swept(scope.trigger, time.monotonic() - began, seen)
+    return result
+
+
+async def _run_sweep(core: ExecutionRegistry, result: SweepRun, unknown: set[str], progress: ProgressCallback) -> None:
+    scope = result.scope
+    rows, result.damaged = await core.database(candidates.load_candidates, core.boot_id, scope.sessions, scope.runtime)
+    _report_corrupt_rows(core, result.damaged)
+    acting = _ActionRunner(core, result, len(rows), progress)
+    places = defaultdict(list)
+    for row in rows:
+        places[row.place.runtime].append(row)
+    # Side by side: a runtime that keeps us waiting holds up its own sessions and no others.
+    await asyncio.gather(*(_sweep_runtime(acting, name, some, unknown) for name, some in places.items()))
+    order = {row.place.id: number for number, row in enumerate(rows)}
+    result.decided.sort(key=lambda item: order[item.row.place.id])
+    if not scope.dry_run:
+        crash_points.reached("sweep.written")
+
+
+class _ActionRunner:
+    """Acting on what was decided, bounded over all runtimes, and telling how far it is."""
+
+    def __init__(self, core: ExecutionRegistry, result: SweepRun, total: int, progress: ProgressCallback):
+        self.core, self.result = core, result
+        self._total, self._progress, self._done = total, progress, 0
+        self._acting = asyncio.Semaphore(MAX_CONCURRENT_ACTIONS)
+        self._attaching = asyncio.Semaphore(MAX_CONCURRENT_ATTACHES)
+        self._tell = BatchExecutor(core.database, write_reattachments)
+        progress(0, total)
+
+    def skip(self, count: int) -> None:
+        """So many more are decided on, and nothing is done about them."""
+        self._done += count
+        self._progress(self._done, self._total)
+
+    async def run_all(self, decided: Sequence[DecidedRow]) -> None:
+        """Those that were working first; returns when all are done."""
+        await asyncio.gather(*map(self._run_one, by_urgency(decided)))
+
+    async def _run_one(self, item: DecidedRow) -> None:
+        async with self._attaching if item.decision.agent_action == "reattach" else self._acting:
+            self.result.outcomes[item.facts.session_id] = await _act_safely(self.core, self._tell, item)
+        if is_start_decision(item.decision) and not item.facts.start_in_flight:
+            self.core.start_slots.under_way -= 1  # committed, or nobody's
+        self._done += 1
+        self._progress(self._done, self._total)
+
+
+async def _sweep_runtime(acting: _ActionRunner, name: str, rows: Sequence[Candidate], unknown: set[str]) -> None:
+    """Observe, decide and act on the executions of one runtime, with one bulk look."""
+    core, scope = acting.core, acting.result.scope
+    seen = await _observe_runtime(name, [row.place for row in sorted(rows, key=_last_seen_at)], scope)
+    now, decided = timezone.now(), []
+    for row in rows:
+        attached = core.attached(row.stored.session_id) is not None
+        facts = candidates.sweep_facts(
+            row,
+            seen[row.place.id],
+            boot=scope.boot,
+            unknown_before=row.place.id in unknown,
+            attached=attached,
+            now=now,
+            admitted=scope.admitted,
+        )
+        decided.append(DecidedRow(row, facts, seen[row.place.id], decide(facts, seen[row.place.id], now)))
+    decided = await _admit_starts(core, scope, decided, now)
+    acting.result.decided += decided
+    if scope.dry_run:
+        acting.skip(len(rows))
+        return
+    unknown.difference_update(row.place.id for row in rows)
+    unknown.update(item.row.place.id for item in decided if item.seen.observed is Observed.UNKNOWN)
+    crash_points.reached("sweep.decided")
+    await acting.run_all(decided)
+    await core.database(
+        _save_last_seen, core.boot_id, [item for item in decided if item.seen.observed is Observed.ALIVE]
+    )
+
+
+def _save_last_seen(me: str, alive: Sequence[DecidedRow]) -> None:
+    """An idle agent says nothing for hours, but it was seen now; written where what is known is old, and it is ours.
+
+    The rows are locked in the order in which ingest locks several, else both would wait for each other.
+    """
+    now = timezone.now()
+    old = [item.row.stored.id for item in alive if now - _last_seen_at(item.row) >= SEEN_RECENTLY]
+    if not old:
+        return
+    with transaction.atomic():
+        rows = ExecutorRunning.objects.filter(id__in=old, owner=me)
+        list(rows.select_for_update(no_key=True).order_by("session_id").values_list("id"))
+        rows.update(last_seen_at=now)
+
+
+def _last_seen_at(row: Candidate) -> datetime:
+    """Whoever was silent longest is asked first: the others answer while it is waited for."""
+    return row.stored.last_seen_at or NEVER
+
+
+async def _admit_starts(
+    core: ExecutionRegistry, scope: SweepScope, decided: list[DecidedRow], now: datetime
+) -> list[DecidedRow]:
+    """Let in as many of those that are to be started as may be at once; the others get a place in the queue."""
+    wanting = [item for item in decided if is_start_decision(item.decision) and not item.facts.start_in_flight]
+    if not wanting:
+        return decided
+    doors = admission.StartSlots() if scope.dry_run else core.start_slots
+    gone = {item.row.stored.session_id for item in decided if item.seen.observed is Observed.DEAD}
+    allowed = await core.database(admission.start_allowance, core.boot_id, doors, gone)
+    applicants = [
+        Applicant(
+            item.row.stored.session_id,
+            item.row.stored.session__task__team_id,
+            allowed.place_of(item.row.stored.session__executor_id, has_agent=item.facts.has_agent),
+            item.facts.has_open_run or item.facts.has_queued_prompts,
+            item.row.stored.last_seen_at or item.row.stored.updated_at,
+        )
+        for item in wanting
+    ]
+    told = allowed.judge(applicants, admitted=scope.admitted)
+    return [_with_admission(item, told.get(item.row.stored.session_id), now) for item in decided]
+
+
+def _with_admission(item: DecidedRow, told: tuple[int, str, int] | None, now: datetime) -> DecidedRow:
+    if told is None:
+        return item
+    rank, reason, before = told
+    facts = replace(item.facts, before=before)
+    return replace(item, facts=facts, decision=postpone_start(facts, item.seen, now, rank=rank, reason=reason))
+
+
+def _report_corrupt_rows(core: ExecutionRegistry, damaged: Sequence[CorruptRow]) -> None:
+    """Once a process for each damage: the loop looks every few seconds."""
+    for one in damaged:
+        if core.reported_corruption.get(one.session_id) != one.said:
+            core.reported_corruption[one.session_id] = one.said
+            log.error("session %s is passed over. %s", one.session_id, one.said)
+
+
+async def _observe_runtime(name: str, facts: list[ExecutionFacts], scope: SweepScope) -> dict[str, Observation]:
+    nothing = {one.id: Observation(Observed.UNKNOWN, reason="runtime_unavailable") for one in facts}
+    timeout = scope.timeout or settings.KANDEV_SWEEP_TIMEOUT
+    concurrency = scope.concurrency or settings.KANDEV_SWEEP_CONCURRENCY
+    try:
+        return nothing | await runtime(name).observe(facts, timeout=timeout, concurrency=concurrency)
+    except UnknownPlugin as error:
+        log.error("%s", error.message)
+    except Exception:  # one runtime that fails must not stop the others
+        log.exception("runtime %s could not look at its executions", name)
+    return nothing
+
+
+def by_urgency(decided: Sequence[DecidedRow]) -> list[DecidedRow]:
+    """Those that were working or have prompts first (rules, section 7)."""
+    return sorted(decided, key=lambda item: not (item.facts.has_open_run or item.facts.has_queued_prompts))
+
+
+def _cause_of(decision: Decision) -> str:
+    return f"{current_context().get(CAUSE, 'sweep')}: {decision.rule}"
+
+
+async def _act_safely(core: ExecutionRegistry, tell: ReattachExecutor, item: DecidedRow) -> ActionOutcome:
+    began, facts = time.monotonic(), item.facts
+    try:
+        with known_as(session_id=facts.session_id, task_id=facts.task_id, cause=_cause_of(item.decision)):
+            outcome = await act_on_decision(core, tell, item.row, item.seen, item.decision)
+    except Exception as error:  # one bad row never stops a sweep
+        if not is_database_outage(error):  # which is said once for all
+            log.exception("session %s: the sweep could not act", item.facts.session_id)
+        outcome = ActionOutcome(error=f"{type(error).__name__}: {error}")
+    outcome.duration_ms = round((time.monotonic() - began) * 1000)
+    return outcome

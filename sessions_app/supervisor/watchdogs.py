@@ -1,0 +1,258 @@
+"""Periodic checks of rows.
+
+Ignored cancels, stalled turns, overdue prompts, expired waits and unusable wait tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, TypeVar
+
+from django.conf import settings
+from django.db import IntegrityError
+from django.db.models import OuterRef, Q, Subquery
+from django.utils import timezone
+
+from sessions_app.domain.states import OPEN_RUN_STATES, RunState, SessionState
+from sessions_app.domain.wait_tokens import TokenState, WaitKind
+from sessions_app.models import (
+    CANCEL_IGNORED,
+    QUEUED_FOR_CAPACITY,
+    Intent,
+    IntentKind,
+    Lease,
+    LeaseLost,
+    PermissionRequest,
+    Prompt,
+    ResumeToken,
+    Run,
+    SessionEvent,
+    SessionTransaction,
+    session_transaction,
+    waits,
+)
+from sessions_app.services.assessment import assess_session
+from sessions_app.services.attention_filters import overdue_prompts
+from sessions_app.services.intents import create_intent
+from sessions_app.services.waits import permission_tokens
+from sessions_app.supervisor.conversation import ConversationUpdate
+
+log = logging.getLogger(__name__)
+IGNORED_AFTER: Final = timedelta(seconds=30)
+"""An agent that heeds a cancel ends its turn within seconds."""
+DELIVERED_OUTCOME: Final = "done"
+"""Outcome of a cancel that agentctl has passed on."""
+
+
+class _IgnoredCancel(NamedTuple):
+    run: Run
+    asked_at: datetime
+
+
+def report_ignored_cancels(held: Mapping[uuid.UUID, Lease]) -> int:
+    """Say ``session.run.cancel_ignored`` once of each turn of these sessions that outlives its cancel; how many."""
+    if not held:
+        return 0
+    return sum(_record_ignored_cancel(one, held[one.run.session_id]) for one in _load_ignored(held))
+
+
+def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[_IgnoredCancel]:
+    rows = Run.objects.filter(state__in=OPEN_RUN_STATES, has_process=True, session_id__in=sessions)
+    turns = {run.session_id: run for run in rows.select_related("session").order_by("started_at")}
+    asked = Intent.objects.filter(session_id__in=turns, kind=IntentKind.CANCEL, outcome=DELIVERED_OUTCOME)
+    found: dict[uuid.UUID, _IgnoredCancel] = {}
+    for order in asked.filter(done_at__lte=timezone.now() - IGNORED_AFTER).order_by("-done_at"):
+        run = turns[order.session_id]
+        told = run.session.metadata.get(CANCEL_IGNORED, {}).get("run_id")
+        if order.done_at is not None and order.payload.get("message_id") == run.message_id and told != str(run.id):
+            found[order.session_id] = _IgnoredCancel(
+                run, order.done_at
+            )  # the last one that stays is the first that was asked
+    return list(found.values())
+
+
+def _record_ignored_cancel(one: _IgnoredCancel, lease: Lease) -> bool:
+    try:
+        with session_transaction(one.run.session_id, lease) as draft:
+            if draft.open_turn is None or draft.open_turn.id != one.run.id:
+                return False  # it has ended meanwhile
+            said = {"run_id": str(one.run.id), "since": one.asked_at.isoformat()}
+            draft.set(metadata={**draft.session.metadata, CANCEL_IGNORED: said})
+            draft.say("session.run.cancel_ignored", message_id=one.run.message_id, **said)
+    except LeaseLost:
+        return False
+    except Exception:  # one bad session never stops the others
+        log.exception("session %s: that its agent ignores a cancel could not be told", one.run.session_id)
+        return False
+    return True
+
+
+_AGENT_EVENTS = (
+    Q(name__startswith="session.message.")
+    | Q(name__startswith="session.run.")
+    | Q(name__startswith="session.permission.")
+)
+"""Events that tell of the turn, and not of what is asked of it meanwhile."""
+
+
+def report_stalled_turns(held: Mapping[uuid.UUID, Lease]) -> int:
+    """Say ``session.run.stalled`` once of every silence that has become too long, of these sessions; how many.
+
+    Silence is measured in the log, from the time of the agent's last word, whoever was there to hear it.
+    """
+    if not settings.KANDEV_STALL_NOTICE or not held:
+        return 0
+    since = timezone.now() - timedelta(seconds=settings.KANDEV_STALL_NOTICE)
+    return sum(
+        _record_stall(run, heard, held[run.session_id])
+        for run, heard in _load_silent_runs(since)
+        if run.session_id in held
+    )
+
+
+def _load_silent_runs(since: datetime) -> list[tuple[Run, datetime]]:
+    newest = SessionEvent.objects.filter(_AGENT_EVENTS, session_id=OuterRef("session_id")).order_by("-seq")
+    working = Run.objects.filter(
+        state=RunState.RUNNING, has_process=True, started_at__lte=since, session__stalled_since=None
+    )
+    rows = working.annotate(heard=Subquery(newest.values("at")[:1])).filter(heard__lte=since)
+    return [(row, row.heard) for row in rows]
+
+
+def _record_stall(run: Run, heard: datetime, lease: Lease) -> bool:
+    try:
+        with session_transaction(run.session_id, lease) as draft:
+            if draft.open_turn is None or draft.open_turn.id != run.id:
+                return False
+            draft.set(stalled_since=heard)
+            tools = ConversationUpdate(draft).unfinished_tools()
+            draft.say("session.run.stalled", run_id=str(run.id), since=heard.isoformat(), unfinished_tools=tools)
+    except LeaseLost:
+        return False
+    except Exception:  # one bad session never stops the others
+        log.exception("session %s: its silence could not be told", run.session_id)
+        return False
+    return True
+
+
+OVERDUE_BATCH = 200
+"""Prompts that one pass looks at; the next one is not far."""
+
+
+def report_overdue_prompts() -> int:
+    """Say ``session.prompt.overdue`` once of every prompt that is; how many."""
+    found = list(overdue_prompts().order_by("id").values_list("id", "session_id")[:OVERDUE_BATCH])
+    known = set(
+        SessionEvent.objects.filter(once__in=[_event_key(key) for key, _ in found]).values_list("once", flat=True)
+    )
+    by_session = defaultdict(list)
+    for key, session_id in found:
+        if _event_key(key) not in known:
+            by_session[session_id].append(key)
+    return sum(_record_overdue(session_id, keys) for session_id, keys in by_session.items())
+
+
+def _event_key(key: int) -> str:
+    return f"prompt.overdue:{key}"
+
+
+def _record_overdue(session_id: uuid.UUID, keys: list[int]) -> int:
+    try:
+        with session_transaction(session_id) as draft:
+            rows = list(overdue_prompts().filter(id__in=keys))
+            for row in rows:
+                draft.say(
+                    "session.prompt.overdue",
+                    _event_key(row.id),
+                    message_id=row.message_id,
+                    kind=row.kind,
+                    state=row.state,
+                    reason=_overdue_reason(draft),
+                    waited_seconds=_seconds_waited(row),
+                )
+    except IntegrityError:
+        return 0  # another supervisor has just said it
+    except Exception:  # one bad session never stops the others
+        log.exception("session %s: its overdue prompts could not be told", session_id)
+        return 0
+    return len(rows)
+
+
+def _seconds_waited(row: Prompt) -> int:
+    return round((timezone.now() - row.created_at).total_seconds())
+
+
+def _overdue_reason(draft: SessionTransaction) -> str:
+    """What it waits for, in a code: the error, the start under way, or why none is."""
+    session = draft.session
+    if session.state == SessionState.ERROR and session.error_code:
+        return session.error_code
+    order = session.intents.filter(kind="start", done_at=None).first()
+    if order is not None:
+        return QUEUED_FOR_CAPACITY if order.payload.get(QUEUED_FOR_CAPACITY) else "starting"
+    return str(assess_session(session).resume_reason)
+
+
+Id = TypeVar("Id")
+DEADLINE_BATCH = 100
+"""Waits that one pass ends; the next one is not far."""
+
+
+def expire_waits() -> int:
+    """Say of every key that is too old that it is, and end what waits for it; how many."""
+    due = list(ResumeToken.objects.due(timezone.now()).values_list("id", "session_id")[:DEADLINE_BATCH])
+    return sum(_run_guarded(_expire_wait, token_id, session_id) for token_id, session_id in due)
+
+
+def _expire_wait(token_id: uuid.UUID, session_id: uuid.UUID) -> bool:
+    with session_transaction(session_id) as draft:
+        token = waits.expire_token(draft, token_id)
+        if token is None:
+            return False
+        if token.wait_kind == WaitKind.PERMISSION:
+            # The agent is told that nobody answered, as an order, which survives whatever happens to us.
+            create_intent(draft.session, IntentKind.ANSWER, None, {"permission_id": token.wait_id, "option_id": None})
+        elif draft.open_run is not None and draft.open_run.id == token.run_id:
+            waits.interrupt_external_wait(draft, "wait_timeout")
+    return True
+
+
+def renew_tokens() -> int:
+    """Give a permission that is open without a key, or with one that nobody can be shown, another; how many."""
+    asked = list(PermissionRequest.objects.filter(state="pending"))
+    known = permission_tokens(asked)
+    return sum(_run_guarded(_renew_token, one.id, one.session_id) for one in asked if _is_unusable(known.get(one.id)))
+
+
+def _is_unusable(token: ResumeToken | None) -> bool:
+    """None was minted (it was asked before there were keys), or the server's key that made it is gone."""
+    if token is None:
+        return True
+    return token.state(timezone.now()) is TokenState.ACTIVE and token.secret() is None
+
+
+def _renew_token(permission_id: str, session_id: uuid.UUID) -> bool:
+    with session_transaction(session_id) as draft:
+        asked = draft.session.permissions.filter(id=permission_id, state="pending").first()
+        if asked is None:
+            return False
+        old = permission_tokens([asked]).get(asked.id)
+        if not _is_unusable(old):
+            return False
+        waits.revoke_tokens(draft, "rotated", wait_id=asked.id)
+        ends = old.expires_at if old else None
+        waits.mint_token(draft, asked.run, WaitKind.PERMISSION, asked.id, expires_at=ends)
+    return True
+
+
+def _run_guarded(do: Callable[[Id, uuid.UUID], bool], about: Id, session_id: uuid.UUID) -> bool:
+    """One bad row never stops the others."""
+    try:
+        return do(about, session_id)
+    except Exception:
+        log.exception("a wait of session %s could not be looked after", session_id)
+        return False

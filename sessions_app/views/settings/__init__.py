@@ -1,1 +1,0 @@
-"""The settings: oneself, one's tokens, one's teams; and people, for staff."""

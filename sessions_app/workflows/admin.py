@@ -1,0 +1,49 @@
+"""Workflows, their runs, and what ran in them: read-only, for they are edited where their mistakes are told."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from executors_app.staff_admin import ReadOnlyModelAdmin
+from sessions_app.models import NodeRun, Workflow, WorkflowRun
+
+
+@admin.register(Workflow)
+class WorkflowAdmin(ReadOnlyModelAdmin):
+    """What teams keep."""
+
+    list_display = (
+        *("name", "team", "revision", "is_valid", "triggers_enabled", "triggers_enabled_by", "next_run_at"),
+        "archived_at",
+    )
+    list_filter = ("is_valid", "triggers_enabled", ("archived_at", admin.EmptyFieldListFilter), "team")
+    list_select_related = ("team", "triggers_enabled_by")
+    hidden = ("confirmed",)
+    search_fields = ("=id", "name", "description", "team__name")
+    date_hierarchy = "updated_at"
+    ordering = ("name", "id")
+
+
+@admin.register(WorkflowRun)
+class WorkflowRunAdmin(ReadOnlyModelAdmin):
+    """Runs, newest first."""
+
+    list_display = ("created_at", "name", "team", "state", "trigger", "task", "started_by", "owner", "ended_at")
+    list_filter = ("state", "trigger", "team")
+    list_select_related = ("team", "task", "started_by")
+    search_fields = ("=id", "=workflow__id", "=task__id", "name", "error")
+    date_hierarchy = "created_at"
+    ordering = ("-created_at", "id")
+    hidden = ("idempotency_key", "asked")
+
+
+@admin.register(NodeRun)
+class NodeRunAdmin(ReadOnlyModelAdmin):
+    """Each time that a node ran."""
+
+    list_display = ("started_at", "run", "path", "kind", "state", "waiting_for", "attempt", "session", "ended_at")
+    list_filter = ("state", "kind", "waiting_for")
+    list_select_related = ("run", "session__task")
+    search_fields = ("=run__id", "=session__id", "path", "message_id", "job_id", "error")
+    date_hierarchy = "started_at"
+    ordering = ("-id",)

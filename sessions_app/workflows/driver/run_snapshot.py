@@ -1,0 +1,274 @@
+"""Leases of runs; and read what is under way in a run.
+
+Its nodes' work, and how far each prompt of an agent node has come.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from django.db.models import Q
+
+from executors_app.agentctl.process import identity
+from executors_app.domain import ExecutionFacts, ExecutorStatus
+from executors_app.models import ExecutorRunning
+from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
+from sessions_app.models import LeaseLost, Message, NodeRun, Prompt, Run, TaskSession, WorkflowRun, texts_of
+from sessions_app.supervisor.executions import load_execution_facts
+from sessions_app.supervisor.leases import database_now, is_local_execution, lease_ttl, leased_by_others
+from sessions_app.workflows.engine.records import NodeRecord
+from sessions_app.workflows.services.run_records import record_from_row
+
+ACTIVE_STATES = ("queued", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class RunLease:
+    """The right to write for one run."""
+
+    run_id: uuid.UUID
+    owner: str
+    generation: int
+
+
+def acquire_leases(me: str) -> list[RunLease]:
+    """The leases of all runs that are under way and that ``me`` has or can have now.
+
+    A run whose workspace is on another machine is left to that machine, even one that was begun here (rule 2).
+    """
+    rows = list(
+        WorkflowRun.objects.filter(state__in=ACTIVE_STATES).values_list("id", "owner", "lease_expires_at", "generation")
+    )
+    away = _runs_elsewhere({key for key, *_ in rows})
+    WorkflowRun.objects.filter(id__in=away, owner=me).update(owner="", lease_expires_at=None)
+    held = leased_by_others([(key, owner, expires) for key, owner, expires, _ in rows], me) | away
+    found = (_acquire_lease(key, owner, generation, me) for key, owner, _, generation in rows if key not in held)
+    return [lease for lease in found if lease is not None]
+
+
+def _runs_elsewhere(runs: set[uuid.UUID]) -> set[uuid.UUID]:
+    """Those whose workspace another machine looks after."""
+    if not runs:
+        return set()
+    found = dict(WorkflowRun.objects.filter(id__in=runs, workspace__isnull=False).values_list("workspace_id", "id"))
+    elsewhere = ExecutorRunning.objects.exclude(host_id__in=("", identity.host_id())).select_related("executor")
+    return {found[one.session_id] for one in elsewhere.filter(session__in=found) if not is_local_execution(one)}
+
+
+def _acquire_lease(run_id: uuid.UUID, owner: str, generation: int, me: str) -> RunLease | None:
+    """By one guarded UPDATE; one that is ours already is kept."""
+    if owner == me:
+        return RunLease(run_id, me, generation)
+    won = WorkflowRun.objects.filter(Q(owner=owner), id=run_id, generation=generation, state__in=ACTIVE_STATES).update(
+        owner=me, generation=generation + 1, lease_expires_at=database_now() + lease_ttl()
+    )
+    return RunLease(run_id, me, generation + 1) if won else None
+
+
+def renew_leases(me: str) -> None:
+    """Prolong every lease of ``me``."""
+    WorkflowRun.objects.filter(owner=me).update(lease_expires_at=database_now() + lease_ttl())
+
+
+def release_leases(me: str) -> None:
+    """Give every lease of ``me`` back; the generations stay."""
+    WorkflowRun.objects.filter(owner=me).update(owner="", lease_expires_at=None)
+
+
+def lock_leased_run(lease: RunLease) -> WorkflowRun:
+    """The run, locked until the transaction ends. Raises LeaseLost where it is somebody else's, or over."""
+    rows = WorkflowRun.objects.select_for_update(no_key=True, of=("self",))
+    beside = ("team", "task", "executor", "agent_profile", "started_by")
+    run: WorkflowRun | None = (
+        rows.select_related(*beside)
+        .filter(id=lease.run_id, owner=lease.owner, generation=lease.generation, state__in=ACTIVE_STATES)
+        .first()
+    )
+    if run is None:
+        raise LeaseLost("Another supervisor drives this run, or it is over.")
+    return run
+
+
+WAITS_FOR_USER, WAITS_FOR_AGENT, WAITS_FOR_MACHINE = "user", "agent", "machine"
+TEXT_LIMIT: Final = 1 << 20
+"""Characters of an answer that are kept: its end."""
+_SETTLED_UNSENT: Final = {
+    PromptState.DISMISSED: "its prompt was dismissed",
+    PromptState.WITHDRAWN: "its prompt was taken back before it was sent",
+}
+_BLOCKED_STATES: Final = frozenset({SessionState.ERROR, SessionState.FAILED})
+_FINISHED_STATES: Final = frozenset({SessionState.COMPLETED, SessionState.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTurn:
+    """How far a prompt has come. ``result`` is None while it is under way, else what the node is told."""
+
+    waiting_for: str = ""
+    result: dict[str, Any] | None = None
+    prompt: Prompt | None = None
+    """The row at the end of the chain."""
+
+
+def follow_prompt(session: TaskSession | None, message_id: str) -> NodeTurn:
+    """What became of the prompt ``message_id``; reads only."""
+    row = session.prompts.filter(message_id=message_id).first() if session is not None else None
+    if session is None or row is None:
+        return NodeTurn(result=_failed(session, "its session was deleted"))
+    row = last_prompt_of_chain(row)
+    if row.state == PromptState.DONE:
+        return NodeTurn(result=_turn_answer(session, row), prompt=row)
+    if row.state in _SETTLED_UNSENT:
+        return NodeTurn(result=_failed(session, _SETTLED_UNSENT[PromptState(row.state)]), prompt=row)
+    if session.state in _FINISHED_STATES:
+        return NodeTurn(result=_failed(session, "its session was closed"), prompt=row)
+    return NodeTurn(waiting_for=_waits_for(session, row), prompt=row)
+
+
+def last_prompt_of_chain(row: Prompt) -> Prompt:
+    """Where a chain of tries, resent and continued prompts has come to."""
+    while (after := row.resent_as or row.continued_by) is not None:
+        row = after
+    return row
+
+
+def _waits_for(session: TaskSession, row: Prompt) -> str:
+    if row.state in (PromptState.HELD, PromptState.INTERRUPTED) or session.state in _BLOCKED_STATES:
+        return WAITS_FOR_USER
+    if session.runs.filter(message_id=row.message_id, state=RunState.WAITING).exists():
+        return WAITS_FOR_USER
+    return WAITS_FOR_AGENT if row.state == PromptState.QUEUED else ""
+
+
+def _failed(session: TaskSession | None, error: str) -> dict[str, Any]:
+    return {"text": "", "sessionId": str(session.id) if session else "", "error": error}
+
+
+def _turn_answer(session: TaskSession, row: Prompt) -> dict[str, Any]:
+    run = session.runs.filter(message_id=row.message_id).order_by("-started_at").first()
+    return {
+        "text": agent_answer_to(session, row.message_id),
+        "sessionId": str(session.id),
+        "error": _turn_error(session, run),
+    }
+
+
+def _turn_error(session: TaskSession, run: Run | None) -> str:
+    if run is None or run.state == RunState.COMPLETED:
+        return ""
+    if run.state != RunState.FAILED:
+        return f"the agent’s turn was {run.state}"
+    said = session.messages.filter(role="status", seq__gt=run.since_seq, created_at__gte=run.started_at)
+    last = said.filter(payload__level="error").order_by("-seq").first()
+    words = texts_of([last])[last.id] if last else run.reason
+    return f"the agent’s turn has failed: {words.strip()[:1000]}"
+
+
+def agent_answer_to(session: TaskSession, message_id: str) -> str:
+    """The agent's own messages between a prompt and the next one."""
+    asked = session.messages.filter(role="user")
+    begin = asked.filter(key=message_id).order_by("-seq").values_list("seq", flat=True).first()
+    if begin is None:
+        return ""
+    end = asked.filter(seq__gt=begin).order_by("seq").values_list("seq", flat=True).first()
+    said = session.messages.filter(role="agent", seq__gt=begin, **({"seq__lt": end} if end else {}))
+    messages: list[Message] = list(said.order_by("seq"))
+    texts = texts_of(messages)
+    return "\n\n".join(text for one in messages if (text := texts[one.id].strip()))[-TEXT_LIMIT:]
+
+
+ABANDONED_STATES = (SessionState.FAILED, SessionState.COMPLETED, SessionState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWork:
+    """The work of one node: what was asked, and what is known of it from the rows."""
+
+    path: str
+    attempt: int
+    record: NodeRecord
+    job_id: str = ""
+    session_id: str = ""
+    waiting_for: str = ""
+    deadline_at: datetime | None = None
+    is_asked: bool = False
+    """It is on its way already: a prompt in a ledger, a job that agentctl has confirmed."""
+    output_tail: str = ""
+    turn: NodeTurn = field(default_factory=NodeTurn)
+    """Of an agent that was asked."""
+
+    @property
+    def kind(self) -> str:
+        """agent, shell or function."""
+        return str(self.record.request["kind"])
+
+    def is_late(self, now: datetime) -> bool:
+        """Whether its time is over; none passes while it waits for a user."""
+        waits = WAITS_FOR_USER in (self.waiting_for, self.turn.waiting_for)
+        return self.deadline_at is not None and self.deadline_at <= now and not waits
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """One look at a run."""
+
+    is_new: bool
+    must_end: bool
+    """Somebody has cancelled it, or its task is over."""
+    work: tuple[NodeWork, ...]
+    workspace: ExecutionFacts | None = None
+    """Where its jobs run and its files are, once that is up."""
+    workspace_problem: str = ""
+    """Why it will never be up."""
+
+
+def read_run_snapshot(lease: RunLease) -> RunSnapshot:
+    """What is under way. Raises LeaseLost."""
+    rows = WorkflowRun.objects.select_related("task", "workspace")
+    run = rows.filter(id=lease.run_id, owner=lease.owner, generation=lease.generation, state__in=ACTIVE_STATES).first()
+    if run is None:
+        raise LeaseLost
+    at_work = run.node_runs.filter(state="running").exclude(request={}).select_related("session__task")
+    work = tuple(_work_of_row(row) for row in at_work.order_by("position"))
+    facts, trouble = _workspace_execution(run.workspace) if any(_needs_workspace(one) for one in work) else (None, "")
+    is_to_end = run.cancel_requested_at is not None or run.task.is_over
+    return RunSnapshot(run.state == "queued", is_to_end, work, facts, trouble)
+
+
+def _needs_workspace(work: NodeWork) -> bool:
+    return work.kind == "shell" or (work.kind == "agent" and not work.is_asked)
+
+
+def _work_of_row(row: NodeRun) -> NodeWork:
+    kind = row.request.get("kind")
+    is_asked = bool(row.message_id) if kind == "agent" else row.deadline_at is not None
+    turn = follow_prompt(row.session, row.message_id) if kind == "agent" and is_asked else NodeTurn()
+    return NodeWork(
+        path=row.path,
+        attempt=row.attempt,
+        record=record_from_row(row),
+        job_id=row.job_id,
+        session_id=str(row.session_id or ""),
+        waiting_for=row.waiting_for,
+        deadline_at=row.deadline_at,
+        is_asked=is_asked,
+        output_tail=row.output_tail,
+        turn=turn,
+    )
+
+
+def _workspace_execution(session: TaskSession | None) -> tuple[ExecutionFacts | None, str]:
+    if session is None:
+        return None, ""
+    if session.state in ABANDONED_STATES:
+        words = session.error_message or session.error_code or f"it is {session.state}"
+        return None, f"the workspace of the run could not be opened: {words}"
+    if session.desired_state == DesiredState.STOPPED:
+        return None, "somebody has stopped the workspace of the run"
+    facts = load_execution_facts(session.id)
+    ready = session.executions.filter(status=ExecutorStatus.READY).values_list("id", flat=True)
+    is_up = facts is not None and bool(facts.agentctl_url) and session.agent_execution_id in ready
+    return (facts, "") if is_up else (None, "")

@@ -1,0 +1,52 @@
+"""Asking the limited process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+TIMEOUT: Final = 10.0
+"""Seconds of the clock, its start among them; of its own work it has fewer."""
+_ROOT: Final = Path(__file__).parents[3]
+_COMMAND: Final = (sys.executable, "-m", "sessions_app.workflows.language.sandbox_process")
+
+
+class SandboxError(Exception):
+    """What was asked of the limited process has failed; the message is for people."""
+
+
+def run_in_sandbox(requests: Sequence[Mapping[str, Any]], timeout: float = TIMEOUT) -> list[Any]:
+    """The values that the requests come to, in their order. Raises LimitedError for the first that fails.
+
+    A request is ``{"operation": "javascript" | "python", "code", "inputs"}``, ``{"operation": "regex", "pattern",
+    "text"}`` or ``{"operation": "schema", "schema", "value"}``.
+    """
+    if not requests:
+        return []
+    try:
+        done = subprocess.run(
+            _COMMAND,
+            input=json.dumps(list(requests)),
+            capture_output=True,
+            check=False,
+            cwd=_ROOT,
+            encoding="utf-8",
+            env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+            start_new_session=True,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SandboxError(f"it takes longer than {timeout:g} s") from error
+    if done.returncode:
+        raise SandboxError("it takes too much time or memory" if done.returncode < 0 else "it could not be run")
+    values = []
+    for answer in json.loads(done.stdout):
+        if "error" in answer:
+            raise SandboxError(answer["error"])
+        values.append(answer["value"])
+    return values

@@ -1,0 +1,210 @@
+"""A workflow as SVG: what waits for what from the left to the right, loops and components as boxes around theirs.
+
+Colours are those of the text around it, so it fits any page; every node and line has a title with its full words.
+A page gives it states and links, and the styles: none may stand in a page itself (``static/kandev/workflows.css``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Final
+
+from sessions_app.workflows.language.graph import (
+    HIDDEN_PORT,
+    GraphNode,
+    Scope,
+    SourceRef,
+    TargetRef,
+    Wire,
+    WorkflowGraph,
+)
+from sessions_app.workflows.nodes.gate import GateSettings
+
+WIDTH, HEIGHT = 168, 52
+GAP_X, GAP_Y, PAD, HEAD = 56, 24, 20, 30
+MAX_LABEL_LENGTH: Final = 22
+"""Characters of a label; the title has all of it."""
+_STYLE: Final = "".join(
+    f".workflow-graph {rule}"
+    for rule in (
+        "text{font:13px system-ui,sans-serif;fill:currentColor}",
+        ".type{font-size:11px;opacity:.75}",
+        "rect{fill:none;stroke:currentColor;stroke-width:1.5}",
+        ".node{fill:Canvas}",
+        ".wall{stroke-dasharray:6 4;opacity:.7}",
+        "path{fill:none;stroke:currentColor;opacity:.7}",
+        ".back{stroke-dasharray:3 3}",
+        ".tip{fill:currentColor;stroke:none;opacity:1}",
+    )
+)
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMark:
+    """What a page says of a node: a class of its box, a word for it, and where it leads."""
+
+    tone: str = ""
+    word: str = ""
+    href: str = ""
+
+
+NodeMarks = Mapping[str, NodeMark]
+"""By path: ``loop/coder`` is the node *coder* in *loop*, whatever the iteration."""
+
+
+@dataclass(slots=True)
+class NodeBox:
+    """A node and where it stands; ``boxes`` are those within it, in coordinates of the whole drawing."""
+
+    node: GraphNode
+    width: float = WIDTH
+    height: float = HEIGHT
+    x: float = 0
+    y: float = 0
+    boxes: dict[str, NodeBox] = field(default_factory=dict)
+
+    def move(self, x: float, y: float) -> None:
+        """Move it and all within it."""
+        self.x, self.y = self.x + x, self.y + y
+        for box in self.boxes.values():
+            box.move(x, y)
+
+
+def draw_svg(workflow: WorkflowGraph) -> str:
+    """The drawing as one SVG document."""
+    return _render_svg(workflow, {}, f'role="img"><title>{escape(workflow.name)}</title><style>{_STYLE}</style>')
+
+
+def draw_inline_svg(workflow: WorkflowGraph, marks: NodeMarks) -> str:
+    """The drawing as a part of a page, with what the page says of its nodes."""
+    return _render_svg(workflow, marks, f'role="group" aria-label="Drawing of {escape(workflow.name)}">')
+
+
+def _render_svg(workflow: WorkflowGraph, marks: NodeMarks, head: str) -> str:
+    boxes, width, height = _layout_scope(workflow.root)
+    for box in boxes.values():
+        box.move(PAD, PAD)
+    drawn = (part for box in boxes.values() for part in _draw_box(box, "", marks))
+    parts = [*_draw_wires(workflow.root, boxes, None), *drawn]
+    width, height = width + 2 * PAD, height + 2 * PAD
+    size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="workflow-graph" {size} {head}'
+        '<defs><marker id="end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path class="tip" d="M0 0 8 4 0 8z"/></marker></defs>'
+        f"{''.join(parts)}</svg>\n"
+    )
+
+
+def _layout_scope(scope: Scope) -> tuple[dict[str, NodeBox], float, float]:
+    """The boxes of a scope from its own corner on, and how wide and high they are together."""
+    boxes = {name: _layout_node(scope.nodes[name]) for name in scope.order}
+    columns: dict[int, list[NodeBox]] = {}
+    depth: dict[str, int] = {}
+    for name in scope.order:
+        depth[name] = 1 + max((depth[source] for source in scope.waits_for[name]), default=-1)
+        columns.setdefault(depth[name], []).append(boxes[name])
+    x = height = 0.0
+    for _, column in sorted(columns.items()):
+        y = 0.0
+        for box in column:
+            box.move(x, y)
+            y += box.height + GAP_Y
+        height = max(height, y - GAP_Y)
+        x += max(box.width for box in column) + GAP_X
+    return boxes, max(x - GAP_X, 0), height
+
+
+def _layout_node(node: GraphNode) -> NodeBox:
+    if node.body is None:
+        return NodeBox(node)
+    boxes, width, height = _layout_scope(node.body)
+    for box in boxes.values():
+        box.move(2 * PAD, HEAD + PAD)
+    return NodeBox(node, max(width + 4 * PAD, WIDTH), max(height + HEAD + 2 * PAD, HEIGHT), boxes=boxes)
+
+
+def _draw_box(box: NodeBox, prefix: str, marks: NodeMarks) -> Iterator[str]:
+    node, path = box.node, f"{prefix}{box.node.id}"
+    mark = marks.get(path, NodeMark())
+    yield f'<g id="node-{escape(path)}"><title>{escape(f"{node.label} ({node.type} {node.id})")}</title>'
+    face = "".join(_draw_box_face(box, mark))
+    if mark.href:
+        told = f"{node.label}: {mark.word}" if mark.word else node.label
+        face = f'<a href="{escape(mark.href)}" data-node="{escape(path)}" aria-label="{escape(told)}">{face}</a>'
+    yield face
+    if node.body is not None:
+        yield from _draw_wires(node.body, box.boxes, box)
+    for inner in box.boxes.values():
+        yield from _draw_box(inner, f"{path}/", marks)
+    yield "</g>"
+
+
+def _draw_box_face(box: NodeBox, mark: NodeMark) -> Iterator[str]:
+    """The box and the words in it."""
+    node = box.node
+    label = escape(node.label if len(node.label) <= MAX_LABEL_LENGTH else f"{node.label[: MAX_LABEL_LENGTH - 1]}…")
+    kind = escape(f"{node.type} · {mark.word}" if mark.word else node.type)
+    place = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}"'
+    yield f'<rect class="{"wall" if node.body else "node"}{f" {mark.tone}" if mark.tone else ""}" rx="8" {place}/>'
+    if node.body is not None:
+        yield f'<text x="{box.x + 12:g}" y="{box.y + 20:g}">{label} <tspan class="type">{kind}</tspan></text>'
+        return
+    yield f'<text x="{box.x + 12:g}" y="{box.y + 21:g}">{label}</text>'
+    yield f'<text class="type" x="{box.x + 12:g}" y="{box.y + 38:g}">{kind}</text>'
+
+
+def _draw_wires(scope: Scope, boxes: Mapping[str, NodeBox], around: NodeBox | None) -> Iterator[str]:
+    """One line between two places, whatever it carries; its title has all of that."""
+    lines: dict[tuple[Point, Point], list[Wire]] = {}
+    for wire in scope.wires:
+        begin, end = _line_start(wire.source, boxes, around), _line_end(wire.target, boxes, around)
+        if begin is not None and end is not None:
+            lines.setdefault((begin, end), []).append(wire)
+    for ((x1, y1), (x2, y2)), wires in lines.items():
+        bend = max(abs(x2 - x1) / 2, 16)
+        back = all(wire.source.kind == "prev" or wire.target.kind == "current" for wire in wires)
+        shape = f"M{x1:g} {y1:g}C{x1 + bend:g} {y1:g} {x2 - bend:g} {y2:g} {x2:g} {y2:g}"
+        title = "\n".join(dict.fromkeys(_wire_title(wire) for wire in wires))
+        yield _draw_line(shape, title, back=back)
+    yield from _draw_retry_lines(scope, boxes)
+
+
+def _draw_retry_lines(scope: Scope, boxes: Mapping[str, NodeBox]) -> Iterator[str]:
+    """From each gate to what it sends back to."""
+    for name in scope.gates:
+        settings = scope.nodes[name].settings
+        if isinstance(settings, GateSettings):
+            gate, target = boxes[name], boxes[settings.retry_target]
+            (x1, y1), (x2, y2) = ((box.x + box.width / 2, box.y + box.height) for box in (gate, target))
+            low = max(y1, y2) + PAD
+            yield _draw_line(
+                f"M{x1:g} {y1:g}C{x1:g} {low:g} {x2:g} {low:g} {x2:g} {y2:g}", f"{name} sends back", back=True
+            )
+
+
+def _draw_line(shape: str, title: str, *, back: bool) -> str:
+    kind = "back" if back else "on"
+    return f'<path class="{kind}" marker-end="url(#end)" d="{shape}"><title>{escape(title)}</title></path>'
+
+
+def _line_start(ref: SourceRef, boxes: Mapping[str, NodeBox], around: NodeBox | None) -> Point | None:
+    if ref.kind == "node":
+        box = boxes[ref.node]
+        return box.x + box.width, box.y + min(box.height, HEIGHT) / 2
+    return None if around is None else (around.x, around.y + HEAD)
+
+
+def _line_end(slot: TargetRef, boxes: Mapping[str, NodeBox], around: NodeBox | None) -> Point | None:
+    if slot.kind == "node":
+        return boxes[slot.node].x, boxes[slot.node].y + min(boxes[slot.node].height, HEIGHT) / 2
+    return None if around is None else (around.x + around.width, around.y + HEAD)
+
+
+def _wire_title(wire: Wire) -> str:
+    source = f"{wire.source.node}.{wire.source.port}" if wire.source.node else f"{wire.source.kind} {wire.source.port}"
+    target = f"{wire.target.node}.{wire.target.port}" if wire.target.node else f"{wire.target.kind} {wire.target.port}"
+    return f"{source} → {target}".replace(HIDDEN_PORT, "")

@@ -1,0 +1,262 @@
+"""Changes of single settings of a node in the text of a workflow; every other character stays as it is.
+
+Comments, order and spaces are whose who wrote them, so nothing is written anew but the value that is changed. Whatever
+comes of it is read again, and refused unless exactly that one value is another.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import yaml
+
+from sessions_app.workflows.language.diagnostic_collector import value_at
+from sessions_app.workflows.language.diagnostics import InvalidWorkflow
+from sessions_app.workflows.language.reader import PathInFile, read_text
+from sessions_app.workflows.nodes.agent import FIRST_PROMPT_INPUT, LATER_PROMPT_INPUT
+
+_PARSER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*\Z")
+_NO_PLAIN: Final = re.compile(r"(true|false|null|yes|no|on|off|[yn])\Z", re.IGNORECASE)
+_EMPTY_VALUE: Final = re.compile(r"\s*(#|\Z)")
+SESSION_PORTS: Final = (FIRST_PROMPT_INPUT, LATER_PROMPT_INPUT)
+"""What an agent that keeps its session takes: what it is told first, and what from then on (seed 003)."""
+
+
+class EditNotPossible(Exception):
+    """The change cannot be made by a form; the message is for people."""
+
+
+def find_node_paths(text: str) -> dict[str, PathInFile]:
+    """Where each node stands, by its id, those of components too; of two with one id the first. {} for no workflow."""
+    try:
+        data = read_text(text, "workflow").data
+    except InvalidWorkflow:
+        return {}
+    found: dict[str, PathInFile] = {}
+    components = value_at(data, ("components",))
+    parts: list[PathInFile] = [
+        (),
+        *(("components", name) for name in (components if isinstance(components, dict) else ())),
+    ]
+    for part in parts:
+        nodes = value_at(data, (*part, "nodes"))
+        for index, node in enumerate(nodes if isinstance(nodes, list) else ()):
+            if isinstance(node, dict) and isinstance(node.get("id"), str):
+                found.setdefault(node["id"], (*part, "nodes", index))
+    return found
+
+
+def node_data(text: str, node: str) -> dict[str, Any]:
+    """What a node says under ``data``, with its ``type``. Raises NotEditable where there is no such node."""
+    place = _node_path(text, node)
+    written = value_at(read_text(text, "workflow").data, place)
+    data = written.get("data")
+    data = dict(data) if isinstance(data, dict) else {}
+    return {**data, "type": data.get("nodeType") or written.get("type") or ""}
+
+
+def apply_settings(text: str, node: str, changes: Mapping[str, Any]) -> str:
+    """The text with settings under ``data`` of a node; None takes one away. Raises NotEditable."""
+    for key, value in changes.items():
+        text = _apply_checked(text, (*_node_path(text, node), "data", key), value)
+    return text
+
+
+def apply_changes(text: str, node: str, settings: Mapping[str, Any], *, session_kept: bool | None = None) -> str:
+    """The text with ``with_settings``, and with ``with_session_kept`` unless that is None. Raises NotEditable."""
+    text = apply_settings(text, node, settings)
+    return text if session_kept is None else set_session_kept(text, node, kept=session_kept)
+
+
+def set_session_kept(text: str, node: str, *, kept: bool) -> str:
+    """The text in which an agent keeps its session from iteration to iteration, or begins anew. Raises NotEditable."""
+    data = node_data(text, node)
+    ports = data.get("inputs")
+    names = [port.get("name") for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
+    if not kept:
+        text = apply_settings(text, node, {"resumable": None} if "resumable" in data else {})
+        for name in SESSION_PORTS:
+            text = _without_port(text, node, name)
+        return text
+    text = apply_settings(text, node, {} if data.get("resumable") is True else {"resumable": True})
+    wanted = SESSION_PORTS if isinstance(ports, list) else (*SESSION_PORTS, "prompt", "sessionId")
+    added = [{"name": name, "type": "string"} for name in wanted if name not in names]
+    return _with_ports(text, node, [*(ports if isinstance(ports, list) else ()), *added]) if added else text
+
+
+def _without_port(text: str, node: str, name: str) -> str:
+    ports = node_data(text, node).get("inputs")
+    if not isinstance(ports, list):
+        return text
+    left = [port for port in ports if not (isinstance(port, dict) and port.get("name") == name)]
+    return text if left == ports else _with_ports(text, node, left)
+
+
+def _with_ports(text: str, node: str, ports: list[Any]) -> str:
+    return apply_settings(text, node, {"inputs": ports})
+
+
+def _node_path(text: str, node: str) -> PathInFile:
+    place = find_node_paths(text).get(node)
+    if place is None:
+        raise EditNotPossible(f"There is no node “{node}” in this text.")
+    return place
+
+
+def _apply_checked(text: str, place: PathInFile, value: Any) -> str:
+    """The change, once it is seen that the text then says that and nothing else."""
+    wanted = json.loads(json.dumps(read_text(text, "workflow").data))  # what aliases share is another then
+    _set_value(wanted, place, value)
+    for made in _edit_candidates(text, place, value):
+        try:
+            if read_text(made, "workflow").data == wanted:
+                return made
+        except InvalidWorkflow:
+            continue
+    raise EditNotPossible(f"“{place[-1]}” is written in a way that only the text itself can be changed in.")
+
+
+def _set_value(data: Any, place: PathInFile, value: Any) -> None:
+    *way, key = place
+    for step in way:
+        data = data.setdefault(step, {}) if isinstance(data, dict) else data[step]
+    if value is None:
+        data.pop(key, None)
+    else:
+        data[key] = value
+
+
+def _edit_candidates(text: str, place: PathInFile, value: Any) -> Iterable[str]:
+    """How the change could be written, the most natural first."""
+    root = yaml.compose(text.removeprefix("\ufeff"), Loader=_PARSER)
+    begin = text[: len(text) - len(text.removeprefix("\ufeff"))]
+    plain, strict = text[len(begin) :], text.lstrip("\ufeff \n").startswith("{")
+    owner = _yaml_node_at(root, place[:-1])
+    if not isinstance(owner, yaml.MappingNode):
+        node, word = _yaml_node_at(root, place[:-2]), "data"
+        inner = f"{{{json.dumps(place[-1])}: {json.dumps(value, ensure_ascii=False)}}}"
+        yield from (begin + made for made in _add_pair(plain, node, word, inner, strict=strict))
+        return
+    yield from (
+        begin + made for made in _edit_candidates_in_mapping(plain, owner, str(place[-1]), value, strict=strict)
+    )
+
+
+def _edit_candidates_in_mapping(text: str, owner: Any, key: str, value: Any, *, strict: bool) -> Iterable[str]:
+    """How a pair of a mapping could be changed."""
+    pair = next(((known, old) for known, old in owner.value if known.value == key), None)
+    column = None if owner.flow_style else owner.value[0][0].start_mark.column
+    if pair is None:
+        return (
+            [text] if value is None else _add_pair(text, owner, key, _dump_value(value, column, strict), strict=strict)
+        )
+    if value is None:
+        return [_remove_pair(text, owner, pair[0])]
+    column = None if getattr(pair[1], "flow_style", False) is True else column
+    return [
+        _replace_value(text, pair[1], written) for written in (_dump_value(value, column, strict), json.dumps(value))
+    ]
+
+
+def _yaml_node_at(root: Any, place: PathInFile) -> Any:
+    for step in place:
+        if isinstance(root, yaml.MappingNode):
+            root = next((value for key, value in root.value if key.value == step), None)
+        elif isinstance(root, yaml.SequenceNode) and isinstance(step, int):
+            root = root.value[step]
+        else:
+            return None
+    return root
+
+
+def _end_of_value(text: str, node: Any) -> int:
+    """Where a value ends, without the lines behind it that belong to nothing."""
+    begin, end = int(node.start_mark.index), int(node.end_mark.index)
+    if not isinstance(node, yaml.ScalarNode) and not node.flow_style:
+        while begin < end:
+            line = max(text.rfind("\n", begin, end) + 1, begin)
+            if not _EMPTY_VALUE.match(text, line, end):
+                break
+            end = max(line - 1, begin)
+    return begin + len(text[begin:end].rstrip())
+
+
+def _replace_value(text: str, old: Any, written: str) -> str:
+    end = _end_of_value(text, old)
+    begin = len(text[: old.start_mark.index].rstrip())
+    space = "" if written.startswith("\n") else " "
+    made = f"{text[:begin]}{space}{written}{text[end:]}"
+    return made if made.endswith("\n") or not text.endswith("\n") else f"{made}\n"
+
+
+def _add_pair(text: str, owner: Any, key: str, written: str, *, strict: bool) -> Iterable[str]:
+    """A new pair, behind the first that stands on one line; else before all others."""
+    name = json.dumps(key) if strict else key
+    if not isinstance(owner, yaml.MappingNode) or not owner.value:
+        if isinstance(owner, yaml.MappingNode):
+            at = owner.start_mark.index + 1
+            yield f"{text[:at]} {name}: {written} {text[at:]}"
+        return
+    first = owner.value[0][0]
+    if owner.flow_style:
+        at = _end_of_value(text, owner.value[-1][1])
+        yield f"{text[:at]}, {name}: {written}{text[at:]}"
+        return
+    space = " " * first.start_mark.column
+    for known, value in owner.value:
+        if known.start_mark.line == value.end_mark.line:
+            at = text.find("\n", _end_of_value(text, value))
+            yield (
+                f"{text[:at]}\n{space}{name}: {written}{text[at:]}"
+                if at >= 0
+                else f"{text}\n{space}{name}: {written}\n"
+            )
+            break
+    at = first.start_mark.index
+    yield f"{text[:at]}{name}: {written}\n{space}{text[at:]}"
+
+
+def _remove_pair(text: str, owner: Any, key: Any) -> str:
+    pairs = owner.value
+    index = next(number for number, (known, _) in enumerate(pairs) if known is key)
+    begin, end = key.start_mark.index, _end_of_value(text, pairs[index][1])
+    if index == 0 and len(pairs) > 1:
+        return text[:begin] + text[pairs[1][0].start_mark.index :]
+    if owner.flow_style:
+        begin = _end_of_value(text, pairs[index - 1][1]) if index else begin
+        return text[:begin] + text[end:]
+    line_end = text.find("\n", end)
+    return text[: max(text.rfind("\n", 0, begin), 0)] + (text[line_end:] if line_end >= 0 else "\n")
+
+
+def _dump_value(value: Any, column: int | None, strict: bool) -> str:
+    """A value as people write it; ``column`` of its key, None within braces, where lines have no meaning."""
+    if strict or not isinstance(value, str | list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return _dump_text(value, column)
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key}: {_dump_value(part, None, False)}' for key, part in value.items())} }}"
+    parts = [_dump_value(part, None, False) for part in value]
+    if column is None or not parts:
+        return f"[{', '.join(parts)}]"
+    space = " " * (column + 2)
+    return "".join(f"\n{space}- {part}" for part in parts)
+
+
+def _dump_text(value: str, column: int | None) -> str:
+    if _PLAIN.match(value) and not _NO_PLAIN.match(value):
+        return value
+    is_block = (
+        column is not None and bool(re.search(r'[\n"\\]', value)) and not re.search(r"[^\S\n ]|\A\s|\n\n\Z", value)
+    )
+    if column is None or not is_block or not value.strip():
+        return json.dumps(value, ensure_ascii=False)
+    space = " " * (column + 2)
+    lines = value.removesuffix("\n").split("\n")
+    head = "|" if value.endswith("\n") else "|-"
+    return "\n".join([head, *(f"{space}{line}" if line else "" for line in lines)])

@@ -1,0 +1,158 @@
+"""Convert the graph of a workflow to JSON and back, and generate the JSON Schema of workflow files for editors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from sessions_app.workflows.language.graph import GraphNode, Scope, SourceRef, TargetRef, Wire, WorkflowGraph
+from sessions_app.workflows.language.schema import Part, Port, WorkflowFile
+from sessions_app.workflows.nodes import node_types
+
+
+def graph_to_json(workflow: WorkflowGraph) -> dict[str, Any]:
+    """The workflow as values of JSON."""
+    scopes: list[dict[str, Any]] = []
+    _add_scope(workflow.root, scopes, {})
+    return {
+        "name": workflow.name,
+        "description": workflow.description,
+        "max_concurrent": workflow.max_concurrent,
+        "inputs": [_part_document(port) for port in workflow.inputs],
+        "scopes": scopes,
+    }
+
+
+def graph_from_json(document: dict[str, Any]) -> WorkflowGraph:
+    """What ``to_document`` was given. Raises ValueError, KeyError or TypeError for anything else."""
+    scopes: list[Scope] = []
+    for one in document["scopes"]:
+        scopes.append(_scope_from_json(one, scopes))
+    return WorkflowGraph(
+        name=document["name"],
+        description=document["description"],
+        root=scopes[-1],
+        max_concurrent=document["max_concurrent"],
+        inputs=tuple(Port.model_validate(port) for port in document["inputs"]),
+    )
+
+
+def _add_scope(scope: Scope, scopes: list[dict[str, Any]], places: dict[int, int]) -> int:
+    """The index of a scope, which comes after those within it."""
+    if id(scope) not in places:
+        nodes = [_node_document(node, scopes, places) for node in scope.nodes.values()]
+        places[id(scope)] = len(scopes)
+        scopes.append(
+            {
+                "kind": scope.kind,
+                "nodes": nodes,
+                "wires": [_wire_document(wire) for wire in scope.wires],
+                "order": scope.order,
+                "waits_for": {name: sorted(sources) for name, sources in scope.waits_for.items()},
+                "gates": scope.gates,
+                "negated": scope.negated,
+                "count": scope.count,
+            }
+        )
+    return places[id(scope)]
+
+
+def _scope_from_json(document: dict[str, Any], scopes: list[Scope]) -> Scope:
+    wires = tuple(_wire_from_json(one) for one in document["wires"])
+    incoming: dict[str, list[Wire]] = {one["id"]: [] for one in document["nodes"]}
+    for wire in wires:
+        if wire.target.node:
+            incoming[wire.target.node].append(wire)
+    return Scope(
+        kind=document["kind"],
+        nodes={one["id"]: _node_from_json(one, scopes) for one in document["nodes"]},
+        wires=wires,
+        order=tuple(document["order"]),
+        waits_for={name: frozenset(sources) for name, sources in document["waits_for"].items()},
+        incoming={name: tuple(found) for name, found in incoming.items()},
+        gates=tuple(document["gates"]),
+        negated=document["negated"],
+        count=document["count"],
+    )
+
+
+def _node_document(node: GraphNode, scopes: list[dict[str, Any]], places: dict[int, int]) -> dict[str, Any]:
+    return {
+        "id": node.id,
+        "type": node.type,
+        "label": node.label,
+        "settings": _part_document(node.settings),
+        "inputs": [_part_document(port) for port in node.inputs],
+        "outputs": [_part_document(port) for port in node.outputs],
+        "line": node.line,
+        "body": None if node.body is None else _add_scope(node.body, scopes, places),
+        "references": [[*asked, hidden] for asked, hidden in node.references.items()],
+        "reset": sorted(node.reset),
+    }
+
+
+def _node_from_json(document: dict[str, Any], scopes: list[Scope]) -> GraphNode:
+    body = document["body"]
+    return GraphNode(
+        id=document["id"],
+        type=document["type"],
+        label=document["label"],
+        settings=node_types()[document["type"]].settings.model_validate(document["settings"]),
+        inputs=tuple(Port.model_validate(port) for port in document["inputs"]),
+        outputs=tuple(Port.model_validate(port) for port in document["outputs"]),
+        line=document["line"],
+        body=None if body is None else scopes[body],
+        references={(asked, port): hidden for asked, port, hidden in document["references"]},
+        reset=frozenset(document["reset"]),
+    )
+
+
+def _part_document(part: Part) -> dict[str, Any]:
+    return part.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _wire_document(wire: Wire) -> list[str]:
+    source, target = wire.source, wire.target
+    return [source.kind, source.port, source.node, target.kind, target.port, target.node, wire.edge]
+
+
+def _wire_from_json(document: list[Any]) -> Wire:
+    source_kind, source_port, source_node, target_kind, target_port, target_node, edge = document
+    return Wire(
+        SourceRef(source_kind, source_port, source_node), TargetRef(target_kind, target_port, target_node), edge
+    )
+
+
+_TITLE = "Kandev workflow"
+_DESCRIPTION = "A loop workflow, versions 1 to 3. Written by manage.py write_docs."
+
+
+def workflow_json_schema() -> dict[str, Any]:
+    """The schema of a whole file; the settings of a node follow from its type."""
+    kinds = sorted(node_types().items())
+    models: set[type[BaseModel]] = {WorkflowFile, *(kind.settings for _, kind in kinds)}
+    refs, found = models_json_schema([(model, "validation") for model in sorted(models, key=lambda one: one.__name__)])
+    definitions = found["$defs"]
+    definitions["Node"]["allOf"] = [
+        _settings_condition(name, refs[kind.settings, "validation"]) for name, kind in kinds
+    ]
+    definitions["Node"]["properties"]["type"] = {"enum": [name for name, _ in kinds]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": _TITLE,
+        "description": _DESCRIPTION,
+        **refs[WorkflowFile, "validation"],
+        "$defs": definitions,
+    }
+
+
+def _settings_condition(name: str, reference: dict[str, Any]) -> dict[str, Any]:
+    """``data.nodeType`` says the type, and ``type`` where it does not."""
+    inside = {"properties": {"data": {"properties": {"nodeType": {"const": name}}, "required": ["nodeType"]}}}
+    beside = {
+        "properties": {"type": {"const": name}, "data": {"not": {"required": ["nodeType"]}}},
+        "required": ["type"],
+    }
+    return {"if": {"anyOf": [{**inside, "required": ["data"]}, beside]}, "then": {"properties": {"data": reference}}}

@@ -1,0 +1,326 @@
+"""The workflow editor: check and save the text, start a run, confirm triggers, and archive the workflow."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
+from django.utils.safestring import mark_safe
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from sessions_app.accounts.authorization import may_write, may_write_somewhere
+from sessions_app.models import Workflow, WorkflowRun
+from sessions_app.services.errors import ChecksUnavailable, Conflict, Invalid, SessionsError, Throttled
+from sessions_app.workflows.language.diagnostics import Diagnostic
+from sessions_app.workflows.language.limits import MAX_BYTES
+from sessions_app.workflows.language.schema import Port
+from sessions_app.workflows.loader.editing import EditNotPossible
+from sessions_app.workflows.pages.forms import NodeSettingsForm, RunForm, WorkflowForm, build_node_form, initial_values
+from sessions_app.workflows.pages.listing import find_example, find_workflow, list_context, runs_context
+from sessions_app.workflows.services import trigger_settings, workflows
+from sessions_app.workflows.services.loading import check_text, user_load_slot
+from sessions_app.workflows.services.run_records import graph_of
+from sessions_app.workflows.services.runs import start_saved_run
+from sessions_app.workflows.services.trigger_settings import triggers_document
+
+MAX_PROBLEMS_SHOWN: Final = 100
+"""Problems on the page, the first."""
+MAX_EXCERPT_LENGTH: Final = 80
+
+
+NOT_CHECKED: Final[Mapping[str, Any]] = {"valid": False, "problems": [], "svg": "", "is_unchecked": True}
+"""For ``workflows/check.html``, of a text that could not be checked now."""
+
+
+def check_context(text: str, files: Mapping[str, str]) -> dict[str, Any]:
+    """For ``workflows/check.html`` and ``workflows/node_settings.html``. Raises ChecksUnavailable."""
+    found, lines = check_text(text, files), text.split("\n")
+    return {
+        "node_ids": found.nodes,
+        "valid": found.is_valid,
+        "problems": [_problem_context(one, lines) for one in found.problems[:MAX_PROBLEMS_SHOWN]],
+        "more_problems": max(len(found.problems) - MAX_PROBLEMS_SHOWN, 0),
+        "svg": mark_safe(found.svg),  # noqa: S308 - drawn by us, every word of the file escaped
+        "is_empty": not text.strip(),
+    }
+
+
+def _problem_context(problem: Diagnostic, lines: list[str]) -> dict[str, Any]:
+    here = problem.file == "workflow" and 0 < problem.line <= len(lines)
+    return {
+        "problem": problem,
+        "here": here,
+        "excerpt": lines[problem.line - 1].strip()[:MAX_EXCERPT_LENGTH] if here else "",
+    }
+
+
+def settings_context(node: str, form: NodeSettingsForm | None) -> dict[str, Any]:
+    """For ``workflows/node_settings.html``, beside ``check_context``."""
+    return {"node": node, "node_form": form}
+
+
+_STATUS_OF_ERROR: Final[Mapping[type[SessionsError], int]] = {Throttled: 429, ChecksUnavailable: 503}
+"""Of requests whose text could not be loaded now."""
+
+
+@dataclass
+class EditorDraft:
+    """The text as it is on the page, and the settings of the node that was chosen."""
+
+    text: str
+    node: str = ""
+    form: NodeSettingsForm | None = None
+    said: str = ""
+    """What a button came to."""
+    trouble: str = ""
+    errors: bool = False
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def create_workflow(request: HttpRequest) -> HttpResponse:
+    """A workflow that is not kept yet; ``?example=`` begins with one that is shipped."""
+    return _with_load_slot(request, None, lambda: _create_workflow(request))
+
+
+def _create_workflow(request: HttpRequest) -> HttpResponse:
+    if request.method != "POST":
+        begun = find_example(request.GET.get("example", ""))
+        form = WorkflowForm(request.user, None, initial={"name": begun.name, "text": begun.text})
+        return _render_editor(request, None, form, EditorDraft(begun.text))
+    if not may_write_somewhere(request.user):
+        return _render_editor(
+            request, None, WorkflowForm(request.user, None, request.POST), EditorDraft(_posted_text(request)), 403
+        )
+    return _handle_post(request, None)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def edit_workflow(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+    """The editor of a workflow, with its runs; a POST saves it, or does what its button says."""
+    row = find_workflow(request, workflow_id)
+    return _with_load_slot(request, row, lambda: _edit_saved_workflow(request, row))
+
+
+def _edit_saved_workflow(request: HttpRequest, row: Workflow) -> HttpResponse:
+    if request.method == "POST":
+        return _handle_post(request, row)
+    return _render_editor(
+        request, row, WorkflowForm(request.user, row, initial=initial_values(row)), EditorDraft(row.text)
+    )
+
+
+def _with_load_slot(request: HttpRequest, row: Workflow | None, answer: Callable[[], HttpResponse]) -> HttpResponse:
+    """The answer; where its text cannot be loaded now, the same page with the text as it was sent, and why."""
+    is_change = request.method == "POST"
+    try:
+        with user_load_slot(request.user, counted=is_change):
+            return answer()
+    except (Throttled, ChecksUnavailable) as error:
+        if is_change:
+            form, text = WorkflowForm(request.user, row, request.POST), _posted_text(request)
+        else:
+            text = row.text if row else find_example(request.GET.get("example", "")).text
+            form = WorkflowForm(request.user, row, initial=initial_values(row) if row else {"text": text})
+        draft = EditorDraft(text, trouble=error.message)
+        return _render_editor(request, row, form, draft, _STATUS_OF_ERROR[type(error)], is_checked=False)
+
+
+def _handle_post(request: HttpRequest, row: Workflow | None) -> HttpResponse:
+    form = WorkflowForm(request.user, row, request.POST)
+    if request.POST.get("do") in ("check", "open", "apply"):
+        draft = _handle_button(request)
+        return _render_editor(request, row, form, draft, 422 if draft.errors else 200)
+    draft = EditorDraft(_posted_text(request))
+    return _save(request, row, form, draft) if form.is_valid() else _render_editor(request, row, form, draft, 422)
+
+
+def _handle_button(request: HttpRequest) -> EditorDraft:
+    """What a button other than the one that saves came to."""
+    node, what = request.POST.get("node", ""), request.POST.get("do")
+    draft = EditorDraft(_posted_text(request), node)
+    if what == "apply":
+        _apply_node_settings(request, draft)
+    draft.form = draft.form or build_node_form(draft.text, node)
+    if node and draft.form is None and not draft.trouble:
+        draft.trouble = f"There is no node “{node}” in this text."
+    return draft
+
+
+def _apply_node_settings(request: HttpRequest, draft: EditorDraft) -> None:
+    draft.form = build_node_form(draft.text, draft.node, request.POST)
+    if draft.form is None or not draft.form.is_valid():
+        draft.errors = draft.form is not None
+        return
+    try:
+        text = draft.form.apply_to_text()
+    except EditNotPossible as error:
+        draft.trouble = str(error)
+        return
+    draft.said = "The text has it now; save to keep it." if text != draft.text else "The text says so already."
+    draft.text, draft.form = text, build_node_form(text, draft.node)
+
+
+def _posted_text(request: HttpRequest) -> str:
+    return request.POST.get("text", "")[:MAX_BYTES].replace("\r\n", "\n")
+
+
+def _save(request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft: EditorDraft) -> HttpResponse:
+    revision = form.cleaned_data.get("revision") if row else None
+    try:
+        made, problems = workflows.save_workflow(request.user, form.values(), workflow=row, revision=revision)
+    except Conflict as error:
+        if error.details.get("field"):
+            form.add_error(error.details["field"], error.message)
+            return _render_editor(request, row, form, draft, 422)
+        draft.trouble = error.message
+        return _render_editor(request, row, form, draft, 409)
+    except ChecksUnavailable:
+        raise
+    except SessionsError as error:
+        form.add_error(None, error.message)
+        return _render_editor(request, row, form, draft, 422)
+    if made.triggers_paused:
+        messages.warning(request, "It is saved. Its scheduled runs are paused until somebody confirms the change.")
+    elif made.is_valid:
+        messages.success(request, "It is saved.")
+    else:
+        count = len(problems)
+        messages.warning(request, f"It is saved, and cannot be run yet: {count} problem{'s' * (count != 1)} below.")
+    return redirect("workflow", made.id)
+
+
+def _render_editor(
+    request: HttpRequest,
+    row: Workflow | None,
+    form: WorkflowForm,
+    draft: EditorDraft,
+    status: int = 200,
+    *,
+    is_checked: bool = True,
+) -> HttpResponse:
+    files = row.files if row else {}
+    rows = Workflow.objects.visible_to(request.user)
+    newest = rows.values("revision", "text").get(id=row.id) if row and status == 409 else None
+    context = {
+        "workflow": row,
+        "form": form,
+        "draft": draft,
+        "newest": newest,
+        "revision": newest["revision"] if newest else form["revision"].value(),
+        "reads_only": not (may_write(request.user, row.team_id) if row else may_write_somewhere(request.user)),
+        "run_form": RunForm(_declared_inputs(row) if is_checked else (), auto_id="run-%s"),
+        "triggers": triggers_document(request.user, row) if row and row.triggers_paused and is_checked else None,
+        "run_key": str(uuid.uuid4()),
+        **(check_context(draft.text, files) if is_checked else NOT_CHECKED),
+        **settings_context(draft.node, draft.form),
+        **(runs_context(request.user, row) if row else {}),
+    }
+    return render(request, "workflows/editor.html", context, status=status)
+
+
+def _declared_inputs(row: Workflow | None) -> tuple[Port, ...]:
+    """What a run of the saved text is started with by name."""
+    graph = graph_of(row.text, row.files) if row is not None and row.is_valid else None
+    return graph.inputs if graph else ()
+
+
+@never_cache
+@require_POST
+def check_workflow(request: HttpRequest) -> HttpResponse:
+    """The same in pieces, for a page that is typed in: ``{text, said, trouble, parts: {check, settings}}``."""
+    row = find_workflow(request, uuid.UUID(given)) if _is_id(given := request.POST.get("workflow", "")) else None
+    try:
+        with user_load_slot(request.user):
+            draft = _handle_button(request)
+            checked = check_context(draft.text, row.files if row else {})
+    except (Throttled, ChecksUnavailable) as error:
+        return JsonResponse({"code": error.code, "message": error.message}, status=_STATUS_OF_ERROR[type(error)])
+    context = {**checked, **settings_context(draft.node, draft.form), "draft": draft}
+    parts = {
+        "check": render_to_string("workflows/check.html", context),
+        "settings": render_to_string("workflows/node_settings.html", context),
+    }
+    return JsonResponse({"text": draft.text, "said": draft.said, "trouble": draft.trouble, "parts": parts})
+
+
+def _is_id(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+@require_POST
+def start_workflow(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+    """Start a run and show it."""
+    row = find_workflow(request, workflow_id)
+    try:
+        with user_load_slot(request.user, counted=False):
+            run = _start_run(request, row)
+    except SessionsError as error:
+        messages.error(request, error.message)
+        return redirect("workflow", row.id)
+    if run.note:
+        messages.warning(request, run.note)
+    return redirect("workflow-run", run.id)
+
+
+def _start_run(request: HttpRequest, row: Workflow) -> WorkflowRun:
+    """The run that the form asks for, with the inputs that the workflow declares; what ``start_run_of`` raises."""
+    graph = graph_of(row.text, row.files)
+    form = RunForm(graph.inputs if graph else (), request.POST)
+    if not form.is_valid():
+        name, errors = next(iter(form.errors.items()))
+        raise Invalid(f"{form[name].label}: {errors[0]}")
+    seen = {"key": request.POST.get("key", ""), "revision": form.cleaned_data["revision"]}
+    run, _ = start_saved_run(request.user, row, form.inputs(), **seen)
+    return run
+
+
+@require_POST
+def change_triggers(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+    """Confirm what the triggers of a workflow start, as it was shown, or with ``do=off`` switch them off."""
+    row = find_workflow(request, workflow_id)
+    try:
+        if request.POST.get("do") == "off":
+            with user_load_slot(request.user, counted=False):
+                workflows.save_workflow(request.user, {"triggers_enabled": False}, row)
+            messages.success(request, "Its scheduled triggers are off.")
+        else:
+            with user_load_slot(request.user, counted=False):
+                trigger_settings.confirm_triggers(request.user, row, request.POST.get("fingerprint", ""))
+            messages.success(request, "You confirmed it: scheduled runs have your rights from now on.")
+    except SessionsError as error:
+        messages.error(request, error.message)
+    return redirect("workflow", row.id)
+
+
+@require_POST
+def archive_and_redirect(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+    """Put a workflow away; its runs stay."""
+    row = find_workflow(request, workflow_id)
+    try:
+        workflows.archive_workflow(request.user, row)
+    except SessionsError as error:
+        messages.error(request, error.message)
+        return redirect("workflow", row.id)
+    messages.success(request, f"“{row.name}” is put away: nothing starts it any more. Its runs stay.")
+    return redirect("workflows")
+
+
+@never_cache
+@require_GET
+def workflow_list_updates(request: HttpRequest) -> JsonResponse:
+    """The list as it is now."""
+    context = list_context(request.user, away=bool(request.GET.get("archived")))
+    return JsonResponse({"parts": {"workflows": render_to_string("workflows/list_rows.html", context)}})

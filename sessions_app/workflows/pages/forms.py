@@ -1,0 +1,247 @@
+"""Forms for a workflow, for starting a run, and for the settings of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from django import forms
+from django.contrib.auth.models import Group
+
+from executors_app.models import AgentProfile, Executor
+from sessions_app.accounts.authorization import writable_teams
+from sessions_app.models import Repository, Workflow
+from sessions_app.services.catalogue import visible_profiles
+from sessions_app.workflows.language.limits import MAX_BYTES, MAX_ITERATIONS, MAX_RETRIES
+from sessions_app.workflows.language.schema import Port
+from sessions_app.workflows.language.values import to_text
+from sessions_app.workflows.loader.editing import SESSION_PORTS, EditNotPossible
+from sessions_app.workflows.services.loading import apply_node_changes, load_node_data
+
+PAUSE_HINT = "Any change of what they do pauses them until somebody confirms it."
+CHOICE_FIELDS = ("team", "repository", "agent_profile", "executor")
+
+
+class WorkflowForm(forms.Form):
+    """Its name, where runs of it work, and who works; without a ``workflow`` for a new one."""
+
+    name = forms.CharField(max_length=200, label="Name")
+    team: forms.ModelChoiceField[Group] = forms.ModelChoiceField(queryset=None, label="Team", empty_label=None)
+    repository: forms.ModelChoiceField[Repository] = forms.ModelChoiceField(
+        queryset=None, label="Repository", required=False, empty_label="None: an empty directory"
+    )
+    agent_profile: forms.ModelChoiceField[AgentProfile] = forms.ModelChoiceField(
+        queryset=None,
+        label="Agent",
+        required=False,
+        empty_label="None",
+        help_text="Of nodes that name no runner.",
+    )
+    executor: forms.ModelChoiceField[Executor] = forms.ModelChoiceField(
+        queryset=None, label="Where it runs", required=False, empty_label="The usual place"
+    )
+    triggers_enabled = forms.BooleanField(
+        required=False,
+        label="Enable scheduled triggers",
+        help_text=f"Scheduled runs have your rights. {PAUSE_HINT}",
+    )
+    text = forms.CharField(max_length=MAX_BYTES, strip=False, widget=forms.HiddenInput)
+    revision = forms.IntegerField(required=False, min_value=0, widget=forms.HiddenInput)
+
+    def __init__(self, user: Any, workflow: Workflow | None, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        teams = writable_teams(user) if workflow is None else Group.objects.filter(id=workflow.team_id)
+        repositories = Repository.objects.visible_to(user).filter(team__in=teams).select_related("team")
+        rows: tuple[Any, ...] = (teams, repositories, visible_profiles(user), Executor.objects.all())
+        for name, found in zip(CHOICE_FIELDS, rows, strict=True):
+            field = self.fields[name]
+            assert isinstance(field, forms.ModelChoiceField)  # noqa: S101
+            field.queryset = found
+        if workflow is None and len(first_two := list(repositories[:2])) == 1:
+            self.initial.setdefault("repository", first_two[0].pk)  # the command takes the only one, too
+        if workflow is not None and workflow.triggers_paused:
+            del self.fields["triggers_enabled"]  # what has changed is confirmed where it is shown
+        elif workflow is not None and workflow.triggers_enabled_by is not None:
+            name = workflow.triggers_enabled_by.get_username()
+            self.fields["triggers_enabled"].help_text = f"Scheduled runs have the rights of {name}. {PAUSE_HINT}"
+        if workflow is not None or teams.count() == 1:
+            self.fields["team"].required = False
+            self.fields["team"].widget = forms.HiddenInput()
+            self.only_team = teams.first()
+
+    only_team: Group | None = None
+
+    def clean(self) -> dict[str, Any]:
+        """Lines end as they do in files, and all that is named is the team's."""
+        values = super().clean() or {}
+        values["text"] = values.get("text", "").replace("\r\n", "\n")
+        team = values["team"] = values.get("team") or self.only_team
+        for name, what in (("repository", "repository"), ("agent_profile", "agent")):
+            row = values.get(name)
+            if row is not None and team is not None and row.team_id not in (None, team.pk):
+                self.add_error(name, f"This {what} belongs to another team.")
+        return values
+
+    def values(self) -> dict[str, Any]:
+        """What is kept; the team of a workflow never changes."""
+        return {name: value for name, value in self.cleaned_data.items() if name != "revision"}
+
+
+def initial_values(row: Workflow) -> dict[str, Any]:
+    """A workflow as the form shows it."""
+    names = ("name", "repository", "agent_profile", "executor", "triggers_enabled", "text", "revision")
+    return {name: getattr(row, f"{name}_id" if name in CHOICE_FIELDS else name) for name in names}
+
+
+class RunForm(forms.Form):
+    """What a run is started with."""
+
+    text = forms.CharField(
+        label="What the run is told",
+        required=False,
+        strip=False,
+        max_length=MAX_BYTES,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        help_text="The trigger’s text; what it is for depends on the workflow.",
+    )
+    revision = forms.IntegerField(required=False, min_value=1, widget=forms.HiddenInput)
+    """The one that was on the page: nobody starts what they have not seen."""
+
+    def __init__(self, declared: Sequence[Port], *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._declared = {f"input-{number}": one for number, one in enumerate(declared)}
+        for name, one in self._declared.items():
+            self.fields[name] = _make_input_field(one)
+        if any(one.name == "text" for one in declared):
+            del self.fields["text"]
+
+    def inputs(self) -> dict[str, Any]:
+        """What the triggers give, and the declared inputs by name; valid forms only."""
+        given: dict[str, Any] = {"text": self.cleaned_data.get("text", ""), "params": {}, "type": "manual"}
+        given |= {one.name: self.cleaned_data[name] for name, one in self._declared.items()}
+        return {name: one.replace("\r\n", "\n") if isinstance(one, str) else one for name, one in given.items()}
+
+
+def _make_input_field(one: Port) -> forms.Field:
+    """The field of a declared input; its type is checked by the service, for the API in the same way."""
+    about: dict[str, Any] = {"label": (one.label or one.name)[:200], "help_text": one.description or ""}
+    if one.type == "boolean":
+        return forms.BooleanField(**about, required=False, initial=one.default in (True, "true"))
+    rows = 1 if one.type == "number" else 3
+    widget = forms.Textarea(attrs={"rows": rows})
+    initial = "" if one.default is None else to_text(one.default)
+    return forms.CharField(
+        **about, required=one.required, initial=initial, strip=False, max_length=MAX_BYTES, widget=widget
+    )
+
+
+class OptionalIntegerField(forms.IntegerField):
+    """A whole number that a node may leave out."""
+
+    def __init__(self, label: str, most: int, **kwargs: Any):
+        super().__init__(label=label, required=False, min_value=1, max_value=most, **kwargs)
+
+
+FIELD_PREFIX: Final = "node"
+KEEP_SESSION_FIELD: Final = "keep_session"
+FieldFactory = Callable[[], forms.Field]
+
+
+def _line_field(label: str, **more: Any) -> FieldFactory:
+    return lambda: forms.CharField(label=label, required=False, max_length=200, **more)
+
+
+def _text_field(label: str, rows: int = 6, **more: Any) -> FieldFactory:
+    area = forms.Textarea(attrs={"rows": rows, "spellcheck": "false"})
+    return lambda: forms.CharField(label=label, required=False, strip=False, widget=area, **more)
+
+
+_TIMEOUT: Final[Mapping[str, FieldFactory]] = {"timeout": lambda: OptionalIntegerField("Timeout in seconds", 604_800)}
+_TRIGGERS: Final = (("manual", "by hand"), ("cron", "by the clock"), ("idle", "when the team is idle"))
+NODE_FIELDS: Final[Mapping[str, Mapping[str, FieldFactory]]] = {
+    "agent": {
+        "runner": _line_field(
+            "Runner", help_text="The agent’s kind, as claude-code; without one the workflow’s agent."
+        ),
+        "model": _line_field("Model"),
+        "prompt": _text_field("Prompt"),
+        **_TIMEOUT,
+        KEEP_SESSION_FIELD: lambda: forms.BooleanField(
+            label="Keep the session",
+            required=False,
+            help_text="In a loop it goes on in the conversation of the iteration before. It gets the inputs "
+            f"{' and '.join(SESSION_PORTS)}: what it is told first, and what from then on.",
+        ),
+    },
+    "shell": {"script": _text_field("Script"), **_TIMEOUT},
+    "function": {"code": _text_field("Code")},
+    "loop": {"maxIterations": lambda: OptionalIntegerField("Iterations at most", MAX_ITERATIONS)},
+    "gate": {"maxRetries": lambda: OptionalIntegerField("Retries at most", MAX_RETRIES)},
+    "trigger": {
+        "triggerType": lambda: forms.ChoiceField(label="Starts", choices=_TRIGGERS),
+        "cron": _line_field("Times (cron, in UTC)", help_text="Five fields, as “*/5 * * * *”."),
+        "idleMinutes": lambda: OptionalIntegerField("Minutes of being idle", 10_080),
+    },
+    "workdir": {"path": _line_field("Path")},
+}
+"""By type of node; any has a label."""
+NODE_TYPE_ALIASES: Final = {"script": "shell"}
+
+
+class NodeSettingsForm(forms.Form):
+    """The settings of a node, as they stand in a text.
+
+    Raises NotEditable where there is no such node, and ChecksUnavailable.
+    """
+
+    def __init__(self, text: str, node: str, data: Any = None):
+        self.text, self.node = text, node
+        self.written = load_node_data(text, node)
+        self.kind = str(self.written["type"])
+        super().__init__(data, prefix=FIELD_PREFIX, initial=self._initial())
+        self.fields["label"] = forms.CharField(label="Label", required=False, max_length=200)
+        for name, make in NODE_FIELDS.get(NODE_TYPE_ALIASES.get(self.kind, self.kind), {}).items():
+            if isinstance(self.written.get(name, ""), str | int | float):
+                self.fields[name] = make()
+
+    def _initial(self) -> dict[str, Any]:
+        ports = self.written.get("inputs")
+        names = (
+            {str(port.get("name")) for port in ports if isinstance(port, dict)} if isinstance(ports, list) else set()
+        )
+        kept = self.written.get("resumable") is True or names >= set(SESSION_PORTS)
+        return {"triggerType": "manual", **self.written, KEEP_SESSION_FIELD: kept}
+
+    def apply_to_text(self) -> str:
+        """The text with what was changed here; the form is valid. Raises NotEditable and ChecksUnavailable."""
+        changes: dict[str, Any] = {}
+        for name in self.fields:
+            value, before = self._given(name), self.initial.get(name)
+            if value == (before if before is not None else self._given_empty(name)):
+                continue
+            changes[name] = value if name == KEEP_SESSION_FIELD or value not in ("", None) else None
+        kept = changes.pop(KEEP_SESSION_FIELD, None)
+        if not changes and kept is None:
+            return self.text
+        return apply_node_changes(self.text, self.node, changes, session_kept=kept)
+
+    def _given(self, name: str) -> Any:
+        """What was given; lines end as they do in files, and the last as it did."""
+        value = self.cleaned_data.get(name)
+        if not isinstance(value, str):
+            return value
+        value = value.replace("\r\n", "\n")
+        before = self.initial.get(name)
+        keeps_end = isinstance(before, str) and before.endswith("\n") and value and not value.endswith("\n")
+        return f"{value}\n" if keeps_end else value
+
+    def _given_empty(self, name: str) -> Any:
+        return None if isinstance(self.fields[name], forms.IntegerField) else ""
+
+
+def build_node_form(text: str, node: str, data: Any = None) -> NodeSettingsForm | None:
+    """The form of a node; None where the text has no such node. Raises ChecksUnavailable."""
+    try:
+        return NodeSettingsForm(text, node, data) if node else None
+    except EditNotPossible:
+        return None

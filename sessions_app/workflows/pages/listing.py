@@ -1,0 +1,186 @@
+"""Find and list workflows and runs, with the labels of their states and the examples that ship with Kandev."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from sessions_app.accounts.authorization import may_write, may_write_somewhere
+from sessions_app.models import NodeRun, Workflow, WorkflowRun
+from sessions_app.pages.labels import Label
+from sessions_app.pages.shortcuts import READ_METHODS
+from sessions_app.workflows.loader.loading import load_workflow
+from sessions_app.workflows.services.runs import visible_runs, visible_workflows
+
+RUN_STATE_LABELS: Final[Mapping[str, Label]] = {
+    "queued": Label("Waits to begin", "calm"),
+    "running": Label("Running", "busy"),
+    "succeeded": Label("Succeeded", "good"),
+    "failed": Label("Failed", "bad"),
+    "cancelled": Label("Cancelled", "off"),
+}
+NODE_STATE_LABELS: Final[Mapping[str, Label]] = {
+    "running": Label("Running", "busy"),
+    "succeeded": Label("Succeeded", "good"),
+    "failed": Label("Failed", "bad"),
+    "retried": Label("Sent back", "ask"),
+    "skipped": Label("Skipped", "off"),
+    "cancelled": Label("Cancelled", "off"),
+}
+_WAITING_LABELS: Final[Mapping[str, Label]] = {
+    "user": Label("Waiting for you", "ask"),
+    "agent": Label("Waits for its agent", "calm"),
+    "machine": Label("Waits for its machine", "calm"),
+}
+TRIGGER_LABELS: Final[Mapping[str, str]] = {
+    "manual": "by hand",
+    "cron": "by the clock",
+    "idle": "when the team was idle",
+    "api": "by the API",
+    "command": "by the command line",
+}
+
+
+def node_run_label(row: NodeRun) -> Label:
+    """The state of one time that a node ran."""
+    if row.state == "running" and row.waiting_for in _WAITING_LABELS:
+        return _WAITING_LABELS[row.waiting_for]
+    return NODE_STATE_LABELS.get(row.state, Label(row.state, "off"))
+
+
+def find_workflow(request: HttpRequest, workflow_id: uuid.UUID) -> Workflow:
+    """A workflow of the user's teams; Http404 for any other, PermissionDenied where a viewer wants to change it."""
+    found: Workflow = get_object_or_404(visible_workflows(request.user), id=workflow_id)
+    _require_write_access(request, found.team_id)
+    return found
+
+
+def find_run(request: HttpRequest, run_id: uuid.UUID) -> WorkflowRun:
+    """A run of the user's teams; refuses as ``find_workflow`` does."""
+    rows = WorkflowRun.objects.visible_to(request.user).select_related("team", "workflow", "started_by")
+    found: WorkflowRun = get_object_or_404(rows, id=run_id)
+    _require_write_access(request, found.team_id)
+    return found
+
+
+def _require_write_access(request: HttpRequest, team_id: int) -> None:
+    if request.method not in READ_METHODS and not may_write(request.user, team_id):
+        raise PermissionDenied
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowExample:
+    """One of them; ``slug`` is what an address calls it, and the name of its file."""
+
+    slug: str
+    name: str
+    about: str
+    text: str
+
+
+EMPTY: Final = WorkflowExample(
+    "",
+    "",
+    "",
+    """\
+version: 3
+metadata:
+  name: A new workflow
+nodes:
+  - id: trigger
+    type: trigger
+    data: { label: Start, triggerType: manual }
+  - id: hello
+    type: shell
+    data:
+      label: Say hello
+      script: echo "Hello, {{ trigger.text }}"
+edges:
+  - { source: trigger, target: hello }
+""",
+)
+EXAMPLES: Final = (
+    (
+        "review-until-approved",
+        "A coder whose conversation goes on and a reviewer who begins anew, until it is approved.",
+    ),
+    ("pattern-a", "One session through two loops: review, then tests."),
+    ("pattern-b", "A gate that sends back what fails its checks."),
+    ("test-resumable-claude-code", "One session of Claude Code that counts from 42 to 52 over a loop."),
+    ("test-resumable-codex", "The same with Codex."),
+    ("test-resumable-openai", "The same with a model of OpenAI."),
+)
+_DIRECTORY: Final = Path(settings.BASE_DIR) / "docs" / "examples" / "workflows"
+
+
+@cache
+def find_example(slug: str) -> WorkflowExample:
+    """The example of this name; the empty one for any other."""
+    about = dict(EXAMPLES).get(slug)
+    path = _DIRECTORY / f"{slug}.yaml"
+    if about is None or not path.is_file():
+        return EMPTY
+    text = path.read_text(encoding="utf-8")
+    loaded = load_workflow(text).workflow
+    return WorkflowExample(slug, loaded.name if loaded else slug, about, text)
+
+
+def list_examples() -> list[WorkflowExample]:
+    """All that are there."""
+    return [found for slug, _ in EXAMPLES if (found := find_example(slug)).slug]
+
+
+MAX_WORKFLOWS_SHOWN: Final = 200
+MAX_RUNS_SHOWN: Final = 20
+"""Rows on a page, the first or the newest."""
+
+
+@never_cache
+@require_safe
+def list_workflows(request: HttpRequest) -> HttpResponse:
+    """Show the workflows of the user's teams with their last runs; ``?archived=1`` those that were put away."""
+    away = bool(request.GET.get("archived"))
+    context = {**list_context(request.user, away=away), "writes": may_write_somewhere(request.user)}
+    return render(request, "workflows/list.html", {**context, "examples": list_examples()})
+
+
+def list_context(user: Any, *, away: bool = False) -> dict[str, Any]:
+    """For ``workflows/list_rows.html``; a constant number of queries."""
+    rows = visible_workflows(user).filter(archived_at__isnull=not away).defer("text", "files")
+    loose = visible_runs(user).filter(workflow=None)[:MAX_RUNS_SHOWN]
+    found = list(rows[: MAX_WORKFLOWS_SHOWN + 1])
+    return {
+        "away": away,
+        "rows": [{"workflow": row, "word": _last_run(row)} for row in found[:MAX_WORKFLOWS_SHOWN]],
+        "more": len(found) > MAX_WORKFLOWS_SHOWN,
+        "loose_runs": [] if away else run_rows(loose),
+    }
+
+
+def _last_run(row: Workflow) -> Any:
+    return RUN_STATE_LABELS.get(getattr(row, "last_run_state", None) or "")
+
+
+def runs_context(user: Any, row: Workflow) -> dict[str, Any]:
+    """The newest runs of a workflow."""
+    return {"runs": run_rows(visible_runs(user).filter(workflow=row)[:MAX_RUNS_SHOWN])}
+
+
+def run_rows(runs: QuerySet[WorkflowRun]) -> list[dict[str, Any]]:
+    """Runs as lists show them."""
+    return [
+        {"run": run, "word": RUN_STATE_LABELS[run.state], "by": TRIGGER_LABELS[run.trigger]}
+        for run in runs.select_related("started_by")
+    ]

@@ -1,0 +1,300 @@
+"""What ``manage.py run_workflow`` does.
+
+Read the file, resolve its arguments, follow the run and print its progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.core.management.base import CommandError
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.tree import Tree
+
+from executors_app.models import AgentProfile, Executor
+from sessions_app.accounts.authorization import may_write
+from sessions_app.management.startup import EXIT_COULD_NOT_RUN
+from sessions_app.models import Intent, NodeRun, Repository, WorkflowRun
+from sessions_app.services.catalogue import add_repository
+from sessions_app.services.errors import Invalid
+from sessions_app.supervisor.leases import SupervisorLock
+from sessions_app.supervisor.loop import SupervisorLoop
+from sessions_app.workflows.language.files import CachedFiles, DirectoryFiles, project_root_of
+from sessions_app.workflows.language.graph import WorkflowGraph
+from sessions_app.workflows.language.reader import invalid_workflow
+from sessions_app.workflows.loader import client
+from sessions_app.workflows.loader.loading import LoadResult
+from sessions_app.workflows.services.workflows import cancel_run
+
+POLL_INTERVAL: Final = 0.2
+"""Seconds between two looks at the run."""
+STOP_TIMEOUT: Final = 30.0
+ReportProgress = Callable[[WorkflowRun, list[NodeRun]], None]
+
+
+async def follow_run(run: WorkflowRun, report: ReportProgress) -> WorkflowRun:
+    """Report every change until the run is over; the run then. Ctrl-C asks for its end, and waits for that.
+
+    While a server has this database it drives the run; where there is none, or it ends, a supervisor here does,
+    which also ends the run's sessions before it goes.
+    """
+    stop, supervisor = asyncio.Event(), None
+    with SupervisorLock("run") as lock, _cancel_on_signal(run):
+        try:
+            while True:
+                if supervisor is None and lock.take():
+                    supervisor = asyncio.create_task(SupervisorLoop().run(stop, first_sweep=False))
+                if supervisor is not None and supervisor.done():
+                    supervisor.result()
+                seen, nodes = await sync_to_async(_read_run)(run.id)
+                report(seen, nodes)
+                if seen.is_over:
+                    if supervisor is not None:
+                        await _wait_for_stops(seen)
+                    return seen
+                await asyncio.sleep(POLL_INTERVAL)
+        finally:
+            stop.set()
+            if supervisor is not None:
+                await supervisor
+
+
+@contextlib.contextmanager
+def _cancel_on_signal(run: WorkflowRun) -> Iterator[None]:
+    """Signals ask for the end of the run."""
+    loop = asyncio.get_running_loop()
+    asked: set[asyncio.Future[WorkflowRun]] = set()
+
+    def cancel() -> None:
+        asked.add(asyncio.ensure_future(sync_to_async(cancel_run)(run.started_by, run)))
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, cancel)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _wait_for_stops(run: WorkflowRun) -> None:
+    """Until its sessions are stopped; what takes too long is the next supervisor's."""
+    deadline = time.monotonic() + STOP_TIMEOUT
+    while time.monotonic() < deadline:
+        if not await Intent.objects.filter(session__task_id=run.task_id, done_at=None).aexists():
+            return
+        await asyncio.sleep(POLL_INTERVAL)
+
+
+def _read_run(run_id: uuid.UUID) -> tuple[WorkflowRun, list[NodeRun]]:
+    row = WorkflowRun.objects.get(id=run_id)
+    return row, list(row.node_runs.defer("inputs", "outputs", "request").order_by("position"))
+
+
+STATE_MARKS: Final = {
+    "running": "[blue]…[/blue]",
+    "succeeded": "[green]✓[/green]",
+    "failed": "[red]✗[/red]",
+    "retried": "[yellow]↺[/yellow]",
+    "skipped": "[dim]–[/dim]",
+    "cancelled": "[dim]■[/dim]",
+}
+MAX_NODES_LISTED: Final = 60
+"""Node runs of the tree, the newest: a terminal has so many lines."""
+
+
+@contextmanager
+def make_reporter(*, quiet: bool) -> Iterator[ReportProgress]:
+    """What is called with every look: a tree on a terminal, else a line for each change; nothing if ``quiet``."""
+    console = Console(stderr=True)
+    if quiet:
+        yield lambda run, nodes: None
+    elif not sys.stderr.isatty():
+        yield _LineReporter(console).report
+    else:
+        with Live(console=console, refresh_per_second=8, transient=True) as live:
+            yield lambda run, nodes: live.update(run_tree(run, nodes))
+
+
+class _LineReporter:
+    """Prints what is new."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._known: dict[str, str] = {}
+
+    def report(self, run: WorkflowRun, nodes: list[NodeRun]) -> None:
+        for node in nodes:
+            told = describe_node(node)
+            if self._known.get(node.path) != told:
+                self._known[node.path] = told
+                self._console.print(f"{escape(node.path)}: {told}", highlight=False, soft_wrap=True)
+
+
+def run_tree(run: WorkflowRun, nodes: list[NodeRun]) -> Tree:
+    """What ran, each within the iteration that it was in."""
+    whole = Tree(f"[bold]{escape(run.name)}[/bold] {run.state}")
+    places = {"": whole}
+    for node in nodes[-MAX_NODES_LISTED:]:
+        around = next((places[way] for way in _parent_paths(node.path) if way in places), whole)
+        label = (
+            f"{STATE_MARKS.get(node.state, '')} {escape(node.path.rpartition('/')[2])} [dim]{describe_node(node)}[/dim]"
+        )
+        places[node.path] = around.add(label)
+    return whole
+
+
+def _parent_paths(path: str) -> Iterator[str]:
+    """What a node lies in, the nearest first: its iteration, its loop, and so on."""
+    while path:
+        before, _, step = path.rpartition("/")
+        if "[" in step:
+            yield path.rpartition("[")[0]
+        path = before
+        yield path
+
+
+def describe_node(node: NodeRun) -> str:
+    """How far it is, in a few words."""
+    if node.state == "running" and node.waiting_for == "user":
+        return f"waits for you in session {node.session_id}"
+    if node.state == "running" and node.waiting_for:
+        return f"waits for its {node.waiting_for}"
+    error = f": {escape(node.error.strip().splitlines()[0])}" if node.error.strip() else ""
+    return f"{node.state}{error}"
+
+
+def describe_outcome(run: WorkflowRun) -> str:
+    """The last line: how it ended, where its sessions are, and what it gave."""
+    outputs = "".join(f"\n{name}: {value}" for name, value in run.outputs.items())
+    return f"{run.name}: {run.state}{f': {run.error}' if run.error else ''} (run {run.id}, task {run.task_id}){outputs}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowInput:
+    """A file, what came of it, and the files that it names."""
+
+    text: str
+    loaded: LoadResult
+    files: dict[str, str]
+
+
+def read_workflow_file(path: Path) -> WorkflowInput:
+    """A workflow file with all that it names in the project around it."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        reason = f"it cannot be read: {error.strerror}"
+        return WorkflowInput(
+            "", LoadResult(None, invalid_workflow(str(path), 0, "unreadable", reason, "").problems), {}
+        )
+    library = CachedFiles(DirectoryFiles(project_root_of(path)))
+    try:
+        loaded = client.load_isolated(raw, str(path), library)
+    except client.LoadingUnavailable as error:
+        raise command_error(f"{path}: {error}; try again") from error
+    return WorkflowInput(raw.decode("utf-8-sig", "replace"), loaded, library.files)
+
+
+def parse_inputs(graph: WorkflowGraph, given: Sequence[str]) -> dict[str, str]:
+    """The inputs of ``NAME=VALUE`` words, each of which the workflow declares."""
+    found = dict[str, str]()
+    known = [one.name for one in graph.inputs]
+    for word in given:
+        name, is_set, value = word.partition("=")
+        if not is_set:
+            raise command_error(f"--set wants NAME=VALUE, not “{word}”")
+        if name not in known:
+            has = ", ".join(f"“{one}”" for one in known) or "none"
+            raise command_error(f"the workflow declares no input “{name}”; it has {has}")
+        found[name] = value
+    return found
+
+
+def command_error(message: str) -> CommandError:
+    """The error of a command that has touched nothing."""
+    return CommandError(message, returncode=EXIT_COULD_NOT_RUN)
+
+
+def find_by_name(rows: Any, name: str, what: str) -> Any:
+    """The row of this name, where one is named."""
+    found = rows.filter(name=name).first() if name else None
+    if name and found is None:
+        raise command_error(f"there is no {what} “{name}”")
+    return found
+
+
+def resolve_team(name: str) -> Group:
+    """The team that was named, or the only one there is."""
+    found = find_by_name(Group.objects.all(), name, "team")
+    teams = [found] if found else list(Group.objects.order_by("name")[:2])
+    if len(teams) != 1:
+        raise command_error("there are several teams; say which with --team" if teams else "there is no team yet")
+    return teams[0]
+
+
+def resolve_user(name: str, team: Group) -> Any:
+    """Who was named, or the only one in the team who may write."""
+    if name:
+        found = get_user_model().objects.filter(username=name, is_active=True).first()
+        if found is None:
+            raise command_error(f"there is no user “{name}”")
+        return found
+    members = get_user_model().objects.filter(groups=team, is_active=True)
+    writers = [user for user in members.order_by("username") if may_write(user, team)]
+    if len(writers) != 1:
+        raise command_error(f"{len(writers)} people of the team may write; say in whose name with --user")
+    return writers[0]
+
+
+def resolve_repository(team: Group, given: Path | None, file: Path) -> Repository | None:
+    """The team's repository at ``--cwd``, opened to it if need be.
+
+    Without ``given`` it is that of the file, if the team has it, else the only one that the team has.
+    """
+    place = given if given is not None else file.resolve().parent
+    path = next((one for one in (place, *place.parents) if (one / ".git").exists()), None)
+    if path is None:
+        if given is not None:
+            raise command_error(f"{given} lies in no git repository")
+        return _only_repository(team)
+    found = Repository.objects.filter(team=team, path=str(path)).first()
+    if found is not None or given is None:
+        return found or _only_repository(team)
+    try:
+        return add_repository({"name": Path(path).name, "team": team, "path": path})
+    except Invalid as error:
+        raise command_error(f"{given}: {error.message}") from error
+
+
+def _only_repository(team: Group) -> Repository | None:
+    rows = Repository.objects.filter(team=team)[:2]
+    return rows[0] if len(rows) == 1 else None
+
+
+def resolve_profile(name: str, team: Group) -> AgentProfile | None:
+    """The agent profile that was named: the team's, or everybody's."""
+    rows = AgentProfile.objects.filter(team__in=(team,)) | AgentProfile.objects.filter(team=None)
+    found: AgentProfile | None = find_by_name(rows, name, "agent profile")
+    return found
+
+
+def resolve_executor(name: str) -> Executor | None:
+    """The executor that was named."""
+    found: Executor | None = find_by_name(Executor.objects.all(), name, "executor")
+    return found

@@ -1,0 +1,107 @@
+"""What texts of workflows cost: who may have one loaded, how often, and what is remembered of those that were.
+
+Every text is loaded apart, in the loading process (``sessions_app.workflows.loader.client``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any, Final
+
+from django.core.cache import cache
+
+from sessions_app.accounts.rate_limits import RequestThrottle
+from sessions_app.services.errors import ChecksUnavailable, Throttled
+from sessions_app.workflows.language.files import InMemoryFiles
+from sessions_app.workflows.language.limits import LOADING_SECONDS
+from sessions_app.workflows.loader import client
+from sessions_app.workflows.loader.client import CheckResult, LoadingUnavailable
+from sessions_app.workflows.loader.loading import LoadResult
+
+CHECK_THROTTLE: Final = RequestThrottle("workflow-check", 120, 60)
+"""Checks and changes of workflows by one user, on pages and in the API together."""
+MAX_WAIT: Final = 2.0
+"""Seconds for which a request waits for another one of its user that has a text loaded."""
+POLL_INTERVAL: Final = 0.05
+_SLOT_TIMEOUT: Final = int(2 * LOADING_SECONDS)
+"""Seconds after which a place that was never given back is free again."""
+_Files = tuple[tuple[str, str], ...]
+
+
+@contextmanager
+def user_load_slot(user: Any, *, counted: bool = True) -> Iterator[None]:
+    """While a request of ``user`` has texts loaded: one request at a time for each user.
+
+    ``counted``: it is one of the checks and changes that a user may ask for so often; looking at what is kept is not.
+    Raises Throttled.
+    """
+    who = str(user.pk)
+    if counted and not CHECK_THROTTLE.admits(who):
+        raise Throttled(CHECK_THROTTLE.wait, "Too many checks of workflows. Try again in a minute.")
+    key, until = f"workflow-loading:{who}", time.monotonic() + MAX_WAIT
+    while not cache.add(key, True, _SLOT_TIMEOUT):
+        if time.monotonic() > until:
+            raise Throttled(1, "Another workflow is being checked for you. Try again when that is done.")
+        time.sleep(POLL_INTERVAL)
+    try:
+        yield
+    finally:
+        cache.delete(key)
+
+
+def load_text(text: str, files: Mapping[str, str], name: str = "workflow") -> LoadResult:
+    """The workflow of a text with the files beside it, and its problems. Raises ChecksUnavailable.
+
+    Not for within a transaction, as it can take a while; unless the same was loaded just before.
+    """
+    try:
+        return _load_cached(text, _sorted_files(files), name)
+    except LoadingUnavailable as error:
+        raise ChecksUnavailable from error
+
+
+def check_text(text: str, files: Mapping[str, str]) -> CheckResult:
+    """What an editor shows of a text with the files beside it. Raises ChecksUnavailable."""
+    try:
+        return _check_cached(text, _sorted_files(files))
+    except LoadingUnavailable as error:
+        raise ChecksUnavailable from error
+
+
+def load_node_data(text: str, node: str) -> dict[str, Any]:
+    """What a node of a text says. Raises NotEditable where there is no such node, and ChecksUnavailable."""
+    try:
+        return client.node_data_isolated(text, node)
+    except LoadingUnavailable as error:
+        raise ChecksUnavailable from error
+
+
+def apply_node_changes(text: str, node: str, settings: Mapping[str, Any], *, session_kept: bool | None = None) -> str:
+    """The text with other settings of a node. Raises NotEditable and ChecksUnavailable."""
+    try:
+        return client.apply_changes_isolated(text, node, settings, session_kept=session_kept)
+    except LoadingUnavailable as error:
+        raise ChecksUnavailable from error
+
+
+def check_document(found: CheckResult) -> dict[str, Any]:
+    """``{valid, problems: [{severity, code, message, fix, file, line, node}], svg}``."""
+    return {"valid": found.is_valid, "problems": [asdict(one) for one in found.problems], "svg": found.svg}
+
+
+def _sorted_files(files: Mapping[str, str]) -> _Files:
+    return tuple(sorted(files.items()))
+
+
+@lru_cache(maxsize=32)
+def _load_cached(text: str, files: _Files, name: str) -> LoadResult:
+    return client.load_isolated(text, name, InMemoryFiles(dict(files)))
+
+
+@lru_cache(maxsize=8)
+def _check_cached(text: str, files: _Files) -> CheckResult:
+    return client.check_isolated(text, library=InMemoryFiles(dict(files)))
