@@ -17,8 +17,11 @@ log = logging.getLogger(__name__)
 
 PRIVATE_UMASK: Final = 0o077
 """The umask of our processes: nothing that they make is for others."""
-AGENT_DIRECTORIES: Final = frozenset({"worktrees", "workspaces", "agent_homes", "repositories"})
-"""Folders that are closed themselves. In them agents give their files what modes they like, or sandboxes read ours."""
+DEMO_REPOSITORY: Final = "demo-repository"
+AGENT_DIRECTORIES: Final = frozenset({"worktrees", "workspaces", "agent_homes", "repositories", DEMO_REPOSITORY})
+"""Directories that are private themselves, while the files inside keep their modes: agents choose the modes of what they
+write there, their git included, and a sandbox under another user id reads some of our own.
+"""
 
 
 def set_private_umask() -> None:

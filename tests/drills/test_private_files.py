@@ -56,6 +56,7 @@ def test_closing_follows_no_link_and_leaves_what_agents_made(tmp_path: Path) -> 
     for path in (
         outside,
         data / "worktrees" / "one" / "tool",
+        data / "demo-repository" / "branch",
         data / "hosts" / "build",
         data / "repository" / "object",
     ):
@@ -68,5 +69,6 @@ def test_closing_follows_no_link_and_leaves_what_agents_made(tmp_path: Path) -> 
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (outside, *data.rglob("*"))}
     assert (modes[outside], modes[data / "hosts"], modes[data / "hosts" / "build"]) == (0o755, 0o700, 0o700)
     assert (modes[data / "worktrees"], modes[data / "worktrees" / "one" / "tool"]) == (0o700, 0o755)
+    assert (modes[data / "demo-repository"], modes[data / "demo-repository" / "branch"]) == (0o700, 0o755)
     assert modes[data / "repository" / "object"] == 0o755
     assert restrict_permissions(data) == 0

@@ -12,7 +12,7 @@ from django.db import DatabaseError
 
 from executors_app.errors import ExecutorError
 from sessions_app.management.demo_data import create_demo_data, create_login_url, local_address_hint
-from sessions_app.management.startup import set_private_umask
+from sessions_app.management.startup import DEMO_REPOSITORY, set_private_umask
 
 
 class Command(BaseCommand):
@@ -28,7 +28,7 @@ class Command(BaseCommand):
         """Make what is missing; exit status 2 with one line if that cannot be."""
         set_private_umask()
         try:
-            user = create_demo_data(Path(settings.KANDEV_DATA_DIR) / "demo-repository")
+            user = create_demo_data(Path(settings.KANDEV_DATA_DIR) / DEMO_REPOSITORY)
             link = create_login_url(user, port)
         except (DatabaseError, ExecutorError, OSError) as error:
             raise CommandError(f"the demo cannot be made: {str(error).splitlines()[0]}", returncode=2) from error
