@@ -19,8 +19,9 @@ PRIVATE_UMASK: Final = 0o077
 """The umask of our processes: nothing that they make is for others."""
 DEMO_REPOSITORY: Final = "demo-repository"
 AGENT_DIRECTORIES: Final = frozenset({"worktrees", "workspaces", "agent_homes", "repositories", DEMO_REPOSITORY})
-"""Directories that are private themselves, while the files inside keep their modes: agents choose the modes of what they
-write there, their git included, and a sandbox under another user id reads some of our own.
+"""Directories that are private themselves, while the files inside keep their modes.
+
+Agents choose the modes of what they write there, and a sandbox under another user id reads some of our own files.
 """
 
 
