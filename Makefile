@@ -8,7 +8,11 @@ PORT ?= 8000
 SHARES ?= $(shell echo $$(($$(nproc) + 1)))
 BIN := .venv/bin
 
-.PHONY: help setup setup-dev agents run test check audit bench chaos demo image migrations format lock
+# PostgreSQL runs even where SQLite has failed: one run tells everything.
+both_databases = failed=0; $(BIN)/python -m pytest -n $(SHARES) $(1) || failed=1; \
+	$(BIN)/python -m pytest -n $(SHARES) $(1) --database=postgresql || failed=1; exit $$failed
+
+.PHONY: help setup setup-dev agents run test test-all check audit bench chaos demo image migrations format lock
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,9 +31,11 @@ run: setup ## serve on http://kandev.localhost:$(PORT), with a demo on the first
 	@$(BIN)/python manage.py create_demo --port $(PORT)
 	@exec $(BIN)/python manage.py serve --port $(PORT)
 
-test: setup-dev ## all tests, and those of the database again on PostgreSQL; ARGS="tests/house -x" for a part
-	@$(BIN)/python -m pytest $(or $(ARGS),-n $(SHARES))
-	@$(if $(ARGS),,$(BIN)/python -m pytest -n $(SHARES) --database=postgresql)
+test: setup-dev ## what proves the product, on SQLite and PostgreSQL; ARGS="tests/house -x" for a part
+	@$(if $(ARGS),$(BIN)/python -m pytest $(ARGS),$(call both_databases,--tier=main))
+
+test-all: setup-dev ## every test there is, on SQLite and again on PostgreSQL
+	@$(call both_databases,)
 
 check: setup-dev ## format, lint, types, imports, migrations, API schema, licences
 	@scripts/check

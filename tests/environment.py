@@ -33,7 +33,7 @@ def _isolate() -> None:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     os.environ["KANDEV_DATA_DIR"] = directory
     # Processes that get a share of the tests hear of no ``-p``; each has a directory and a database of its own.
-    os.environ["PYTEST_PLUGINS"] = "tests.environment,tests.sharing"
+    os.environ["PYTEST_PLUGINS"] = "tests.environment,tests.sharing,tests.tiers"
     # What a shell starts with "&" ignores them, and so would all that the tests start.
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
