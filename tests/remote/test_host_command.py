@@ -91,7 +91,7 @@ async def test_a_host_keeps_its_identity_and_certificate_and_its_root_closed(tmp
 
 def test_neither_a_sidecar_nor_a_host_needs_django() -> None:
     look = "import sys, executors_app.agentctl.{0}; print('django' in sys.modules, 'cryptography' in sys.modules)"
-    for module in ("__main__", "host.command"):
+    for module in ("__main__", "host.daemon"):
         said = subprocess.run(
             [sys.executable, "-c", look.format(module)],
             capture_output=True,
