@@ -9,6 +9,14 @@ from typing import Any
 
 import pytest
 
+from tests.docker.conftest import (  # noqa: F401 - fixtures
+    engine,
+    far_engine,
+    far_place,
+    near_place,
+    shared_engine,
+    shared_far_engine,
+)
 from tests.docker.place import DockerPlace
 from tests.hostile_agent.world import World
 
