@@ -44,7 +44,7 @@ and the load is tried again."""
 _KILL_POINTS_HEADER = """\
 ## What a kill between two lines leaves
 
-At each of these points a process can be killed, in tests (`KANDEV_CRASH_AT`). `make test` kills at every one of them, \
+Tests can kill a process at each of these points (`KANDEV_CRASH_AT`). `make test-all` kills at every one of them, \
 `make chaos` in every process that stands there, with every misbehaviour of an agent that is known, and at 200 random \
 moments. Afterwards no prompt has come to an agent twice, no event is lost or there twice (a prefix where agentctl \
 or the agent itself was killed in a turn), no process is left, no run is interrupted twice, no state and no move \
