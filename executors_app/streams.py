@@ -24,7 +24,7 @@ class EventStream:
 
     The iteration ends when agentctl closes the stream in good order, and raises StaleGeneration
     when a newer generation has taken over, AgentctlUnreachable when the connection is lost.
-    A line that cannot be read comes as one of the kind ``journal_files.UNREADABLE``.
+    A line that cannot be read comes as one of the kind ``journal.line_format.UNREADABLE``.
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse):

@@ -1,7 +1,7 @@
 """Sessions on the control plane's own machine: a worktree, and a detached agentctl that survives us.
 
 Agents share the machine with the control plane: *trusted agents only*. How it is done is told in
-``agentctl/places/machine.py``.
+``agentctl/local_runtime/machine.py``.
 """
 
 from __future__ import annotations
