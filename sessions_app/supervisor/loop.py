@@ -152,7 +152,8 @@ class SupervisorLoop:
 
     async def _listen(self) -> None:
         """Ring the bell after wake-ups and, by the clock, after any change of the database."""
-        listener, loop = await asyncio.to_thread(wakeups.open_listener), asyncio.get_running_loop()
+        # Not in a thread: a task that is cancelled while the thread works would never learn of its socket.
+        listener, loop = wakeups.open_listener(), asyncio.get_running_loop()
         version = ""
         try:
             while True:
