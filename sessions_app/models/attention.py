@@ -120,17 +120,19 @@ ALL_KINDS = frozenset(kind.value for kind in AttentionKind)
 _OPEN = PreparedQuery(lambda key: AttentionItem.objects.filter(session_id=key, resolved_at=None))
 
 
-def raise_item(draft: SessionTransaction, notice: Notice, run: WorkflowRun | None = None) -> bool:
-    """Raise an item in the draft's transaction; False where it is open already, or was and is over for good.
+def raise_item(transaction: SessionTransaction, notice: Notice, run: WorkflowRun | None = None) -> bool:
+    """Raise an item in a session transaction; False where it is open already, or was and is over for good.
 
     ``run``: that has failed, which the item leads to. One whose truth has come back (a prompt that is held once more)
     is opened again, for everybody.
     """
-    row = _open_item(notice, session=draft.session, task_id=draft.session.task_id, run=run)
+    row = _open_item(notice, session=transaction.session, task_id=transaction.session.task_id, run=run)
     if row is None:
         return False
-    draft.open_attention = None
-    draft.say("session.attention", item_id=str(row.id), kind=str(notice.kind), key=notice.key, state="raised")
+    transaction.open_attention = None
+    transaction.record_event(
+        "session.attention", item_id=str(row.id), kind=str(notice.kind), key=notice.key, state="raised"
+    )
     return True
 
 
@@ -191,7 +193,7 @@ def update_wording(notice: Notice) -> None:
 
 
 def resolve_items(
-    draft: SessionTransaction,
+    transaction: SessionTransaction,
     resolution: str,
     kinds: Collection[str] = ALL_KINDS,
     *,
@@ -199,16 +201,16 @@ def resolve_items(
     key_begins: str = "",
 ) -> int:
     """The open items of the session of these kinds, or with such a key, are true no longer; how many they were."""
-    if draft.open_attention is None:
-        draft.open_attention = list(_OPEN.all(draft.session.id))
-    of_kind = [one for one in draft.open_attention if one.kind in kinds and key in ("", one.key)]
+    if transaction.open_attention is None:
+        transaction.open_attention = list(_OPEN.all(transaction.session.id))
+    of_kind = [one for one in transaction.open_attention if one.kind in kinds and key in ("", one.key)]
     found = [one for one in of_kind if one.key.startswith(key_begins)]
     if not found:
         return 0
-    draft.open_attention = None
+    transaction.open_attention = None
     now = timezone.now()
     AttentionItem.objects.filter(id__in=[one.id for one in found]).update(resolved_at=now, resolution=resolution[:64])
     for one in found:
         told = {"item_id": str(one.id), "kind": one.kind, "key": one.key}
-        draft.say("session.attention", **told, state="resolved", resolution=resolution)
+        transaction.record_event("session.attention", **told, state="resolved", resolution=resolution)
     return len(found)

@@ -1,6 +1,6 @@
-"""What a draft's changes mean for whoever should know: items are raised and resolved with the change itself.
+"""What a transaction's changes mean for whoever should know: items are raised and resolved with the change itself.
 
-Called once, before a draft is written, so no writer of states can forget it and nothing is told that is not true.
+Called once, before a transaction is written, so no writer of states can forget it and nothing is told that is not true.
 """
 
 from __future__ import annotations
@@ -26,113 +26,113 @@ CHOSEN_FRESH_START: Final = "fresh_start"
 """Reason of the receipt of a fresh start that a user chose."""
 
 
-def update_attention(draft: SessionTransaction) -> None:
-    """Raise and resolve what the changes of this draft call for."""
-    for event in list(draft.events):
+def update_attention(transaction: SessionTransaction) -> None:
+    """Raise and resolve what the changes of this transaction call for."""
+    for event in list(transaction.events):
         if (react := _RULES.get(event.name)) is not None:
-            react(draft, event)
-    for key in draft.settled_prompt_keys:
-        resolve_items(draft, "settled", key=key)
-    if draft.changed & {"state", "error_code", "next_restart_at", "desired_state"}:
-        _update_at_rest(draft)
+            react(transaction, event)
+    for key in transaction.settled_prompt_keys:
+        resolve_items(transaction, "settled", key=key)
+    if transaction.changed_fields & {"state", "error_code", "next_restart_at", "desired_state"}:
+        _update_at_rest(transaction)
 
 
-def _on_permission_requested(draft: SessionTransaction, event: NewEvent) -> None:
-    raise_item(draft, attention.permission_notice(event.payload["permission_id"], event.payload["tool_call"]))
+def _on_permission_requested(transaction: SessionTransaction, event: NewEvent) -> None:
+    raise_item(transaction, attention.permission_notice(event.payload["permission_id"], event.payload["tool_call"]))
 
 
-def _on_permission_settled(draft: SessionTransaction, event: NewEvent) -> None:
+def _on_permission_settled(transaction: SessionTransaction, event: NewEvent) -> None:
     state = str(event.payload.get("state") or event.payload.get("reason") or "settled")
-    resolve_items(draft, state, key=f"permission:{event.payload['permission_id']}")
+    resolve_items(transaction, state, key=f"permission:{event.payload['permission_id']}")
 
 
-def _on_prompt_held(draft: SessionTransaction, event: NewEvent) -> None:
+def _on_prompt_held(transaction: SessionTransaction, event: NewEvent) -> None:
     message_id = str(event.payload["message_id"])
-    text = draft.session.prompts.filter(message_id=message_id).values_list("text", flat=True).first() or ""
-    raise_item(draft, attention.held_notice(str(draft.session.id), message_id, text))
+    text = transaction.session.prompts.filter(message_id=message_id).values_list("text", flat=True).first() or ""
+    raise_item(transaction, attention.held_notice(str(transaction.session.id), message_id, text))
 
 
-def _on_prompt_overdue(draft: SessionTransaction, event: NewEvent) -> None:
+def _on_prompt_overdue(transaction: SessionTransaction, event: NewEvent) -> None:
     said = event.payload
-    raise_item(draft, attention.overdue_notice(str(draft.session.id), said["message_id"], said["reason"]))
+    raise_item(transaction, attention.overdue_notice(str(transaction.session.id), said["message_id"], said["reason"]))
 
 
-def _on_run_stalled(draft: SessionTransaction, event: NewEvent) -> None:
-    raise_item(draft, attention.stalled_notice(str(event.payload["run_id"]), str(event.payload["since"])))
+def _on_run_stalled(transaction: SessionTransaction, event: NewEvent) -> None:
+    raise_item(transaction, attention.stalled_notice(str(event.payload["run_id"]), str(event.payload["since"])))
 
 
-def _on_cancel_ignored(draft: SessionTransaction, event: NewEvent) -> None:
-    raise_item(draft, attention.cancel_ignored_notice(str(event.payload["run_id"]), str(event.payload["since"])))
+def _on_cancel_ignored(transaction: SessionTransaction, event: NewEvent) -> None:
+    raise_item(transaction, attention.cancel_ignored_notice(str(event.payload["run_id"]), str(event.payload["since"])))
 
 
-def _on_turn_ended(draft: SessionTransaction, event: NewEvent) -> None:
+def _on_turn_ended(transaction: SessionTransaction, event: NewEvent) -> None:
     """Whether its agent has heeded a cancel is no question any more."""
-    told: Mapping[str, Any] = draft.session.metadata.get(CANCEL_IGNORED) or {}
+    told: Mapping[str, Any] = transaction.session.metadata.get(CANCEL_IGNORED) or {}
     if told and told.get("run_id") == event.payload.get("run_id"):
-        kept = {name: value for name, value in draft.session.metadata.items() if name != CANCEL_IGNORED}
-        draft.set(metadata=kept)
-        resolve_items(draft, "turn_ended", kinds=(AttentionKind.CANCEL_IGNORED,))
+        kept = {name: value for name, value in transaction.session.metadata.items() if name != CANCEL_IGNORED}
+        transaction.set_fields(metadata=kept)
+        resolve_items(transaction, "turn_ended", kinds=(AttentionKind.CANCEL_IGNORED,))
 
 
-def _on_interrupted(draft: SessionTransaction, event: NewEvent) -> None:
-    _on_turn_ended(draft, event)
-    wait: Mapping[str, Any] = draft.session.metadata.get(INTERRUPTED_WAIT) or {}
+def _on_interrupted(transaction: SessionTransaction, event: NewEvent) -> None:
+    _on_turn_ended(transaction, event)
+    wait: Mapping[str, Any] = transaction.session.metadata.get(INTERRUPTED_WAIT) or {}
     if wait and wait.get("run_id") == event.payload.get("run_id"):
-        raise_item(draft, attention.wait_interrupted_notice(wait["run_id"], str(wait.get("reason") or "")))
+        raise_item(transaction, attention.wait_interrupted_notice(wait["run_id"], str(wait.get("reason") or "")))
 
 
-def _on_heard_again(draft: SessionTransaction, event: NewEvent) -> None:
-    resolve_items(draft, "heard_again", kinds=(AttentionKind.STALLED,))
+def _on_heard_again(transaction: SessionTransaction, event: NewEvent) -> None:
+    resolve_items(transaction, "heard_again", kinds=(AttentionKind.STALLED,))
 
 
-def _on_receipt(draft: SessionTransaction, event: NewEvent) -> None:
+def _on_receipt(transaction: SessionTransaction, event: NewEvent) -> None:
     """A fresh start is a loss only where something was said before, and where nobody asked for it."""
     said: Mapping[str, Any] = event.payload
     if (
         said.get("kind") == "fresh"
         and said.get("reason") not in (None, CHOSEN_FRESH_START)
-        and _had_a_conversation(draft)
+        and _had_a_conversation(transaction)
     ):
-        raise_item(draft, attention.receipt_notice(said["receipt_id"]))
+        raise_item(transaction, attention.receipt_notice(said["receipt_id"]))
 
     if said.get("kind") not in ("reattached", "workspace_only"):
-        _judge_memory(draft, said)
+        _judge_memory(transaction, said)
 
 
-def _judge_memory(draft: SessionTransaction, said: Mapping[str, Any]) -> None:
+def _judge_memory(transaction: SessionTransaction, said: Mapping[str, Any]) -> None:
     """Whether the agent remembers is asked of its newest start alone."""
     is_unproven = said.get("verified") == "unproven" and said.get("kind") in ("resumed", "loaded")
-    if is_unproven and _had_a_conversation(draft):
-        raise_item(draft, attention.unproven_notice(said["receipt_id"]))
+    if is_unproven and _had_a_conversation(transaction):
+        raise_item(transaction, attention.unproven_notice(said["receipt_id"]))
     else:
-        resolve_items(draft, "settled", kinds=(AttentionKind.UNPROVEN,))
+        resolve_items(transaction, "settled", kinds=(AttentionKind.UNPROVEN,))
 
 
-def _had_a_conversation(draft: SessionTransaction) -> bool:
-    return bool(draft.session.runs.filter(state=RunState.COMPLETED).exists())
+def _had_a_conversation(transaction: SessionTransaction) -> bool:
+    return bool(transaction.session.runs.filter(state=RunState.COMPLETED).exists())
 
 
-def _on_work_changed(draft: SessionTransaction, event: NewEvent) -> None:
+def _on_work_changed(transaction: SessionTransaction, event: NewEvent) -> None:
     """At work again: nothing waits for a look any more. At rest: it does, unless more is asked already."""
     if event.payload["to"] == WorkState.WORKING:
-        resolve_items(draft, "working", kinds=AT_REST_KINDS | {AttentionKind.WAIT_INTERRUPTED})
+        resolve_items(transaction, "working", kinds=AT_REST_KINDS | {AttentionKind.WAIT_INTERRUPTED})
         if (
-            any(one.kind == AttentionKind.CUT_SHORT for one in draft.open_attention or ())
-            and _newest_interrupted_prompt(draft) is None
+            any(one.kind == AttentionKind.CUT_SHORT for one in transaction.open_attention or ())
+            and _newest_interrupted_prompt(transaction) is None
         ):
-            resolve_items(draft, "working", kinds=(AttentionKind.CUT_SHORT,))
+            resolve_items(transaction, "working", kinds=(AttentionKind.CUT_SHORT,))
     elif event.payload["from"] == WorkState.WORKING and event.payload["to"] == WorkState.IDLE:
-        _needs_review(draft)
+        _needs_review(transaction)
 
 
-def _newest_interrupted_prompt(draft: SessionTransaction) -> tuple[str, str] | None:
+def _newest_interrupted_prompt(transaction: SessionTransaction) -> tuple[str, str] | None:
     """Id and text of the newest prompt that was interrupted and not settled, if there is one."""
-    rows = draft.session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None, resent_as=None)
+    rows = transaction.session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None, resent_as=None)
     return rows.order_by("id").values_list("message_id", "text").last()
 
 
-def _needs_review(draft: SessionTransaction) -> None:
-    run, session = draft.newest_run, draft.session
+def _needs_review(transaction: SessionTransaction) -> None:
+    run, session = transaction.newest_run, transaction.session
     if (
         run is None
         or run.message_id.startswith(MEMORY_CHECK_PREFIX)
@@ -140,49 +140,51 @@ def _needs_review(draft: SessionTransaction) -> None:
         or session.desired_state == DesiredState.STOPPED
     ):
         return  # a user ended it, and knows
-    if (cut := _newest_interrupted_prompt(draft)) is not None and session.work_state != WorkState.WORKING:
-        raise_item(draft, attention.cut_short_notice(session.id, *cut))
+    if (cut := _newest_interrupted_prompt(transaction)) is not None and session.work_state != WorkState.WORKING:
+        raise_item(transaction, attention.cut_short_notice(session.id, *cut))
         return
     if session.state in (SessionState.FAILED, SessionState.ERROR) or session.work_state == WorkState.WORKING:
         return  # told as what it is, or at work again within these very changes
     if session.node_runs.filter(run__ended_at=None).exists():
         return  # its workflow goes on by itself
     if not session.prompts.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
-        raise_item(draft, attention.idle_notice(str(run.id), run.state))
+        raise_item(transaction, attention.idle_notice(str(run.id), run.state))
 
 
-def _update_at_rest(draft: SessionTransaction) -> None:
+def _update_at_rest(transaction: SessionTransaction) -> None:
     """What the session's own state asks of somebody, now that all is said."""
-    session, seq = draft.session, draft.session.last_seq
+    session, seq = transaction.session, transaction.session.last_seq
     if session.state in TERMINAL_STATES:
-        resolve_items(draft, str(session.state).lower())
+        resolve_items(transaction, str(session.state).lower())
         return
     if session.desired_state == DesiredState.STOPPED:
-        resolve_items(draft, "stopped", kinds=AT_REST_KINDS)
+        resolve_items(transaction, "stopped", kinds=AT_REST_KINDS)
         return
-    if "state" in draft.changed and session.state == SessionState.FAILED:
+    if "state" in transaction.changed_fields and session.state == SessionState.FAILED:
         error = session.error_message or session.error_code
         died = session.error_code == attention.AGENT_DIED
-        told = (str(session.id), session.start_attempts, error, seq, draft.log_tail)
-        raise_item(draft, attention.gave_up_notice(*told, died=died))
-    elif "state" in draft.changed and session.state not in (SessionState.FAILED, SessionState.ERROR):
+        told = (str(session.id), session.start_attempts, error, seq, transaction.log_tail)
+        raise_item(transaction, attention.gave_up_notice(*told, died=died))
+    elif "state" in transaction.changed_fields and session.state not in (SessionState.FAILED, SessionState.ERROR):
         resolve_items(
-            draft, "running_again", kinds=(AttentionKind.GAVE_UP, AttentionKind.ERROR, AttentionKind.OWNER_LEFT)
+            transaction, "running_again", kinds=(AttentionKind.GAVE_UP, AttentionKind.ERROR, AttentionKind.OWNER_LEFT)
         )
     elif session.state == SessionState.ERROR:
-        _update_error(draft, seq)
+        _update_error(transaction, seq)
 
 
-def _update_error(draft: SessionTransaction, seq: int) -> None:
-    session = draft.session
+def _update_error(transaction: SessionTransaction, seq: int) -> None:
+    session = transaction.session
     by_itself = session.next_restart_at is not None and session.error_code not in NEEDS_PERSON_CODES
     if by_itself or session.error_code == UNREACHABLE:
-        resolve_items(draft, "tried_again", kinds=(AttentionKind.ERROR,))
+        resolve_items(transaction, "tried_again", kinds=(AttentionKind.ERROR,))
         return
     if not session.attention.filter(kind=AttentionKind.ERROR, resolved_at=None).exists():
         raise_item(
-            draft,
-            attention.error_notice(str(session.id), session.error_code, session.error_message, seq, draft.log_tail),
+            transaction,
+            attention.error_notice(
+                str(session.id), session.error_code, session.error_message, seq, transaction.log_tail
+            ),
         )
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db import transaction
+from django.db.transaction import on_commit
 
 from sessions_app.domain import actor_context
 from sessions_app.models.event import NewEvent
@@ -75,20 +75,20 @@ def add_audit_fields(events: Sequence[NewEvent]) -> None:
             } | event.payload
 
 
-def write_audit_log(draft: SessionTransaction) -> None:
+def write_audit_log(transaction: SessionTransaction) -> None:
     """Write a line of our own log for each act, once the session's log has it."""
     known = actor_context.current_context()
-    acts = [event for event in draft.events if event.name in AUDITED_EVENTS]
+    acts = [event for event in transaction.events if event.name in AUDITED_EVENTS]
     if not acts or actor_context.OWNER not in known:
         return
-    session = draft.session
+    session = transaction.session
     about: dict[str, Any] = {
         **known,
         "session_id": str(session.id),
         "task_id": str(session.task_id),
         "execution_id": str(session.agent_execution_id or ""),
     }
-    transaction.on_commit(lambda: _write_lines(acts, about))
+    on_commit(lambda: _write_lines(acts, about))
 
 
 def _write_lines(acts: Sequence[NewEvent], about: dict[str, Any]) -> None:

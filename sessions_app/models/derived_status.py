@@ -65,12 +65,14 @@ def _best_token(run: Run) -> TokenState | None:
     return most_usable_state(token.state(now) for token in ResumeToken.objects.filter(waited, run=run))
 
 
-def record_status_change(draft: SessionTransaction) -> None:
+def record_status_change(transaction: SessionTransaction) -> None:
     """Say the derived status if what was written changes it; called before the events are."""
-    if "launch_id" not in draft.changed and not any(event.name.startswith(_STATUS_EVENTS) for event in draft.events):
+    if "launch_id" not in transaction.changed_fields and not any(
+        event.name.startswith(_STATUS_EVENTS) for event in transaction.events
+    ):
         return
-    session = draft.session
-    status = derived_status(session, draft.execution, draft.newest_run)
+    session = transaction.session
+    status = derived_status(session, transaction.execution, transaction.newest_run)
     if status != session.told_status:
-        draft.say("session.status_derived", **{"from": session.told_status, "status": str(status)})
-        draft.set(told_status=str(status))
+        transaction.record_event("session.status_derived", **{"from": session.told_status, "status": str(status)})
+        transaction.set_fields(told_status=str(status))

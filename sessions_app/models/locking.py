@@ -20,10 +20,10 @@ _lock_timeout: ContextVar[float] = ContextVar("patience", default=20.0)
 
 
 @cache
-def _row(beside: tuple[str, ...]) -> PreparedQuery[TaskSession]:
-    """How a session is read and locked, with what is read beside it."""
+def _row(related: tuple[str, ...]) -> PreparedQuery[TaskSession]:
+    """How a session is read and locked, with what is read related it."""
     rows = TaskSession.objects.select_for_update(no_key=True, of=("self",))
-    read = rows.select_related(*beside) if beside else rows  # by no name at all Django would read everything
+    read = rows.select_related(*related) if related else rows  # by no name at all Django would read everything
     return PreparedQuery(lambda key: read.filter(id=key))
 
 
@@ -38,24 +38,24 @@ def lock_timeout() -> float:
 
 
 @contextmanager
-def lock_session(session_id: uuid.UUID | str, patience: float, beside: Sequence[str] = ()) -> Iterator[TaskSession]:
+def lock_session(session_id: uuid.UUID | str, patience: float, related: Sequence[str] = ()) -> Iterator[TaskSession]:
     """The session's row, locked, in one transaction that ends with the block.
 
-    ``beside`` names the rows that it refers to and that are read, not locked, with it.
+    ``related`` names the rows that it refers to and that are read, not locked, with it.
     Nothing is written before the row is ours, so beginning again is safe. Raises OperationalError
     when ``patience`` seconds are over, and at once within a transaction of the caller's.
     """
     deadline = time.monotonic() + patience
     with ExitStack() as kept:
-        yield _begin(kept, session_id, deadline, beside)
+        yield _begin(kept, session_id, deadline, related)
 
 
-def _begin(kept: ExitStack, session_id: uuid.UUID | str, deadline: float, beside: Sequence[str]) -> TaskSession:
+def _begin(kept: ExitStack, session_id: uuid.UUID | str, deadline: float, related: Sequence[str]) -> TaskSession:
     while True:
         try:
             with ExitStack() as trying:
                 trying.enter_context(transaction.atomic())
-                session = _read(session_id, beside)
+                session = _read(session_id, related)
                 kept.enter_context(trying.pop_all())
                 return session
         except OperationalError as error:
@@ -63,8 +63,8 @@ def _begin(kept: ExitStack, session_id: uuid.UUID | str, deadline: float, beside
                 raise
 
 
-def _read(session_id: uuid.UUID | str, beside: Sequence[str]) -> TaskSession:
-    found = _row(tuple(beside)).first(session_key(session_id))
+def _read(session_id: uuid.UUID | str, related: Sequence[str]) -> TaskSession:
+    found = _row(tuple(related)).first(session_key(session_id))
     if found is None:
         raise TaskSession.DoesNotExist(f"no session {session_id}")
     return found

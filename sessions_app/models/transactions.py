@@ -1,7 +1,7 @@
 """The one way to change a session: read it locked, move its machines, say so in its log, all or nothing.
 
-``with writing(session_id) as draft`` opens a transaction; every change that is made through the
-draft is written with its event when the block ends. Only this module writes a status.
+``with session_transaction(session_id) as transaction`` locks the session; every change made through it is written
+together with its events when the block ends. Only this module writes a status.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
-from django.db import transaction
+from django.db.transaction import atomic
 from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
@@ -71,8 +71,8 @@ class SessionTransaction:
 
     session: TaskSession
     events: list[NewEvent] = field(default_factory=list)
-    changed: set[str] = field(default_factory=set)
-    then: list[Callable[[], None]] = field(default_factory=list)
+    changed_fields: set[str] = field(default_factory=set)
+    after_events: list[Callable[[], None]] = field(default_factory=list)
     """What is written once the events have their seq, in the same transaction."""
     settled_prompt_keys: list[str] = field(default_factory=list)
     """Prompts that are in doubt no longer, as the keys of their attention items."""
@@ -81,16 +81,16 @@ class SessionTransaction:
     log_tail: str = ""
     """The end of the agent's log, set by whoever gives a session up; kept with what it raises."""
     at: datetime = field(default_factory=timezone.now)
-    known: actor_context.ActorContext = field(default_factory=actor_context.current_context)
+    actor: actor_context.ActorContext = field(default_factory=actor_context.current_context)
     """Who changes it, and why."""
 
     @cached_property
     def execution(self) -> ExecutorRunning | None:
         """The session's present execution, locked; the session carries it from then on."""
         key = self.session.agent_execution_id
-        return self.carry(None if key is None else _EXECUTION.first(key))
+        return self.attach_execution(None if key is None else _EXECUTION.first(key))
 
-    def carry(self, execution: ExecutorRunning | None) -> ExecutorRunning | None:
+    def attach_execution(self, execution: ExecutorRunning | None) -> ExecutorRunning | None:
         """Take what was read and locked for the session's present execution."""
         self.session.__dict__["present_execution"] = self.__dict__["execution"] = execution
         return execution
@@ -111,27 +111,27 @@ class SessionTransaction:
         run = self.open_run
         return run if run is not None and run.has_process else None
 
-    def say(self, name: str, once: str | None = None, **payload: Any) -> NewEvent:
+    def record_event(self, name: str, once: str | None = None, **payload: Any) -> NewEvent:
         """Put an event into the log."""
         event = NewEvent(name, payload, self.at, once)
         self.events.append(event)
         return event
 
-    def set(self, **values: Any) -> None:
+    def set_fields(self, **values: Any) -> None:
         """Change plain fields of the session (never a state)."""
         for name, value in values.items():
             if getattr(self.session, name) != value:
                 setattr(self.session, name, value)
-                self.changed.add(name)
+                self.changed_fields.add(name)
 
-    def move(self, move: str, *, error_code: str = "", error_message: str = "", reason: str = "") -> bool:
+    def move_session(self, move: str, *, error_code: str = "", error_message: str = "", reason: str = "") -> bool:
         """Move the session; says so when anything changed. IllegalMove changes nothing."""
         before = self.session.state
         after = states.SESSION.after(before, move)
         if (before, self.session.error_code, self.session.error_message) == (after, error_code, error_message):
             return False
-        self.set(state=after, error_code=error_code, error_message=error_message)
-        self.say(
+        self.set_fields(state=after, error_code=error_code, error_message=error_message)
+        self.record_event(
             "session.state_changed",
             **{"from": before, "to": after, "reason": reason or move},
             error_code=error_code,
@@ -141,13 +141,13 @@ class SessionTransaction:
             operations.count_in_transaction([("kandev_reconciler_given_up_total", {}, 1)])
         return True
 
-    def work(self, move: str) -> bool:
+    def move_work(self, move: str) -> bool:
         """Move the work state; says so when it changed."""
         after = states.WORK.after(self.session.work_state, move)
         if after == self.session.work_state:
             return False
-        self.say("session.work_state_changed", **{"from": self.session.work_state, "to": after})
-        self.set(work_state=after)
+        self.record_event("session.work_state_changed", **{"from": self.session.work_state, "to": after})
+        self.set_fields(work_state=after)
         return True
 
     def move_executor(self, move: str, **values: Any) -> bool:
@@ -168,7 +168,7 @@ class SessionTransaction:
             setattr(execution, name, value)
         update_row(execution, {*changed, "status"})
         if moved or "error_message" in changed:
-            self.say(EXECUTOR_EVENTS[after], executor_status=after, error_message=execution.error_message)
+            self.record_event(EXECUTOR_EVENTS[after], executor_status=after, error_message=execution.error_message)
         return moved
 
     def move_prompt(self, prompt: Prompt, move: str, **values: Any) -> None:
@@ -178,7 +178,7 @@ class SessionTransaction:
             setattr(prompt, name, value)
         update_row(prompt, {*values, "state"})
         if after != before:
-            self.say(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
+            self.record_event(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
             waits.end_run_of_lost_prompt(self, prompt)
         if after != before and (key := _NOTICE_KEYS.get(before)):
             self.settled_prompt_keys.append(key(self.session.id, prompt.message_id))
@@ -200,7 +200,7 @@ class SessionTransaction:
             session=self.session, message_id=message_id, started_at=self.at, has_process=has_process
         )
         self.open_run = self.newest_run = run
-        self.say("session.run.started", run_id=str(run.id), message_id=message_id)
+        self.record_event("session.run.started", run_id=str(run.id), message_id=message_id)
         return run
 
     def move_run(self, move: str, *, reason: str = "", once: str | None = None, **payload: Any) -> Run | None:
@@ -216,22 +216,26 @@ class SessionTransaction:
             run.waited = run.state == states.RunState.WAITING
             run.ended_at, self.open_run = self.at, None
             self.__dict__.pop("newest_run", None)
-            self.set(stalled_since=None)
+            self.set_fields(stalled_since=None)
             if run.wait_kind:
                 waits.revoke_tokens(self, reason or move, run=run)
         run.state, run.reason = after, reason
         update_row(run, ["state", "reason", "waited", "ended_at", "wait_kind"])
         said = "resumed" if move == "resume" else after
-        self.say(f"session.run.{said}", once, run_id=str(run.id), message_id=run.message_id, reason=reason, **payload)
+        self.record_event(
+            f"session.run.{said}", once, run_id=str(run.id), message_id=run.message_id, reason=reason, **payload
+        )
         return run
 
-    def heard(self) -> None:
+    def clear_stall(self) -> None:
         """The agent has said something: a notice that it is silent is over."""
         if self.session.stalled_since is not None:
-            self.set(stalled_since=None)
-            self.say("session.run.heard_again", run_id=str(self.open_run.id) if self.open_run else None)
+            self.set_fields(stalled_since=None)
+            self.record_event("session.run.heard_again", run_id=str(self.open_run.id) if self.open_run else None)
 
-    def receipt(self, kind: str, verified: str, *, launch_id: str | None = None, **values: Any) -> ContinuityReceipt:
+    def write_receipt(
+        self, kind: str, verified: str, *, launch_id: str | None = None, **values: Any
+    ) -> ContinuityReceipt:
         """Write how a resume ended; one receipt a launch, a second one changes nothing."""
         if launch_id is not None:
             earlier = _RECEIPT.first(launch_id)
@@ -246,7 +250,7 @@ class SessionTransaction:
             **values,
         )
         insert_row(receipt)
-        self.say(
+        self.record_event(
             "session.receipt",
             receipt_id=str(receipt.id),
             kind=kind,
@@ -256,32 +260,32 @@ class SessionTransaction:
         )
         return receipt
 
-    def settle(self) -> None:
+    def write_rows(self) -> None:
         """Say what follows from what was changed, and write it, except for the log."""
         derived_status.record_status_change(self)
         attention_rules.update_attention(self)
-        if self.changed:
-            update_row(self.session, self.changed)
-        if "state" in self.changed:
+        if self.changed_fields:
+            update_row(self.session, self.changed_fields)
+        if "state" in self.changed_fields:
             refresh_task_state(self.session.task_id)
         audit.add_audit_fields(self.events)
 
-    def follow(self) -> None:
+    def write_follow_ups(self) -> None:
         """Write what goes by the numbers of the events."""
         audit.write_audit_log(self)
-        for step in self.then:
+        for step in self.after_events:
             step()
 
 
-def write_changes(drafts: Collection[SessionTransaction]) -> None:
-    """Write what was changed; called at the end of ``writing`` and ``writing_all``."""
-    for draft in drafts:
-        with actor_context.acting_exactly_as(draft.known):
-            draft.settle()
-    append_all_events({draft.session.id: draft.events for draft in drafts})
-    for draft in drafts:
-        with actor_context.acting_exactly_as(draft.known):
-            draft.follow()
+def write_changes(transactions: Collection[SessionTransaction]) -> None:
+    """Write what was changed; called at the end of ``session_transaction`` and ``session_transactions``."""
+    for transaction in transactions:
+        with actor_context.acting_exactly_as(transaction.actor):
+            transaction.write_rows()
+    append_all_events({transaction.session.id: transaction.events for transaction in transactions})
+    for transaction in transactions:
+        with actor_context.acting_exactly_as(transaction.actor):
+            transaction.write_follow_ups()
 
 
 def refresh_task_state(task_id: uuid.UUID) -> None:
@@ -294,7 +298,7 @@ def refresh_task_state(task_id: uuid.UUID) -> None:
 
 @contextmanager
 def session_transaction(
-    session_id: uuid.UUID | str, lease: Lease | None = None, *, beside: Sequence[str] = ()
+    session_id: uuid.UUID | str, lease: Lease | None = None, *, related: Sequence[str] = ()
 ) -> Iterator[SessionTransaction]:
     """Change one session in one transaction; with a lease only while it is ours (LeaseLost).
 
@@ -303,24 +307,24 @@ def session_transaction(
     Where others write so busily that it cannot begin, a request tries again for a while; a lease does not
     live so long.
     """
-    with lock_session(session_id, patience=0 if lease else lock_timeout(), beside=beside) as session:
-        draft = SessionTransaction(session)
+    with lock_session(session_id, patience=0 if lease else lock_timeout(), related=related) as session:
+        transaction = SessionTransaction(session)
         if lease is not None:
-            _require_lease(draft.execution, lease)
-        yield draft
-        write_changes([draft])
+            _require_lease(transaction.execution, lease)
+        yield transaction
+        write_changes([transaction])
 
 
 @contextmanager
 def session_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[dict[uuid.UUID, SessionTransaction]]:
-    """As ``writing`` with a lease each, many sessions in one transaction and by few queries: all of it or nothing.
+    """Change many sessions in one database transaction, each under its lease: all of them or none.
 
-    Left out is whose lease is not ours.
+    Sessions whose lease is no longer ours are left out.
     """
-    with transaction.atomic():
-        drafts = dict(_locked_transactions(leases))
-        yield drafts
-        write_changes(drafts.values())
+    with atomic():
+        transactions = dict(_locked_transactions(leases))
+        yield transactions
+        write_changes(transactions.values())
 
 
 def _locked_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[tuple[uuid.UUID, SessionTransaction]]:
@@ -330,9 +334,9 @@ def _locked_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[tuple[uu
     for execution in executions:
         session = sessions[execution.id]
         if _holds_lease(execution, leases[session.id]):
-            draft = SessionTransaction(session)
-            draft.carry(execution)
-            yield session.id, draft
+            transaction = SessionTransaction(session)
+            transaction.attach_execution(execution)
+            yield session.id, transaction
 
 
 def _holds_lease(execution: ExecutorRunning, lease: Lease) -> bool:

@@ -122,17 +122,17 @@ LOST_STATES = frozenset({PromptState.HELD, PromptState.DISMISSED, PromptState.WI
 """States of a prompt in which it starts no turn by itself."""
 
 
-def begin_permission_wait(draft: SessionTransaction, permission_id: str, run: Run | None) -> ResumeToken:
+def begin_permission_wait(transaction: SessionTransaction, permission_id: str, run: Run | None) -> ResumeToken:
     """The agent asks, and waits for the answer as long as this deployment lets it."""
     limit = settings.KANDEV_PERMISSION_TIMEOUT
     deadline = timezone.now() + timedelta(seconds=limit) if limit else None
     if run is None:
-        return mint_token(draft, None, WaitKind.PERMISSION, permission_id, expires_at=deadline)
-    return begin_wait(draft, WaitKind.PERMISSION, permission_id, deadline=deadline)
+        return mint_token(transaction, None, WaitKind.PERMISSION, permission_id, expires_at=deadline)
+    return begin_wait(transaction, WaitKind.PERMISSION, permission_id, deadline=deadline)
 
 
 def begin_wait(
-    draft: SessionTransaction,
+    transaction: SessionTransaction,
     kind: WaitKind,
     wait_id: str,
     *,
@@ -141,17 +141,17 @@ def begin_wait(
     by: Any = None,
 ) -> ResumeToken:
     """The open run, if there is one, waits from now on; the key of the wait."""
-    run = draft.open_run
+    run = transaction.open_run
     if run is not None:
         run.wait_kind, run.wait_id, run.wait_reason, run.deadline_at = kind, wait_id, reason, deadline
-        before = len(draft.events)
+        before = len(transaction.events)
         ends = deadline.isoformat() if deadline else None
-        draft.move_run("wait", wait_kind=str(kind), wait_id=wait_id, deadline=ends)
+        transaction.move_run("wait", wait_kind=str(kind), wait_id=wait_id, deadline=ends)
         run.save(update_fields=["wait_kind", "wait_id", "wait_reason", "deadline_at"])
-        if len(draft.events) > before:
-            event = draft.events[-1]
-            draft.then.append(lambda: _save_seq(run, event))
-    return mint_token(draft, run, kind, wait_id, expires_at=deadline, by=by)
+        if len(transaction.events) > before:
+            event = transaction.events[-1]
+            transaction.after_events.append(lambda: _save_seq(run, event))
+    return mint_token(transaction, run, kind, wait_id, expires_at=deadline, by=by)
 
 
 def _save_seq(run: Run, event: NewEvent) -> None:
@@ -159,7 +159,7 @@ def _save_seq(run: Run, event: NewEvent) -> None:
 
 
 def mint_token(
-    draft: SessionTransaction,
+    transaction: SessionTransaction,
     run: Run | None,
     kind: WaitKind,
     wait_id: str,
@@ -168,58 +168,62 @@ def mint_token(
     by: Any = None,
 ) -> ResumeToken:
     """A new key for a wait; its secret follows from its id."""
-    token = ResumeToken(session=draft.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=expires_at, by=by)
+    token = ResumeToken(
+        session=transaction.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=expires_at, by=by
+    )
     token.seal()
     token.save(force_insert=True)
-    draft.say(
+    transaction.record_event(
         "session.token.minted", expires_at=expires_at.isoformat() if expires_at else None, **_token_payload(token)
     )
     return token
 
 
-def consume_token(draft: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any) -> bool:
+def consume_token(
+    transaction: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any
+) -> bool:
     """Use a key up, once; False where it is used, revoked or too old by now."""
     now = timezone.now()
     values = {"consumed_at": now, "consumed_by": by, "idempotency_key": key, "first_answer": answer}
     if not ResumeToken.objects.active(now).filter(id=token.id).update(**values):
         return False
-    draft.say("session.token.consumed", by=by.get_username() if by else None, **_token_payload(token))
+    transaction.record_event("session.token.consumed", by=by.get_username() if by else None, **_token_payload(token))
     return True
 
 
-def revoke_tokens(draft: SessionTransaction, reason: str, **wanted: Any) -> int:
+def revoke_tokens(transaction: SessionTransaction, reason: str, **wanted: Any) -> int:
     """Take back whatever keys of the session fit ``wanted`` and are not settled; how many."""
     count = 0
-    for token in ResumeToken.objects.unsettled().filter(session=draft.session, **wanted):
+    for token in ResumeToken.objects.unsettled().filter(session=transaction.session, **wanted):
         row = ResumeToken.objects.unsettled().filter(id=token.id)
         if row.update(revoked_at=timezone.now(), reason=reason[:64]):
-            draft.say("session.token.revoked", reason=reason, **_token_payload(token))
+            transaction.record_event("session.token.revoked", reason=reason, **_token_payload(token))
             count += 1
     return count
 
 
-def expire_token(draft: SessionTransaction, token_id: uuid.UUID) -> ResumeToken | None:
+def expire_token(transaction: SessionTransaction, token_id: uuid.UUID) -> ResumeToken | None:
     """Say of a key that is too old that it is; None where somebody was first."""
     now = timezone.now()
     if not ResumeToken.objects.due(now).filter(id=token_id).update(expired_at=now):
         return None
     token = ResumeToken.objects.get(id=token_id)
-    draft.say("session.token.expired", **_token_payload(token))
+    transaction.record_event("session.token.expired", **_token_payload(token))
     return token
 
 
-def end_external_wait(draft: SessionTransaction, reason: str) -> bool:
+def end_external_wait(transaction: SessionTransaction, reason: str) -> bool:
     """A wait for the outside is over without an answer: its run is cancelled, its key revoked."""
-    run = draft.open_run
+    run = transaction.open_run
     if run is None or run.has_process or run.state != RunState.WAITING:
         return False
-    draft.move_run("cancel", reason=reason)
+    transaction.move_run("cancel", reason=reason)
     return True
 
 
-def interrupt_external_wait(draft: SessionTransaction, reason: str) -> bool:
+def interrupt_external_wait(transaction: SessionTransaction, reason: str) -> bool:
     """What was waited for has not come: the run is interrupted, and people and the agent are told (``noticing``)."""
-    run = draft.open_run
+    run = transaction.open_run
     if run is None or run.has_process or run.state != RunState.WAITING:
         return False
     told = {
@@ -229,18 +233,18 @@ def interrupt_external_wait(draft: SessionTransaction, reason: str) -> bool:
         "reason": run.wait_reason,
         "since": run.started_at.isoformat(),
         "deadline": run.deadline_at.isoformat() if run.deadline_at else None,
-        "at": draft.at.isoformat(),
+        "at": transaction.at.isoformat(),
     }
-    draft.set(metadata={**draft.session.metadata, INTERRUPTED_WAIT: told})
-    draft.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}")
+    transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTED_WAIT: told})
+    transaction.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}")
     return True
 
 
-def end_run_of_lost_prompt(draft: SessionTransaction, prompt: Prompt) -> None:
+def end_run_of_lost_prompt(transaction: SessionTransaction, prompt: Prompt) -> None:
     """What came of a wait reaches no agent by itself any more: its run is over."""
-    run = draft.open_run
+    run = transaction.open_run
     if prompt.state in LOST_STATES and run is not None and not run.has_process and run.message_id == prompt.message_id:
-        draft.move_run("cancel", reason=f"prompt_{prompt.state}")
+        transaction.move_run("cancel", reason=f"prompt_{prompt.state}")
 
 
 def _token_payload(token: ResumeToken) -> dict[str, Any]:

@@ -211,11 +211,11 @@ def refuse_lost_worktree(session_id: uuid.UUID) -> None:
     lost = "" if ended or is_running(session, execution_of(session)) else worktree_loss_reason(session)
     if not lost:
         return
-    with session_transaction(session_id) as draft:
-        draft.move_executor("fail", error_code=WORKTREE_MISSING, error_message=lost)
-        if SESSION.allows(draft.session.state, "fail"):
-            draft.move("fail", error_code=WORKTREE_MISSING, error_message=lost)
-            draft.set(next_restart_at=None)
+    with session_transaction(session_id) as transaction:
+        transaction.move_executor("fail", error_code=WORKTREE_MISSING, error_message=lost)
+        if SESSION.allows(transaction.session.state, "fail"):
+            transaction.move_session("fail", error_code=WORKTREE_MISSING, error_message=lost)
+            transaction.set_fields(next_restart_at=None)
     raise WorktreeMissing(f"{lost} Create a new session.")
 
 

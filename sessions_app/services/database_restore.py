@@ -136,35 +136,35 @@ def _sessions_in_doubt() -> set[uuid.UUID]:
 
 
 def _settle(session_id: uuid.UUID, found: RestoreReport) -> None:
-    with session_transaction(session_id) as draft:
+    with session_transaction(session_id) as transaction:
         if session_id in found.behind:
-            _record_gap(draft, found.behind[session_id])
-        found.stopped += draft.session.desired_state == DesiredState.RUNNING
-        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=True, next_restart_at=None)
-        found.held += hold_doubtful(draft)
-        open_orders = draft.session.intents.filter(done_at=None, kind__in=_DROPPED_INTENTS)
+            _record_gap(transaction, found.behind[session_id])
+        found.stopped += transaction.session.desired_state == DesiredState.RUNNING
+        transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=True, next_restart_at=None)
+        found.held += hold_doubtful(transaction)
+        open_orders = transaction.session.intents.filter(done_at=None, kind__in=_DROPPED_INTENTS)
         open_orders.update(done_at=timezone.now(), outcome=RESTORE_REASON)
-        waits.interrupt_external_wait(draft, RESTORE_REASON)
-        waits.revoke_tokens(draft, RESTORE_REASON)
+        waits.interrupt_external_wait(transaction, RESTORE_REASON)
+        waits.revoke_tokens(transaction, RESTORE_REASON)
 
 
-def hold_doubtful(draft: SessionTransaction) -> int:
+def hold_doubtful(transaction: SessionTransaction) -> int:
     """Hold every prompt of which nobody knows what became of it; how many."""
-    rows = list(draft.session.prompts.select_for_update().filter(state__in=DOUBTFUL_STATES).order_by("id"))
+    rows = list(transaction.session.prompts.select_for_update().filter(state__in=DOUBTFUL_STATES).order_by("id"))
     for row in rows:
-        draft.move_prompt(row, "doubt")
+        transaction.move_prompt(row, "doubt")
     return len(rows)
 
 
-def _record_gap(draft: SessionTransaction, tail: Tail) -> None:
+def _record_gap(transaction: SessionTransaction, tail: Tail) -> None:
     """Once for each restoring, however often it is looked after."""
     assert tail.event is not None  # noqa: S101 - what has no line is not behind
-    session = draft.session
+    session = transaction.session
     once = f"restored:{session.id}:{tail.seq}:{tail.event.at.timestamp():.6f}"
     if session.events.filter(once=once).exists():
         return
     since = session.events.order_by("-seq").values_list("at", flat=True).first()
-    draft.say(
+    transaction.record_event(
         "session.journal_gap",
         once,
         reason=RESTORE_REASON,

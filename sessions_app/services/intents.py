@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 from django.db.models import Q
+from django.db.transaction import on_commit
 from django.utils import timezone
 
 from executors_app import crash_points
@@ -81,7 +82,7 @@ def create_intent(session: TaskSession, kind: str, by: Any, payload: dict[str, A
     intent = Intent(session=session, kind=kind, by=by, payload=payload or {})
     insert_row(intent)
     crash_points.reached("request.order_written", session.id)
-    transaction.on_commit(lambda: crash_points.reached("request.order_committed", session.id))
+    on_commit(lambda: crash_points.reached("request.order_committed", session.id))
     wakeups.notify_on_commit()
     return intent
 
@@ -110,29 +111,29 @@ def request_resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
     if mode not in MODES:
         raise Invalid(f"mode is one of {', '.join(MODES)}.", field="mode")
     refuse_lost_worktree(session_id)
-    with session_transaction(session_id, beside=("agent_profile", "task")) as draft:
-        assessment = _assess(draft)
+    with session_transaction(session_id, related=("agent_profile", "task")) as transaction:
+        assessment = _assess(transaction)
         if mode == Mode.AUTO and assessment.row == RUNNING_ROW:
             return
         verdict = assess_mode(assessment, mode)
         if not verdict.allowed:
             raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
-        _want_running(draft, by)
-        draft.set(start_attempts=0, next_restart_at=None)
-        ensure_start_intent(draft.session, by, mode)
+        _want_running(transaction, by)
+        transaction.set_fields(start_attempts=0, next_restart_at=None)
+        ensure_start_intent(transaction.session, by, mode)
 
 
-def _assess(draft: SessionTransaction) -> Assessment:
+def _assess(transaction: SessionTransaction) -> Assessment:
     """What a start would meet; an agent that is to be stopped is as good as gone."""
-    assessment = assess_session(draft.session)
-    return assessment if draft.session.desired_state == DesiredState.RUNNING else assessment.without_live_agent
+    assessment = assess_session(transaction.session)
+    return assessment if transaction.session.desired_state == DesiredState.RUNNING else assessment.without_live_agent
 
 
-def _want_running(draft: SessionTransaction, by: Any) -> None:
+def _want_running(transaction: SessionTransaction, by: Any) -> None:
     """The user wants the session to run."""
-    draft.set(desired_state=DesiredState.RUNNING, stopped_by_user=False, start_rank=None)
-    if draft.session.owner_id is None and by is not None:
-        draft.set(owner_id=by.id)
+    transaction.set_fields(desired_state=DesiredState.RUNNING, stopped_by_user=False, start_rank=None)
+    if transaction.session.owner_id is None and by is not None:
+        transaction.set_fields(owner_id=by.id)
 
 
 def queue_prompt(
@@ -145,19 +146,19 @@ def queue_prompt(
     WorktreeMissing, PromptInDoubt, PermissionPending.
     """
     _validate_prompt(message_id, text)
-    with session_transaction(session_id) as draft:
-        earlier = draft.session.prompts.filter(message_id=message_id).first()
+    with session_transaction(session_id) as transaction:
+        earlier = transaction.session.prompts.filter(message_id=message_id).first()
         if earlier is not None:
             return _same_prompt(earlier, text), False
-        if draft.session.task.end:
-            raise TerminalState.of_task(draft.session.task.end)
-        if draft.session.state == SessionState.FAILED:
+        if transaction.session.task.end:
+            raise TerminalState.of_task(transaction.session.task.end)
+        if transaction.session.state == SessionState.FAILED:
             raise TerminalState(GIVEN_UP_MESSAGE)
-        if draft.session.state in ENDED_STATES:
+        if transaction.session.state in ENDED_STATES:
             raise TerminalState("The session has ended. Start a new one.")
-        prepare_for_prompt(draft, by, ends_permission=ends_permission)
-        row = Prompt.objects.create(session=draft.session, message_id=message_id, text=text, by=by)
-        draft.say("session.prompt.queued", message_id=message_id, kind=row.kind, state=row.state)
+        prepare_for_prompt(transaction, by, ends_permission=ends_permission)
+        row = Prompt.objects.create(session=transaction.session, message_id=message_id, text=text, by=by)
+        transaction.record_event("session.prompt.queued", message_id=message_id, kind=row.kind, state=row.state)
         crash_points.reached("request.prompt_written", session_id)
     crash_points.reached("request.prompt_committed", session_id)
     return row, True
@@ -189,92 +190,92 @@ def _same_prompt(earlier: Prompt, text: str) -> Prompt:
     return earlier
 
 
-def prepare_for_prompt(draft: SessionTransaction, by: Any, *, ends_permission: bool = True) -> None:
+def prepare_for_prompt(transaction: SessionTransaction, by: Any, *, ends_permission: bool = True) -> None:
     """Make way for a prompt: order a start where nothing runs, end the turn of an agent that waits.
 
     Refuses where no start can be had. A user's prompt does not wait for the time of the loop's next try.
     """
-    if not draft.session.has_agent:
+    if not transaction.session.has_agent:
         raise NoAgent
-    waits.end_external_wait(draft, "new_message")
-    assessment = _assess(draft)
+    waits.end_external_wait(transaction, "new_message")
+    assessment = _assess(transaction)
     if assessment.row == RUNNING_ROW:
-        _end_wait(draft, by, allowed=ends_permission)
+        _end_wait(transaction, by, allowed=ends_permission)
         return
     verdict = assess_mode(assessment, Mode.AUTO)
     if not verdict.allowed:
         raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
-    _want_running(draft, by)
-    draft.set(next_restart_at=None)
-    ensure_start_intent(draft.session, by, Mode.AUTO)
+    _want_running(transaction, by)
+    transaction.set_fields(next_restart_at=None)
+    ensure_start_intent(transaction.session, by, Mode.AUTO)
 
 
-def _end_wait(draft: SessionTransaction, by: Any, *, allowed: bool) -> None:
+def _end_wait(transaction: SessionTransaction, by: Any, *, allowed: bool) -> None:
     """A fresh message to an agent that waits for a permission cancels the question and its turn (rule 30).
 
     What has been answered is waited for no more: that turn goes on, and the message comes behind it.
     PermissionPending, and nothing is changed, where that is not ``allowed``.
     """
-    run = draft.open_turn
-    if run is not None and run.state == RunState.WAITING and waits.revoke_tokens(draft, "new_message", run=run):
+    run = transaction.open_turn
+    if run is not None and run.state == RunState.WAITING and waits.revoke_tokens(transaction, "new_message", run=run):
         if not allowed:
             raise PermissionPending
-        create_intent(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
+        create_intent(transaction.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
 
 
 def request_cancel(session_id: uuid.UUID, by: Any) -> bool:
     """Ask for the active turn to end, or to be tried no more; False where there is none."""
-    with session_transaction(session_id) as draft:
-        run = draft.open_run
+    with session_transaction(session_id) as transaction:
+        run = transaction.open_run
         if run is None:
-            return withdraw_retry(draft)
-        if not run.has_process and _cancel_wait(draft, run):
+            return withdraw_retry(transaction)
+        if not run.has_process and _cancel_wait(transaction, run):
             return True
-        create_intent(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
+        create_intent(transaction.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
     return True
 
 
-def _cancel_wait(draft: SessionTransaction, run: Run) -> bool:
+def _cancel_wait(transaction: SessionTransaction, run: Run) -> bool:
     """End a wait for the outside, with what came of it where no agent was told of it; False where one may have it."""
-    if waits.end_external_wait(draft, "cancelled"):
+    if waits.end_external_wait(transaction, "cancelled"):
         return True
-    row = draft.session.prompts.filter(message_id=run.message_id, state=PromptState.QUEUED).first()
+    row = transaction.session.prompts.filter(message_id=run.message_id, state=PromptState.QUEUED).first()
     if row is not None:
-        draft.move_prompt(row, "withdraw")  # and its run ends with it
+        transaction.move_prompt(row, "withdraw")  # and its run ends with it
     return row is not None
 
 
 def request_stop(session_id: uuid.UUID, by: Any) -> None:
     """Ask for the execution to end; the session can be resumed later. A start in flight loses."""
-    with session_transaction(session_id) as draft:
-        _withdraw_start(draft)
-        waits.end_external_wait(draft, "stopped")
-        withdraw_retry(draft)
-        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None, start_rank=None)
-        if not draft.session.intents.filter(kind=IntentKind.STOP, done_at=None).exists():
-            create_intent(draft.session, IntentKind.STOP, by)
+    with session_transaction(session_id) as transaction:
+        _withdraw_start(transaction)
+        waits.end_external_wait(transaction, "stopped")
+        withdraw_retry(transaction)
+        transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None, start_rank=None)
+        if not transaction.session.intents.filter(kind=IntentKind.STOP, done_at=None).exists():
+            create_intent(transaction.session, IntentKind.STOP, by)
 
 
 def request_close(session_id: uuid.UUID, by: Any, outcome: str) -> None:
     """End a session for good, as ``completed`` or ``cancelled``; its execution ends too."""
     if outcome not in ("completed", "cancelled"):
         raise Invalid("as is one of completed, cancelled.", field="as")
-    with session_transaction(session_id) as draft:
-        if draft.session.state in (SessionState.COMPLETED, SessionState.CANCELLED):
+    with session_transaction(session_id) as transaction:
+        if transaction.session.state in (SessionState.COMPLETED, SessionState.CANCELLED):
             raise TerminalState
-        earlier = draft.session.intents.filter(kind=IntentKind.CLOSE, done_at=None).first()
+        earlier = transaction.session.intents.filter(kind=IntentKind.CLOSE, done_at=None).first()
         if earlier is not None and earlier.payload["as"] != outcome:
             raise Conflict(f"The session is being closed as {earlier.payload['as']}.")
-        _withdraw_start(draft)
-        waits.end_external_wait(draft, "closed")
-        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=True, start_rank=None)
+        _withdraw_start(transaction)
+        waits.end_external_wait(transaction, "closed")
+        transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=True, start_rank=None)
         if earlier is None:
-            create_intent(draft.session, IntentKind.CLOSE, by, {"as": outcome})
+            create_intent(transaction.session, IntentKind.CLOSE, by, {"as": outcome})
 
 
-def _withdraw_start(draft: SessionTransaction) -> None:
+def _withdraw_start(transaction: SessionTransaction) -> None:
     """Take back a start that nobody has begun; one in flight sees ``desired_state`` at its last write."""
-    waiting = draft.session.intents.filter(kind=IntentKind.START, done_at=None, claimed_generation=None)
+    waiting = transaction.session.intents.filter(kind=IntentKind.START, done_at=None, claimed_generation=None)
     waiting.update(done_at=timezone.now(), outcome="stopped")
 
 

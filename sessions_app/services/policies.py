@@ -59,11 +59,13 @@ _TEAM: Final = PreparedQuery(lambda team: TeamPolicy.objects.filter(team_id=team
 def set_session_policy(session_id: uuid.UUID, values: Mapping[str, Any]) -> None:
     """Let a session say its ``policy`` (empty: not itself) or ``continue_prompts`` (None: not itself)."""
     _validate(values)
-    with session_transaction(session_id) as draft:
-        draft.set(**values)
-        if draft.changed:
-            held = effective_policy_of(draft.session)
-            draft.say("session.policy_changed", policy=held.policy, source=str(held.source), continues=held.continues)
+    with session_transaction(session_id) as transaction:
+        transaction.set_fields(**values)
+        if transaction.changed_fields:
+            held = effective_policy_of(transaction.session)
+            transaction.record_event(
+                "session.policy_changed", policy=held.policy, source=str(held.source), continues=held.continues
+            )
 
 
 def set_team_policy(team: Group, values: Mapping[str, Any], by: Any) -> TeamPolicy:

@@ -95,22 +95,22 @@ DELIVERED_EVENT: Final = "session.prompt.delivered"
 SNAPSHOT_EVENT: Final = "session.workspace.changed"
 
 
-def note_interruption(draft: SessionTransaction, run: Run, tools: Sequence[str]) -> None:
+def note_interruption(transaction: SessionTransaction, run: Run, tools: Sequence[str]) -> None:
     """A turn was cut short: what the log knows of it."""
     known = {
         "message_id": run.message_id,
         "run_id": str(run.id),
         "tools": list(tools),
-        "since": _snapshot_before(draft, run),
+        "since": _snapshot_before(transaction, run),
     }
-    draft.set(metadata={**draft.session.metadata, INTERRUPTION_KEY: known})
+    transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
 
 
-def _snapshot_before(draft: SessionTransaction, run: Run) -> str:
+def _snapshot_before(transaction: SessionTransaction, run: Run) -> str:
     """The commit that keeps the working tree as the turn found it; empty where there is none."""
-    log = draft.session.events.order_by("-seq")
+    log = transaction.session.events.order_by("-seq")
     began = log.filter(name=DELIVERED_EVENT, payload__message_id=run.message_id).first()
-    unwritten = [] if began else [(event.name, event.payload) for event in draft.events]
+    unwritten = [] if began else [(event.name, event.payload) for event in transaction.events]
     starts = [at for at, (name, said) in enumerate(unwritten) if (name, said.get("message_id")) == _run_start(run)]
     for name, said in reversed(unwritten[: starts[0]] if starts else unwritten):
         if name == SNAPSHOT_EVENT:
@@ -129,18 +129,18 @@ def unfinished_of(session: TaskSession) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) and found else None
 
 
-def add_workspace_findings(draft: SessionTransaction, changed: Sequence[str], processes: Sequence[str]) -> None:
+def add_workspace_findings(transaction: SessionTransaction, changed: Sequence[str], processes: Sequence[str]) -> None:
     """What the workspace knows; a continue prompt that still waits tells it too."""
-    known = unfinished_of(draft.session)
+    known = unfinished_of(transaction.session)
     if known is None:
         return
     known = {**known, "changed": list(changed), "processes": list(processes)}
-    draft.set(metadata={**draft.session.metadata, INTERRUPTION_KEY: known})
-    waiting = draft.session.prompts.filter(
+    transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
+    waiting = transaction.session.prompts.filter(
         kind="continue", state=PromptState.QUEUED, message_id=f"continue:{known.get('run_id')}"
     )
     for row in waiting:
-        row.text = continue_prompt(to_interruption(draft.session, known))
+        row.text = continue_prompt(to_interruption(transaction.session, known))
         row.save(update_fields=["text", "updated_at"])
 
 
@@ -193,20 +193,20 @@ def to_interrupted_wait(wait: Mapping[str, Any]) -> InterruptedWait:
     return InterruptedWait(*(str(wait.get(name) or "") for name in ("kind", "reason", "deadline")))
 
 
-def mark_carrier(draft: SessionTransaction, row: Prompt) -> None:
+def mark_carrier(transaction: SessionTransaction, row: Prompt) -> None:
     """The prompt goes out with all that is to be told."""
-    session = draft.session
+    session = transaction.session
     if row.kind != MEMORY_CHECK_KIND and (unfinished_of(session) or wait_of(session) or session.inject_history):
-        draft.set(metadata={**draft.session.metadata, CARRIER_KEY: row.message_id})
+        transaction.set_fields(metadata={**transaction.session.metadata, CARRIER_KEY: row.message_id})
 
 
-def mark_context_delivered(draft: SessionTransaction, message_id: str) -> bool:
+def mark_context_delivered(transaction: SessionTransaction, message_id: str) -> bool:
     """A prompt is the agent's: what it carried has been told, and is not told again. Whether it carried anything."""
-    if draft.session.metadata.get(CARRIER_KEY) != message_id:
+    if transaction.session.metadata.get(CARRIER_KEY) != message_id:
         return False
-    draft.set(
+    transaction.set_fields(
         inject_history=False,
-        metadata={**draft.session.metadata, CARRIER_KEY: "", INTERRUPTION_KEY: {}, INTERRUPTED_WAIT: {}},
+        metadata={**transaction.session.metadata, CARRIER_KEY: "", INTERRUPTION_KEY: {}, INTERRUPTED_WAIT: {}},
     )
     return True
 

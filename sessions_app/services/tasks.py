@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
 
-from django.db import transaction
 from django.db.models import Q, QuerySet
+from django.db.transaction import atomic, on_commit
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
@@ -128,7 +128,7 @@ def change_task(task: Task, values: Mapping[str, Any]) -> Task:
 
     Where a task works is settled by its first session: Conflict from then on.
     """
-    with transaction.atomic():
+    with atomic():
         row = Task.objects.select_for_update(no_key=True).get(id=task.id)
         changed = {name: value for name, value in values.items() if getattr(row, name) != value}
         if changed.keys() & {"repository", "base_branch"} and row.sessions.exists():
@@ -193,7 +193,7 @@ def create_session(
     taken_over = worktree_owner(worktree_of, task, executor)
     if taken_over is not None:
         require_can_be_taken_over(taken_over)
-    with transaction.atomic():
+    with atomic():
         if taken_over is not None:
             take_over_worktree(taken_over, user)
         session = TaskSession.objects.create(
@@ -234,7 +234,7 @@ def _execution(session: TaskSession) -> ExecutorRunning:
 
 def archive_task(task: Task, user: Any) -> Task:
     """Put a task away; its sessions are stopped, and their workspaces stay."""
-    with transaction.atomic():
+    with atomic():
         _stop_sessions(task, user)  # first: whoever changes a session locks it before its task
         Task.objects.filter(id=task.id, archived_at=None).update(archived_at=timezone.now())
     task.refresh_from_db()
@@ -259,7 +259,7 @@ def cancel_task(task: Task, user: Any) -> Task:
 
 
 def _end_task(task: Task, user: Any, state: TaskState) -> Task:
-    with transaction.atomic():
+    with atomic():
         _stop_sessions(task, user)  # first, as in ``archive``
         row = Task.objects.select_for_update(no_key=True).get(id=task.id)
         if row.state in _USER_SET_STATES - {state}:
@@ -271,7 +271,7 @@ def _end_task(task: Task, user: Any, state: TaskState) -> Task:
 
 def reopen_task(task: Task, user: Any) -> Task:
     """Continue a task that is done or cancelled: its state follows from its sessions again."""
-    with transaction.atomic():
+    with atomic():
         # A session that changes now would leave the task as it is, done, and we would not see its change: lock them.
         list(task.sessions.select_for_update(no_key=True).order_by("id").values_list("id"))
         if Task.objects.filter(id=task.id, state__in=_USER_SET_STATES).update(state=TaskState.TODO):
@@ -286,13 +286,13 @@ def _stop_sessions(task: Task, user: Any) -> None:
         if session.desired_state == DesiredState.RUNNING:
             intents.request_stop(session.id, user)  # its end says that its work is done
         elif not session.executions.exclude(status=ExecutorRunning.Status.STOPPED).exists():
-            with session_transaction(session.id) as draft:
-                draft.work("finish")
+            with session_transaction(session.id) as transaction:
+                transaction.move_work("finish")
 
 
 def delete_session(session: TaskSession) -> None:
     """Forget a session that has no live execution, and its portable record; Conflict for one that may have."""
-    with transaction.atomic():
+    with atomic():
         TaskSession.objects.select_for_update().get(id=session.id)  # first: whoever changes a session begins with it
         live = session.executions.select_for_update().exclude(status=ExecutorRunning.Status.STOPPED)
         if live.exists() or session.intents.filter(done_at=None).exists():
@@ -303,7 +303,7 @@ def delete_session(session: TaskSession) -> None:
         metric_counters.keep_session_counts(forgotten)
         files.note_leftover(session)
         session.delete()
-        transaction.on_commit(lambda: portable_record.forget_record(forgotten))
+        on_commit(lambda: portable_record.forget_record(forgotten))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,21 +33,21 @@ def waiting_retry(session: TaskSession) -> Prompt | None:
     return row
 
 
-def withdraw_retry(draft: SessionTransaction) -> bool:
+def withdraw_retry(transaction: SessionTransaction) -> bool:
     """Try no more; False where nothing waits to be tried again."""
-    row = waiting_retry(draft.session)
+    row = waiting_retry(transaction.session)
     if row is None:
         return False
-    draft.move_prompt(row, "withdraw")
-    end_work_after_retry(draft, row)
+    transaction.move_prompt(row, "withdraw")
+    end_work_after_retry(transaction, row)
     return True
 
 
-def end_work_after_retry(draft: SessionTransaction, withdrawn: Prompt) -> None:
+def end_work_after_retry(transaction: SessionTransaction, withdrawn: Prompt) -> None:
     """With a try again that is withdrawn the work on its turn ends."""
-    at_work = draft.session.runs.filter(state__in=OPEN_RUN_STATES).exists()
-    if withdrawn.kind == "retry" and not at_work and WORK.allows(draft.session.work_state, "rest"):
-        draft.work("rest")
+    at_work = transaction.session.runs.filter(state__in=OPEN_RUN_STATES).exists()
+    if withdrawn.kind == "retry" and not at_work and WORK.allows(transaction.session.work_state, "rest"):
+        transaction.move_work("rest")
 
 
 def retry_json(session: TaskSession) -> dict[str, Any] | None:

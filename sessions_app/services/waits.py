@@ -62,14 +62,14 @@ def find_token_for(secret: str, session: TaskSession, kind: WaitKind, wait_id: s
 
 
 def redeem_token(
-    draft: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any = None
+    transaction: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any = None
 ) -> tuple[dict[str, Any], bool]:
     """Use a key up and answer ``answer``; (the answer, whether it is the first).
 
     The same ``key`` again gets the first answer; no key is the same as none. Raises TokenConsumed,
     with what is known of who was first, TokenRevoked and TokenExpired.
     """
-    if consume_token(draft, token, key=key, answer=answer, by=by):
+    if consume_token(transaction, token, key=key, answer=answer, by=by):
         return answer, True
     settled = ResumeToken.objects.select_related("consumed_by").get(id=token.id)
     told = earlier_answer(settled, key)
@@ -124,19 +124,21 @@ def answer_permission(
 
     Raises NotFound, Invalid for an option that was not offered, and the errors of ``services.tokens``.
     """
-    with session_transaction(session_id) as draft:
-        asked = draft.session.permissions.select_for_update().filter(id=permission_id).first()
+    with session_transaction(session_id) as transaction:
+        asked = transaction.session.permissions.select_for_update().filter(id=permission_id).first()
         if asked is None:
             raise NotFound("The session asked no such permission.")
-        token = find_token_for(secret, draft.session, WaitKind.PERMISSION, asked.id, asked.run_id)
+        token = find_token_for(secret, transaction.session, WaitKind.PERMISSION, asked.id, asked.run_id)
         if option_id not in {option.get("option_id") for option in asked.options}:
             raise Invalid("This permission has no such option.", field="option_id")
         try:
-            _, first = redeem_token(draft, token, key=option_id, answer={"option_id": option_id}, by=by)
+            _, first = redeem_token(transaction, token, key=option_id, answer={"option_id": option_id}, by=by)
         except TokenConsumed as error:
             raise _winning_answer(asked, error) from None
         if first:
-            create_intent(draft.session, IntentKind.ANSWER, by, {"permission_id": asked.id, "option_id": option_id})
+            create_intent(
+                transaction.session, IntentKind.ANSWER, by, {"permission_id": asked.id, "option_id": option_id}
+            )
     return asked
 
 
@@ -178,34 +180,34 @@ def open_wait(
     """
     if deadline is not None and deadline <= timezone.now():
         raise Invalid("The deadline has passed.", field="deadline")
-    with session_transaction(session_id) as draft:
-        _refuse_ended(draft)
-        run = draft.open_run
+    with session_transaction(session_id) as transaction:
+        _refuse_ended(transaction)
+        run = transaction.open_run
         if run is not None and not run.has_process and run.state == RunState.WAITING:
             run.wait_kind = kind
-            token = _repeat_wait(draft, run, reason, deadline, by)
+            token = _repeat_wait(transaction, run, reason, deadline, by)
         else:
-            token = _begin_wait(draft, kind, reason, deadline, by)
+            token = _begin_wait(transaction, kind, reason, deadline, by)
     return OpenWait(token.run_id, token.wait_id, token.secret(), deadline)
 
 
 def rotate_wait_token(session_id: uuid.UUID, wait_id: str, by: Any) -> OpenWait:
     """Give an open wait another key; the earlier one is revoked. Raises Conflict where it is over."""
-    with session_transaction(session_id) as draft:
-        run = _open_run_of(draft, wait_id)
-        token = _repeat_wait(draft, run, run.wait_reason, run.deadline_at, by)
+    with session_transaction(session_id) as transaction:
+        run = _open_run_of(transaction, wait_id)
+        token = _repeat_wait(transaction, run, run.wait_reason, run.deadline_at, by)
     return OpenWait(token.run_id, token.wait_id, token.secret(), token.expires_at)
 
 
 def end_wait(session_id: uuid.UUID, wait_id: str) -> None:
     """Wait no longer: the key is revoked, the run is cancelled. Raises Conflict where the wait is over."""
-    with session_transaction(session_id) as draft:
-        _open_run_of(draft, wait_id)
-        writes.end_external_wait(draft, "cancelled")
+    with session_transaction(session_id) as transaction:
+        _open_run_of(transaction, wait_id)
+        writes.end_external_wait(transaction, "cancelled")
 
 
-def _open_run_of(draft: SessionTransaction, wait_id: str) -> Run:
-    run = draft.open_run
+def _open_run_of(transaction: SessionTransaction, wait_id: str) -> Run:
+    run = transaction.open_run
     if run is None or run.has_process or run.state != RunState.WAITING or run.wait_id != wait_id:
         raise Conflict("This wait is over.")
     return run
@@ -229,14 +231,14 @@ def restart_wait(session_id: uuid.UUID, wait_id: str, by: Any, deadline: datetim
     """
     if deadline is not None and deadline <= timezone.now():
         raise Invalid("The deadline has passed.", field="deadline")
-    with session_transaction(session_id) as draft:
-        _refuse_ended(draft)
-        wait = _interrupted_run(draft, wait_id)
+    with session_transaction(session_id) as transaction:
+        _refuse_ended(transaction)
+        wait = _interrupted_run(transaction, wait_id)
         if deadline is None and wait["deadline"]:
             since, until = (datetime.fromisoformat(wait[name]) for name in ("since", "deadline"))
             deadline = timezone.now() + max(until - since, timedelta(0))
-        draft.set(metadata={**draft.session.metadata, INTERRUPTED_WAIT: {}})
-        token = _begin_wait(draft, WaitKind(wait["kind"]), wait["reason"], deadline, by)
+        transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTED_WAIT: {}})
+        token = _begin_wait(transaction, WaitKind(wait["kind"]), wait["reason"], deadline, by)
     return OpenWait(token.run_id, token.wait_id, token.secret(), deadline)
 
 
@@ -246,44 +248,46 @@ def continue_without_answer(session_id: uuid.UUID, wait_id: str, by: Any) -> Pro
     Raises Conflict where the wait is not the last thing that happened, and whatever refuses a start.
     """
     name = continue_prompt_prefix({"id": wait_id})
-    with session_transaction(session_id) as draft:
-        earlier = list(draft.session.prompts.filter(message_id__startswith=name).order_by("id"))
+    with session_transaction(session_id) as transaction:
+        earlier = list(transaction.session.prompts.filter(message_id__startswith=name).order_by("id"))
         if earlier and earlier[-1].state != PromptState.WITHDRAWN:
             return earlier[-1]
-        _refuse_ended(draft)
-        wait = _interrupted_run(draft, wait_id)
-        prepare_for_prompt(draft, by)
-        resolve_items(draft, "continued", kinds=(AttentionKind.WAIT_INTERRUPTED,))
+        _refuse_ended(transaction)
+        wait = _interrupted_run(transaction, wait_id)
+        prepare_for_prompt(transaction, by)
+        resolve_items(transaction, "continued", kinds=(AttentionKind.WAIT_INTERRUPTED,))
         name, text = f"{name}:{len(earlier)}" if earlier else name, interrupted_wait_prompt(to_interrupted_wait(wait))
-        row = Prompt.objects.create(session=draft.session, message_id=name, text=text, kind="wait", by=by)
-        draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+        row = Prompt.objects.create(session=transaction.session, message_id=name, text=text, kind="wait", by=by)
+        transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
     return row
 
 
-def _interrupted_run(draft: SessionTransaction, wait_id: str) -> Mapping[str, Any]:
+def _interrupted_run(transaction: SessionTransaction, wait_id: str) -> Mapping[str, Any]:
     """The wait that ended without an answer, if nothing has happened since."""
-    wait, run = wait_of(draft.session), draft.newest_run
+    wait, run = wait_of(transaction.session), transaction.newest_run
     if wait is None or run is None or (wait["id"], wait["run_id"]) != (wait_id, str(run.id)):
         raise Conflict("This wait is not one that has ended without an answer, or the session has gone on since.")
     return wait
 
 
 def _begin_wait(
-    draft: SessionTransaction, kind: WaitKind, reason: str, deadline: datetime | None, by: Any
+    transaction: SessionTransaction, kind: WaitKind, reason: str, deadline: datetime | None, by: Any
 ) -> ResumeToken:
-    if draft.open_run is not None or _has_prompts(draft.session):
+    if transaction.open_run is not None or _has_prompts(transaction.session):
         raise Conflict("The agent is at work, or has a prompt to work on. A wait can begin when its turn has ended.")
     wait_id = str(uuid.uuid4())
-    draft.start_run(wait_message_id(wait_id), has_process=False)
-    resolve_items(draft, "waits_again", kinds=(AttentionKind.WAIT_INTERRUPTED,))
-    return writes.begin_wait(draft, kind, wait_id, deadline=deadline, reason=reason, by=by)
+    transaction.start_run(wait_message_id(wait_id), has_process=False)
+    resolve_items(transaction, "waits_again", kinds=(AttentionKind.WAIT_INTERRUPTED,))
+    return writes.begin_wait(transaction, kind, wait_id, deadline=deadline, reason=reason, by=by)
 
 
-def _repeat_wait(draft: SessionTransaction, run: Run, reason: str, deadline: datetime | None, by: Any) -> ResumeToken:
-    writes.revoke_tokens(draft, "rotated", run=run)
+def _repeat_wait(
+    transaction: SessionTransaction, run: Run, reason: str, deadline: datetime | None, by: Any
+) -> ResumeToken:
+    writes.revoke_tokens(transaction, "rotated", run=run)
     run.wait_reason, run.deadline_at = reason, deadline
     run.save(update_fields=["wait_kind", "wait_reason", "deadline_at"])
-    return writes.mint_token(draft, run, WaitKind(run.wait_kind), run.wait_id, expires_at=deadline, by=by)
+    return writes.mint_token(transaction, run, WaitKind(run.wait_kind), run.wait_id, expires_at=deadline, by=by)
 
 
 def wait_message_id(wait_id: str) -> str:
@@ -306,28 +310,28 @@ def resume_wait(secret: str, payload: Any, key: str) -> dict[str, str]:
     if found.by is not None and not may_write_session(found.by, found.session):
         raise TokenRevoked(wait_id=found.wait_id, reason="owner_left")
     answer = {"run_id": str(found.run_id), "status": str(DerivedStatus.RUNNING)}
-    with session_transaction(found.session_id) as draft:
-        told, first = redeem_token(draft, found, key=key, answer=answer)
+    with session_transaction(found.session_id) as transaction:
+        told, first = redeem_token(transaction, found, key=key, answer=answer)
         if first:
-            _resume_run(draft, found, payload)
+            _resume_run(transaction, found, payload)
     return told
 
 
-def _resume_run(draft: SessionTransaction, token: ResumeToken, payload: Any) -> None:
+def _resume_run(transaction: SessionTransaction, token: ResumeToken, payload: Any) -> None:
     """The run is resumed, and its prompt waits for the agent, which is woken if it sleeps."""
-    _refuse_ended(draft)
-    run = draft.open_run
+    _refuse_ended(transaction)
+    run = transaction.open_run
     if run is None or run.id != token.run_id:
         raise TokenRevoked
     text = _payload_text(run, payload)
-    draft.move_run("resume")
-    prepare_for_prompt(draft, None)
-    row = Prompt.objects.create(session=draft.session, message_id=run.message_id, text=text, kind="wait")
-    draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+    transaction.move_run("resume")
+    prepare_for_prompt(transaction, None)
+    row = Prompt.objects.create(session=transaction.session, message_id=run.message_id, text=text, kind="wait")
+    transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
 
 
-def _refuse_ended(draft: SessionTransaction) -> None:
-    if draft.session.state in ENDED_STATES or draft.session.task.is_over:
+def _refuse_ended(transaction: SessionTransaction) -> None:
+    if transaction.session.state in ENDED_STATES or transaction.session.task.is_over:
         raise TerminalState
 
 

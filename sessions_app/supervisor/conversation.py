@@ -42,16 +42,16 @@ class _Change:
 class ConversationUpdate:
     """The unfinished messages of a session, and what the present batch does to them."""
 
-    def __init__(self, draft: SessionTransaction, tool_keys: Collection[str] = ()):
+    def __init__(self, transaction: SessionTransaction, tool_keys: Collection[str] = ()):
         """``tool_keys`` name the tool calls that the batch speaks of."""
-        self.draft = draft
-        unfinished = unfinished_messages(draft.session.id)
+        self.transaction = transaction
+        unfinished = unfinished_messages(transaction.session.id)
         texts = [message for message in unfinished if message.role in TEXT_ROLES]
         self._growing: MessageDraft | None = texts[-1] if texts else None
         self._plan = next(
             (message for message in unfinished if message.key == PLAN_KEY and message.role == "status"), None
         )
-        self._tools = {tool.key: tool for tool in tools_named(draft.session.id, tool_keys)}
+        self._tools = {tool.key: tool for tool in tools_named(transaction.session.id, tool_keys)}
         """What this batch speaks of, finished or not: those in the database may be behind them."""
         self._changes: list[_Change] = []
         self._said: _Change | None = None
@@ -61,8 +61,8 @@ class ConversationUpdate:
 
     def add(self, role: str, text: str, *, key: str = "", complete: bool = True, **payload: Any) -> MessageDraft:
         """A new message at the end."""
-        message = MessageDraft(self.draft.session.id, role, self.draft.at, key, payload, complete)
-        event = self.draft.say(
+        message = MessageDraft(self.transaction.session.id, role, self.transaction.at, key, payload, complete)
+        event = self.transaction.record_event(
             "session.message.added", message_id=str(message.id), role=role, payload=payload, complete=complete
         )
         self._changes.append(_Change(message, event, is_new=True, pieces=[text]))
@@ -80,7 +80,7 @@ class ConversationUpdate:
         if self._growing is None:
             self._growing = self.add(role, chunk, complete=False)
         else:
-            event = self.draft.say("session.message.updated", message_id=str(self._growing.id))
+            event = self.transaction.record_event("session.message.updated", message_id=str(self._growing.id))
             self._changes.append(_Change(self._growing, event, pieces=[chunk]))
         self._said, self._joins = self._changes[-1], True
 
@@ -133,7 +133,7 @@ class ConversationUpdate:
 
     @cached_property
     def _stored_open_tools(self) -> dict[str, MessageDraft]:
-        return {tool.key: tool for tool in open_tools(self.draft.session.id)}
+        return {tool.key: tool for tool in open_tools(self.transaction.session.id)}
 
     def has_called_tools_since(self, key: str) -> bool:
         """Whether the agent has called a tool behind the user's message ``key``."""
@@ -141,7 +141,7 @@ class ConversationUpdate:
         begin = next((at for at, one in enumerate(new) if one.role == "user" and one.key == key), None)
         if begin is not None or any(one.role == "tool" for one in new):
             return any(one.role == "tool" for one in new[begin or 0 :])
-        messages = self.draft.session.messages
+        messages = self.transaction.session.messages
         told = messages.filter(role="user", key=key).order_by("seq").values_list("seq", flat=True).first()
         return told is not None and messages.filter(role="tool", seq__gt=told).exists()
 
@@ -153,7 +153,7 @@ class ConversationUpdate:
         now = [piece for one in self._changes[begin or 0 :] if one.message.role == "agent" for piece in one.pieces]
         if begin is not None:
             return "".join(now)
-        messages = self.draft.session.messages
+        messages = self.transaction.session.messages
         told = messages.filter(role="user", key=key).order_by("seq").values_list("seq", flat=True).first() or 0
         before = texts_of(messages.filter(role="agent", seq__gt=told).order_by("seq"))
         return "".join([*before.values(), *now])
@@ -175,14 +175,14 @@ class ConversationUpdate:
         said: dict[str, Any] = {"message_id": str(message.id), "complete": complete}
         if payload is not None:
             message.payload = said["payload"] = payload
-        self._changes.append(_Change(message, self.draft.say("session.message.updated", **said)))
+        self._changes.append(_Change(message, self.transaction.record_event("session.message.updated", **said)))
 
     def seal(self) -> None:
         """Put the joined text into the events, and have the rows written with them. Call once, at the end."""
         for change in self._changes:
             if change.is_new or change.pieces:
                 change.event.payload["text" if change.is_new else "append"] = "".join(change.pieces)
-        self.draft.then.append(self._write)
+        self.transaction.after_events.append(self._write)
 
     def _write(self) -> None:
         """One statement for each kind of row."""

@@ -108,35 +108,37 @@ async def _is_quiet(attachment: ExecutionStream) -> bool:
 
 def write_asleep(attachment: ExecutionStream) -> bool:
     """Write that it sleeps, and order the end of its execution; what was asked of it meanwhile goes before."""
-    with session_transaction(attachment.session_id, attachment.lease, beside=("agent_profile", "task")) as draft:
-        since = idle_since(draft)
-        if not _may_sleep(draft) or since is None or since > _idle_limit():
+    with session_transaction(attachment.session_id, attachment.lease, related=("agent_profile", "task")) as transaction:
+        since = idle_since(transaction)
+        if not _may_sleep(transaction) or since is None or since > _idle_limit():
             return False
-        record_agent_stopped(draft)
-        draft.set(next_restart_at=None)
-        draft.move_executor("stop", status_reason=IDLE_REASON)
-        draft.say("session.asleep", reason=IDLE_REASON, idle_since=since.isoformat(), after=settings.KANDEV_IDLE_SLEEP)
-        create_intent(draft.session, IntentKind.STOP, None, {"reason": IDLE_REASON})
+        record_agent_stopped(transaction)
+        transaction.set_fields(next_restart_at=None)
+        transaction.move_executor("stop", status_reason=IDLE_REASON)
+        transaction.record_event(
+            "session.asleep", reason=IDLE_REASON, idle_since=since.isoformat(), after=settings.KANDEV_IDLE_SLEEP
+        )
+        create_intent(transaction.session, IntentKind.STOP, None, {"reason": IDLE_REASON})
     log.info("session %s: it sleeps, nothing was asked of it since %s", attachment.session_id, since)
     return True
 
 
-def idle_since(draft: SessionTransaction) -> datetime | None:
+def idle_since(transaction: SessionTransaction) -> datetime | None:
     """When the agent last had something to do; None where it has not even come up."""
-    newest = draft.newest_run
-    moments = [draft.session.ready_since, newest.ended_at if newest else None]
+    newest = transaction.newest_run
+    moments = [transaction.session.ready_since, newest.ended_at if newest else None]
     return max((moment for moment in moments if moment is not None), default=None)
 
 
-def _may_sleep(draft: SessionTransaction) -> bool:
-    session = draft.session
+def _may_sleep(transaction: SessionTransaction) -> bool:
+    session = transaction.session
     wanted = session.desired_state == DesiredState.RUNNING and session.state == SessionState.WAITING_FOR_INPUT
-    if not wanted or session.work_state != WorkState.IDLE or not is_running(session, draft.execution):
+    if not wanted or session.work_state != WorkState.IDLE or not is_running(session, transaction.execution):
         return False
     if _has_open_requests(session):
         return False
     strategy = assess_session(session).without_live_agent.strategy
-    return strategy is Strategy.NATIVE or (strategy is NEVER_PROMPTED and draft.newest_run is None)
+    return strategy is Strategy.NATIVE or (strategy is NEVER_PROMPTED and transaction.newest_run is None)
 
 
 def _has_open_requests(session: TaskSession) -> bool:

@@ -45,56 +45,58 @@ _UNSETTLED = PreparedQuery(
 )
 
 
-def interrupt_turn(draft: SessionTransaction, reason: str, conversation: ConversationUpdate | None = None) -> bool:
+def interrupt_turn(
+    transaction: SessionTransaction, reason: str, conversation: ConversationUpdate | None = None
+) -> bool:
     """The agent of the open turn is gone: close the turn, its messages, permissions and prompts.
 
     Appends ``session.run.interrupted`` exactly once per run (unique in the database), and settles
     every prompt on its way. False where no turn was open. Moves the session to WAITING_FOR_INPUT,
     unless it has ended for good.
     """
-    run = draft.open_turn
-    talk = conversation or ConversationUpdate(draft)
+    run = transaction.open_turn
+    talk = conversation or ConversationUpdate(transaction)
     tools = talk.unfinished_tools()
     talk.finish(tool_status="interrupted")
-    _expire_permissions(draft)
+    _expire_permissions(transaction)
     if run is not None:
-        draft.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}", unfinished_tools=tools)
-    interrupted = _settle_prompts(draft)
+        transaction.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}", unfinished_tools=tools)
+    interrupted = _settle_prompts(transaction)
     if run is not None:
-        _plan_continuation(draft, run, interrupted, tools)
-    if SESSION.allows(draft.session.state, "interrupt"):
-        if WORK.allows(draft.session.work_state, "rest"):  # else its task is done
-            draft.work("rest")
+        _plan_continuation(transaction, run, interrupted, tools)
+    if SESSION.allows(transaction.session.state, "interrupt"):
+        if WORK.allows(transaction.session.work_state, "rest"):  # else its task is done
+            transaction.move_work("rest")
         if run is not None:
-            draft.move("interrupt", reason="interrupted")
+            transaction.move_session("interrupt", reason="interrupted")
     if conversation is None:
         talk.seal()
     return run is not None
 
 
-def record_agent_stopped(draft: SessionTransaction) -> None:
+def record_agent_stopped(transaction: SessionTransaction) -> None:
     """No agent is up any more, as somebody wanted."""
-    reset_attempts_if_stable(draft)
-    continuity.mark_receipt_unproven(draft)
-    draft.set(launch_id="", ready_since=None)
+    reset_attempts_if_stable(transaction)
+    continuity.mark_receipt_unproven(transaction)
+    transaction.set_fields(launch_id="", ready_since=None)
 
 
-def record_agent_death(draft: SessionTransaction) -> None:
+def record_agent_death(transaction: SessionTransaction) -> None:
     """No agent is up any more, and nobody wanted that: the next start waits the longer, the more have not helped.
 
     Only starts of our own wait; nothing is promised where the session's policy leaves them to a person.
     """
-    was_up = bool(draft.session.launch_id)
-    record_agent_stopped(draft)
-    if was_up and _restarts_by_itself(draft):
+    was_up = bool(transaction.session.launch_id)
+    record_agent_stopped(transaction)
+    if was_up and _restarts_by_itself(transaction):
         first = timedelta(seconds=settings.KANDEV_RESTART_DELAY)
         jitter = random.random()  # noqa: S311  (no secret)
-        wait = restart_rules.restart_delay_after_death(draft.session.start_attempts, jitter, first)
-        draft.set(next_restart_at=draft.at + wait if wait else None)
+        wait = restart_rules.restart_delay_after_death(transaction.session.start_attempts, jitter, first)
+        transaction.set_fields(next_restart_at=transaction.at + wait if wait else None)
 
 
-def _restarts_by_itself(draft: SessionTransaction) -> bool:
-    session = draft.session
+def _restarts_by_itself(transaction: SessionTransaction) -> bool:
+    session = transaction.session
     if session.desired_state != DesiredState.RUNNING or session.state in ENDED_STATES or session.task.is_over:
         return False
     if restart_rules.is_exhausted(session.start_attempts, settings.KANDEV_MAX_RESTARTS):
@@ -103,108 +105,108 @@ def _restarts_by_itself(draft: SessionTransaction) -> bool:
     return policy_wants_agent(effective_policy_of(session).policy, session.work_state, queued, boot=False)
 
 
-def reset_attempts_if_stable(draft: SessionTransaction, until: datetime | None = None) -> None:
+def reset_attempts_if_stable(transaction: SessionTransaction, until: datetime | None = None) -> None:
     """An agent that stayed alive for long enough has earned its starts back (rule 33).
 
     ``until`` is when it was alive last; None: when it was seen last.
     """
-    since, execution = draft.session.ready_since, draft.execution
+    since, execution = transaction.session.ready_since, transaction.execution
     seen = until or (execution.last_seen_at if execution else None)
     if (
         since is not None
         and seen is not None
-        and seen - since >= restart_rules.stable_after(draft.session.start_attempts)
+        and seen - since >= restart_rules.stable_after(transaction.session.start_attempts)
     ):
-        draft.set(start_attempts=0)
+        transaction.set_fields(start_attempts=0)
 
 
-def _expire_permissions(draft: SessionTransaction) -> None:
-    for asked in _PENDING_PERMISSIONS.all(draft.session.id):
-        asked.state, asked.settled_at = "expired", draft.at
+def _expire_permissions(transaction: SessionTransaction) -> None:
+    for asked in _PENDING_PERMISSIONS.all(transaction.session.id):
+        asked.state, asked.settled_at = "expired", transaction.at
         asked.save(update_fields=["state", "settled_at"])
-        draft.say("session.permission.expired", permission_id=asked.id, reason="agent_gone")
-        waits.revoke_tokens(draft, "agent_gone", wait_id=asked.id)
+        transaction.record_event("session.permission.expired", permission_id=asked.id, reason="agent_gone")
+        waits.revoke_tokens(transaction, "agent_gone", wait_id=asked.id)
 
 
-def _settle_prompts(draft: SessionTransaction) -> Prompt | None:
+def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:
     """What is known to have reached the agent is interrupted, what is in doubt is held (rules 12, 13).
 
     A prompt in ``sending`` is left to the prompt lane: the same journal epoch may be asked again.
     """
     known = None
-    for row in _UNSETTLED.all(draft.session.id):
+    for row in _UNSETTLED.all(transaction.session.id):
         if row.state == PromptState.DELIVERED:
-            draft.move_prompt(row, "interrupt")
+            transaction.move_prompt(row, "interrupt")
             known = row
         elif row.state == PromptState.ACCEPTED:
-            draft.move_prompt(row, "hold")
+            transaction.move_prompt(row, "hold")
     return known
 
 
-def _plan_continuation(draft: SessionTransaction, run: Run, interrupted: Prompt | None, tools: list[str]) -> None:
+def _plan_continuation(transaction: SessionTransaction, run: Run, interrupted: Prompt | None, tools: list[str]) -> None:
     """What the next prompt tells of it, and the continue prompt where nobody else asks for more (rule 16)."""
-    session = draft.session
+    session = transaction.session
     held = effective_policy_of(session)
     facts = continuation.ContinueFacts(
         work_state=WorkState(session.work_state),
         policy=Policy(held.policy),
         setting=held.continues if held.continues_source else None,
         prompt_held=interrupted is None,
-        cancelled_by_user=_was_cancelled(draft, run),
+        cancelled_by_user=_was_cancelled(transaction, run),
         stopped_by_user=session.stopped_by_user,
         user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind="user").exists(),
         agent_owns_turn=False,
         turn_finished=False,
     )
     if interrupted is not None and interrupted.kind == verification.MEMORY_CHECK_KIND:
-        draft.move_prompt(interrupted, "dismiss")  # the next start asks again
+        transaction.move_prompt(interrupted, "dismiss")  # the next start asks again
         return
     if not continuation.was_interrupted(facts) or interrupted is None:
         return
-    prompt_context.note_interruption(draft, run, tools)
-    if continuation.should_continue(facts) and _restarts_unasked(draft):
+    prompt_context.note_interruption(transaction, run, tools)
+    if continuation.should_continue(facts) and _restarts_unasked(transaction):
         told = continuation.Interruption(session.task.title, prompt_context.original_request(interrupted), tools)
-        _put_continue_prompt(draft, run, interrupted, continuation.continue_prompt(told))
+        _put_continue_prompt(transaction, run, interrupted, continuation.continue_prompt(told))
 
 
-def _restarts_unasked(draft: SessionTransaction) -> bool:
+def _restarts_unasked(transaction: SessionTransaction) -> bool:
     """Whether an agent is started again for this session unasked: else a prompt to continue would wait for nobody."""
-    if restart_rules.is_exhausted(draft.session.start_attempts, settings.KANDEV_MAX_RESTARTS):
+    if restart_rules.is_exhausted(transaction.session.start_attempts, settings.KANDEV_MAX_RESTARTS):
         return False
-    execution = draft.execution  # the session carries it from now on
-    return execution is not None and assess_session(draft.session).without_live_agent.needs_resume
+    execution = transaction.execution  # the session carries it from now on
+    return execution is not None and assess_session(transaction.session).without_live_agent.needs_resume
 
 
-def _was_cancelled(draft: SessionTransaction, run: Run) -> bool:
+def _was_cancelled(transaction: SessionTransaction, run: Run) -> bool:
     """A user asked for the end of this turn, whether or not the agent lived to hear it."""
-    return draft.session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
+    return transaction.session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
 
 
-def hold_unsent_prompts(draft: SessionTransaction) -> None:
+def hold_unsent_prompts(transaction: SessionTransaction) -> None:
     """No agent comes back to a session by itself: what was on its way is in doubt, and for its user to settle."""
-    for row in draft.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
-        draft.move_prompt(row, "hold")
+    for row in transaction.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
+        transaction.move_prompt(row, "hold")
 
 
-def withdraw_continuation(draft: SessionTransaction) -> None:
+def withdraw_continuation(transaction: SessionTransaction) -> None:
     """The agent cannot come back: what should have told it to go on is taken back, and its user settles the prompt.
 
     A prompt that a user has asked to continue stays, as every prompt of a user's does.
     """
-    waiting = draft.session.prompts.filter(kind="continue", state=PromptState.QUEUED, by=None)
+    waiting = transaction.session.prompts.filter(kind="continue", state=PromptState.QUEUED, by=None)
     for row in waiting.order_by("id"):
-        draft.move_prompt(row, "withdraw")
-        for cut in draft.session.prompts.filter(continued_by=row, state=PromptState.DISMISSED):
-            draft.move_prompt(cut, "reopen", continued_by=None)
+        transaction.move_prompt(row, "withdraw")
+        for cut in transaction.session.prompts.filter(continued_by=row, state=PromptState.DISMISSED):
+            transaction.move_prompt(cut, "reopen", continued_by=None)
 
 
-def _put_continue_prompt(draft: SessionTransaction, run: Run, interrupted: Prompt, text: str) -> None:
+def _put_continue_prompt(transaction: SessionTransaction, run: Run, interrupted: Prompt, text: str) -> None:
     row, made = Prompt.objects.get_or_create(
-        session=draft.session, message_id=f"continue:{run.id}", defaults={"text": text, "kind": "continue"}
+        session=transaction.session, message_id=f"continue:{run.id}", defaults={"text": text, "kind": "continue"}
     )
     if made:
-        draft.move_prompt(interrupted, "dismiss", continued_by=row)  # settled by it
-        draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+        transaction.move_prompt(interrupted, "dismiss", continued_by=row)  # settled by it
+        transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
 
 
 MESSAGE_CHARS = 4000
@@ -212,7 +214,7 @@ MESSAGE_CHARS = 4000
 
 
 def plan_retry(
-    draft: SessionTransaction,
+    transaction: SessionTransaction,
     run: Run,
     failed: Prompt | None,
     line: Mapping[str, Any],
@@ -227,14 +229,14 @@ def plan_retry(
     """
     message = str(line.get("message") or "")[:MESSAGE_CHARS]
     trouble = transient_errors.transient_trouble(str(line.get("code") or ""), message)
-    if trouble is None or failed is None or not _may_retry(draft, run, failed):
+    if trouble is None or failed is None or not _may_retry(transaction, run, failed):
         return None
     attempt = failed.attempt + 1
     row = Prompt.objects.create(
-        session=draft.session,
+        session=transaction.session,
         message_id=f"retry:{run.id}",
         kind="retry",
-        text=_retry_text(draft, failed, trouble, talk, tools),
+        text=_retry_text(transaction, failed, trouble, talk, tools),
         attempt=attempt,
         not_before=timezone.now() + transient_errors.retry_delay(attempt, message),
         trouble=trouble,
@@ -242,25 +244,25 @@ def plan_retry(
     )
     failed.resent_as = row
     failed.save(update_fields=["resent_as", "updated_at"])
-    draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+    transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
     return row
 
 
 def record_turn_failure(
-    draft: SessionTransaction, talk: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
+    transaction: SessionTransaction, talk: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
 ) -> None:
     """Show in the conversation why a turn has failed, and what is done about it."""
     said = str(line.get("message") or "The turn failed.")
-    message = explain_failure(draft.session, str(line.get("code") or ""), said)
+    message = explain_failure(transaction.session, str(line.get("code") or ""), said)
     if retry is None:
         talk.add("status", message, level="error")
     else:
-        talk.add("status", f"{message}\n{_record_retry_time(draft, retry)}", level="warning")
+        talk.add("status", f"{message}\n{_record_retry_time(transaction, retry)}", level="warning")
 
 
-def _record_retry_time(draft: SessionTransaction, row: Prompt) -> str:
+def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
     of = settings.KANDEV_TURN_RETRIES
-    draft.say(
+    transaction.record_event(
         "session.run.retrying",
         message_id=row.message_id,
         attempt=row.attempt,
@@ -272,21 +274,21 @@ def _record_retry_time(draft: SessionTransaction, row: Prompt) -> str:
     return transient_errors.Retry(row.trouble, row.trouble_message, row.attempt, of, row.not_before).said
 
 
-def _may_retry(draft: SessionTransaction, run: Run, failed: Prompt) -> bool:
-    session = draft.session
+def _may_retry(transaction: SessionTransaction, run: Run, failed: Prompt) -> bool:
+    session = transaction.session
     wanted = session.desired_state == DesiredState.RUNNING and SESSION.allows(session.state, "turn_ended")
     cancelled = session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
     return wanted and not cancelled and failed.attempt < settings.KANDEV_TURN_RETRIES
 
 
 def _retry_text(
-    draft: SessionTransaction, failed: Prompt, trouble: str, talk: ConversationUpdate, tools: Sequence[str]
+    transaction: SessionTransaction, failed: Prompt, trouble: str, talk: ConversationUpdate, tools: Sequence[str]
 ) -> str:
     """The request once more; in the system's words where the agent has begun to act on it."""
     first = _first_attempt(failed)
     if not talk.has_called_tools_since(first.message_id):
         return first.text
-    told = Interruption(draft.session.task.title, first.text, tools)
+    told = Interruption(transaction.session.task.title, first.text, tools)
     return retry_prompt(told, transient_errors.TROUBLE_SENTENCES[trouble])
 
 

@@ -107,37 +107,37 @@ def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: fro
     """
     if not _WAITING.values(session_id):
         return None
-    with session_transaction(session_id, lease) as draft:
-        execution = draft.execution
-        if execution is None or not _can_take(draft, execution):
+    with session_transaction(session_id, lease) as transaction:
+        execution = transaction.execution
+        if execution is None or not _can_take(transaction, execution):
             return None
-        row = _next_prompt(draft, epoch)
+        row = _next_prompt(transaction, epoch)
         if row is None or row.message_id in sent:
             return None
-        text = _text_with_context(draft.session, row)
-        prompt_context.mark_carrier(draft, row)
-        draft.move_prompt(row, "send", execution_id=str(execution.id), journal_epoch=epoch)
+        text = _text_with_context(transaction.session, row)
+        prompt_context.mark_carrier(transaction, row)
+        transaction.move_prompt(row, "send", execution_id=str(execution.id), journal_epoch=epoch)
     return PromptDelivery(row.message_id, text, row.kind)
 
 
-def _can_take(draft: SessionTransaction, execution: ExecutorRunning) -> bool:
-    wanted = draft.session.desired_state == DesiredState.RUNNING
-    starting = draft.session.intents.filter(kind="start", done_at=None).exists()
-    free = wanted and not starting and is_running(draft.session, execution) and draft.open_turn is None
-    return free and not session_flaws(draft.session, execution)
+def _can_take(transaction: SessionTransaction, execution: ExecutorRunning) -> bool:
+    wanted = transaction.session.desired_state == DesiredState.RUNNING
+    starting = transaction.session.intents.filter(kind="start", done_at=None).exists()
+    free = wanted and not starting and is_running(transaction.session, execution) and transaction.open_turn is None
+    return free and not session_flaws(transaction.session, execution)
 
 
-def _next_prompt(draft: SessionTransaction, epoch: str) -> Prompt | None:
+def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
     """The prompt under way, else the next of the queue; what a resumed wait has become goes before the others.
 
     And of these a turn that is tried again, which keeps its place while it waits, and the continue prompt (rule 16).
     """
-    for row in draft.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
+    for row in transaction.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
         if row.journal_epoch == epoch:
             return row
-        draft.move_prompt(row, "hold")  # that journal is gone, and with it the answer
-    queued = draft.session.prompts.filter(state=PromptState.QUEUED)
-    first = [queued.filter(message_id=draft.open_run.message_id)] if draft.open_run else []
+        transaction.move_prompt(row, "hold")  # that journal is gone, and with it the answer
+    queued = transaction.session.prompts.filter(state=PromptState.QUEUED)
+    first = [queued.filter(message_id=transaction.open_run.message_id)] if transaction.open_run else []
     first += [
         queued.filter(kind=verification.MEMORY_CHECK_KIND),
         queued.filter(kind="retry"),
@@ -160,15 +160,15 @@ def _text_with_context(session: TaskSession, row: Prompt) -> str:
 
 def _requeue_refused(session_id: uuid.UUID, lease: Lease, message_id: str) -> None:
     """Agentctl has said that it did not take it: it waits for its turn again."""
-    with session_transaction(session_id, lease) as draft:
-        row = draft.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
+    with session_transaction(session_id, lease) as transaction:
+        row = transaction.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
         if row is not None:
-            draft.move_prompt(row, "refuse")
+            transaction.move_prompt(row, "refuse")
 
 
 def _hold_unreported(session_id: uuid.UUID, lease: Lease, message_id: str) -> None:
     """The whole journal is in the log and says nothing of it: in doubt, and no longer in the others' way."""
-    with session_transaction(session_id, lease) as draft:
-        row = draft.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
+    with session_transaction(session_id, lease) as transaction:
+        row = transaction.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
         if row is not None:
-            draft.move_prompt(row, "hold")
+            transaction.move_prompt(row, "hold")

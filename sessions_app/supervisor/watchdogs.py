@@ -77,12 +77,12 @@ def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[_IgnoredCancel]:
 
 def _record_ignored_cancel(one: _IgnoredCancel, lease: Lease) -> bool:
     try:
-        with session_transaction(one.run.session_id, lease) as draft:
-            if draft.open_turn is None or draft.open_turn.id != one.run.id:
+        with session_transaction(one.run.session_id, lease) as transaction:
+            if transaction.open_turn is None or transaction.open_turn.id != one.run.id:
                 return False  # it has ended meanwhile
             said = {"run_id": str(one.run.id), "since": one.asked_at.isoformat()}
-            draft.set(metadata={**draft.session.metadata, CANCEL_IGNORED: said})
-            draft.say("session.run.cancel_ignored", message_id=one.run.message_id, **said)
+            transaction.set_fields(metadata={**transaction.session.metadata, CANCEL_IGNORED: said})
+            transaction.record_event("session.run.cancel_ignored", message_id=one.run.message_id, **said)
     except LeaseLost:
         return False
     except Exception:  # one bad session never stops the others
@@ -125,12 +125,14 @@ def _load_silent_runs(since: datetime) -> list[tuple[Run, datetime]]:
 
 def _record_stall(run: Run, heard: datetime, lease: Lease) -> bool:
     try:
-        with session_transaction(run.session_id, lease) as draft:
-            if draft.open_turn is None or draft.open_turn.id != run.id:
+        with session_transaction(run.session_id, lease) as transaction:
+            if transaction.open_turn is None or transaction.open_turn.id != run.id:
                 return False
-            draft.set(stalled_since=heard)
-            tools = ConversationUpdate(draft).unfinished_tools()
-            draft.say("session.run.stalled", run_id=str(run.id), since=heard.isoformat(), unfinished_tools=tools)
+            transaction.set_fields(stalled_since=heard)
+            tools = ConversationUpdate(transaction).unfinished_tools()
+            transaction.record_event(
+                "session.run.stalled", run_id=str(run.id), since=heard.isoformat(), unfinished_tools=tools
+            )
     except LeaseLost:
         return False
     except Exception:  # one bad session never stops the others
@@ -162,16 +164,16 @@ def _event_key(key: int) -> str:
 
 def _record_overdue(session_id: uuid.UUID, keys: list[int]) -> int:
     try:
-        with session_transaction(session_id) as draft:
+        with session_transaction(session_id) as transaction:
             rows = list(overdue_prompts().filter(id__in=keys))
             for row in rows:
-                draft.say(
+                transaction.record_event(
                     "session.prompt.overdue",
                     _event_key(row.id),
                     message_id=row.message_id,
                     kind=row.kind,
                     state=row.state,
-                    reason=_overdue_reason(draft),
+                    reason=_overdue_reason(transaction),
                     waited_seconds=_seconds_waited(row),
                 )
     except IntegrityError:
@@ -186,9 +188,9 @@ def _seconds_waited(row: Prompt) -> int:
     return round((timezone.now() - row.created_at).total_seconds())
 
 
-def _overdue_reason(draft: SessionTransaction) -> str:
+def _overdue_reason(transaction: SessionTransaction) -> str:
     """What it waits for, in a code: the error, the start under way, or why none is."""
-    session = draft.session
+    session = transaction.session
     if session.state == SessionState.ERROR and session.error_code:
         return session.error_code
     order = session.intents.filter(kind="start", done_at=None).first()
@@ -209,15 +211,17 @@ def expire_waits() -> int:
 
 
 def _expire_wait(token_id: uuid.UUID, session_id: uuid.UUID) -> bool:
-    with session_transaction(session_id) as draft:
-        token = waits.expire_token(draft, token_id)
+    with session_transaction(session_id) as transaction:
+        token = waits.expire_token(transaction, token_id)
         if token is None:
             return False
         if token.wait_kind == WaitKind.PERMISSION:
             # The agent is told that nobody answered, as an order, which survives whatever happens to us.
-            create_intent(draft.session, IntentKind.ANSWER, None, {"permission_id": token.wait_id, "option_id": None})
-        elif draft.open_run is not None and draft.open_run.id == token.run_id:
-            waits.interrupt_external_wait(draft, "wait_timeout")
+            create_intent(
+                transaction.session, IntentKind.ANSWER, None, {"permission_id": token.wait_id, "option_id": None}
+            )
+        elif transaction.open_run is not None and transaction.open_run.id == token.run_id:
+            waits.interrupt_external_wait(transaction, "wait_timeout")
     return True
 
 
@@ -236,16 +240,16 @@ def _is_unusable(token: ResumeToken | None) -> bool:
 
 
 def _renew_token(permission_id: str, session_id: uuid.UUID) -> bool:
-    with session_transaction(session_id) as draft:
-        asked = draft.session.permissions.filter(id=permission_id, state="pending").first()
+    with session_transaction(session_id) as transaction:
+        asked = transaction.session.permissions.filter(id=permission_id, state="pending").first()
         if asked is None:
             return False
         old = permission_tokens([asked]).get(asked.id)
         if not _is_unusable(old):
             return False
-        waits.revoke_tokens(draft, "rotated", wait_id=asked.id)
+        waits.revoke_tokens(transaction, "rotated", wait_id=asked.id)
         ends = old.expires_at if old else None
-        waits.mint_token(draft, asked.run, WaitKind.PERMISSION, asked.id, expires_at=ends)
+        waits.mint_token(transaction, asked.run, WaitKind.PERMISSION, asked.id, expires_at=ends)
     return True
 
 

@@ -85,8 +85,8 @@ def record_arrival(transfer: Transfer, arrived: str | None) -> bool:
 
     ``arrived``: of ``workspace_store.newest_snapshot``. Raises LeaseLost, SnapshotMissing.
     """
-    with session_transaction(transfer.session_id, transfer.lease) as draft:
-        execution = draft.execution
+    with session_transaction(transfer.session_id, transfer.lease) as transaction:
+        execution = transaction.execution
         if execution is None:
             raise LeaseLost
         late, code = is_transfer_overdue(execution, timezone.now()), execution.snapshot_error_code
@@ -98,7 +98,7 @@ def record_arrival(transfer: Transfer, arrived: str | None) -> bool:
             execution.snapshot_due_since = None
             execution.snapshot_error_code = execution.snapshot_error = ""
             if late:
-                draft.say("session.workspace.arrived", commit=execution.snapshot_arrived)
+                transaction.record_event("session.workspace.arrived", commit=execution.snapshot_arrived)
         update_row(execution, _STATE)
     if missing:
         raise SnapshotMissing
@@ -120,8 +120,8 @@ def record_failure(transfer: Transfer, error: ExecutorError) -> None:
 
     Raises LeaseLost.
     """
-    with session_transaction(transfer.session_id, transfer.lease) as draft:
-        execution = draft.execution
+    with session_transaction(transfer.session_id, transfer.lease) as transaction:
+        execution = transaction.execution
         if execution is None or not is_transfer_due(execution):
             return
         is_first = not execution.snapshot_error_code
@@ -129,7 +129,7 @@ def record_failure(transfer: Transfer, error: ExecutorError) -> None:
         execution.snapshot_error_code, execution.snapshot_error = told["error_code"], told["error_message"]
         update_row(execution, _STATE)
         if is_first:
-            draft.say("session.workspace.delayed", commit=execution.snapshot_announced, **told)
+            transaction.record_event("session.workspace.delayed", commit=execution.snapshot_announced, **told)
     if is_first:
         METRICS_BUFFER.count("kandev_workspace_transfer_outages_total", runtime=transfer.facts.runtime)
         log.warning("session %s: its newest snapshot has not arrived: %s", transfer.session_id, error.message)

@@ -90,14 +90,14 @@ def make_set(name: str) -> TaskSession:
 
 def _make_record(session: TaskSession, user: User, name: str) -> None:
     now = timezone.now()
-    with session_transaction(session.id) as draft:
-        draft.say("session.workspace.changed")
+    with session_transaction(session.id) as transaction:
+        transaction.record_event("session.workspace.changed")
     message = Message.objects.create(session=session, seq=1, updated_seq=1, role="agent", created_at=now)
     MessagePart.objects.create(message=message, number=0, text="Hello")
     run = Run.objects.create(session=session, message_id="m", started_at=now)
     PermissionRequest.objects.create(id=f"permission-{name}", session=session, run=run, requested_at=now)
-    with session_transaction(session.id) as draft:
-        mint_token(draft, run, WaitKind.PERMISSION, f"permission-{name}", by=user)
+    with session_transaction(session.id) as transaction:
+        mint_token(transaction, run, WaitKind.PERMISSION, f"permission-{name}", by=user)
     ContinuityReceipt.objects.create(session=session, kind="resumed", launch_id=uuid.uuid4().hex)
     sweep = RecoverySweep.objects.create(boot_id="boot", trigger="boot", started_at=now, outcomes={"resumed": 1})
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")

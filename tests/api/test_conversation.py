@@ -95,8 +95,10 @@ def interrupted(world: World) -> Run:
     prompt(world.session, "interrupted", "1")
     TaskSession.objects.update(state="WAITING_FOR_INPUT")
     world.run_it()
-    with session_transaction(world.session.id) as draft:
-        draft.say("session.run.interrupted", f"run.interrupted:{run.id}", unfinished_tools=["Paint the gate"])
+    with session_transaction(world.session.id) as transaction:
+        transaction.record_event(
+            "session.run.interrupted", f"run.interrupted:{run.id}", unfinished_tools=["Paint the gate"]
+        )
     return run
 
 

@@ -134,8 +134,8 @@ def test_reopened_task_takes_the_state_of_its_sessions(
 
 
 def test_closing_the_only_session_leaves_the_task_for_review(world: World) -> None:
-    with session_transaction(world.session.id) as draft:
-        draft.move("complete")
+    with session_transaction(world.session.id) as transaction:
+        transaction.move_session("complete")
     assert Task.objects.get().state == "REVIEW"
 
 

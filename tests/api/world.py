@@ -123,9 +123,9 @@ def workflow_run(world: World) -> WorkflowRun:
 
 def say(session: TaskSession, name: str = "session.workspace.changed", times: int = 1) -> None:
     """Put events into a session's log."""
-    with session_transaction(session.id) as draft:
+    with session_transaction(session.id) as transaction:
         for number in range(times):
-            draft.say(name, number=number)
+            transaction.record_event(name, number=number)
 
 
 def message(session: TaskSession, seq: int, *parts: str) -> Message:

@@ -14,8 +14,8 @@ from sessions_app.models import AttentionItem, TaskSession, raise_item, resolve_
 def raised(session: TaskSession, kind: str = "error", name: str = "one", *, age: float = 60) -> AttentionItem:
     """One that was raised ``age`` seconds ago."""
     notice = Notice(AttentionKind(kind), f"{kind}:{name}", f"What {name}", f"Why {name}", f"Next {name}", "The log")
-    with session_transaction(session.id) as draft:
-        raise_item(draft, notice)
+    with session_transaction(session.id) as transaction:
+        raise_item(transaction, notice)
     return made_at(AttentionItem.objects.get(key=notice.key), age)
 
 
@@ -28,5 +28,5 @@ def made_at(item: AttentionItem, age: float) -> AttentionItem:
 
 def settled(session: TaskSession, **wanted: Any) -> None:
     """What it tells is true no longer."""
-    with session_transaction(session.id) as draft:
-        resolve_items(draft, "settled", **wanted)
+    with session_transaction(session.id) as transaction:
+        resolve_items(transaction, "settled", **wanted)

@@ -38,8 +38,8 @@ def told(session: TaskSession) -> list[tuple[str, str]]:
 
 
 def edit(session: TaskSession, does: Callable[[SessionTransaction], Any]) -> None:
-    with session_transaction(session.id) as draft:
-        does(draft)
+    with session_transaction(session.id) as transaction:
+        does(transaction)
 
 
 def in_turn(journal: Journal) -> TaskSession:
@@ -125,7 +125,7 @@ def test_an_interrupted_turn_waits_until_somebody_settles_it(settle: str, settin
 def test_a_held_prompt_waits_until_somebody_settles_it(settle: str) -> None:
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")
-    edit(session, lambda draft: draft.move_prompt(row, "hold"))
+    edit(session, lambda transaction: transaction.move_prompt(row, "hold"))
     item = AttentionItem.objects.get(kind="held")
     assert item.key == f"held:{session.id}:{row.message_id}"
     if settle == "resend":
@@ -139,11 +139,11 @@ def test_a_held_prompt_waits_until_somebody_settles_it(settle: str) -> None:
 def test_a_prompt_that_is_held_once_more_is_the_same_item_and_news_again() -> None:
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")
-    edit(session, lambda draft: draft.move_prompt(row, "hold"))
+    edit(session, lambda transaction: transaction.move_prompt(row, "hold"))
     item = AttentionItem.objects.get()
     item.marks.create(user=make_user(), acknowledged_at=item.created_at)
-    edit(session, lambda draft: draft.move_prompt(row, "accept"))
-    edit(session, lambda draft: draft.move_prompt(row, "hold"))
+    edit(session, lambda transaction: transaction.move_prompt(row, "accept"))
+    edit(session, lambda transaction: transaction.move_prompt(row, "hold"))
     again = AttentionItem.objects.get()
     assert (again.id, again.resolved_at, again.marks.count()) == (item.id, None, 0)
     assert told(session) == [("held", "raised"), ("held", "resolved"), ("held", "raised")]
@@ -152,9 +152,9 @@ def test_a_prompt_that_is_held_once_more_is_the_same_item_and_news_again() -> No
 def test_a_give_up_is_one_item_with_the_last_error_and_the_end_of_the_log() -> None:
     session = make_session("do it", start_attempts=5, state="STARTING")
 
-    def give_up(draft: SessionTransaction) -> None:
-        draft.log_tail = "x" * 20_000 + f"\ntoken={GHOST}\nboom"
-        draft.move("give_up", error_code="spawn_failed", error_message="No such program.")
+    def give_up(transaction: SessionTransaction) -> None:
+        transaction.log_tail = "x" * 20_000 + f"\ntoken={GHOST}\nboom"
+        transaction.move_session("give_up", error_code="spawn_failed", error_message="No such program.")
 
     edit(session, give_up)
     item = AttentionItem.objects.get()
@@ -162,7 +162,7 @@ def test_a_give_up_is_one_item_with_the_last_error_and_the_end_of_the_log() -> N
     assert "5 starts" in item.why and "No such program." in item.why
     assert item.detail.endswith("boom") and GHOST not in item.detail and len(item.detail) <= DETAIL_LIMIT
     intents.request_resume(session.id, make_user())
-    edit(session, lambda draft: draft.move("start"))
+    edit(session, lambda transaction: transaction.move_session("start"))
     assert open_kinds(session) == []
     edit(session, give_up)
     assert AttentionItem.objects.filter(kind="gave_up").count() == 2
@@ -186,18 +186,21 @@ def test_a_failed_start_that_is_tried_again_by_itself_calls_nobody() -> None:
 )
 def test_an_error_that_nothing_cures_by_itself_waits_for_somebody(code: str, what: str) -> None:
     session = running_session()
-    edit(session, lambda draft: draft.move("fail", error_code=code, error_message="Why it is so."))
+    edit(session, lambda transaction: transaction.move_session("fail", error_code=code, error_message="Why it is so."))
     item = AttentionItem.objects.get()
     assert (item.kind, item.what, item.why) == ("error", what, "Why it is so.")
-    edit(session, lambda draft: draft.move("fail", error_code=code, error_message="Said anew."))
+    edit(session, lambda transaction: transaction.move_session("fail", error_code=code, error_message="Said anew."))
     assert AttentionItem.objects.count() == 1
-    edit(session, lambda draft: draft.move("ready"))
+    edit(session, lambda transaction: transaction.move_session("ready"))
     assert open_kinds(session) == []
 
 
 def test_what_may_live_and_only_does_not_answer_calls_nobody() -> None:
     session = running_session()
-    edit(session, lambda draft: draft.move("fail", error_code="unreachable", error_message="No answer."))
+    edit(
+        session,
+        lambda transaction: transaction.move_session("fail", error_code="unreachable", error_message="No answer."),
+    )
     assert open_kinds(session) == []
 
 
@@ -217,7 +220,7 @@ def test_a_start_that_lost_the_conversation_is_told_unless_it_was_asked_for(
     session = running_session()
     for _ in range(turns):
         Run.objects.create(session=session, message_id="m", state="completed", started_at=session.created_at)
-    edit(session, lambda draft: draft.receipt(kind, "none", reason=reason))
+    edit(session, lambda transaction: transaction.write_receipt(kind, "none", reason=reason))
     assert open_kinds(session) == raised
 
 
@@ -227,7 +230,7 @@ def test_an_owner_who_left_is_told_once() -> None:
         _raise_owner_left(session.id)
     item = AttentionItem.objects.get()
     assert (item.kind, "ada" in item.why, told(session)) == ("owner_left", True, [("owner_left", "raised")])
-    edit(session, lambda draft: draft.move("start"))
+    edit(session, lambda transaction: transaction.move_session("start"))
     assert open_kinds(session) == []
 
 
@@ -236,13 +239,13 @@ def test_a_session_that_has_ended_for_good_calls_nobody_any_more(end: str) -> No
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")
 
-    def trouble(draft: SessionTransaction) -> None:
-        draft.move_prompt(row, "hold")
-        draft.move("fail", error_code="not_resumable")
+    def trouble(transaction: SessionTransaction) -> None:
+        transaction.move_prompt(row, "hold")
+        transaction.move_session("fail", error_code="not_resumable")
 
     edit(session, trouble)
     assert open_kinds(session) == ["error", "held"]
-    edit(session, lambda draft: draft.move(end))
+    edit(session, lambda transaction: transaction.move_session(end))
     assert open_kinds(session) == []
 
 
@@ -250,8 +253,8 @@ def test_nothing_is_raised_where_the_change_itself_is_undone() -> None:
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")
 
-    def fails(draft: SessionTransaction) -> None:
-        draft.move_prompt(row, "hold")
+    def fails(transaction: SessionTransaction) -> None:
+        transaction.move_prompt(row, "hold")
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -272,6 +275,6 @@ def test_words_of_an_agent_are_cut_and_lose_their_secrets() -> None:
 def test_raising_is_idempotent_by_key() -> None:
     session = make_session()
     notice = Notice(AttentionKind.ERROR, "error:one", "What", "Why", "Next")
-    with session_transaction(session.id) as draft:
-        assert [raise_item(draft, notice), raise_item(draft, notice)] == [True, False]
+    with session_transaction(session.id) as transaction:
+        assert [raise_item(transaction, notice), raise_item(transaction, notice)] == [True, False]
     assert told(session) == [("error", "raised")]

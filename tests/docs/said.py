@@ -30,7 +30,7 @@ def said() -> dict[str, set[str]]:
 
 @cache
 def _calls() -> list[ast.Call]:
-    """Every ``something.say(...)`` and ``NewEvent(...)`` of the code."""
+    """Every ``transaction.record_event(...)`` and ``NewEvent(...)`` of the code."""
     paths = sorted((ROOT / "sessions_app").rglob("*.py"))
     nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))))
     return [node for node in nodes if isinstance(node, ast.Call) and node.args and _is_saying(node.func)]
@@ -38,7 +38,7 @@ def _calls() -> list[ast.Call]:
 
 def _is_saying(function: ast.expr) -> bool:
     if isinstance(function, ast.Attribute):
-        return function.attr == "say"
+        return function.attr == "record_event"
     return isinstance(function, ast.Name) and function.id == "NewEvent"
 
 
@@ -53,7 +53,7 @@ def _names(call: ast.Call) -> Iterator[str]:
         yield from (beginning + word for word in EXPANSIONS[beginning])
     elif source == "EXECUTOR_EVENTS[after]":
         yield from EXECUTOR_EVENTS.values()
-    elif source != "name":  # Draft.say itself, which makes a NewEvent of what it is given
+    elif source != "name":  # record_event itself, which makes a NewEvent of what it is given
         raise AssertionError(f"tests/docs/said.py cannot tell which events {source} is")
 
 

@@ -112,9 +112,9 @@ def path_of(session: TaskSession, query: str = "") -> str:
 
 def append(session_id: uuid.UUID, count: int, size: int = 0) -> None:
     """Say ``count`` things, each ``size`` characters long."""
-    with session_transaction(session_id) as draft:
+    with session_transaction(session_id) as transaction:
         for number in range(count):
-            draft.say("session.workspace.changed", number=number, text="x" * size)
+            transaction.record_event("session.workspace.changed", number=number, text="x" * size)
 
 
 async def say(session: TaskSession, count: int = 1, size: int = 0) -> None:

@@ -40,8 +40,8 @@ def dies_in_a_turn() -> tuple[TaskSession, Callable[[], Any]]:
     session, _ = in_a_turn()
 
     def act() -> None:
-        with session_transaction(session.id, MINE) as draft:
-            interrupt_turn(draft, "agentctl_gone")
+        with session_transaction(session.id, MINE) as transaction:
+            interrupt_turn(transaction, "agentctl_gone")
 
     return session, act
 
@@ -79,8 +79,8 @@ def waits_too_long() -> tuple[TaskSession, Callable[[], Any]]:
 
 def has_a_key_that_runs_out() -> tuple[TaskSession, Callable[[], Any]]:
     session = running_session()
-    with session_transaction(session.id) as draft:
-        waits.mint_token(draft, None, WaitKind.EXTERNAL, "w")
+    with session_transaction(session.id) as transaction:
+        waits.mint_token(transaction, None, WaitKind.EXTERNAL, "w")
     ResumeToken.objects.update(expires_at=LATE)
     return session, watchdogs.expire_waits
 
@@ -151,10 +151,10 @@ def test_what_was_taken_back_is_in_neither_log(caplog: pytest.LogCaptureFixture)
         actor_context.acting_as(owner="boot-1", cause="why"),
         caplog.at_level(logging.INFO),
         pytest.raises(RuntimeError),
-        session_transaction(session.id, MINE) as draft,
+        session_transaction(session.id, MINE) as transaction,
     ):
-        draft.receipt("resumed", "pending")
-        draft.then.append(_raise)
+        transaction.write_receipt("resumed", "pending")
+        transaction.after_events.append(_raise)
     assert not session.receipts.exists()
     assert not [one for one in caplog.records if hasattr(one, "event")]
 

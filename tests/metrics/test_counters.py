@@ -40,17 +40,17 @@ def busy_session() -> TaskSession:
     began = timezone.now() - timedelta(seconds=7)
     session.intents.update(by=None, outcome="resumed", created_at=began, done_at=began + timedelta(seconds=3))
     prompt = session.prompts.get()
-    with session_transaction(session.id, MINE) as draft:
-        draft.receipt("resumed", "pending")
-        draft.move_prompt(prompt, "send", journal_epoch="e", execution_id="x")
-        draft.move_prompt(prompt, "accept")
-        draft.move_prompt(prompt, "deliver")
-        draft.start_run(prompt.message_id)
-        waits.mint_token(draft, draft.open_run, WaitKind.EXTERNAL, "w1")
-        waits.mint_token(draft, draft.open_run, WaitKind.EXTERNAL, "w2")
-        waits.revoke_tokens(draft, "rotated", wait_id="w1")
-    with session_transaction(session.id, MINE) as draft:
-        interrupt_turn(draft, "agentctl_gone")
+    with session_transaction(session.id, MINE) as transaction:
+        transaction.write_receipt("resumed", "pending")
+        transaction.move_prompt(prompt, "send", journal_epoch="e", execution_id="x")
+        transaction.move_prompt(prompt, "accept")
+        transaction.move_prompt(prompt, "deliver")
+        transaction.start_run(prompt.message_id)
+        waits.mint_token(transaction, transaction.open_run, WaitKind.EXTERNAL, "w1")
+        waits.mint_token(transaction, transaction.open_run, WaitKind.EXTERNAL, "w2")
+        waits.revoke_tokens(transaction, "rotated", wait_id="w1")
+    with session_transaction(session.id, MINE) as transaction:
+        interrupt_turn(transaction, "agentctl_gone")
     Prompt.objects.filter(session=session, kind="continue").update(journal_epoch="e")
     return session
 
@@ -90,8 +90,8 @@ def test_a_session_that_is_given_up_counts_once_and_not_where_the_writing_failed
     write_start_failure(session.id, order.id, MINE, StartFailure("spawn_failed", "No such program"))
     assert shown("kandev_reconciler_given_up_total") == {(): 1}
     other = make_session(state="STARTING")
-    with pytest.raises(RuntimeError), session_transaction(other.id) as draft:
-        draft.move("give_up")
+    with pytest.raises(RuntimeError), session_transaction(other.id) as transaction:
+        transaction.move_session("give_up")
         raise RuntimeError
     assert shown("kandev_reconciler_given_up_total") == {(): 1}
 

@@ -131,9 +131,9 @@ def test_page_follows_the_agent_again_after_a_resume(visit: Any, world: World) -
     session = world.running_session()
     hear(session, {"kind": "message.agent", "text": "word\n\n" * 200})
     hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
-    with session_transaction(session.id) as draft:
-        draft.move_executor("stop")
-        draft.set(launch_id="", policy="manual")
+    with session_transaction(session.id) as transaction:
+        transaction.move_executor("stop")
+        transaction.set_fields(launch_id="", policy="manual")
     ExecutorRunning.objects.update(resume_token="t")
     page = visit().open(path_of(session))
     page.get_by_role("button", name="Resume session").click()

@@ -49,12 +49,12 @@ class World:
         """A session whose agent is at work on its first prompt."""
         session = self.session()
         session.intents.update(done_at=timezone.now())
-        with session_transaction(session.id) as draft:
-            draft.move_executor("launch")
-            draft.move_executor("ready")
-            draft.set(launch_id="a-launch")
-            draft.move("start")
-            draft.move("ready")
+        with session_transaction(session.id) as transaction:
+            transaction.move_executor("launch")
+            transaction.move_executor("ready")
+            transaction.set_fields(launch_id="a-launch")
+            transaction.move_session("start")
+            transaction.move_session("ready")
         hear(session, accepted(session))
         session.refresh_from_db()
         return session
@@ -63,9 +63,9 @@ class World:
         """A session that has had a turn and whose agent is gone."""
         session = self.running_session()
         hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
-        with session_transaction(session.id) as draft:
-            draft.move_executor("stop")
-            draft.set(launch_id="")
+        with session_transaction(session.id) as transaction:
+            transaction.move_executor("stop")
+            transaction.set_fields(launch_id="")
         ExecutorRunning.objects.filter(session=session).update(**execution)
         session.refresh_from_db()
         return session
@@ -124,12 +124,12 @@ def accepted(session: TaskSession) -> dict[str, Any]:
 
 def hear(session: TaskSession, *lines: dict[str, Any]) -> None:
     """Let the session's log take lines of its journal."""
-    with session_transaction(session.id) as draft:
-        _fold(draft, lines)
+    with session_transaction(session.id) as transaction:
+        _fold(transaction, lines)
 
 
-def _fold(draft: SessionTransaction, lines: tuple[dict[str, Any], ...]) -> None:
-    fold = LineApplier(draft)
+def _fold(transaction: SessionTransaction, lines: tuple[dict[str, Any], ...]) -> None:
+    fold = LineApplier(transaction)
     for number, line in enumerate(lines, start=1):
         fold.apply({"seq": number, "epoch": "e", "ts": NOON, **line})
     fold.conversation.seal()

@@ -47,9 +47,9 @@ def follow(exporter: Exporter | None = None) -> None:
 
 
 def say(session: TaskSession, *words: str) -> None:
-    with session_transaction(session.id) as draft:
+    with session_transaction(session.id) as transaction:
         for word in words:
-            draft.say("session.receipt", kind=word)
+            transaction.record_event("session.receipt", kind=word)
 
 
 def told(folder: Path, session: TaskSession) -> list[tuple[Any, ...]]:

@@ -143,8 +143,8 @@ def forget_newest(session: TaskSession, count: int, monkeypatch: pytest.MonkeyPa
 def test_nothing_is_touched_where_nothing_was_restored(data: Path) -> None:
     assert database_restore.detect_restore() is None
     session = make_session("begin")
-    with session_transaction(session.id) as draft:
-        draft.say("session.receipt")
+    with session_transaction(session.id) as transaction:
+        transaction.record_event("session.receipt")
     follow()
     assert database_restore.detect_restore() is None
     assert change(session).desired_state == "running"
@@ -157,8 +157,8 @@ def test_what_may_have_been_done_is_held_dropped_revoked_and_stopped(
 ) -> None:
     behind, waiting, done = session_with_a_past(), make_session("begin"), session_with_a_past()
     change(done, state="COMPLETED", desired_state="stopped")
-    with session_transaction(waiting.id) as draft:
-        draft.say("session.receipt")
+    with session_transaction(waiting.id) as transaction:
+        transaction.record_event("session.receipt")
     follow()
     forget_newest(behind, 3, monkeypatch)
     epochs = set(TaskSession.objects.values_list("epoch", flat=True))
@@ -197,8 +197,8 @@ def test_a_crash_while_it_is_made_safe_says_the_gap_once(data: Path, monkeypatch
 @pytest.mark.django_db
 def test_deleted_sessions_are_no_proof_of_a_restored_database(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, gone = make_session("begin"), session_with_a_past()
-    with session_transaction(kept.id) as draft:
-        draft.say("session.receipt")
+    with session_transaction(kept.id) as transaction:
+        transaction.record_event("session.receipt")
     follow()
     TaskSession.objects.filter(id=gone.id).delete()
     for path in (data / "sessions").glob(f"{gone.id}*"):

@@ -96,9 +96,9 @@ def test_the_cause_names_how_often_it_died_how_and_its_last_words() -> None:
         turn = journal.turn_begins(f"p{number}")
         exit_code = -9 if number == 2 else 3
         hear(session, [*turn, journal.line(JournalKind.AGENT_EXITED, exit_code=exit_code, expected=False)], lease=None)
-    with session_transaction(session.id) as draft:
-        draft.log_tail = "one\ntwo\nfatal: no space left\n"
-        told = explain_agent_deaths(draft)
+    with session_transaction(session.id) as transaction:
+        transaction.log_tail = "one\ntwo\nfatal: no space left\n"
+        told = explain_agent_deaths(transaction)
     assert told.startswith("The agent died in its turn 2 times in a row (exit code 3, signal 9).")
     assert "one / two / fatal: no space left" in told
 
@@ -107,8 +107,8 @@ def test_a_death_before_the_last_completed_turn_is_no_cause() -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
     hear(session, [journal.exits(), *journal.turn_begins("p1"), journal.completes("p1")])
-    with session_transaction(session.id) as draft:
-        assert explain_agent_deaths(draft) == ""
+    with session_transaction(session.id) as transaction:
+        assert explain_agent_deaths(transaction) == ""
 
 
 def test_while_it_waits_the_page_says_when_and_does_not_start_it() -> None:

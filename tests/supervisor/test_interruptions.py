@@ -56,8 +56,8 @@ def test_an_interruption_is_told_once_whoever_finds_it() -> None:
     session = cut_in_mid_turn()
     before = session.last_seq
     for _ in range(2):
-        with session_transaction(session.id) as draft:
-            assert not interrupt_turn(draft, "agent_gone")
+        with session_transaction(session.id) as transaction:
+            assert not interrupt_turn(transaction, "agent_gone")
     assert fresh(session).last_seq == before
 
 
@@ -85,9 +85,9 @@ def test_an_agent_that_ends_between_turns_interrupts_nothing() -> None:
 def test_a_prompt_is_settled_by_how_far_it_is_known_to_have_come(state: str, after: str) -> None:
     session = running_session()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state=state)
-    with session_transaction(session.id) as draft:
-        draft.start_run("another")
-        interrupt_turn(draft, "agent_gone")
+    with session_transaction(session.id) as transaction:
+        transaction.start_run("another")
+        interrupt_turn(transaction, "agent_gone")
     assert prompt_states(session)["p1"] == after
 
 
@@ -145,8 +145,8 @@ def test_the_next_prompt_tells_what_was_asked_before_and_has_no_result() -> None
 
 def test_what_only_the_workspace_knows_is_told_too_by_the_continue_prompt_as_well() -> None:
     session = cut_in_mid_turn()
-    with session_transaction(session.id) as draft:
-        prompt_context.add_workspace_findings(draft, ["modified parser.py", "added new.py"], ["npm run dev"])
+    with session_transaction(session.id) as transaction:
+        prompt_context.add_workspace_findings(transaction, ["modified parser.py", "added new.py"], ["npm run dev"])
     session = fresh(session)
     row, later = session.prompts.get(kind="continue"), Prompt(kind="user", text="and then")
     for text in (row.text, prompt_context.context_before(session, later)):

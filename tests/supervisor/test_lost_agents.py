@@ -104,8 +104,8 @@ def test_a_continue_prompt_is_taken_back_once_nobody_can_take_it() -> None:
     hear(session, [journal.exits("p1")])
     (name,) = set(prompt_states(session)) - {"p1"}
     assert prompt_states(session) == {"p1": "dismissed", name: "queued"}
-    with session_transaction(session.id) as draft:
-        withdraw_continuation(draft)
+    with session_transaction(session.id) as transaction:
+        withdraw_continuation(transaction)
     assert prompt_states(session) == {"p1": "interrupted", name: "withdrawn"}
     assert Prompt.objects.get(message_id="p1").continued_by is None
 

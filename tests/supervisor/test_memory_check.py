@@ -111,5 +111,5 @@ def test_the_question_does_not_hide_that_an_agent_keeps_dying(tmp_path: Path) ->
     change(row, state="sending")
     ended = [*journal.turn_begins(row.message_id), *journal.says(ASKED), journal.completes(row.message_id)]
     hear(session, [*ended, journal.line("agent.exited", exit_code=4, expected=False)], lease=None)
-    with session_transaction(session.id) as draft:
-        assert "2 times in a row (exit code 3, exit code 4)" in explain_agent_deaths(draft)
+    with session_transaction(session.id) as transaction:
+        assert "2 times in a row (exit code 3, exit code 4)" in explain_agent_deaths(transaction)

@@ -123,7 +123,9 @@ def test_one_session_that_cannot_be_written_stops_no_other(monkeypatch: pytest.M
     ill, healthy = waiting(failed()), waiting(failed())
     reason = watchdogs._overdue_reason
     monkeypatch.setattr(
-        watchdogs, "_overdue_reason", lambda draft: 1 / 0 if draft.session.id == ill.id else reason(draft)
+        watchdogs,
+        "_overdue_reason",
+        lambda transaction: 1 / 0 if transaction.session.id == ill.id else reason(transaction),
     )
     assert watchdogs.report_overdue_prompts() == 1
     assert (told(ill), len(told(healthy))) == ([], 1)

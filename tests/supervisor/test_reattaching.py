@@ -78,10 +78,10 @@ def test_one_that_cannot_be_written_stops_no_other(living: list[TaskSession], mo
     first, bad, *others = living
     queue = actions._place_in_start_queue
 
-    def fails(draft: SessionTransaction, decision: Any) -> None:
-        if draft.session.id == bad.id:
+    def fails(transaction: SessionTransaction, decision: Any) -> None:
+        if transaction.session.id == bad.id:
             raise ZeroDivisionError("this row")
-        queue(draft, decision)
+        queue(transaction, decision)
 
     monkeypatch.setattr(actions, "_place_in_start_queue", fails)
     result = swept()

@@ -37,8 +37,8 @@ def lost(place: AsTold, **fields: Any) -> TaskSession:
 
 def fail(session: TaskSession, move: str = "fail", code: str = str(Reason.NOT_RESUMABLE)) -> None:
     """Let the session's state change as the supervisor changes it, now."""
-    with session_transaction(session.id) as draft:
-        draft.move(move, error_code=code, error_message="Something broke.")
+    with session_transaction(session.id) as transaction:
+        transaction.move_session(move, error_code=code, error_message="Something broke.")
 
 
 def ended(*flags: str) -> tuple[int, dict[str, Any], str]:

@@ -74,8 +74,8 @@ def test_the_end_of_the_turn_takes_it_away(ended_by: str) -> None:
     if ended_by == "completion":
         hear(session, [journal.completes("p1")])
     else:
-        with session_transaction(session.id) as draft:
-            interrupt_turn(draft, "agentctl_gone")
+        with session_transaction(session.id) as transaction:
+            interrupt_turn(transaction, "agentctl_gone")
     assert fresh(session).stalled_since is None
 
 

@@ -34,9 +34,9 @@ def _turn_fails(session: TaskSession, journal: Journal) -> None:
 
 
 def _agent_dies(session: TaskSession, journal: Journal) -> None:
-    with session_transaction(session.id) as draft:
-        interrupt_turn(draft, "agent_gone")
-        record_agent_stopped(draft)
+    with session_transaction(session.id) as transaction:
+        interrupt_turn(transaction, "agent_gone")
+        record_agent_stopped(transaction)
 
 
 def _stopped(session: TaskSession, journal: Journal) -> None:

@@ -239,8 +239,8 @@ def test_a_wait_outlives_its_agent_and_the_answer_wakes_it() -> None:
     session, journal = running_session(), Journal()
     opened = wait(session)
     hear(session, [journal.exits()])
-    with session_transaction(session.id) as draft:
-        assert not interrupt_turn(draft, "agentctl_gone")
+    with session_transaction(session.id) as transaction:
+        assert not interrupt_turn(transaction, "agentctl_gone")
     write_stopped(session.id, None, "idle")
     assert status(session) == "waiting"
     waits.resume_wait(key_of(opened), "x", "1")

@@ -10,8 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 from django.db.models import Model
+from django.db.transaction import atomic, set_rollback
 from django.utils import timezone
 
 from sessions_app.domain.portable.rebuild import PromptRow, SessionRebuild
@@ -217,7 +218,7 @@ def _import_session(reader: RecordReader, result: ImportResult, team: str, *, dr
         return
     events, holes = [line.event for line in lines], _find_gaps(lines, snapshot)
     result.notes += _report_gaps(reader, holes)
-    with transaction.atomic():
+    with atomic():
         places = find_or_create_parents(session_id, snapshot, team)
         last_seq = events[-1].seq if events else 0
         session = rows_in.write_session(session_id, snapshot, rows, places, last_seq)
@@ -230,7 +231,7 @@ def _import_session(reader: RecordReader, result: ImportResult, team: str, *, dr
         write_tokens(session, SnapshotValues(reader.tokens()))
         result.held = _settle_session(session_id, holes)
         refresh_task_state(places.task.id)
-        transaction.set_rollback(dry_run)
+        set_rollback(dry_run)
     result.outcome = "imported"
     result.notes += places.notes
     result.events, result.messages = len(events), len(rows.messages)
@@ -281,19 +282,19 @@ def _report_gaps(reader: RecordReader, holes: Sequence[LogGap]) -> list[str]:
 
 def _settle_session(session_id: uuid.UUID, holes: Sequence[LogGap]) -> int:
     """Nothing of it runs here: what was unfinished is said to be; how many prompts are held."""
-    with session_transaction(session_id) as draft:
+    with session_transaction(session_id) as transaction:
         if holes:
             missing = sum(hole.last - hole.first + 1 for hole in holes)
             since = holes[-1].since.isoformat() if holes[-1].since else None
-            draft.say("session.journal_gap", reason=INCOMPLETE_CODE, since=since, lost_events=missing)
-        held = hold_doubtful(draft)
-        interrupt_turn(draft, rows_in.IMPORTED_ERROR_CODE)
-        waits.revoke_tokens(draft, rows_in.IMPORTED_ERROR_CODE)
-        _stop_session(draft)
+            transaction.record_event("session.journal_gap", reason=INCOMPLETE_CODE, since=since, lost_events=missing)
+        held = hold_doubtful(transaction)
+        interrupt_turn(transaction, rows_in.IMPORTED_ERROR_CODE)
+        waits.revoke_tokens(transaction, rows_in.IMPORTED_ERROR_CODE)
+        _stop_session(transaction)
     return held
 
 
-def _stop_session(draft: SessionTransaction) -> None:
+def _stop_session(transaction: SessionTransaction) -> None:
     busy = (SessionState.STARTING, SessionState.RUNNING)
-    if draft.session.state in busy and SESSION.allows(draft.session.state, "stop"):
-        draft.move("stop", reason=rows_in.IMPORTED_ERROR_CODE)
+    if transaction.session.state in busy and SESSION.allows(transaction.session.state, "stop"):
+        transaction.move_session("stop", reason=rows_in.IMPORTED_ERROR_CODE)

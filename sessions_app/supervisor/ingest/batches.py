@@ -14,7 +14,8 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, Final
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError
+from django.db.transaction import on_commit
 from django.utils import timezone
 
 from executors_app import crash_points
@@ -126,46 +127,48 @@ def _write(
     token: Mapping[str, Any] | None,
     alive: bool,
 ) -> IngestResult:
-    with session_transaction(session_id, lease) as draft:
-        execution = draft.execution
+    with session_transaction(session_id, lease) as transaction:
+        execution = transaction.execution
         if execution is None:
             raise ExecutorRunning.DoesNotExist(f"session {session_id} has no execution")
         reading = CursorFilter(execution.journal_epoch, execution.journal_seq).take(lines)
-        _record_gaps(draft, execution, reading)
-        fold = LineApplier(draft, reading.new)
+        _record_gaps(transaction, execution, reading)
+        fold = LineApplier(transaction, reading.new)
         for line in reading.new:
             fold.apply(line)
         fold.conversation.seal()
-        draft.at = timezone.now()
+        transaction.at = timezone.now()
         if alive:
             execution.last_seen_at = timezone.now()
         elif reading.new:
             execution.last_seen_at = datetime.fromtimestamp(float(reading.new[-1]["ts"]), UTC)
         execution.journal_epoch, execution.journal_seq = reading.epoch, reading.seq
-        _save_cursor(draft, execution, token)
+        _save_cursor(transaction, execution, token)
         crash_points.reached("supervisor.ingest_before_commit", session_id)
-        transaction.on_commit(lambda: crash_points.reached("supervisor.ingest_after_commit", session_id))
+        on_commit(lambda: crash_points.reached("supervisor.ingest_after_commit", session_id))
     return IngestResult(execution.journal_epoch, execution.journal_seq, fold.agent_gone)
 
 
-def _record_gaps(draft: SessionTransaction, execution: ExecutorRunning, reading: CursorFilter) -> None:
+def _record_gaps(transaction: SessionTransaction, execution: ExecutorRunning, reading: CursorFilter) -> None:
     """Gaps and lines that were passed over, before anything else (rule 20)."""
     since = execution.last_seen_at
     for reason in reading.gaps:
-        draft.say("session.journal_gap", reason=reason, since=since.isoformat() if since else None)
+        transaction.record_event("session.journal_gap", reason=reason, since=since.isoformat() if since else None)
     if reading.skipped:
         (reason, line), count = reading.skipped[0], len(reading.skipped)
-        log.warning("session %s: %d lines of its journal are passed over: %s", draft.session.id, count, reason)
-        draft.say("session.journal_skipped", reason=reason, count=count, seq=line.get("seq"), kind=line["kind"])
+        log.warning("session %s: %d lines of its journal are passed over: %s", transaction.session.id, count, reason)
+        transaction.record_event(
+            "session.journal_skipped", reason=reason, count=count, seq=line.get("seq"), kind=line["kind"]
+        )
 
 
 CURSOR_FIELDS = ("journal_epoch", "journal_seq", "last_seen_at", "updated_at")
 
 
-def _save_cursor(draft: SessionTransaction, execution: ExecutorRunning, token: Mapping[str, Any] | None) -> None:
+def _save_cursor(transaction: SessionTransaction, execution: ExecutorRunning, token: Mapping[str, Any] | None) -> None:
     execution.updated_at = timezone.now()
     update_rows(ExecutorRunning, CURSOR_FIELDS, [(*map(partial(getattr, execution), CURSOR_FIELDS), execution.id)])
-    if told := store_reported_token(draft, execution, token):
+    if told := store_reported_token(transaction, execution, token):
         execution.save(update_fields=told)
 
 
@@ -183,14 +186,14 @@ def show_agentctl_trouble(session_id: uuid.UUID, lease: Lease, trouble: str) -> 
     Returns False while the agent is starting: the end of the start says what the session's error is, so the caller
     has to try again after it.
     """
-    with session_transaction(session_id, lease) as draft:
-        session = draft.session
+    with session_transaction(session_id, lease) as transaction:
+        session = transaction.session
         if trouble and session.state == SessionState.STARTING:
             return False
         stay = _SELF_MOVES.get(SessionState(session.state))
         if stay is None or (not trouble and session.error_code not in TROUBLE_MESSAGES):
             return True
-        draft.move(
+        transaction.move_session(
             stay, error_code=trouble, error_message=TROUBLE_MESSAGES.get(trouble, ""), reason=trouble or "room_again"
         )
     return True

@@ -46,9 +46,9 @@ def complete_tool_call(asked: Mapping[str, Any], known: Mapping[str, Any]) -> di
     return {**asked, **more}
 
 
-def update_open_requests(draft: SessionTransaction, key: str, known: Mapping[str, Any]) -> None:
+def update_open_requests(transaction: SessionTransaction, key: str, known: Mapping[str, Any]) -> None:
     """The agent has told more of this tool call: complete what is still asked of it, and its item in the inbox."""
-    for row in _OPEN_REQUEST.all(draft.session.id):
+    for row in _OPEN_REQUEST.all(transaction.session.id):
         if str(row.tool_call.get("tool_call_id", ""))[:200] != key:
             continue
         tool_call = complete_tool_call(row.tool_call, known)
@@ -75,11 +75,13 @@ FIELD_TYPES: dict[str, Any] = {
 
 
 class LineApplier:
-    """Applies a batch of journal lines, in order, to the draft of one session."""
+    """Applies a batch of journal lines, in order, to the transaction of one session."""
 
-    def __init__(self, draft: SessionTransaction, lines: Sequence[JournalLine] = ()):
-        self.draft = draft
-        self.conversation = ConversationUpdate(draft, {key for line in lines if (key := _tool_key_of_request(line))})
+    def __init__(self, transaction: SessionTransaction, lines: Sequence[JournalLine] = ()):
+        self.transaction = transaction
+        self.conversation = ConversationUpdate(
+            transaction, {key for line in lines if (key := _tool_key_of_request(line))}
+        )
         self.agent_gone = False
         """A line told that the agent process ended without being asked to."""
 
@@ -89,15 +91,15 @@ class LineApplier:
         if handler is None:
             return
         _validate(line)
-        self.draft.at = datetime.fromtimestamp(float(line["ts"]), UTC)
-        self.draft.heard()
+        self.transaction.at = datetime.fromtimestamp(float(line["ts"]), UTC)
+        self.transaction.clear_stall()
         if line["kind"] not in (JournalKind.MESSAGE_AGENT, JournalKind.MESSAGE_THOUGHT):
             self.conversation.pause()
         handler(self, line)
 
     def prompt(self, line: JournalLine) -> Prompt | None:
         """The ledger row that a line names."""
-        return self.draft.session.prompts.filter(message_id=line.get("message_id")).first()
+        return self.transaction.session.prompts.filter(message_id=line.get("message_id")).first()
 
 
 def _validate(line: JournalLine) -> None:
@@ -111,23 +113,23 @@ def _validate(line: JournalLine) -> None:
 
 def _on_prompt_accepted(fold: LineApplier, line: JournalLine) -> None:
     """The prompt is the agent's: now, and only now, its text enters the conversation (rule 14)."""
-    draft, message_id = fold.draft, str(line["message_id"])
+    transaction, message_id = fold.transaction, str(line["message_id"])
     row = fold.prompt(line)
     fold.conversation.finish()
-    draft.accept_run(message_id)
+    transaction.accept_run(message_id)
     kind = row.kind if row else str(line.get("prompt_kind", "user"))
     text = row.text if row else str(line.get("text", ""))  # ours has no injected history before it
     fold.conversation.add("user", text, key=message_id, kind=kind)
     if row is not None and PROMPT.allows(row.state, "accept"):
-        draft.move_prompt(row, "accept", journal_epoch=line["epoch"])
-    _move_if_legal(draft, "turn_started", work="begin")
+        transaction.move_prompt(row, "accept", journal_epoch=line["epoch"])
+    _move_if_legal(transaction, "turn_started", work="begin")
 
 
 def _on_prompt_delivered(fold: LineApplier, line: JournalLine) -> None:
     row = fold.prompt(line)
     if row is not None and PROMPT.allows(row.state, "deliver"):
-        fold.draft.move_prompt(row, "deliver")
-    continuity.mark_history_delivered(fold.draft, str(line.get("message_id")))
+        fold.transaction.move_prompt(row, "deliver")
+    continuity.mark_history_delivered(fold.transaction, str(line.get("message_id")))
 
 
 def _text_handler(role: str) -> Callable[[LineApplier, JournalLine], None]:
@@ -149,10 +151,10 @@ TOOL_FIELDS = ("tool_call_id", "title", "tool_kind", "status", "content", "locat
 
 def _on_tool_call(fold: LineApplier, line: JournalLine) -> None:
     values = {name: line[name] for name in TOOL_FIELDS if name in line}
-    key, run = _tool_key(line), fold.draft.open_turn
+    key, run = _tool_key(line), fold.transaction.open_turn
     fold.conversation.tool(key, values)
     if run is not None and run.state == RunState.WAITING:
-        update_open_requests(fold.draft, key, fold.conversation.known_tool_fields(key))
+        update_open_requests(fold.transaction, key, fold.conversation.known_tool_fields(key))
 
 
 def _tool_key_of_request(line: JournalLine) -> str:
@@ -173,28 +175,28 @@ def _on_plan(fold: LineApplier, line: JournalLine) -> None:
 
 def _on_usage(fold: LineApplier, line: JournalLine) -> None:
     """The agent's own figures; what it tells no more stays as it was told last."""
-    draft = fold.draft
-    draft.set(usage={**draft.session.usage, **parse_usage(line.get("usage", {}))})
+    transaction = fold.transaction
+    transaction.set_fields(usage={**transaction.session.usage, **parse_usage(line.get("usage", {}))})
 
 
 def _on_permission_requested(fold: LineApplier, line: JournalLine) -> None:
-    draft, run = fold.draft, fold.draft.open_turn
+    transaction, run = fold.transaction, fold.transaction.open_turn
     options, asked = line.get("options", []), line.get("tool_call", {})
     known = fold.conversation.known_tool_fields(_tool_key(asked))
     tool_call = complete_tool_call(asked, known)
     _, made = PermissionRequest.objects.get_or_create(
         id=str(line["permission_id"]),
         defaults={
-            "session": draft.session,
+            "session": transaction.session,
             "run": run,
             "tool_call": tool_call,
             "options": options,
-            "requested_at": draft.at,
+            "requested_at": transaction.at,
         },
     )
     if made:
-        waits.begin_permission_wait(draft, str(line["permission_id"]), run)
-        draft.say(
+        waits.begin_permission_wait(transaction, str(line["permission_id"]), run)
+        transaction.record_event(
             "session.permission.requested",
             permission_id=str(line["permission_id"]),
             run_id=str(run.id) if run else None,
@@ -205,14 +207,14 @@ def _on_permission_requested(fold: LineApplier, line: JournalLine) -> None:
 
 def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLine], None]:
     def settle(fold: LineApplier, line: JournalLine) -> None:
-        draft = fold.draft
-        asked = draft.session.permissions.filter(id=line.get("permission_id"), state="pending").first()
+        transaction = fold.transaction
+        asked = transaction.session.permissions.filter(id=line.get("permission_id"), state="pending").first()
         if asked is None:
             return
-        asked.state, asked.settled_at = state, draft.at
+        asked.state, asked.settled_at = state, transaction.at
         asked.option_id = str(line.get("option_id") or "")[:128]
         asked.save(update_fields=["state", "settled_at", "option_id"])
-        draft.say(
+        transaction.record_event(
             "session.permission.resolved",
             permission_id=asked.id,
             state=state,
@@ -221,9 +223,9 @@ def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLin
         )
         if state == "resolved":
             _record_answer(fold, asked)
-        waits.revoke_tokens(draft, str(line.get("reason") or state), wait_id=asked.id)
-        if draft.open_turn is not None and not draft.session.permissions.filter(state="pending").exists():
-            draft.move_run("resume")
+        waits.revoke_tokens(transaction, str(line.get("reason") or state), wait_id=asked.id)
+        if transaction.open_turn is not None and not transaction.session.permissions.filter(state="pending").exists():
+            transaction.move_run("resume")
 
     return settle
 
@@ -253,68 +255,72 @@ def _on_turn_completed(fold: LineApplier, line: JournalLine) -> None:
     if not code and line.get("output") is False:  # an older agentctl does not tell
         code = "no_output"
     if code == "turn_refused":
-        continuity.resend_history(fold.draft, str(line.get("message_id")))
+        continuity.resend_history(fold.transaction, str(line.get("message_id")))
     if code:
         _turn_ended_handler("fail")(fold, {**line, "code": code, "message": EMPTY_TURN_REASONS[code]})
         return
     if str(line.get("message_id")).startswith(verification.MEMORY_CHECK_PREFIX):
         answer = fold.conversation.agent_text_since(str(line["message_id"]))
-        continuity.settle_memory_check(fold.draft, answer)
+        continuity.settle_memory_check(fold.transaction, answer)
     _turn_ended_handler("complete")(fold, line)
 
 
 def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]:
     def end(fold: LineApplier, line: JournalLine) -> None:
-        draft = fold.draft
+        transaction = fold.transaction
         tools = fold.conversation.unfinished_tools() if move == "fail" else []
         fold.conversation.finish(tool_status="" if move == "complete" else "cancelled")
-        row, run = fold.prompt(line), draft.open_turn
+        row, run = fold.prompt(line), transaction.open_turn
         if row is not None and PROMPT.allows(row.state, "finish"):
-            draft.move_prompt(row, "finish")
+            transaction.move_prompt(row, "finish")
         if run is None:
             return
         failure = {"error_code": line.get("code"), "error_message": line.get("message")} if move == "fail" else {}
-        draft.move_run(move, reason=str(line.get("code") or line.get("stop_reason") or "")[:64], **failure)
+        transaction.move_run(move, reason=str(line.get("code") or line.get("stop_reason") or "")[:64], **failure)
         if move != "cancel" and line.get("code") not in EMPTY_TURN_REASONS:
-            continuity.settle_pending_receipt(draft, failed=move == "fail")
+            continuity.settle_pending_receipt(transaction, failed=move == "fail")
         talk = fold.conversation
-        retry = plan_retry(draft, run, row, line, talk=talk, tools=tools) if move == "fail" else None
-        _move_if_legal(draft, "turn_ended", work="begin" if retry else "rest")
+        retry = plan_retry(transaction, run, row, line, talk=talk, tools=tools) if move == "fail" else None
+        _move_if_legal(transaction, "turn_ended", work="begin" if retry else "rest")
         if move == "complete" and not run.message_id.startswith(verification.MEMORY_CHECK_PREFIX):
             # The answer to our own question does not show that the agent survives its work: an agent that dies in
             # each turn of its user's answers it after each restart, and would never be given up.
-            draft.set(start_attempts=0, next_restart_at=None)
+            transaction.set_fields(start_attempts=0, next_restart_at=None)
         if move == "fail":
-            record_turn_failure(draft, fold.conversation, line, retry)
-            record_lost_conversation(draft, str(line.get("code") or ""), str(line.get("message") or ""))
+            record_turn_failure(transaction, fold.conversation, line, retry)
+            record_lost_conversation(transaction, str(line.get("code") or ""), str(line.get("message") or ""))
 
     return end
 
 
 def _on_agent_exited(fold: LineApplier, line: JournalLine) -> None:
     """The agent process is gone: what it left unfinished is said, and nobody takes it for running."""
-    is_present = line.get("launch_id") in (None, fold.draft.session.launch_id)
+    is_present = line.get("launch_id") in (None, fold.transaction.session.launch_id)
     if is_present:  # an earlier agent's end says nothing of the one that is up
-        reset_attempts_if_stable(fold.draft, until=fold.draft.at)
-    interrupt_turn(fold.draft, "agent_exited", fold.conversation)
+        reset_attempts_if_stable(fold.transaction, until=fold.transaction.at)
+    interrupt_turn(fold.transaction, "agent_exited", fold.conversation)
     if is_present:
-        (record_agent_stopped if line.get("expected") else record_agent_death)(fold.draft)
-    fold.draft.say("session.agent_exited", exit_code=line.get("exit_code"), expected=bool(line.get("expected")))
+        (record_agent_stopped if line.get("expected") else record_agent_death)(fold.transaction)
+    fold.transaction.record_event(
+        "session.agent_exited", exit_code=line.get("exit_code"), expected=bool(line.get("expected"))
+    )
     fold.agent_gone = fold.agent_gone or not line.get("expected")
 
 
 def _on_prompt_abandoned(fold: LineApplier, line: JournalLine) -> None:
-    fold.draft.say("session.agentctl_abandoned")
+    fold.transaction.record_event("session.agentctl_abandoned")
 
 
 def _on_unstorable(fold: LineApplier, line: JournalLine) -> None:
-    fold.draft.say("session.journal_skipped", reason=UNSTORABLE, count=1, seq=line["seq"], kind=str(line["was"])[:64])
+    fold.transaction.record_event(
+        "session.journal_skipped", reason=UNSTORABLE, count=1, seq=line["seq"], kind=str(line["was"])[:64]
+    )
 
 
 def _on_snapshot(fold: LineApplier, line: JournalLine) -> None:
     """The working tree is another than when it was kept last; it is due in the archive (``WorkspaceSync``)."""
-    _announce_snapshot(fold.draft, str(line.get("commit", "")))
-    fold.draft.say(
+    _announce_snapshot(fold.transaction, str(line.get("commit", "")))
+    fold.transaction.record_event(
         "session.workspace.changed",
         reason=str(line.get("reason", "")),
         commit=str(line.get("commit", "")),
@@ -322,9 +328,9 @@ def _on_snapshot(fold: LineApplier, line: JournalLine) -> None:
     )
 
 
-def _announce_snapshot(draft: SessionTransaction, commit: str) -> None:
+def _announce_snapshot(transaction: SessionTransaction, commit: str) -> None:
     # In the transaction of the line: after a kill the columns still tell that this snapshot has not arrived.
-    execution = draft.execution
+    execution = transaction.execution
     if execution is None or not commit:
         return
     was_due = execution.snapshot_announced != execution.snapshot_arrived
@@ -332,16 +338,16 @@ def _announce_snapshot(draft: SessionTransaction, commit: str) -> None:
     if execution.snapshot_announced == execution.snapshot_arrived:
         execution.snapshot_due_since = None
     elif not was_due:
-        execution.snapshot_due_since = draft.at
+        execution.snapshot_due_since = transaction.at
     update_row(execution, ("snapshot_announced", "snapshot_due_since"))
 
 
-def _move_if_legal(draft: SessionTransaction, move: str, *, work: str) -> None:
+def _move_if_legal(transaction: SessionTransaction, move: str, *, work: str) -> None:
     """Move the session and its work where it may move; a session that ended for good only keeps its log."""
-    if SESSION.allows(draft.session.state, move):
-        draft.move(move)
-        if WORK.allows(draft.session.work_state, work):  # else its task is done
-            draft.work(work)
+    if SESSION.allows(transaction.session.state, move):
+        transaction.move_session(move)
+        if WORK.allows(transaction.session.work_state, work):  # else its task is done
+            transaction.move_work(work)
 
 
 LINE_HANDLERS: dict[str, Callable[[LineApplier, JournalLine], None]] = {

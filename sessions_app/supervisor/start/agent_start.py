@@ -100,26 +100,26 @@ def prepare_agent_start(plan: StartClaim, lease: Lease, *, found: str | None) ->
     none was: what a dead one has left unfinished is said first. An agent that this start has brought
     up, before its answer was lost, is asked for again as it was then.
     """
-    with session_transaction(plan.session_id, lease, beside=SESSION_RELATED) as draft:
-        return prepare_agent_start_within(draft, plan, found=found)
+    with session_transaction(plan.session_id, lease, related=SESSION_RELATED) as transaction:
+        return prepare_agent_start_within(transaction, plan, found=found)
 
 
 def prepare_agent_start_within(
-    draft: SessionTransaction, plan: StartClaim, *, found: str | None
+    transaction: SessionTransaction, plan: StartClaim, *, found: str | None
 ) -> AgentStartRequest | None:
     """The same, in the caller's transaction."""
-    session = draft.session
-    unsettled = found is None and (session.launch_id or draft.open_turn is not None)
-    if unsettled and interrupt_turn(draft, AGENTCTL_GONE):
-        draft.move("start")
+    session = transaction.session
+    unsettled = found is None and (session.launch_id or transaction.open_turn is not None)
+    if unsettled and interrupt_turn(transaction, AGENTCTL_GONE):
+        transaction.move_session("start")
     strategy = _first_strategy(plan) if found == str(plan.intent_id) else None
     if strategy is None:
         verdict = assess_start(session, plan.mode)
         if not verdict.allowed or verdict.strategy is None:
-            _workspace_only(draft, plan, verdict.refusal)
+            _workspace_only(transaction, plan, verdict.refusal)
             return None
         strategy = verdict.strategy
-    execution = draft.execution
+    execution = transaction.execution
     assert execution is not None, "the lease was checked against it"  # noqa: S101
     update_rows(Intent, ("payload",), [({"mode": plan.mode, "strategy": strategy}, plan.intent_id)])
     return _build_request(session, execution, plan, strategy)
@@ -130,31 +130,31 @@ def _first_strategy(plan: StartClaim) -> Strategy | None:
     return Strategy(told) if told else None
 
 
-def _workspace_only(draft: SessionTransaction, plan: StartClaim, refusal: str) -> None:
+def _workspace_only(transaction: SessionTransaction, plan: StartClaim, refusal: str) -> None:
     """The workspace is up, the agent is not: asked for so, or because it cannot be resumed."""
     settle_intent(plan.intent_id, refusal or "workspace_only")
-    draft.receipt(
+    transaction.write_receipt(
         "workspace_only",
         "none",
         launch_id=str(plan.intent_id),
         reason=refusal or plan.mode,
-        evidence=continuity.rebuild_evidence(draft),
+        evidence=continuity.rebuild_evidence(transaction),
     )
-    asked_for = plan.mode == Mode.WORKSPACE_ONLY or not draft.session.has_agent
-    keeps_away = {**draft.session.metadata, "workspace_only": asked_for}
-    draft.set(launch_id="", metadata=keeps_away)
-    session = draft.session
+    asked_for = plan.mode == Mode.WORKSPACE_ONLY or not transaction.session.has_agent
+    keeps_away = {**transaction.session.metadata, "workspace_only": asked_for}
+    transaction.set_fields(launch_id="", metadata=keeps_away)
+    session = transaction.session
     decided = session.state == SessionState.FAILED or session.context_mismatch or session.error_code in REFUSAL_MESSAGES
     if plan.mode == Mode.WORKSPACE_ONLY and decided:
         return  # what was said of its agent stays true
     if refusal:
-        hold_unsent_prompts(draft)
-        withdraw_continuation(draft)
-        draft.move(
+        hold_unsent_prompts(transaction)
+        withdraw_continuation(transaction)
+        transaction.move_session(
             "fail", error_code=refusal, error_message=REFUSAL_MESSAGES.get(refusal, "This session cannot be resumed.")
         )
     else:
-        draft.move("ready", reason="workspace_only")
+        transaction.move_session("ready", reason="workspace_only")
 
 
 REFUSAL_MESSAGES = {
@@ -226,25 +226,27 @@ def write_agent_started(
         verdict = verification.accepted_verdict(answer["outcome"], contradiction)
     if verdict.contradiction:
         return _quarantine(plan, lease, verdict, answer)
-    with session_transaction(plan.session_id, lease) as draft:
-        if draft.session.desired_state != DesiredState.RUNNING:
+    with session_transaction(plan.session_id, lease) as transaction:
+        if transaction.session.desired_state != DesiredState.RUNNING:
             return False
-        if draft.session.agent_profile_id == order.profile.pk:
-            draft.session.agent_profile = order.profile  # read when the start was prepared
+        if transaction.session.agent_profile_id == order.profile.pk:
+            transaction.session.agent_profile = order.profile  # read when the start was prepared
         held = _HELD_PROMPTS.all(plan.session_id)
         evidence = {
-            **_evidence(draft, order, answer, verdict, known),
+            **_evidence(transaction, order, answer, verdict, known),
             "prompts_held": len(held),
-            "capability_note": _keep_token(draft, order, answer, {} if contradiction else _kept_claim(answer, verdict)),
+            "capability_note": _keep_token(
+                transaction, order, answer, {} if contradiction else _kept_claim(answer, verdict)
+            ),
             "accepted_by_user": contradiction,
         }
         settle_intent(plan.intent_id, verdict.kind)
         about = {"launch_id": str(plan.intent_id), "strategy": order.strategy, "reason": plan.mode}
-        draft.receipt(verdict.kind, verdict.verified, **about, evidence=evidence)
-        continuity.mark_receipt_unproven(draft, but=str(plan.intent_id))
-        continuity.queue_memory_check(draft, str(plan.intent_id), verdict, known.last_completed_text)
-        _settle_held_prompts(draft, held, answer.get("replayed_user_texts", ()))
-        _mark_agent_up(draft, plan, verdict)
+        transaction.write_receipt(verdict.kind, verdict.verified, **about, evidence=evidence)
+        continuity.mark_receipt_unproven(transaction, but=str(plan.intent_id))
+        continuity.queue_memory_check(transaction, str(plan.intent_id), verdict, known.last_completed_text)
+        _settle_held_prompts(transaction, held, answer.get("replayed_user_texts", ()))
+        _mark_agent_up(transaction, plan, verdict)
     return True
 
 
@@ -265,17 +267,17 @@ def _verdict(order: AgentStartRequest, answer: Mapping[str, Any], known: Convers
     )
 
 
-def _mark_agent_up(draft: SessionTransaction, plan: StartClaim, verdict: Verdict) -> None:
+def _mark_agent_up(transaction: SessionTransaction, plan: StartClaim, verdict: Verdict) -> None:
     """Agent and session are ready, or in the turn that the agent is in."""
-    draft.set(
+    transaction.set_fields(
         launch_id=str(plan.intent_id),
         next_restart_at=None,
         ready_since=timezone.now(),
         context_mismatch=False,
-        metadata={**draft.session.metadata, "workspace_only": False, REPORTED_GONE: None},
+        metadata={**transaction.session.metadata, "workspace_only": False, REPORTED_GONE: None},
         inject_history=verdict.kind == ReceiptKind.INJECTED,
     )
-    draft.move("ready" if draft.open_turn is None else "turn_started", reason=verdict.kind)
+    transaction.move_session("ready" if transaction.open_turn is None else "turn_started", reason=verdict.kind)
 
 
 def _kept_claim(answer: Mapping[str, Any], verdict: Verdict) -> dict[str, str]:
@@ -285,19 +287,19 @@ def _kept_claim(answer: Mapping[str, Any], verdict: Verdict) -> dict[str, str]:
 
 
 def _keep_token(
-    draft: SessionTransaction, order: AgentStartRequest, answer: Mapping[str, Any], kept: Mapping[str, str]
+    transaction: SessionTransaction, order: AgentStartRequest, answer: Mapping[str, Any], kept: Mapping[str, str]
 ) -> str:
     """A token is replaced only after its replacement works; what it replaces is set aside.
 
     Returns the note on what of its claims the agent does not keep.
     """
-    execution, token = draft.execution, str(answer.get("resume_token") or "")
+    execution, token = transaction.execution, str(answer.get("resume_token") or "")
     if execution is None:
         return ""
     before = {name: getattr(execution, name) for name in REPORTED_FIELDS}
-    continuity.replace_token(draft, execution, token, order.strategy)
+    continuity.replace_token(transaction, execution, token, order.strategy)
     note = learn_capabilities(
-        draft, build_capability_report(order.kind.name, answer, kept=kept, secret=order.token_before)
+        transaction, build_capability_report(order.kind.name, answer, kept=kept, secret=order.token_before)
     )
     changed = [name for name, value in before.items() if getattr(execution, name) != value]
     if changed:
@@ -306,48 +308,50 @@ def _keep_token(
 
 
 def _evidence(
-    draft: SessionTransaction,
+    transaction: SessionTransaction,
     order: AgentStartRequest,
     answer: Mapping[str, Any],
     verdict: Verdict,
     known: ConversationFacts,
 ) -> dict[str, Any]:
-    told = load_history(draft.session).facts() if verdict.kind == ReceiptKind.INJECTED else None
+    told = load_history(transaction.session).facts() if verdict.kind == ReceiptKind.INJECTED else None
     return {
         **continuity.process_evidence(answer),
         **continuity.conversation_evidence(order.token_before, answer),
         **known.in_log,
-        "cwd_matches": continuity.is_same_directory(draft, order.body["cwd"])
+        "cwd_matches": continuity.is_same_directory(transaction, order.body["cwd"])
         if order.strategy == Strategy.NATIVE
         else None,
         "completed_turns": known.completed_turns,
         "injection": told,
-        **continuity.rebuild_evidence(draft),
+        **continuity.rebuild_evidence(transaction),
         "log_is_a_prefix": known.log_is_a_prefix,
         "agent": agent_identity(answer),
         "timings_ms": answer.get("timings"),
     }
 
 
-def _settle_held_prompts(draft: SessionTransaction, held: Sequence[Prompt], replayed: Any) -> None:
+def _settle_held_prompts(transaction: SessionTransaction, held: Sequence[Prompt], replayed: Any) -> None:
     """A prompt in doubt that the agent's own conversation shows has been delivered: interrupted (rule 13).
 
     What shows a prompt that is known to have arrived is no proof for another with the same words.
     """
     arrived = (
-        list(draft.session.prompts.filter(state__in=ARRIVED_STATES).values_list("text", flat=True)) if held else []
+        list(transaction.session.prompts.filter(state__in=ARRIVED_STATES).values_list("text", flat=True))
+        if held
+        else []
     )
     for row in held:
         shown = sum(verification.shows_text(text, row.text) for text in replayed)
         if shown > sum(verification.shows_text(text, row.text) for text in arrived):
-            draft.move_prompt(row, "interrupt")
+            transaction.move_prompt(row, "interrupt")
             arrived.append(row.text)
 
 
 def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mapping[str, Any]) -> bool:
     """A load that contradicts the journal: the agent is ended, the token stays, a user decides (design 8)."""
-    with session_transaction(plan.session_id, lease) as draft:
-        draft.set(context_mismatch=True)
+    with session_transaction(plan.session_id, lease) as transaction:
+        transaction.set_fields(context_mismatch=True)
     loaded = answer["outcome"] == "loaded"
     how = CapabilityShortfall.OTHER_CONVERSATION if loaded else CapabilityShortfall.NEW_CONVERSATION
     failure = StartFailure(
@@ -370,14 +374,14 @@ def _first_claim(answer: Mapping[str, Any]) -> str:
 
 def write_reattached(plan: StartClaim, lease: Lease, report: Mapping[str, Any]) -> None:
     """The agent of an earlier start is up: that start has worked, only its answer was lost."""
-    with session_transaction(plan.session_id, lease) as draft:
+    with session_transaction(plan.session_id, lease) as transaction:
         settle_intent(plan.intent_id, "reattached")
-        draft.receipt(
+        transaction.write_receipt(
             "reattached",
             "same_process",
             launch_id=str(plan.intent_id),
             reason="answer_lost",
             evidence=continuity.process_evidence(report["agent"]),
         )
-        draft.set(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
-        draft.move("turn_started" if draft.open_turn else "ready", reason="reattached")
+        transaction.set_fields(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
+        transaction.move_session("turn_started" if transaction.open_turn else "ready", reason="reattached")

@@ -76,88 +76,88 @@ def claim_start(
     A start is counted before it is made (rule 33), once: a supervisor that finds a claimed one goes on with it.
     ``in_grace``: the supervisor has only just begun, and counts none.
     """
-    with session_transaction(session_id, held, beside=SESSION_RELATED) as draft:
-        lease = held or _take_lease(draft, intent_id, me)
+    with session_transaction(session_id, held, related=SESSION_RELATED) as transaction:
+        lease = held or _take_lease(transaction, intent_id, me)
         if lease is None:
             return None
-        return claim_start_within(draft, intent_id, lease, lives=lives, in_grace=in_grace)
+        return claim_start_within(transaction, intent_id, lease, lives=lives, in_grace=in_grace)
 
 
 def claim_start_within(
-    draft: SessionTransaction, intent_id: uuid.UUID, lease: Lease, *, lives: str | None, in_grace: bool = False
+    transaction: SessionTransaction, intent_id: uuid.UUID, lease: Lease, *, lives: str | None, in_grace: bool = False
 ) -> StartClaim | None:
     """The same, in the caller's transaction and under a lease that it holds."""
     intent = _INTENT.first(intent_id)
     if intent is None:
         raise Intent.DoesNotExist(f"no order {intent_id}")
-    if not _is_executable(draft, intent, lives):
+    if not _is_executable(transaction, intent, lives):
         return None
     if not in_grace:
-        _count_attempt(draft, intent)
-    draft.set(start_rank=None)
+        _count_attempt(transaction, intent)
+    transaction.set_fields(start_rank=None)
     intent.claimed_generation = lease.generation
     update_row(intent, ["claimed_generation"])
-    if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or draft.session.state == SessionState.CREATED:
-        _mark_starting(draft)
+    if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or transaction.session.state == SessionState.CREATED:
+        _mark_starting(transaction)
     if lives is None:
-        draft.move_executor("launch", host_id=identity.host_id())  # a half-done launch is found here alone
-    return _build_claim(draft.session, _locked(draft), intent, lease)
+        transaction.move_executor("launch", host_id=identity.host_id())  # a half-done launch is found here alone
+    return _build_claim(transaction.session, _locked(transaction), intent, lease)
 
 
-def _mark_starting(draft: SessionTransaction) -> None:
+def _mark_starting(transaction: SessionTransaction) -> None:
     """The session starts; one whose place did not answer stays *unreachable* until it does: so far it is only asked."""
-    session = draft.session
+    session = transaction.session
     unknown = session.error_code == UNREACHABLE
-    draft.move(
+    transaction.move_session(
         "start",
         error_code=UNREACHABLE if unknown else "",
         error_message=session.error_message if unknown else "",
     )
 
 
-def _take_lease(draft: SessionTransaction, intent_id: uuid.UUID, me: str) -> Lease | None:
+def _take_lease(transaction: SessionTransaction, intent_id: uuid.UUID, me: str) -> Lease | None:
     """The lease of the session's execution; None where another holds it, or nobody is to have it, which is said."""
-    execution = draft.execution
-    if session_flaws(draft.session, execution):
+    execution = transaction.execution
+    if session_flaws(transaction.session, execution):
         settle_intent(intent_id, DAMAGED_ROW)
         return None
     if execution is None:
         settle_intent(intent_id, "no_execution")
         return None
-    del draft.execution  # to be read as it is under our lease
+    del transaction.execution  # to be read as it is under our lease
     return leases.acquire_lease(execution.id, me)
 
 
-def _is_executable(draft: SessionTransaction, intent: Intent, lives: str | None) -> bool:
+def _is_executable(transaction: SessionTransaction, intent: Intent, lives: str | None) -> bool:
     """Whether the order is open and can be carried out now; one that has become pointless is settled."""
-    refused = _reason_pointless(draft, intent, lives)
+    refused = _reason_pointless(transaction, intent, lives)
     if intent.done_at is None and refused:
         settle_intent(intent.id, refused)
     if intent.done_at is not None or refused:
         return False
-    if lives is None and _has_no_capacity(draft.session, intent):  # an agentctl that is up has its place
+    if lives is None and _has_no_capacity(transaction.session, intent):  # an agentctl that is up has its place
         _mark_queued_for_capacity(intent)
         return False
     return True
 
 
-def _reason_pointless(draft: SessionTransaction, intent: Intent, lives: str | None) -> str:
+def _reason_pointless(transaction: SessionTransaction, intent: Intent, lives: str | None) -> str:
     """Why there is nothing to start; the start of an agent that is up has been done, unless its answer was lost."""
-    if session_flaws(draft.session, draft.execution):
+    if session_flaws(transaction.session, transaction.execution):
         return DAMAGED_ROW
-    if draft.session.desired_state != DesiredState.RUNNING or draft.session.task.is_over:
+    if transaction.session.desired_state != DesiredState.RUNNING or transaction.session.task.is_over:
         return "stopped"
-    if draft.session.state in TERMINAL_STATES:
+    if transaction.session.state in TERMINAL_STATES:
         return "terminal_state"
-    up = lives not in (None, str(intent.id)) and _is_up(draft)
+    up = lives not in (None, str(intent.id)) and _is_up(transaction)
     return "already_running" if up and intent.payload.get("mode") != Mode.FRESH_START else ""
 
 
-def _is_up(draft: SessionTransaction) -> bool:
+def _is_up(transaction: SessionTransaction) -> bool:
     """Its agent is; or, of a session without one, its workspace."""
-    if draft.session.has_agent:
-        return is_running(draft.session, draft.execution)
-    return draft.execution is not None and draft.execution.status == ExecutorStatus.READY
+    if transaction.session.has_agent:
+        return is_running(transaction.session, transaction.execution)
+    return transaction.execution is not None and transaction.execution.status == ExecutorStatus.READY
 
 
 def _has_no_capacity(session: TaskSession, intent: Intent) -> bool:
@@ -199,16 +199,16 @@ def _mark_queued_for_capacity(intent: Intent) -> None:
         update_row(intent, ["payload"])
 
 
-def _count_attempt(draft: SessionTransaction, intent: Intent) -> None:
+def _count_attempt(transaction: SessionTransaction, intent: Intent) -> None:
     if intent.claimed_generation is None and intent.by_id is None:
-        draft.set(start_attempts=draft.session.start_attempts + 1)
+        transaction.set_fields(start_attempts=transaction.session.start_attempts + 1)
 
 
-def _locked(draft: SessionTransaction) -> ExecutorRunning:
-    execution = draft.execution
+def _locked(transaction: SessionTransaction) -> ExecutorRunning:
+    execution = transaction.execution
     assert execution is not None, "the lease was checked against it"  # noqa: S101
-    if execution.executor_id == draft.session.executor_id:
-        execution.executor = draft.session.executor  # read with the session
+    if execution.executor_id == transaction.session.executor_id:
+        execution.executor = transaction.session.executor  # read with the session
     return execution
 
 
@@ -230,10 +230,10 @@ def _build_claim(session: TaskSession, execution: ExecutorRunning, intent: Inten
 
 def write_launch(plan: StartClaim, launched: Launched) -> bool:
     """Agentctl is up: keep where it is; False where the session was stopped meanwhile. Raises LeaseLost."""
-    with session_transaction(plan.session_id, plan.lease) as draft:
-        wanted = draft.session.desired_state == DesiredState.RUNNING
-        draft.move_executor("ready" if wanted else "stop", **_launch_paths(launched))
-        draft.set(
+    with session_transaction(plan.session_id, plan.lease) as transaction:
+        wanted = transaction.session.desired_state == DesiredState.RUNNING
+        transaction.move_executor("ready" if wanted else "stop", **_launch_paths(launched))
+        transaction.set_fields(
             worktree_id=launched.worktree_id,
             worktree_path=launched.worktree_path,
             worktree_branch=launched.worktree_branch,

@@ -50,9 +50,11 @@ def claim_and_prepare(
     A start that cannot be prepared is counted all the same (rule 33): it is claimed by itself then.
     """
     try:
-        with session_transaction(session_id, lease, beside=SESSION_RELATED) as draft:
-            plan = claims.claim_start_within(draft, intent_id, lease, lives=lives, in_grace=in_grace)
-            return None if plan is None else (plan, agent_start.prepare_agent_start_within(draft, plan, found=found))
+        with session_transaction(session_id, lease, related=SESSION_RELATED) as transaction:
+            plan = claims.claim_start_within(transaction, intent_id, lease, lives=lives, in_grace=in_grace)
+            return (
+                None if plan is None else (plan, agent_start.prepare_agent_start_within(transaction, plan, found=found))
+            )
     except (LeaseLost, Error):
         raise
     except Exception:  # noqa: BLE001  (it comes again, from the one that it belongs to)

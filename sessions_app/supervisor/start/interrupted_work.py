@@ -48,5 +48,5 @@ def snapshot_to_compare(session: TaskSession) -> str | None:
 
 
 def _add_findings(session_id: uuid.UUID, lease: Lease, changed: list[str], processes: list[str]) -> None:
-    with session_transaction(session_id, lease) as draft:
-        prompt_context.add_workspace_findings(draft, changed, processes)
+    with session_transaction(session_id, lease) as transaction:
+        prompt_context.add_workspace_findings(transaction, changed, processes)

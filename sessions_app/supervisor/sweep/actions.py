@@ -117,9 +117,9 @@ async def act_on_decision(
 
 def _raise_owner_left(session_id: uuid.UUID) -> None:
     """Staff are told, once, that nobody in the team answers for it (rule 35)."""
-    with session_transaction(session_id, beside=("owner",)) as draft:
-        owner = draft.session.owner
-        raise_item(draft, attention.owner_left_notice(str(session_id), owner.get_username() if owner else ""))
+    with session_transaction(session_id, related=("owner",)) as transaction:
+        owner = transaction.session.owner
+        raise_item(transaction, attention.owner_left_notice(str(session_id), owner.get_username() if owner else ""))
 
 
 async def _take_over(
@@ -210,55 +210,63 @@ def write_reattachments(tellings: Sequence[PendingReattach]) -> list[ActionOutco
     None of them may move its session. That would lock the task's row, too, and who holds one of those must not
     wait for another session.
     """
-    with session_transactions({telling.session_id: telling.lease for telling in tellings}) as drafts:
-        told = _load_told_takeovers(drafts.values())
-        return [_write_reattachment(drafts.get(telling.session_id), telling, told) for telling in tellings]
+    with session_transactions({telling.session_id: telling.lease for telling in tellings}) as transactions:
+        told = _load_told_takeovers(transactions.values())
+        return [_write_reattachment(transactions.get(telling.session_id), telling, told) for telling in tellings]
 
 
 def _write_reattachment(
-    draft: SessionTransaction | None, telling: PendingReattach, told: Collection[uuid.UUID]
+    transaction: SessionTransaction | None, telling: PendingReattach, told: Collection[uuid.UUID]
 ) -> ActionOutcome | Exception:
-    if draft is None:
+    if transaction is None:
         return LeaseLost(LeaseLost.__doc__)
-    draft.known = telling.known
-    return _write_changes(draft, telling.row, telling.seen, telling.decision, told)
+    transaction.actor = telling.known
+    return _write_changes(transaction, telling.row, telling.seen, telling.decision, told)
 
 
 def write_decision(
     row: Candidate, seen: Observation, decision: Decision, lease: Lease, evidence: str = ""
 ) -> ActionOutcome:
     """Write one decision under the lease: states, receipt, orders, in one transaction."""
-    with session_transaction(row.stored.session_id, lease) as draft:
-        draft.log_tail = evidence
+    with session_transaction(row.stored.session_id, lease) as transaction:
+        transaction.log_tail = evidence
         return _write_changes(
-            draft, row, seen, decision, _load_told_takeovers([draft]) if decision.agent_action == "reattach" else ()
+            transaction,
+            row,
+            seen,
+            decision,
+            _load_told_takeovers([transaction]) if decision.agent_action == "reattach" else (),
         )
 
 
 def _write_changes(
-    draft: SessionTransaction, row: Candidate, seen: Observation, decision: Decision, told: Collection[uuid.UUID]
+    transaction: SessionTransaction, row: Candidate, seen: Observation, decision: Decision, told: Collection[uuid.UUID]
 ) -> ActionOutcome:
     outcome = ActionOutcome()
-    if draft.session.launch_id != row.stored.session__launch_id:
+    if transaction.session.launch_id != row.stored.session__launch_id:
         return outcome  # a start has ended since the look: what was seen is of the past
     if seen.observed is Observed.DEAD or _agent_is_gone(seen):
         # Also a turn that only the drained journal told of: the decision could not know of it.
-        reset_attempts_if_stable(draft)
-        interrupt_turn(draft, _why_interrupted(seen))
-        record_agent_death(draft)
-    _move_executor(draft, seen, decision)
+        reset_attempts_if_stable(transaction)
+        interrupt_turn(transaction, _why_interrupted(seen))
+        record_agent_death(transaction)
+    _move_executor(transaction, seen, decision)
     if decision.agent_action == "reattach":
-        outcome.receipt_kind = _record_reattach(draft, row, seen, told)
-    _move_session(draft, decision)
-    _create_intents(draft, decision)
-    _place_in_start_queue(draft, decision)
+        outcome.receipt_kind = _record_reattach(transaction, row, seen, told)
+    _move_session(transaction, decision)
+    _create_intents(transaction, decision)
+    _place_in_start_queue(transaction, decision)
     crash_points.reached("sweep.row_unwritten", row.stored.session_id)
     return outcome
 
 
-def _load_told_takeovers(drafts: Collection[SessionTransaction]) -> set[uuid.UUID]:
+def _load_told_takeovers(transactions: Collection[SessionTransaction]) -> set[uuid.UUID]:
     """Sessions whose present take-over has its receipt."""
-    generations = {draft.session.id: draft.execution.generation for draft in drafts if draft.execution}
+    generations = {
+        transaction.session.id: transaction.execution.generation
+        for transaction in transactions
+        if transaction.execution
+    }
     receipts = ContinuityReceipt.objects.filter(
         session_id__in=generations, kind="reattached", evidence__generation__in=set(generations.values())
     )
@@ -276,8 +284,8 @@ def _agent_is_gone(seen: Observation) -> bool:
     return seen.report is not None and seen.report["agent"]["state"] in ("none", "exited", "failed")
 
 
-def _move_executor(draft: SessionTransaction, seen: Observation, decision: Decision) -> None:
-    execution, move = draft.execution, decision.executor_move
+def _move_executor(transaction: SessionTransaction, seen: Observation, decision: Decision) -> None:
+    execution, move = transaction.execution, decision.executor_move
     said_by_order = decision.agent_action in ("resume", "start_workspace", "stop") and move != "ready"
     if execution is None or move is None or said_by_order or not EXECUTOR.allows(execution.status, move):
         return  # a start or a stop says so itself, once it is true
@@ -286,21 +294,23 @@ def _move_executor(draft: SessionTransaction, seen: Observation, decision: Decis
         values |= {"error_code": decision.session_error_code, "error_message": decision.error_message}
     if move == "stop":
         values |= {"status_reason": decision.reason[:64], "pid": None}
-    draft.move_executor(move, **values)
+    transaction.move_executor(move, **values)
 
 
-def _record_reattach(draft: SessionTransaction, row: Candidate, seen: Observation, told: Collection[uuid.UUID]) -> str:
+def _record_reattach(
+    transaction: SessionTransaction, row: Candidate, seen: Observation, told: Collection[uuid.UUID]
+) -> str:
     """Same process: say so if it was taken over; a lease given back and taken again is no news (rule 18)."""
     report = seen.report or {}
     launch_id = str(report.get("agent", {}).get("launch_id") or "")
-    if launch_id and draft.session.launch_id != launch_id:
-        draft.set(launch_id=launch_id)
+    if launch_id and transaction.session.launch_id != launch_id:
+        transaction.set_fields(launch_id=launch_id)
     behind = report.get("journal", {}).get("last_seq", 0) - row.stored.journal_seq
     if not row.stored.owner and behind <= 0:
         return ""
-    if draft.session.id in told:
+    if transaction.session.id in told:
         return ""  # another look of ours at the same moment has said it
-    draft.receipt(
+    transaction.write_receipt(
         "reattached",
         "same_process",
         reason="taken_over",
@@ -308,79 +318,79 @@ def _record_reattach(draft: SessionTransaction, row: Candidate, seen: Observatio
             "agent_pid": report.get("agent", {}).get("pid"),
             "agent_started_at": report.get("agent", {}).get("started_at"),
             "journal_lines_drained": max(behind, 0),
-            "generation": draft.execution.generation if draft.execution else None,
+            "generation": transaction.execution.generation if transaction.execution else None,
         },
     )
     return "reattached"
 
 
-def _move_session(draft: SessionTransaction, decision: Decision) -> None:
+def _move_session(transaction: SessionTransaction, decision: Decision) -> None:
     move = decision.session_move
-    if move is None or move == "start" or not SESSION.allows(draft.session.state, move):
+    if move is None or move == "start" or not SESSION.allows(transaction.session.state, move):
         return  # a start moves the session itself, when somebody begins it
-    if move == "ready" and draft.open_turn is not None:
+    if move == "ready" and transaction.open_turn is not None:
         move = "turn_started"
-    if move == "turn_started" and draft.open_turn is None:
+    if move == "turn_started" and transaction.open_turn is None:
         move = "ready"
     code, message = decision.session_error_code, decision.error_message
-    if move == "give_up" and (cause := explain_agent_deaths(draft)):
+    if move == "give_up" and (cause := explain_agent_deaths(transaction)):
         code, message = AGENT_DIED, cause
     if move == "give_up" or (move == "fail" and decision.session_error_code != UNREACHABLE):
-        hold_unsent_prompts(draft)
+        hold_unsent_prompts(transaction)
     if move == "fail" and code in NO_RESTART_CODES:
-        withdraw_continuation(draft)
-    draft.move(
+        withdraw_continuation(transaction)
+    transaction.move_session(
         move,
         error_code=code,
         error_message=message,
         reason=decision.reason or decision.rule,
     )
     if decision.session_error_code == WORKTREE_MISSING:
-        draft.set(next_restart_at=None)
+        transaction.set_fields(next_restart_at=None)
 
 
-def _create_intents(draft: SessionTransaction, decision: Decision) -> None:
+def _create_intents(transaction: SessionTransaction, decision: Decision) -> None:
     """The same orders that a user's click writes."""
     if is_start_decision(decision):
-        if _is_still_wanted(draft):
-            _create_start_intent(draft, decision)
-    elif decision.agent_action == "stop" and not _is_being_stopped(draft):
+        if _is_still_wanted(transaction):
+            _create_start_intent(transaction, decision)
+    elif decision.agent_action == "stop" and not _is_being_stopped(transaction):
         asleep = {"reason": IDLE_REASON} if decision.rule == "asleep_but_alive" else {}
-        intents.create_intent(draft.session, IntentKind.STOP, None, asleep)
+        intents.create_intent(transaction.session, IntentKind.STOP, None, asleep)
 
 
-def _create_start_intent(draft: SessionTransaction, decision: Decision) -> None:
+def _create_start_intent(transaction: SessionTransaction, decision: Decision) -> None:
     """Nobody asked for it: the log says once why it is started, and for whom."""
-    if intents.open_start_intent(draft.session) is not None:
+    if intents.open_start_intent(transaction.session) is not None:
         return  # another look has ordered it, or a user
-    auto = decision.agent_action == "resume" or not draft.session.has_agent
+    auto = decision.agent_action == "resume" or not transaction.session.has_agent
     mode = Mode.AUTO if auto else Mode.WORKSPACE_ONLY
-    intent = intents.create_intent(draft.session, IntentKind.START, None, {"mode": mode})
-    draft.say(
+    intent = intents.create_intent(transaction.session, IntentKind.START, None, {"mode": mode})
+    transaction.record_event(
         "session.restart_ordered",
         cause=decision.rule,
         launch_id=str(intent.id),
         mode=mode,
-        attempt=draft.session.start_attempts + 1,
-        owner_id=draft.session.owner_id,
+        attempt=transaction.session.start_attempts + 1,
+        owner_id=transaction.session.owner_id,
     )
 
 
-def _place_in_start_queue(draft: SessionTransaction, decision: Decision) -> None:
+def _place_in_start_queue(transaction: SessionTransaction, decision: Decision) -> None:
     """A place among those that wait to be started, said once; whoever is not to be started loses it."""
     if decision.start_rank is None and decision.rule != "waits_for_turn":
-        draft.set(start_rank=None)
-    elif decision.start_rank is not None and draft.session.start_rank is None:
-        draft.set(start_rank=decision.start_rank)
-        draft.say("session.start_waits", reason=decision.wait_reason, before=decision.before)
+        transaction.set_fields(start_rank=None)
+    elif decision.start_rank is not None and transaction.session.start_rank is None:
+        transaction.set_fields(start_rank=decision.start_rank)
+        transaction.record_event("session.start_waits", reason=decision.wait_reason, before=decision.before)
 
 
-def _is_still_wanted(draft: SessionTransaction) -> bool:
+def _is_still_wanted(transaction: SessionTransaction) -> bool:
     """Read anew: somebody may have stopped, closed or archived it since the look."""
-    over = draft.session.state in ENDED_STATES or draft.session.task.is_over
-    return draft.session.desired_state == DesiredState.RUNNING and not over
+    over = transaction.session.state in ENDED_STATES or transaction.session.task.is_over
+    return transaction.session.desired_state == DesiredState.RUNNING and not over
 
 
-def _is_being_stopped(draft: SessionTransaction) -> bool:
-    stops = draft.session.intents.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE), done_at=None)
+def _is_being_stopped(transaction: SessionTransaction) -> bool:
+    stops = transaction.session.intents.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE), done_at=None)
     return bool(stops.exists())

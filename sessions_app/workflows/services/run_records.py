@@ -138,8 +138,8 @@ def raise_node_waiting(run: WorkflowRun, row: NodeRun) -> None:
         return
     open_items = AttentionItem.objects.filter(session=row.session_id, resolved_at=None)
     if not open_items.filter(kind__in=_RAISED_BY_SESSION).exists():
-        with session_transaction(row.session_id) as draft:
-            raise_item(draft, attention.node_waits_notice(str(run.id), row.path, run.name, row.attempt))
+        with session_transaction(row.session_id) as transaction:
+            raise_item(transaction, attention.node_waits_notice(str(run.id), row.path, run.name, row.attempt))
 
 
 def resolve_node_waiting(row: NodeRun) -> None:
@@ -148,8 +148,8 @@ def resolve_node_waiting(row: NodeRun) -> None:
         session=row.session_id, kind=AttentionKind.WORKFLOW, resolved_at=None, key__startswith="workflow_node:"
     )
     if row.session_id is not None and items.exists():
-        with session_transaction(row.session_id) as draft:
-            resolve_items(draft, "goes_on", (AttentionKind.WORKFLOW,), key_begins="workflow_node:")
+        with session_transaction(row.session_id) as transaction:
+            resolve_items(transaction, "goes_on", (AttentionKind.WORKFLOW,), key_begins="workflow_node:")
 
 
 def raise_run_failed(run: WorkflowRun) -> None:
@@ -158,8 +158,8 @@ def raise_run_failed(run: WorkflowRun) -> None:
     if session is None:
         raise_for_run(run, notice)
         return
-    with session_transaction(session.id) as draft:
-        raise_item(draft, notice, run)
+    with session_transaction(session.id) as transaction:
+        raise_item(transaction, notice, run)
 
 
 def resolve_run_failed(run: WorkflowRun) -> None:
@@ -168,8 +168,8 @@ def resolve_run_failed(run: WorkflowRun) -> None:
     prefix = attention.run_key(str(run.id))
     found = AttentionItem.objects.filter(task=run.task_id, resolved_at=None, key__startswith=prefix).first()
     if found is not None and found.session_id is not None:
-        with session_transaction(found.session_id) as draft:
-            resolve_items(draft, "goes_on", (AttentionKind.WORKFLOW,), key_begins=prefix)
+        with session_transaction(found.session_id) as transaction:
+            resolve_items(transaction, "goes_on", (AttentionKind.WORKFLOW,), key_begins=prefix)
 
 
 def _session_to_notify(run: WorkflowRun) -> TaskSession | None:
