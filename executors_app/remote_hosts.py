@@ -24,7 +24,7 @@ from executors_app.agentctl.http.bulk_status import read_json
 from executors_app.agentctl.local_runtime.storage import LAUNCH_KEY, derive_launch_token
 from executors_app.agentctl.protocol import Code
 from executors_app.agentctl.workspace.workspace_root import MAX_BUNDLE_BYTES
-from executors_app.backoff import backoff_delay
+from executors_app.backoff import jittered_delay
 from executors_app.domain import ExecutionFacts, ExitEvent, Observation, Observed, WorkspaceState
 from executors_app.errors import (
     AgentctlForeign,
@@ -283,4 +283,4 @@ async def watch_for_silence(ask: Callable[[float], Awaitable[Any]]) -> AsyncIter
             if failures:
                 yield ExitEvent("")
             failures = 0
-        await asyncio.sleep(backoff_delay(failures, limit * _WATCH_INTERVAL) if failures else limit * _WATCH_INTERVAL)
+        await asyncio.sleep(jittered_delay(failures, limit * _WATCH_INTERVAL) if failures else limit * _WATCH_INTERVAL)

@@ -23,6 +23,7 @@ from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
 from executors_app.errors import RepositoryUnusable, WorkspaceGone
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.object_store import ObjectStore
+from executors_app.repositories.publishing import publish
 from executors_app.repositories.team import TeamRepository
 
 
@@ -116,7 +117,7 @@ class LaunchSources:
         self.archive.adopt(branch)
         if ref not in self.archive.tips():
             self.archive.begin(branch, self.repository.start_of(one.base_branch))
-        self.repository.publish(self.archive, branch)
+        publish(self.repository, self.archive, branch)
 
 
 def prepare_seed(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "") -> str:
@@ -212,5 +213,5 @@ def _import_bundle(sources: LaunchSources, one: ExecutionFacts, bundle: Path, re
         sources.archive.take_in(bundle, branch)
     sources.archive.follow(branch, refs)
     # Published again even where nothing was new: a kill may have come between the two.
-    sources.repository.publish(sources.archive, branch)
+    publish(sources.repository, sources.archive, branch)
     return sources.archive.tips() != before

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 from executors_app.errors import BundleRefused, RepositoryUnusable
 from executors_app.repositories import bare, transfer
@@ -24,10 +24,8 @@ from executors_app.repositories.bare import WorkspaceRefs, check_workspace_id
 from executors_app.repositories.git import LONG_TIMEOUT, Bounds, Git, GitFailed
 from executors_app.repositories.layout import CarriedSettings
 from executors_app.repositories.object_store import ObjectStore
+from executors_app.repositories.team import TeamRepository
 from executors_app.repositories.transfer import BundleHeader
-
-if TYPE_CHECKING:
-    from executors_app.repositories.team import TeamRepository
 
 BUNDLE_LIMIT: Final = 2 << 30
 """Bytes of one bundle."""

@@ -7,16 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from executors_app import untrusted_files
 from executors_app.repositories import bare, layout, transfer
+from executors_app.repositories.archive import Archive
 from executors_app.repositories.bare import WorkspaceRefs
 from executors_app.repositories.git import GitFailed
-
-if TYPE_CHECKING:
-    from executors_app.repositories.archive import Archive
-    from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.team import TeamRepository
 
 Moves = dict[str, tuple[str, str]]
 """Refs, each with the commit that it names and the one that it is to name."""
@@ -35,7 +33,11 @@ class PublishResult:
 
 
 def publish(team: TeamRepository, archive: Archive, branch: str) -> PublishResult:
-    """See ``TeamRepository.publish``."""
+    """Move a workspace's branch, snapshot and set-aside commits from its archive into the team's repository.
+
+    Moves no other ref and no branch that is checked out, and follows no symbolic ref. May be repeated after a crash
+    anywhere. Raises RepositoryUnusable, GitFailed.
+    """
     names = WorkspaceRefs(archive.workspace_id, branch)
     # One at a time for each workspace; git holds the lock too, so the objects of a killed call are never
     # overtaken by the refs of the next.

@@ -15,17 +15,13 @@ import weakref
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from executors_app import untrusted_files
 from executors_app.errors import RepositoryUnusable
-from executors_app.repositories import bare, layout, publishing
+from executors_app.repositories import bare, layout
 from executors_app.repositories.git import Git, GitFailed
 from executors_app.repositories.layout import CarriedSettings
-from executors_app.repositories.publishing import PublishResult
-
-if TYPE_CHECKING:
-    from executors_app.repositories.archive import Archive
 
 _CONFIG_LIMIT: Final = 1 << 20
 _SHARED: Final = re.compile(r"(?:group|all|world|everybody|true|umask|false|0[0-7]{3}|[012])")
@@ -103,14 +99,6 @@ class TeamRepository:
     def carried(self) -> CarriedSettings:
         """What a workspace is given beside commits."""
         return layout.read_carried_settings(self.common, self._config)
-
-    def publish(self, archive: Archive, branch: str) -> PublishResult:
-        """Bring a workspace's branch, snapshot and what was set aside from its archive into this repository.
-
-        Nothing else is moved, no branch that is checked out, and no symbolic ref followed. May be repeated after a
-        crash anywhere. Raises RepositoryUnusable, GitFailed.
-        """
-        return publishing.publish(self, archive, branch)
 
 
 def _is_text(name: str) -> bool:

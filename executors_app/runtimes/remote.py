@@ -23,7 +23,7 @@ from django.conf import settings
 from executors_app import workspace_store
 from executors_app.agentctl.local_runtime import storage
 from executors_app.agentctl.local_runtime.storage import LAUNCH_KEY
-from executors_app.backoff import PeerBackoff, backoff_delay
+from executors_app.backoff import PeerBackoff, jittered_delay
 from executors_app.client import AgentctlClient
 from executors_app.containers.sites import DEPLOYMENT_LABEL, deployment_labels
 from executors_app.domain import ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan
@@ -64,7 +64,7 @@ class Remote:
     isolated = False
 
     def __init__(self) -> None:
-        self._patience = PeerBackoff()
+        self._backoff = PeerBackoff()
         self._silent: dict[str, str] = {}
         """By URL, why a host that is being watched gives no answer now."""
 
@@ -194,7 +194,7 @@ class Remote:
             self._silent[config.url] = str(error.details.get("reason", error.code))
             raise
         was_silent = self._silent.pop(config.url, None)
-        self._patience.answered(config.url)
+        self._backoff.reset(config.url)
         if was_silent:
             log.info("the host %s answers again", config.url)
 
@@ -231,18 +231,18 @@ class Remote:
         except RuntimeUnavailable as error:
             log.warning("no look at a remote host: %s", error.message)
             return {one.id: unknown_observation("runtime_unavailable") for one in executions}
-        if reason := self._silent.get(config.url) or self._patience.reason_to_wait(config.url):
+        if reason := self._silent.get(config.url) or self._backoff.reason_to_wait(config.url):
             return {one.id: unknown_observation(reason) for one in executions}
         try:
             answer = await client.instances(timeout, timeout * _SHARE)
             listed = {str(one["execution_id"]): one for one in answer["instances"]}
             host_id = str(answer["host_id"])
-            self._patience.answered(config.url)
+            self._backoff.reset(config.url)
             return {one.id: judge_execution(one, listed.get(one.id), host_id, config) for one in executions}
         except (ExecutorError, KeyError, TypeError, ValueError) as error:
             reason = error_reason(error)
             if isinstance(error, AgentctlUnreachable):
-                self._patience.failed(config.url, reason)
+                self._backoff.record_failure(config.url, reason)
             log.warning("the host %s could not be asked: %s", config.url, error)
             return {one.id: unknown_observation(reason) for one in executions}
 
@@ -266,14 +266,14 @@ class Remote:
                     raise _host_error(config, error) from error
             except AgentctlForeign as error:
                 raise _host_error(config, error) from error
-            await asyncio.sleep(backoff_delay(tries, _FIRST_RETRY_DELAY, _ASK_TIMEOUT))
+            await asyncio.sleep(jittered_delay(tries, _FIRST_RETRY_DELAY, _ASK_TIMEOUT))
 
     async def _ask_host(self, config: HostConfig, client: HostClient) -> dict[str, Any]:
         try:
             host = await client.host(_ASK_TIMEOUT)
         except ExecutorError as error:
             raise _host_error(config, error, **error.details) from error
-        self._patience.answered(config.url)
+        self._backoff.reset(config.url)
         return host
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from executors_app.backoff import backoff_delay
+
 log = logging.getLogger(__name__)
 
 MAX_RESTART_DELAY: Final = 30.0
@@ -71,7 +73,7 @@ class ChildProcess:
     def _died(self, process: subprocess.Popen[bytes], now: float) -> None:
         _signal_group(process, signal.SIGKILL)  # what it started and left behind
         self.quick_deaths = 0 if now - self.started_at >= STABLE_AFTER else self.quick_deaths + 1
-        pause = min(0.25 * 2**self.quick_deaths, MAX_RESTART_DELAY)
+        pause = backoff_delay(self.quick_deaths + 1, 0.25, MAX_RESTART_DELAY)
         log.warning("%s ended with status %s; it starts again in %.1f s", self.name, process.returncode, pause)
         self.process, self.starts_at = None, now + pause
 

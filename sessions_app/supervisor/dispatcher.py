@@ -16,6 +16,7 @@ from django.db import InterfaceError, OperationalError
 from django.db.models import Q
 
 from executors_app import crash_points
+from executors_app.backoff import Backoff
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
@@ -25,7 +26,7 @@ from sessions_app.domain.states import PromptState
 from sessions_app.models import OVERTAKING_KINDS, Intent, IntentKind, Lease, LeaseLost, Prompt
 from sessions_app.services.intents import due_bounds, due_intents, due_intents_between
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.backoff import Backoff, DatabaseOutage, is_database_outage
+from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_outage
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import load_execution_facts
 from sessions_app.supervisor.outcomes import settle_intent, write_stopped
@@ -204,13 +205,13 @@ class SessionQueue:
     def __init__(self, step: Callable[[], Awaitable[bool]], outage: DatabaseOutage | None = None):
         self._step, self._outage = step, outage
         self._poked = False
-        self._pace = Backoff()
+        self._backoff = Backoff()
         self.task: asyncio.Task[None] | None = None
 
     @property
     def is_free(self) -> bool:
         """A poke makes it look at once."""
-        return not self._pace.rests and (self.task is None or self.task.done())
+        return not self._backoff.is_waiting and (self.task is None or self.task.done())
 
     def wake(self) -> None:
         """There may be something to do."""
@@ -225,14 +226,14 @@ class SessionQueue:
             try:
                 while await self._step():
                     pass
-                self._pace.succeeded()
+                self._backoff.reset()
             except Exception as error:  # a lane that has died would leave its session without anybody
                 if self._outage is not None and is_database_outage(error):
                     await self._outage.wait(error)
                     self._poked = True
                     continue
                 log.exception("a lane of orders failed")
-                asyncio.get_running_loop().call_later(self._pace.failed(), self.wake)
+                asyncio.get_running_loop().call_later(self._backoff.record_failure(), self.wake)
                 return
 
 

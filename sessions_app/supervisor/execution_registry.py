@@ -28,7 +28,7 @@ from executors_app.plugins import runtime
 from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.admission import StartSlots
-from sessions_app.supervisor.backoff import DatabaseOutage
+from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.executions import (
     Takeover,

@@ -14,13 +14,14 @@ from django.db import InterfaceError, OperationalError
 
 from executors_app import crash_points
 from executors_app.agentctl.protocol import TURN_ENDS, JournalKind
+from executors_app.backoff import Backoff
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError
 from sessions_app.domain import actor_context
 from sessions_app.models import Lease, LeaseLost
 from sessions_app.services.database_threads import DatabaseThread
-from sessions_app.supervisor.backoff import Backoff, is_database_outage
+from sessions_app.supervisor.database_outage import is_database_outage
 from sessions_app.supervisor.ingest.batches import IngestResult, show_agentctl_trouble
 from sessions_app.supervisor.ingest.writer import JournalWriter, buffer_frames
 
@@ -201,10 +202,10 @@ class ExecutionStream:
 
     async def _show_trouble_until_stored(self) -> None:
         """Try again after growing pauses: agentctl does not repeat a notice, and a calm agent is no other occasion."""
-        pace = Backoff()
+        backoff = Backoff()
         with suppress(LeaseLost):  # then the next supervisor shows what agentctl reports
             while not self.ended:
-                await asyncio.sleep(pace.failed())
+                await asyncio.sleep(backoff.record_failure())
                 if not await self._show():
                     self.on_change(self.session_id)
                     return

@@ -12,13 +12,14 @@ from datetime import datetime
 from django.conf import settings
 
 from executors_app import crash_points
+from executors_app.backoff import Backoff
 from executors_app.domain import Observed
 from sessions_app.domain import actor_context
 from sessions_app.models import wakeups
 from sessions_app.services import database_restore
 from sessions_app.services.metric_counters import FLUSH_EVERY, METRICS_BUFFER
 from sessions_app.supervisor import admission, idle_sleep, leases, sweep_reports, watchdogs
-from sessions_app.supervisor.backoff import Backoff, DatabaseOutage, is_database_outage
+from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_outage
 from sessions_app.supervisor.dispatcher import Dispatcher
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
@@ -62,7 +63,7 @@ class SupervisorLoop:
         self._bell = asyncio.Event()
         self._asked = asyncio.Event()
         self._losses = RecheckQueue()
-        self._paces: dict[uuid.UUID, Backoff] = {}
+        self._backoffs: dict[uuid.UUID, Backoff] = {}
         self._due: frozenset[uuid.UUID] = frozenset()
         self._tries: frozenset[tuple[uuid.UUID, datetime]] = frozenset()
         self._left_behind: set[tuple[uuid.UUID, str]] = set()
@@ -260,9 +261,9 @@ class SupervisorLoop:
 
         One that ends again and again, whatever is done about it, is looked at after ever longer pauses.
         """
-        pace = self._paces.setdefault(attachment.session_id, Backoff())
-        pause = 0.0 if pace.is_reset else pace.rest
-        pace.failed()
+        backoff = self._backoffs.setdefault(attachment.session_id, Backoff())
+        pause = 0.0 if backoff.is_reset else backoff.remaining
+        backoff.record_failure()
         asyncio.get_running_loop().call_later(pause, self._look_for, attachment.session_id)
 
     def _look_for(self, session_id: uuid.UUID) -> None:
@@ -298,17 +299,17 @@ def _still_waits(item: DecidedRow, result: SweepRun) -> bool:
 async def _repeat_forever(job: Callable[[], Awaitable[None]], outage: DatabaseOutage) -> None:
     """Repeat a job. Whatever misses the database waits for it with all others; any other failure is said once."""
     actor_context.begin_context(cause=job.__name__.strip("_").replace("_", " "))
-    pace, said = Backoff(), ""
+    backoff, said = Backoff(), ""
     while True:
         try:
             await job()
-            pace.succeeded()
+            backoff.reset()
         except Exception as error:
             if is_database_outage(error):
                 await outage.wait(error)
                 continue
             told = f"{type(error).__name__}: {error}"
-            if pace.is_reset or told != said:
+            if backoff.is_reset or told != said:
                 log.exception("%s failed; trying again", job.__name__)
             said = told
-            await asyncio.sleep(pace.failed())
+            await asyncio.sleep(backoff.record_failure())

@@ -48,7 +48,7 @@ class PromptDelivery:
 async def send_next_prompt(core: ExecutionRegistry, session_id: uuid.UUID) -> bool:
     """Send the next prompt if the agent can take one; True when there may be more to do at once."""
     attachment = core.attached(session_id)
-    if attachment is None or attachment.backoff.rests:
+    if attachment is None or attachment.backoff.is_waiting:
         return False
     try:
         sending = await core.database(
@@ -72,7 +72,7 @@ async def _send_prompt(core: ExecutionRegistry, attachment: ExecutionStream, sen
         log.info("prompt %s: %s", sending.message_id, error.message)
         await _handle_rejection(core, attachment, sending, error)
         return
-    attachment.backoff.succeeded()
+    attachment.backoff.reset()
     if answer.get("duplicate"):
         await _settle_duplicate(core, attachment, sending)
 
@@ -85,7 +85,7 @@ async def _handle_rejection(
         await core.database(_requeue_refused, attachment.session_id, attachment.lease, sending.message_id)
         if error.refusal == Code.NOT_RUNNING:
             core.on_stream_lost(attachment)  # its agent went between the decision and the delivery: look, and resume it
-    asyncio.get_running_loop().call_later(attachment.backoff.failed(), core.on_change, attachment.session_id)
+    asyncio.get_running_loop().call_later(attachment.backoff.record_failure(), core.on_change, attachment.session_id)
 
 
 async def _settle_duplicate(core: ExecutionRegistry, attachment: ExecutionStream, sending: PromptDelivery) -> None:

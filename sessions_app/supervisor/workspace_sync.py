@@ -13,6 +13,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from executors_app import workspace_store
+from executors_app.backoff import Backoff
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError, RuntimeUnavailable, SnapshotMissing
 from executors_app.models import SNAPSHOT_DUE, ExecutorRunning
@@ -25,7 +26,6 @@ from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.services.metric_counters import METRICS_BUFFER
 from sessions_app.services.workspace import is_transfer_due, is_transfer_overdue, push_runtimes
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.backoff import Backoff
 from sessions_app.supervisor.executions import execution_facts_of, load_session
 
 log = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class WorkspaceSync:
                     level = logging.ERROR if backoff.is_reset else logging.DEBUG
                     log.log(level, "execution %s: its work could not be transferred", execution_id, exc_info=True)
                 self._due.add(execution_id)
-                await asyncio.sleep(backoff.failed())
+                await asyncio.sleep(backoff.record_failure())
         finally:
             self._due.discard(execution_id)
             del self._pushes[execution_id]

@@ -32,7 +32,7 @@ def _repository(place: Place) -> None:
 
 def _start(place: Place) -> dict[str, Any]:
     home = str(place.base / "conversations")
-    argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", "forks", "--home", home]
+    argv = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", "forks", "--home", home]
     env = {"PYTHONPATH": str(ROOT)}
     return {"launch_id": "launch-1", "argv": argv, "env": env, "cwd": str(place.workspace), "driver": "acp"}
 

@@ -133,7 +133,7 @@ async def test_an_agent_that_dies_in_a_turn_names_the_turn_and_the_turn_has_no_e
 async def test_the_end_of_a_turn_tells_whether_the_agent_said_anything(
     tmp_path: Path, behaviour: str, stop_reason: str, output: bool
 ) -> None:
-    argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", behaviour, "--home", str(tmp_path)]
+    argv = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour, "--home", str(tmp_path)]
     async with agentctl(tmp_path, drivers={"acp": acp.create}) as place:
         status, told = await place.start(driver="acp", argv=argv, env={"PYTHONPATH": str(ROOT)})
         assert status == 200, told

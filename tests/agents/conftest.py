@@ -60,7 +60,7 @@ def _command(what: str | scripts.Script, directory: Path) -> list[str]:
     if what == "demo":
         return ["-m", "executors_app.demo_agent"]
     if isinstance(what, str):
-        return ["-m", "executors_app.testing_agent", "--behaviour", what]
+        return ["-m", "tests.support.faulty_agent", "--behaviour", what]
     script = directory / "script.json"
     script.write_text(json.dumps(what))
     return [str(Path(__file__).with_name("scripted_agent.py")), str(script)]

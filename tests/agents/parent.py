@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 async def main(home: Path, behaviour: str) -> None:
     control_group.enter_group(home.name)
-    argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", behaviour, "--home", str(home)]
+    argv = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour, "--home", str(home)]
     marker = {EXECUTION_MARKER: home.name}
     agent = await AgentProcess.spawn(argv, {"PYTHONPATH": str(ROOT)}, "/", marker, lambda *_, **__: None)
     await agent.write(b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}\n')

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl.drivers import Driver, TurnFailed
-from executors_app.testing_agent import BIG_LINE, Garbage
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
 from tests.agents.scripts import SESSION, agent, chunk, error, request, result, update
+from tests.support.faulty_agent import BIG_LINE, Garbage
 from tests.waiting import eventually_async
 
 

@@ -16,7 +16,6 @@ import aiohttp
 from django.utils import timezone
 
 from executors_app.agentctl.http.sockets import AgentctlListener, LocalConnector, connector_url
-from executors_app.fake_agentctl import FakeAgentctl, fake_status
 from executors_app.models import ExecutorRunning
 from sessions_app.supervisor import sweep_reports
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
@@ -24,6 +23,7 @@ from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.bench.bare import BareGets
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World, fleet_of
+from tests.support.fake_agentctl import FakeAgentctl, fake_status
 
 FLOOR_LIMIT = 2.0
 SLOW_WAY_LIMIT = 0.5

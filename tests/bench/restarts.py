@@ -17,7 +17,6 @@ from unittest.mock import patch
 from django.utils import timezone
 
 from executors_app import plugins
-from executors_app.fake_agentctl import FakeAgentctl
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.models import TaskSession
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
@@ -26,6 +25,7 @@ from tests.bench.fanout import Crowd
 from tests.bench.figures import Figure, seconds_of
 from tests.bench.world import World
 from tests.supervisor import stand_ins
+from tests.support.fake_agentctl import FakeAgentctl
 
 LIMIT = 3.0
 

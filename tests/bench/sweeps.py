@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from executors_app.domain import Observed
-from executors_app.fake_agentctl import FakeAgentctl, plan_fleet
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.states import SessionState
 from sessions_app.models import TaskSession
@@ -16,6 +15,7 @@ from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_s
 from tests.bench.bare import BareGets, BareTable
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World, fleet_of
+from tests.support.fake_agentctl import FakeAgentctl, plan_fleet
 
 TIMEOUT = 1.0
 ADDED_LIMIT = 1.0

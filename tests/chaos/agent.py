@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app import testing_agent
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.demo_agent import Turn
-from executors_app.testing_agent import FaultyAgent
+from tests.support import faulty_agent
+from tests.support.faulty_agent import FaultyAgent
 
 HEADING: Final = re.compile(r"<answer (\d+-\d+)>\n")
 HEARD: Final = "heard.jsonl"
@@ -74,4 +74,4 @@ def command(behaviour: str, home: Path, *args: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    testing_agent.main(bookkeeping)
+    faulty_agent.main(bookkeeping)

@@ -14,7 +14,7 @@ ENDLESS: Final = "its answers are over at once, or never ask"
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """One way to misbehave, by its name in ``executors_app.testing_agent``."""
+    """One way to misbehave, by its name in ``tests.support.faulty_agent``."""
 
     name: str
     lacks: Mapping[str, str] = field(default_factory=dict)

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from executors_app.testing_agent import BEHAVIOURS as IMPLEMENTED
 from tests.chaos import invariants
 from tests.chaos.behaviours import BEHAVIOURS
 from tests.chaos.invariants import Evidence
 from tests.chaos.world import ChaosSession
+from tests.support.faulty_agent import BEHAVIOURS as IMPLEMENTED
 
 ONE = "<answer 1-1>\nfirst\n"
 TWO = "<answer 1-2>\nsecond\n"

@@ -12,7 +12,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 DYING = {
-    "command": [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", "dies_in_turn"],
+    "command": [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", "dies_in_turn"],
     "env": {"PYTHONPATH": str(ROOT)},
 }
 FIRST = 0.4

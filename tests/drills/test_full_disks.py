@@ -45,7 +45,7 @@ def fill(disk: Path) -> Path:
 
 def flooding(deployment: Deployment, prompt: str) -> Session:
     """A session whose agent says more than the disk can take."""
-    command = ["-m", "executors_app.testing_agent", *FLOODING]
+    command = ["-m", "tests.support.faulty_agent", *FLOODING]
     profile = {"agent_type": "custom_acp", "command": [_python(), *command], "env": {"PYTHONPATH": str(ROOT)}}
     return deployment.start_session(prompt, profile)
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.any_database
 
 def _forking() -> dict[str, Any]:
     """A demo agent that leaves processes running in the background."""
-    command = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", "forks"]
+    command = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", "forks"]
     return {"command": command, "env": {"PYTHONPATH": str(ROOT)}}
 
 

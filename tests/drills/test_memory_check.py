@@ -14,7 +14,7 @@ pytestmark = pytest.mark.any_database
 
 
 def agent(behaviour: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", behaviour]
+    command = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour]
     values = {"agent_type": "custom_acp", "memory_check": True}
     return {**values, "command": command, "env": {"PYTHONPATH": str(ROOT)}}
 

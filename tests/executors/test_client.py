@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, web
 
-from executors_app import fake_agentctl
 from executors_app.agentctl.protocol import CLOSE_STALE_GENERATION, GENERATION_HEADER
 from executors_app.client import AgentctlClient, open_connection_pool
 from executors_app.errors import (
@@ -22,6 +21,7 @@ from executors_app.errors import (
     JobsUnsupported,
     StaleGeneration,
 )
+from tests.support import fake_agentctl
 
 TOKEN = "the-token"
 EXECUTION = "execution-1"

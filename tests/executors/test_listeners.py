@@ -24,11 +24,11 @@ from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlForeign, AgentctlUnreachable
-from executors_app.fake_agentctl import refusing_url
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import client_of, kill, observe, row
 from tests.executors.strangers import as_root, other_user, process_of_another_user, recording
 from tests.services import ROOT
+from tests.support.fake_agentctl import refusing_url
 from tests.waiting import eventually
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import fake_agentctl
 from executors_app.agentctl.process import execution_processes, identity
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import agentctl_of, kill, leave_a_marked_process, observe, row
 from tests.executors.repositories import run_git
+from tests.support import fake_agentctl
 from tests.waiting import eventually
 
 

@@ -14,15 +14,15 @@ import pytest
 from executors_app import plugins
 from executors_app.client import AgentctlClient, StatusTarget, poll_statuses
 from executors_app.errors import AgentctlForeign
-from executors_app.fake_agentctl import FakeFleet, plan_fleet
 from tests.services import ROOT
+from tests.support.fake_agentctl import FakeFleet, plan_fleet
 
 
 def test_the_fleet_of_the_command_line_tells_itself_answers_and_ends() -> None:
     argv = [
         sys.executable,
         "-m",
-        "executors_app.fake_agentctl",
+        "tests.support.fake_agentctl",
         "--count",
         "5",
         "--base",

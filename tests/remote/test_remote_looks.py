@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import backoff, fake_agentctl
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlForeign, RuntimeUnavailable
 from executors_app.runtimes.remote import Remote
 from tests.executors.places import client_of, look, row_of, spec_for
 from tests.remote.machines import Machine
 from tests.remote.place import RemotePlace
+from tests.support import fake_agentctl
 
 OTHER_PIN = "sha256:" + "ab" * 32
 
@@ -76,14 +76,6 @@ async def test_a_host_that_did_not_answer_is_left_in_peace_for_a_while(place: Re
     place.machine.thaw()
     await place.runtime.check_place(place.config)
     assert (await look(place, facts)).observed is Observed.DEAD, "who has answered is asked again"
-
-
-@pytest.mark.parametrize("failures", range(1, 12))
-def test_pauses_grow_up_to_a_limit_and_are_never_the_same_for_all(failures: int) -> None:
-    whole = min(backoff.MAX_DELAY, backoff.FIRST_DELAY * 2 ** (failures - 1))
-    drawn = [backoff.backoff_delay(failures) for _ in range(50)]
-    assert all(whole / 2 <= one <= whole for one in drawn)
-    assert len(set(drawn)) > 10
 
 
 BAD_WORDS = {

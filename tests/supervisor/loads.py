@@ -64,7 +64,7 @@ class Resume:
 
     def _command(self, script: Script | str | None) -> list[str]:
         if isinstance(script, str):
-            agent = [sys.executable, "-m", "executors_app.testing_agent"]
+            agent = [sys.executable, "-m", "tests.support.faulty_agent"]
             return [*agent, "--behaviour", script, "--home", str(self.home / "agent")]
         path = self.home / "script.json"
         path.write_text(json.dumps(script or {}))

@@ -26,7 +26,7 @@ from aiohttp import WSMsgType, web
 
 from executors_app.agentctl.http.bulk_status import StatusTarget, poll_statuses
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
-from executors_app.fake_agentctl import FakeAgentctl, fake_status
+from tests.support.fake_agentctl import FakeAgentctl, fake_status
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTS_IN = 0.05

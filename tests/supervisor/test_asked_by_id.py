@@ -34,7 +34,7 @@ def lines_of_a_real_agent(directory: Path) -> list[Line]:
     """The journal of a real agentctl whose agent has asked."""
 
     async def ask() -> list[Line]:
-        argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", "asks_by_id"]
+        argv = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", "asks_by_id"]
         async with agentctl(directory, drivers={"acp": acp.create}) as place:
             env = {"PYTHONPATH": str(ROOT), "KANDEV_DEMO_AGENT_HOME": str(directory)}
             await place.start(driver="acp", argv=argv, env=env)

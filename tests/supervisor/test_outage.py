@@ -12,8 +12,8 @@ import pytest
 from django.db import OperationalError
 
 from sessions_app.services.database_threads import DatabaseThread
-from sessions_app.supervisor import backoff, loop
-from sessions_app.supervisor.backoff import DatabaseOutage
+from sessions_app.supervisor import database_outage, loop
+from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.supervisor.dispatcher import SessionQueue
 from tests.waiting import eventually_async
 
@@ -37,8 +37,8 @@ class Away:
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> Away:
     made = Away()
-    monkeypatch.setattr(backoff, "_database_answers", made.ask)
-    monkeypatch.setattr(backoff, "STABLE_AFTER", 0.05)
+    monkeypatch.setattr(database_outage, "_database_answers", made.ask)
+    monkeypatch.setattr(database_outage, "STABLE_AFTER", 0.05)
     return made
 
 

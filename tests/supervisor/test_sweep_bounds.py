@@ -12,7 +12,6 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from executors_app.domain import Observation, Observed
-from executors_app.fake_agentctl import refusing_url
 from sessions_app.models import Intent, Message, Prompt, RecoverySweep, Supervisor, SweepOutcome, TaskSession
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import loop, sweep_reports
@@ -23,6 +22,7 @@ from tests.supervisor.agentctls import talking
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.places import UNKNOWN, AsTold, swept, with_core
 from tests.supervisor.rows import change, execution_of, fresh, names, running_session
+from tests.support.fake_agentctl import refusing_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -47,7 +47,7 @@ def test_an_empty_load_is_unproven_before_and_after_a_turn(tmp_path: Path) -> No
     assert receipt_of(session) == ("loaded", "unproven")
 
 
-def test_the_testing_agent_that_forgets_is_unproven(tmp_path: Path) -> None:
+def test_agent_that_forgets_is_unproven(tmp_path: Path) -> None:
     session = Resume(tmp_path, "custom_acp").run("forgets")
     assert receipt_of(session) == ("loaded", "unproven")
 

@@ -17,12 +17,12 @@ from django.utils import timezone
 
 from executors_app import plugins, workspace_store
 from executors_app.agentctl.protocol import JournalKind
+from executors_app.backoff import Backoff
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import RuntimeUnavailable, WorkspaceGone
 from sessions_app.models import LeaseLost, TaskSession
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import workspace_sync
-from sessions_app.supervisor.backoff import Backoff
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import execution_facts_of, load_session
 from sessions_app.supervisor.ingest.batches import ingest_batch
@@ -246,7 +246,7 @@ def test_failed_push_is_retried(far: Sandboxes, snapshot: Snapshot) -> None:
 
 
 def test_retries_never_end(far: Sandboxes, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Backoff, "failed", lambda self: 0.0)
+    monkeypatch.setattr(Backoff, "record_failure", lambda self: 0.0)
     session = far_session(far, "new", snapshot("new"), **FREE)
     far.refusals = [RuntimeUnavailable("away") for _ in range(50)]
     caught_up(session)

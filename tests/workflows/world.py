@@ -16,7 +16,7 @@ from executors_app.agentctl.protocol import Code, Job
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import NodeRun, Prompt, Repository, TaskSession, WorkflowRun
-from sessions_app.supervisor.backoff import DatabaseOutage
+from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.workflows.driver.driver import WorkflowDriver
 from sessions_app.workflows.driver.run_snapshot import RunSnapshot
 from sessions_app.workflows.services import workflows

@@ -28,7 +28,7 @@ from sessions_app.domain.resumability import SEEN_RECENTLY
 from sessions_app.services.database_threads import MAX_BATCH, BatchExecutor
 from sessions_app.services.metric_counters import METRICS_BUFFER
 from sessions_app.supervisor import admission
-from sessions_app.supervisor.backoff import is_database_outage
+from sessions_app.supervisor.database_outage import is_database_outage
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.sweep import candidates
 from sessions_app.supervisor.sweep.actions import ActionOutcome, ReattachExecutor, act_on_decision, write_reattachments

@@ -1,4 +1,4 @@
-"""Exponential back-off between retries, and the shared wait for a database that is unavailable."""
+"""The shared wait of a supervisor for a database that is unavailable."""
 
 from __future__ import annotations
 
@@ -10,50 +10,9 @@ from typing import Final
 from django.conf import settings
 from django.db import Error, connection
 
+from executors_app.backoff import Backoff
 from sessions_app.models.database_errors import classify_error
 from sessions_app.services.database_threads import DatabaseThread
-
-INITIAL_DELAY: Final = 0.2
-MAX_DELAY: Final = 10.0
-RESET_AFTER: Final = 60.0
-"""Seconds without a failure after which the next one counts as the first."""
-
-
-class Backoff:
-    """Pauses of 0.2 s, doubled up to 10 s; a success, or a minute of peace, forgets them."""
-
-    def __init__(self) -> None:
-        self._failures = 0
-        self._not_before = 0.0
-
-    @property
-    def rest(self) -> float:
-        """Seconds until the pause after the last failure is over; 0 when it is."""
-        return max(0.0, self._not_before - time.monotonic())
-
-    @property
-    def rests(self) -> bool:
-        """The pause after the last failure is not over."""
-        return self.rest > 0
-
-    @property
-    def is_reset(self) -> bool:
-        """Nothing has failed of late."""
-        return self._failures == 0 or time.monotonic() - self._not_before > RESET_AFTER
-
-    def failed(self) -> float:
-        """Begin the next pause; its seconds."""
-        if self.is_reset:
-            self._failures = 0
-        seconds = min(MAX_DELAY, INITIAL_DELAY * float(2**self._failures))
-        self._failures = min(self._failures + 1, 10)
-        self._not_before = time.monotonic() + seconds
-        return seconds
-
-    def succeeded(self) -> None:
-        """Begin anew with the shortest pause."""
-        self._failures, self._not_before = 0, 0.0
-
 
 log = logging.getLogger(__name__)
 STABLE_AFTER: Final = 5.0
@@ -70,7 +29,7 @@ class DatabaseOutage:
 
     def __init__(self, database: DatabaseThread):
         self._database = database
-        self._pace = Backoff()
+        self._backoff = Backoff()
         self._began = 0.0
         """When it began, by the monotonic clock; 0: there is none."""
         self._asking: asyncio.Task[None] | None = None
@@ -98,7 +57,7 @@ class DatabaseOutage:
     async def _ask(self) -> None:
         while True:
             # Well within a lease: whoever comes back late would find its leases taken.
-            await asyncio.sleep(min(self._pace.failed(), settings.KANDEV_LEASE_TTL / 3))
+            await asyncio.sleep(min(self._backoff.record_failure(), settings.KANDEV_LEASE_TTL / 3))
             try:
                 await self._database(_database_answers)
             except Error:
@@ -110,7 +69,7 @@ class DatabaseOutage:
     def _end(self, seconds: float) -> None:
         log.warning("the database can be used again, after %.1f s", seconds)
         self._began = 0.0
-        self._pace.succeeded()
+        self._backoff.reset()
 
     def _is_still_out(self) -> None:
         if self._over is not None:

@@ -1,4 +1,4 @@
-"""The demo agent with faults: ``python -m executors_app.testing_agent --behaviour NAME [--home DIR]``.
+"""The demo agent with faults: ``python -m tests.support.faulty_agent --behaviour NAME [--home DIR]``.
 
 Each behaviour is one way in which real agents misbehave; apart from it the agent is the demo agent.
 """
@@ -28,7 +28,7 @@ _FOR_EVER: Final = 3600
 class FaultyAgent(DemoAgent):
     """An agent without a fault yet; the subclasses have one each."""
 
-    module: ClassVar = "executors_app.testing_agent"
+    module: ClassVar = "tests.support.faulty_agent"
     """What ``python -m`` runs it."""
 
     def __init__(self, home: Path, options: argparse.Namespace):
@@ -315,7 +315,7 @@ os.execve('/bin/sleep', ['sleep', '{_FOR_EVER}'], {{}})
 
 def main(adapt: Callable[[type[FaultyAgent]], type[FaultyAgent]] = lambda kind: kind) -> None:
     """Run one behaviour, as ``adapt`` makes it."""
-    parser = argparse.ArgumentParser(prog="python -m executors_app.testing_agent", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.support.faulty_agent", description=__doc__)
     parser.add_argument("--behaviour", choices=sorted(BEHAVIOURS), default="honest")
     parser.add_argument("--home", type=Path, default=default_home())
     parser.add_argument("--count", type=int, default=2000, help="of floods")

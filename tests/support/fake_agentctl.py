@@ -1,6 +1,6 @@
 """Fake agentctls for tests and benchmarks.
 
-Servers that misbehave in one named way, and a fleet in one process (``python -m executors_app.fake_agentctl
+Servers that misbehave in one named way, and a fleet in one process (``python -m tests.support.fake_agentctl
 --count 1000``).
 """
 
@@ -268,7 +268,7 @@ async def _serve(members: Sequence[FakeAgentctl]) -> None:
 
 def main() -> None:
     """Serve the fleet that the command line asks for."""
-    parser = argparse.ArgumentParser(prog="stand_in", description="A fleet of stand-in agentctls.")
+    parser = argparse.ArgumentParser(prog="fake_agentctl", description="Serve a fleet of fake agentctls.")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--base", default="127.1.0.0", help="the first address")
     parser.add_argument("--port", type=int, default=4700)
