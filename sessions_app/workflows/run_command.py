@@ -34,9 +34,9 @@ from sessions_app.services.catalogue import add_repository
 from sessions_app.services.errors import Invalid
 from sessions_app.supervisor.leases import SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
+from sessions_app.workflows.language.diagnostics import invalid_workflow
 from sessions_app.workflows.language.files import CachedFiles, DirectoryFiles, project_root_of
 from sessions_app.workflows.language.graph import WorkflowGraph
-from sessions_app.workflows.language.reader import invalid_workflow
 from sessions_app.workflows.loader import client
 from sessions_app.workflows.loader.loading import LoadResult
 from sessions_app.workflows.services.workflows import cancel_run

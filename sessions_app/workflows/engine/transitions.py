@@ -41,7 +41,7 @@ from sessions_app.workflows.nodes import (
 )
 from sessions_app.workflows.nodes.agent import keeps_session
 from sessions_app.workflows.nodes.gate import GateSettings
-from sessions_app.workflows.nodes.loop import LoopSettings
+from sessions_app.workflows.nodes.scopes import LoopSettings
 
 MAX_RECORDS_PER_STEP: Final = 500
 """Records that one step writes at most; a loop that never waits goes on in the next."""

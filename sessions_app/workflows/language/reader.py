@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any, Final
 
 import yaml
 
-from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow, Severity
+from sessions_app.workflows.language.diagnostics import InvalidWorkflow, ParsedText, PathInFile, invalid_workflow
 from sessions_app.workflows.language.limits import MAX_BYTES, MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES
-
-PathInFile = tuple[str | int, ...]
-"""Where a value stands: the keys and indexes that lead to it."""
 
 _PARSER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WORDS: Final = {
@@ -33,22 +29,6 @@ _TAG_DIRECTIVE: Final = re.compile("(?:^|[\r\n\x85\u2028\u2029])%TAG")
 MAX_TAG_DIRECTIVES: Final = 16
 """Lines that begin with %TAG. libyaml compares each with all before it, and no tag is allowed anyway."""
 _STANDARD_TAGS: Final = ("!", "tag:yaml.org,2002:str")
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedText:
-    """What a file says. ``data`` is made of dict, list, str, int, float, bool and None."""
-
-    name: str
-    data: Any
-    lines: Mapping[PathInFile, int] = field(default_factory=dict)
-
-    def line_of(self, place: PathInFile) -> int:
-        """The line of a value, or of the nearest one around it; 0 where none is known."""
-        for length in range(len(place), -1, -1):
-            if line := self.lines.get(place[:length]):
-                return line
-        return 0
 
 
 def read_text(text: str | bytes, name: str) -> ParsedText:
@@ -270,13 +250,6 @@ class _YamlBuilder:
 
 def _line_of_event(event: yaml.Event) -> int:
     return event.start_mark.line + 1 if event.start_mark else 0
-
-
-def invalid_workflow(name: str, line: int, code: str, message: str, fix: str) -> InvalidWorkflow:
-    """The error of one finding that ends the reading."""
-    return InvalidWorkflow(
-        [Diagnostic(severity=Severity.ERROR, code=code, message=message, fix=fix, file=name, line=line)]
-    )
 
 
 def _too_deep(name: str, line: int) -> InvalidWorkflow:

@@ -8,7 +8,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from sessions_app.workflows.language.diagnostic_collector import MALFORMED_NODE_TYPE, DiagnosticCollector
+from sessions_app.workflows.language.diagnostics import MALFORMED_NODE_TYPE, DiagnosticCollector
+from sessions_app.workflows.language.diagnostics import PathInFile as FilePlace
 from sessions_app.workflows.language.graph import (
     HIDDEN_PORT,
     CycleError,
@@ -22,7 +23,6 @@ from sessions_app.workflows.language.graph import (
     topological_order,
 )
 from sessions_app.workflows.language.limits import Budget
-from sessions_app.workflows.language.reader import PathInFile as FilePlace
 from sessions_app.workflows.language.schema import Body, Edge, NodeData, Port
 from sessions_app.workflows.language.schema import Node as WrittenNode
 from sessions_app.workflows.language.values import INPUTS_NAME, find_references
@@ -38,9 +38,8 @@ from sessions_app.workflows.loader.wiring import (
     unsatisfiable_templates,
 )
 from sessions_app.workflows.nodes import NodeType, node_types
-from sessions_app.workflows.nodes.component import ComponentSettings
 from sessions_app.workflows.nodes.gate import GateSettings
-from sessions_app.workflows.nodes.loop import LoopSettings
+from sessions_app.workflows.nodes.scopes import ComponentSettings, LoopSettings
 
 EDGE_TYPES: Final = frozenset({"interface-input", "interface-output", "interface-continue"})
 MAX_NESTING: Final = 16

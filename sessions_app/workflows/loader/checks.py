@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sessions_app.workflows.language.diagnostic_collector import DiagnosticCollector
+from sessions_app.workflows.language.diagnostics import DiagnosticCollector, PathInFile
 from sessions_app.workflows.language.graph import HIDDEN_PORT, GraphNode, Scope, TargetRef, Wire
-from sessions_app.workflows.language.reader import PathInFile
 from sessions_app.workflows.language.schema import Port, array_element_of, port_named
 from sessions_app.workflows.nodes import NodeType, type_of
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow, Severity
+from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow, Severity, invalid_workflow
 from sessions_app.workflows.language.files import (
     DirectoryFiles,
     FileProvider,
@@ -23,11 +23,11 @@ from sessions_app.workflows.language.files import (
     project_root_of,
 )
 from sessions_app.workflows.language.limits import LOADING_CPU_SECONDS, LOADING_MEMORY, LOADING_SECONDS
-from sessions_app.workflows.language.reader import decode_text, invalid_workflow
-from sessions_app.workflows.loader import graph_json, process_messages
+from sessions_app.workflows.language.reader import decode_text
+from sessions_app.workflows.loader import graph_json
 from sessions_app.workflows.loader.editing import EditNotPossible
 from sessions_app.workflows.loader.loading import LoadResult
-from sessions_app.workflows.loader.process_messages import ProtocolError
+from sessions_app.workflows.loader.process import ProtocolError, receive_message, send_message
 
 MAX_CONCURRENT_LOADS: Final = 4
 """Texts that one process has loaded at the same time; others wait."""
@@ -209,11 +209,9 @@ def _request(operation: str, arguments: Mapping[str, Any], library: FileProvider
         with _process.place(), _process.connect() as connection:
             connection.settimeout(LOADING_SECONDS + ANSWER_GRACE)
             request = {"operation": operation, "arguments": dict(arguments), "limits": LIMITS}
-            process_messages.send_message(connection, request)
-            while "read" in (answer := process_messages.receive_message(connection)):
-                process_messages.send_message(
-                    connection, _read_requested_file(library or NoFiles(), str(answer["read"]))
-                )
+            send_message(connection, request)
+            while "read" in (answer := receive_message(connection)):
+                send_message(connection, _read_requested_file(library or NoFiles(), str(answer["read"])))
     except (OSError, ProtocolError, ValueError) as error:
         raise LoadingUnavailable("the process that loads workflows does not answer") from error
     if answer.get("killed") == "time":

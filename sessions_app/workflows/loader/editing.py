@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import yaml
 
-from sessions_app.workflows.language.diagnostic_collector import value_at
-from sessions_app.workflows.language.diagnostics import InvalidWorkflow
-from sessions_app.workflows.language.reader import PathInFile, read_text
+from sessions_app.workflows.language.diagnostics import InvalidWorkflow, PathInFile, value_at
+from sessions_app.workflows.language.reader import read_text
 from sessions_app.workflows.nodes.agent import FIRST_PROMPT_INPUT, LATER_PROMPT_INPUT
 
 _PARSER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -10,8 +10,16 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from sessions_app.workflows.language.diagnostic_collector import DiagnosticCollector, remove_malformed
-from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow, Severity
+from sessions_app.workflows.language.diagnostics import (
+    Diagnostic,
+    DiagnosticCollector,
+    InvalidWorkflow,
+    ParsedText,
+    PathInFile,
+    Severity,
+    invalid_workflow,
+    remove_malformed,
+)
 from sessions_app.workflows.language.files import (
     DirectoryFiles,
     FileProvider,
@@ -29,10 +37,10 @@ from sessions_app.workflows.language.limits import (
     Budget,
     BudgetExceeded,
 )
-from sessions_app.workflows.language.reader import ParsedText, PathInFile, invalid_workflow, read_text
+from sessions_app.workflows.language.reader import read_text
 from sessions_app.workflows.language.schema import Body, ComponentBody, Interface, Port, WorkflowFile
 from sessions_app.workflows.loader.builder import ScopeBuilder
-from sessions_app.workflows.nodes.component import ComponentSettings
+from sessions_app.workflows.nodes.scopes import ComponentSettings
 from sessions_app.workflows.nodes.trigger import BUILT_IN_OUTPUTS
 
 MAX_COMPONENTS_LISTED: Final = 20

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import resource
 import selectors
 import signal
 import socket
+import struct
 import traceback
 import unicodedata
 import warnings
@@ -25,10 +27,44 @@ from typing import Any, Final
 from sessions_app.workflows.language.diagnostics import Diagnostic, Severity
 from sessions_app.workflows.language.files import FileUnavailable
 from sessions_app.workflows.language.limits import MAX_DRAWING
-from sessions_app.workflows.loader import editing, graph_json, process_messages
+from sessions_app.workflows.loader import editing, graph_json
 from sessions_app.workflows.loader.drawing import draw_inline_svg
 from sessions_app.workflows.loader.loading import LoadResult, load_workflow
-from sessions_app.workflows.loader.process_messages import ProtocolError
+
+MAX_MESSAGE: Final = 32 << 20
+"""Bytes."""
+_LENGTH: Final = struct.Struct("!Q")
+
+
+class ProtocolError(Exception):
+    """The other side has closed the connection in the middle of a message, or sends too much."""
+
+
+def send_message(connection: socket.socket, message: dict[str, Any]) -> None:
+    """Send a message. Raises OSError, and MessageError for one that is too long, of which nothing is sent."""
+    raw = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    if len(raw) > MAX_MESSAGE:
+        raise ProtocolError
+    connection.sendall(_LENGTH.pack(len(raw)) + raw)
+
+
+def receive_message(connection: socket.socket) -> dict[str, Any]:
+    """Wait for a message. Raises OSError, also for a timeout of the connection, and MessageError."""
+    (length,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
+    if length > MAX_MESSAGE:
+        raise ProtocolError
+    message: dict[str, Any] = json.loads(_receive_exactly(connection, length).decode("utf-8", "surrogatepass"))
+    return message
+
+
+def _receive_exactly(connection: socket.socket, length: int) -> bytearray:
+    found = bytearray()
+    while len(found) < length:
+        part = connection.recv(min(length - len(found), 1 << 20))
+        if not part:
+            raise ProtocolError
+        found += part
+    return found
 
 
 class _RemoteFiles:
@@ -39,8 +75,8 @@ class _RemoteFiles:
 
     def read(self, path: str) -> str:
         """The text of a file; raises NotInLibrary."""
-        process_messages.send_message(self._connection, {"read": path})
-        answer = process_messages.receive_message(self._connection)
+        send_message(self._connection, {"read": path})
+        answer = receive_message(self._connection)
         if "missing" in answer:
             raise FileUnavailable(answer["missing"])
         return str(answer["text"])
@@ -106,7 +142,7 @@ def limit_process(cpu_seconds: int, seconds: float, memory: int) -> None:
 
 def serve_connection(connection: socket.socket) -> None:
     """Carry out the one request of a connection: ``{"operation", "arguments", "limits"}``."""
-    request = process_messages.receive_message(connection)
+    request = receive_message(connection)
     limit_process(**request["limits"])
     try:
         answer = OPERATIONS[request["operation"]](_RemoteFiles(connection), **request["arguments"])
@@ -117,9 +153,9 @@ def serve_connection(connection: socket.socket) -> None:
     except Exception:  # noqa: BLE001  (told to whoever asked, who logs it)
         answer = {"broken": traceback.format_exc()[-4000:]}
     try:
-        process_messages.send_message(connection, answer)
+        send_message(connection, answer)
     except ProtocolError:
-        process_messages.send_message(connection, {"killed": "memory"})
+        send_message(connection, {"killed": "memory"})
 
 
 class LoadingServer:
@@ -187,7 +223,7 @@ class LoadingServer:
 
 def _send_quietly(connection: socket.socket, message: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):  # nobody waits any more
-        process_messages.send_message(connection, message)
+        send_message(connection, message)
 
 
 _WARM_UP_WORKFLOW: Final = (

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from sessions_app.workflows.language.diagnostics import PathInFile
 from sessions_app.workflows.language.graph import (
     HIDDEN_PORT,
     SourceRef,
@@ -19,7 +20,6 @@ from sessions_app.workflows.language.graph import (
     pairs_closing_cycles,
 )
 from sessions_app.workflows.language.limits import Budget
-from sessions_app.workflows.language.reader import PathInFile
 from sessions_app.workflows.language.schema import Edge
 from sessions_app.workflows.language.schema import Node as WrittenNode
 

@@ -1,6 +1,6 @@
-"""Node types, one file each, found by discovery.
+"""Node types: what each declares, and how its outputs are extracted from text.
 
-What every type declares, and how outputs are extracted from text.
+Every module of this package declares its types in ``TYPES``; ``node_types`` finds them all.
 """
 
 from __future__ import annotations
@@ -130,8 +130,9 @@ def node_types() -> Mapping[str, NodeType]:
     """Every node type by its name and its aliases."""
     found: dict[str, NodeType] = {}
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
-        kind: NodeType = importlib.import_module(module.name).TYPE
-        found |= dict.fromkeys((kind.name, *kind.aliases), kind)
+        types: Sequence[NodeType] = importlib.import_module(module.name).TYPES
+        for node_type in types:
+            found |= dict.fromkeys((node_type.name, *node_type.aliases), node_type)
     return found
 
 

@@ -219,14 +219,16 @@ def keeps_session(node: GraphNode) -> bool:
     return isinstance(node.settings, AgentSettings) and node.settings.keeps_its_session
 
 
-TYPE = NodeType(
-    name="agent",
-    title="Agent",
-    settings=AgentSettings,
-    inputs=(make_port("prompt", "string"), make_port("sessionId", "string")),
-    implied=implied_outputs,
-    texts=template_texts,
-    check=check_settings,
-    begin=begin_node,
-    end=end_node,
+TYPES: Final = (
+    NodeType(
+        name="agent",
+        title="Agent",
+        settings=AgentSettings,
+        inputs=(make_port("prompt", "string"), make_port("sessionId", "string")),
+        implied=implied_outputs,
+        texts=template_texts,
+        check=check_settings,
+        begin=begin_node,
+        end=end_node,
+    ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -81,13 +81,15 @@ def _is_python(node: GraphNode) -> bool:
     return isinstance(node.settings, FunctionSettings) and node.settings.language == "python"
 
 
-TYPE = NodeType(
-    name="function",
-    title="Function",
-    settings=FunctionSettings,
-    outputs=(make_port("result"),),
-    check=check_settings,
-    begin=begin_node,
-    end=end_node,
-    is_open=True,
+TYPES: Final = (
+    NodeType(
+        name="function",
+        title="Function",
+        settings=FunctionSettings,
+        outputs=(make_port("result"),),
+        check=check_settings,
+        begin=begin_node,
+        end=end_node,
+        is_open=True,
+    ),
 )

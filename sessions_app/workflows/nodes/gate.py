@@ -68,11 +68,17 @@ def build_feedback(moment: NodeContext, failed: Iterable[str]) -> str:
     return "\n\n".join(said) or f"These checks failed: {', '.join(failed)}."
 
 
-TYPE = NodeType(
-    name="gate",
-    title="Gate",
-    settings=GateSettings,
-    outputs=(make_port("passed", "boolean"), make_port("retry_feedback", "string"), make_port("retry_count", "number")),
-    check=check_settings,
-    begin=begin_node,
+TYPES: Final = (
+    NodeType(
+        name="gate",
+        title="Gate",
+        settings=GateSettings,
+        outputs=(
+            make_port("passed", "boolean"),
+            make_port("retry_feedback", "string"),
+            make_port("retry_count", "number"),
+        ),
+        check=check_settings,
+        begin=begin_node,
+    ),
 )

@@ -142,20 +142,22 @@ def end_node(node: GraphNode, done: FinishedWork, limited: RunInSandbox) -> EndR
     return NodeFailed(trouble, outputs) if trouble else NodeFinished(outputs)
 
 
-TYPE = NodeType(
-    name="shell",
-    title="Shell",
-    settings=ShellSettings,
-    aliases=("script",),
-    inputs=(make_port("input"),),
-    outputs=(
-        make_port("output", "string"),
-        make_port("stdout", "string"),
-        make_port("stderr", "string"),
-        make_port("exitCode", "number"),
+TYPES: Final = (
+    NodeType(
+        name="shell",
+        title="Shell",
+        settings=ShellSettings,
+        aliases=("script",),
+        inputs=(make_port("input"),),
+        outputs=(
+            make_port("output", "string"),
+            make_port("stdout", "string"),
+            make_port("stderr", "string"),
+            make_port("exitCode", "number"),
+        ),
+        texts=template_texts,
+        check=check_settings,
+        begin=begin_node,
+        end=end_node,
     ),
-    texts=template_texts,
-    check=check_settings,
-    begin=begin_node,
-    end=end_node,
 )
