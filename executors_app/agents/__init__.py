@@ -40,8 +40,11 @@ class AgentType:
     history_context_injection: bool = False
     prefer_load: bool = True
     """``session/load`` before ``session/resume``, because what it replays can be verified."""
-    replays_on_load: bool = True
-    """Known to replay the conversation: a load without user messages is then a contradiction."""
+    replays_on_load: bool = False
+    """Known to replay the conversation on load: an empty replay then contradicts the log.
+
+    False: an empty replay is unproven, until an agent of this name and version has replayed something.
+    """
     gone_patterns: Sequence[str] = ()
     """Regular expressions over error texts that say the conversation itself is gone; a profile may add its own.
 
