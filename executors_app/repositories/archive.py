@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
+from executors_app.agentctl.workspace.seed import Seed
 from executors_app.errors import BundleRefused, RepositoryUnusable
 from executors_app.repositories import bare, transfer
 from executors_app.repositories.bare import WorkspaceRefs, check_workspace_id
@@ -157,11 +158,26 @@ class Archive:
         borrow: Sequence[str],
         whole: bool,
     ) -> None:
-        """Write what a sandbox makes its repository of; see ``seeds``. GitFailed, OSError."""
-        seed = transfer.SeedWriter(
-            self.git, self.tips(), branch, base, store.refs(), bare.read_object_format(self.path), carried
+        """Write the seed that a sandbox creates its repository from (``agentctl.workspace.seed``).
+
+        ``borrow`` are object directories that the sandbox sees; without one, only the refs that ``base`` names are
+        sent beside the workspace's own. ``whole``: with the pack. Raises GitFailed, OSError.
+        """
+        published = store.refs()
+        names = (f"refs/heads/{base}", f"refs/remotes/origin/{base}", f"refs/tags/{base}")
+        shared = published if borrow else {name: published[name] for name in names if name in published}
+        seed = Seed(
+            branch,
+            refs={**shared, **self.tips()},
+            objects=tuple(borrow),
+            complete=whole,
+            object_format=bare.read_object_format(self.path),
+            identity=dict(carried.identity),
+            remotes=dict(carried.remotes),
+            exclude=carried.exclude,
+            hooks=carried.hooks,
         )
-        seed.write(into, borrow, whole=whole)
+        transfer.write_seed(self.git, into, seed, published if borrow else {})
 
     def drop(self, refs: Mapping[str, str]) -> None:
         """Remove refs that still name what they did; GitFailed for one that was moved meanwhile."""

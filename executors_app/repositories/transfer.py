@@ -5,7 +5,6 @@ Packs, bundles (read without trusting a byte), and the seeds that sandboxes make
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import tempfile
@@ -13,14 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
-import orjson
-
+from executors_app.agentctl.workspace.seed import Seed
 from executors_app.errors import BundleRefused
 from executors_app.repositories import bare
 from executors_app.repositories.git import LONG_TIMEOUT, Git
-from executors_app.repositories.layout import CarriedSettings
 
 _PACK_OBJECTS: Final = ("pack-objects", "--revs", "--stdout", "--delta-base-offset", "--quiet")
 LOOSE_UP_TO: Final = 100
@@ -159,51 +156,17 @@ def write_bundle(git: Git, into: Path, refs: Mapping[str, str], without: Iterabl
         write_pack(git, file, refs.values(), known, thin=True)
 
 
-SEED_VERSION: Final = 1
+def write_seed(git: Git, into: Path, seed: Seed, borrowed: Mapping[str, str]) -> None:
+    """Write a seed, followed by a pack of its refs if it is complete; raises GitFailed, OSError.
 
-
-@dataclass(frozen=True, slots=True)
-class SeedWriter:
-    """What a seed is made of."""
-
-    git: Git
-    """The archive's."""
-    own: Mapping[str, str]
-    """The workspace's refs."""
-    branch: str
-    base: str
-    published: Mapping[str, str]
-    object_format: str
-    carried: CarriedSettings
-
-    def write(self, into: Path, borrow: Sequence[str], *, whole: bool) -> None:
-        """Write the file; ``whole``: with the pack. Raises GitFailed, OSError."""
-        refs = {**(self.published if borrow else self._base()), **self.own}
-        head = orjson.dumps(
-            {"version": SEED_VERSION, "branch": self.branch, **self._said(refs, borrow), "complete": whole}
-        )
-        with into.open("wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(head + b"\n")
-            file.flush()
-            if whole:
-                # What the store has, as far as its refs still name it; the rest is sent twice, and does no harm.
-                known = bare.object_types(self.git, self.published.values()) if borrow else {}
-                commits = [commit for commit, kind in known.items() if kind == "commit"]
-                write_pack(self.git, file, refs.values(), commits)
-
-    def _base(self) -> dict[str, str]:
-        names = (f"refs/heads/{self.base}", f"refs/remotes/origin/{self.base}", f"refs/tags/{self.base}")
-        return {name: self.published[name] for name in names if name in self.published}
-
-    def _said(self, refs: Mapping[str, str], borrow: Sequence[str]) -> dict[str, Any]:
-        carried = self.carried
-        return {
-            "refs": dict(refs),
-            "objects": list(borrow),
-            "object_format": self.object_format,
-            "identity": dict(carried.identity),
-            "remotes": dict(carried.remotes),
-            "exclude": carried.exclude,
-            "hooks": {name: base64.b64encode(text).decode("ascii") for name, text in carried.hooks.items()},
-        }
+    ``borrowed`` are the refs of the repository that the workspace borrows objects from, commit by name: what they
+    reach is left out of the pack.
+    """
+    with into.open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(seed.to_line())
+        file.flush()
+        if seed.complete:
+            # Only commits that this repository has can be excluded; what is sent twice does no harm.
+            known = bare.object_types(git, borrowed.values())
+            write_pack(git, file, seed.refs.values(), [commit for commit, kind in known.items() if kind == "commit"])
