@@ -175,9 +175,9 @@ def home_of_nobody(place: DockerPlace, settings: Any, monkeypatch: pytest.Monkey
     (place.engine.home / "docker.sock").chmod(0o666)
     place.engine.home.chmod(0o711)
     monkeypatch.setenv("HOME", str(home))
-    repository_git._environment.cache_clear()
+    repository_git.git_environment.cache_clear()
     yield home
-    repository_git._environment.cache_clear()
+    repository_git.git_environment.cache_clear()
     shutil.rmtree(home)
 
 
