@@ -10,7 +10,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -105,11 +105,17 @@ def database_settings(url: str, data_dir: Path, lease_ttl: float) -> dict[str, A
     """
     if not url:
         return _sqlite(data_dir / EMBEDDED_NAME, data_dir, lease_ttl)
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite" and parts.path.strip("/"):
-        return _sqlite(Path(unquote(parts.path)), data_dir, lease_ttl)
-    if parts.scheme in {"postgres", "postgresql"} and parts.path.strip("/"):
-        return _postgres(url, lease_ttl)
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "sqlite" and parts.path.strip("/"):
+            return _sqlite(Path(unquote(parts.path)), data_dir, lease_ttl)
+        if parts.scheme in {"postgres", "postgresql"} and parts.path.strip("/"):
+            return _postgres(parts, lease_ttl)
+    except ValueError:
+        # The cause is left out: an unquoted "/" in the password makes its first half the port that the cause quotes.
+        raise ImproperlyConfigured(
+            "KANDEV_DATABASE_URL has an invalid host or port; percent-encode special characters in its password"
+        ) from None
     raise ImproperlyConfigured(
         "KANDEV_DATABASE_URL must look like sqlite:///FILE or postgres://USER:PASSWORD@HOST/NAME"
     )
@@ -131,12 +137,7 @@ def _sqlite(path: Path, data_dir: Path, lease_ttl: float) -> dict[str, Any]:
     }
 
 
-def _postgres(url: str, lease_ttl: float) -> dict[str, Any]:
-    parts = urlsplit(url)
-    try:
-        port = parts.port or ""
-    except ValueError as error:
-        raise ImproperlyConfigured(f"KANDEV_DATABASE_URL: {error}") from error
+def _postgres(parts: SplitResult, lease_ttl: float) -> dict[str, Any]:
     wait_ms = int(lease_ttl * 1000 * 0.4)
     session = f"-c synchronous_commit=on -c idle_in_transaction_session_timeout={wait_ms} -c lock_timeout={wait_ms}"
     return {
@@ -145,7 +146,7 @@ def _postgres(url: str, lease_ttl: float) -> dict[str, Any]:
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
         "HOST": unquote(parts.hostname or ""),
-        "PORT": port,
+        "PORT": parts.port or "",
         "OPTIONS": {**_tcp_timeout_options(wait_ms), **dict(parse_qsl(parts.query)), "options": session},
     }
 

@@ -1,51 +1,10 @@
-"""Middleware: the Content-Security-Policy header (Django), and client addresses from trusted proxies (ASGI)."""
+"""Client addresses from trusted proxies: an ASGI middleware."""
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
-from hashlib import sha256
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from pathlib import Path
-from typing import Any, Final, TypeVar
-
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
-from django.utils.deprecation import MiddlewareMixin
-
-Response = TypeVar("Response", bound=HttpResponseBase)
-
-CSP_HEADER: Final = "Content-Security-Policy"
-INLINE_SCRIPT_PATH: Final = Path(__file__).resolve().parent.parent / "templates" / "parts" / "whole_page.js"
-"""What loads an incomplete page again stands in the page, as it must be there when no file could be had."""
-
-
-def script_digest(script: Path) -> str:
-    """How the policy names a script that stands in the page: by its very bytes."""
-    return f"'sha256-{b64encode(sha256(script.read_bytes()).digest()).decode()}'"
-
-
-CSP_POLICY: Final = "; ".join(
-    (
-        "default-src 'self'",
-        "base-uri 'none'",
-        "form-action 'self'",
-        "frame-ancestors 'none'",
-        "img-src 'self' data:",
-        "object-src 'none'",
-        f"script-src 'self' {script_digest(INLINE_SCRIPT_PATH)}",
-    )
-)
-
-
-class ContentSecurityPolicyMiddleware(MiddlewareMixin):
-    """Adds the policy to every response that has not set one of its own."""
-
-    def process_response(self, request: HttpRequest, response: Response) -> Response:
-        """The response, guarded."""
-        response.headers.setdefault(CSP_HEADER, CSP_POLICY)
-        return response
-
+from typing import Any
 
 Network = IPv4Network | IPv6Network
 Scope = dict[str, Any]

@@ -49,7 +49,7 @@ def test_the_schema_is_served(api: APIClient, committed: Any) -> None:
 def test_the_page_needs_nothing_inline_and_nothing_from_outside(api: APIClient) -> None:
     page = api.get("/api/v1/docs/")
     told = page.content.decode()
-    assert page["Content-Security-Policy"].startswith("default-src 'self'")
+    assert "default-src 'self'" in page["Content-Security-Policy"].split("; ")
     assert not re.search(r"<style|\son\w+=|\sstyle=|<script(?![^>]*\ssrc=)", told)
     sources = re.findall(r'(?:src|href)="([^"]+)"', told)
     assert len(sources) == 5

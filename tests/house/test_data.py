@@ -142,6 +142,15 @@ def test_a_database_of_another_kind_is_refused(url: str, tmp_path: Path) -> None
         database_settings(url, tmp_path, 15)
 
 
+@pytest.mark.parametrize(
+    "url", ["postgres://u:s3cr3t@db:x/kandev", "postgres://u:s3cr3t[@db/kandev", "postgres://u:s3cr3t/@db/kandev"]
+)
+def test_unreadable_database_url_is_reported_without_its_password(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ImproperlyConfigured, match="KANDEV_DATABASE_URL has an invalid host or port") as refused:
+        database_settings(url, tmp_path, 15)
+    assert "s3cr3t" not in str(refused.value)
+
+
 @pytest.mark.embedded
 @pytest.mark.django_db
 def test_the_embedded_database_survives_a_power_cut() -> None:

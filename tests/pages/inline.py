@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from kandev.middleware import INLINE_SCRIPT_PATH
+from django.conf import settings
 
 _INLINE: Final = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
-KNOWN: Final = f"<script>{INLINE_SCRIPT_PATH.read_text()}</script>"
+KNOWN: Final = f"<script>{settings.KANDEV_INLINE_SCRIPT.read_text()}</script>"
 """The one script that stands in our pages themselves."""
 
 
