@@ -41,8 +41,8 @@ AsgiSend = Callable[[AsgiMessage], Awaitable[None]]
 class WebSocketSubscriber(Subscriber):
     """A subscriber at the other end of a WebSocket."""
 
-    def __init__(self, seat: Subscription, sent: Mapping[SessionLog, int], send: AsgiSend):
-        super().__init__(seat, sent)
+    def __init__(self, subscription: Subscription, sent: Mapping[SessionLog, int], send: AsgiSend):
+        super().__init__(subscription, sent)
         self._send_message = send
 
     async def transmit(self, lines: Sequence[LogLine]) -> None:
@@ -59,7 +59,7 @@ class WebSocketSubscriber(Subscriber):
 class ConnectionGreeting:
     """What a client is told first, and where it begins to follow."""
 
-    seat: Subscription
+    subscription: Subscription
     frames: list[AsgiMessage]
     sent: dict[SessionLog, int]
     """The last seq of each log that it need not be sent."""
@@ -75,7 +75,7 @@ class WebSocketConsumer(ABC):
         self._client: WebSocketSubscriber | None = None
 
     @abstractmethod
-    def welcome(self, badge: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
+    def build_greeting(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
         """Find what the address names; NotFound for what is not the user's. Called on a database thread."""
 
     async def run(self) -> None:
@@ -83,51 +83,51 @@ class WebSocketConsumer(ABC):
         await self._receive()
         await self._send({"type": "websocket.accept"})
         try:
-            refused = await self._let_in()
+            refused = await self._open()
             if refused is not None:
                 await self._send({"type": "websocket.close", "code": int(refused)})
             while (message := await self._receive())["type"] == "websocket.receive":
                 if self._client is not None:
-                    await self._hear(self._client, message)
+                    await self._handle_message(self._client, message)
         finally:
             if self._client is not None:
                 get_hub().leave(self._client)
 
-    async def _let_in(self) -> CloseCode | None:
+    async def _open(self) -> CloseCode | None:
         """Greet the client and begin to feed it, or say why not."""
-        badge = await authenticate(self._scope)
-        if badge is None:
+        principal = await authenticate(self._scope)
+        if principal is None:
             return CloseCode.NOT_AUTHENTICATED
         key = parse_uuid(self._scope["url_route"]["kwargs"].get("key", ""))
         if key is None:
             return CloseCode.NOT_FOUND
         query = dict(parse_qsl(self._scope["query_string"].decode("latin-1")))
         try:
-            welcome = await run_in_database(self.welcome, badge, key, query)
-            client = WebSocketSubscriber(welcome.seat, welcome.sent, self._send)
-            get_hub().join(client, welcome.heads)
+            greeting = await run_in_database(self.build_greeting, principal, key, query)
+            client = WebSocketSubscriber(greeting.subscription, greeting.sent, self._send)
+            get_hub().join(client, greeting.heads)
         except NotFound:
             return CloseCode.NOT_FOUND
         except TooManySubscriptions:
             return CloseCode.TOO_MANY
         self._client = client
-        for frame in welcome.frames:
-            await self._tell(frame)
-        get_hub().feed(client)
+        for frame in greeting.frames:
+            await self._send_frame(frame)
+        get_hub().start_feeding(client)
         return None
 
-    async def _hear(self, client: WebSocketSubscriber, message: AsgiMessage) -> None:
+    async def _handle_message(self, client: WebSocketSubscriber, message: AsgiMessage) -> None:
         """One frame of the client; whatever is wrong with it is said in an answer."""
         name = None
         try:
             frame = read_frame(message)
             name = frame.get("id")
             if frame.get("type") == "ack":
-                client.window.ack(*parse_acknowledgement(client.seat, frame))
+                client.window.ack(*parse_acknowledgement(client.subscription, frame))
                 return
             if frame.get("type") != "request":
                 raise Invalid("type is one of ack, request.", field="type")
-            told = await self._answer(client.seat, frame)
+            told = await self._run_request(client.subscription, frame)
         except (SessionsError, PayloadTooLarge) as error:
             told = failure_answer(error)
         await self._respond({"type": "response", "id": name if isinstance(name, str | int) else None, **told})
@@ -135,26 +135,26 @@ class WebSocketConsumer(ABC):
     async def _respond(self, frame: AsgiMessage) -> None:
         """Who has gone hears no answer; what it asked is done, and what it asked behind it is still heard."""
         try:
-            await self._tell(frame)
+            await self._send_frame(frame)
         except Exception as error:  # noqa: BLE001 - each web server has an error of its own for this
             log.debug("an answer found nobody: %s", error)
 
-    async def _answer(self, seat: Subscription, frame: AsgiMessage) -> AsgiMessage:
+    async def _run_request(self, subscription: Subscription, frame: AsgiMessage) -> AsgiMessage:
         if frame.get("action") == "ping":
             return {"ok": True, "result": {}}
-        return await run_in_database(run_action, seat, frame.get("action"), frame.get("payload"))
+        return await run_in_database(run_action, subscription, frame.get("action"), frame.get("payload"))
 
-    async def _tell(self, frame: AsgiMessage) -> None:
+    async def _send_frame(self, frame: AsgiMessage) -> None:
         await self._send({"type": "websocket.send", "text": orjson.dumps(frame).decode()})
 
 
 class SessionConsumer(WebSocketConsumer):
     """The log of one session."""
 
-    def welcome(self, badge: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
+    def build_greeting(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
         """Hello, and a snapshot where ``after`` or ``epoch`` name nothing that is still there."""
-        session = find_session(badge.user(), key)
-        opened = start_stream_at(session, _parse_seq(query.get("after", "0")), query.get("epoch"))
+        session = find_session(principal.user(), key)
+        start = start_stream_at(session, _parse_seq(query.get("after", "0")), query.get("epoch"))
         hello: AsgiMessage = {
             "type": "hello",
             "session_id": str(session.id),
@@ -164,18 +164,18 @@ class SessionConsumer(WebSocketConsumer):
             "status": session_status(session),
         }
         frames = [hello]
-        if opened.snapshot is not None:
-            frames.append({"type": "truncated", "snapshot": opened.snapshot})
-        seat = Subscription(badge, session.task_id, session.id)
-        return ConnectionGreeting(seat, frames, {opened.log: opened.seq}, {opened.log: opened.head})
+        if start.snapshot is not None:
+            frames.append({"type": "truncated", "snapshot": start.snapshot})
+        subscription = Subscription(principal, session.task_id, session.id)
+        return ConnectionGreeting(subscription, frames, {start.log: start.seq}, {start.log: start.head})
 
 
 class TaskConsumer(WebSocketConsumer):
     """The logs of a task's sessions, from now on, those yet to be born included."""
 
-    def welcome(self, badge: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
+    def build_greeting(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
         """The task, its sessions and their statuses as they are."""
-        user = badge.user()
+        user = principal.user()
         task = visible_tasks(user).filter(id=key).first()
         if task is None:
             raise NotFound
@@ -188,13 +188,13 @@ class TaskConsumer(WebSocketConsumer):
             "statuses": {str(session.id): session_status(session) for session in sessions},
         }
         heads = {SessionLog.of(session): session.last_seq for session in sessions}
-        return ConnectionGreeting(Subscription(badge, task.id), [hello], heads, heads)
+        return ConnectionGreeting(Subscription(principal, task.id), [hello], heads, heads)
 
 
 class NotFoundConsumer(WebSocketConsumer):
     """An address that names nothing."""
 
-    def welcome(self, badge: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
+    def build_greeting(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
         """Nothing is there."""
         raise NotFound
 

@@ -62,32 +62,32 @@ class ShellConsumer:
         await self._send({"type": "websocket.accept"})
         code = await self._serve()
         if code is not None:
-            await self._tell({"type": "websocket.close", "code": int(code)})
+            await self._send_frame({"type": "websocket.close", "code": int(code)})
 
     async def _serve(self) -> int | None:
         """Why the socket is closed; None where the client has gone by itself."""
-        badge = await authenticate(self._scope)
-        if badge is None:
+        principal = await authenticate(self._scope)
+        if principal is None:
             return CloseCode.NOT_AUTHENTICATED
         key = parse_uuid(self._scope["url_route"]["kwargs"].get("key", ""))
         try:
             if key is None:
                 raise NotFound
-            seat, client = await run_in_database(_authorize, badge, key)
+            subscription, client = await run_in_database(_authorize, principal, key)
             wish = _parse_shell_request(self._scope)
             async with client.shell(wish.name, wish.columns, wish.rows) as shell:
-                return await self._follow(seat, shell)
+                return await self._follow(subscription, shell)
         except (SessionsError, ExecutorError) as error:
             return _close_code_of(error)
 
-    async def _follow(self, seat: Subscription, shell: ShellStream) -> int | None:
+    async def _follow(self, subscription: Subscription, shell: ShellStream) -> int | None:
         """Until the first of them ends: the shell, the client, the client's right to be here."""
         tasks = [
             asyncio.create_task(work, name=name)
             for name, work in (
                 ("shell out", self._show(shell)),
-                ("shell in", self._hear(shell)),
-                ("shell access", _wait_for_lost_access(seat)),
+                ("shell in", self._handle_message(shell)),
+                ("shell access", _wait_for_lost_access(subscription)),
             )
         ]
         try:
@@ -101,15 +101,15 @@ class ShellConsumer:
     async def _show(self, shell: ShellStream) -> int:
         async for frame in shell:
             if isinstance(frame, str):
-                await self._tell({"type": "websocket.send", "text": frame})
+                await self._send_frame({"type": "websocket.send", "text": frame})
                 continue
             if self._sent - self._acked > FLOW_CONTROL_WINDOW:
                 return CloseCode.SLOW
             self._sent += len(frame)
-            await self._tell({"type": "websocket.send", "bytes": frame})
+            await self._send_frame({"type": "websocket.send", "bytes": frame})
         return CloseCode.OVERTAKEN if shell.overtaken else CloseCode.ENDED
 
-    async def _hear(self, shell: ShellStream) -> int | None:
+    async def _handle_message(self, shell: ShellStream) -> int | None:
         while (message := await self._receive())["type"] == "websocket.receive":
             if (typed := message.get("bytes")) is not None:
                 await shell.type(typed)
@@ -117,7 +117,9 @@ class ShellConsumer:
             try:
                 order = _parse_command(message.get("text") or "")
             except Invalid as error:
-                await self._tell({"type": "websocket.send", "text": orjson.dumps({"error": error.message}).decode()})
+                await self._send_frame(
+                    {"type": "websocket.send", "text": orjson.dumps({"error": error.message}).decode()}
+                )
             else:
                 await self._forward_command(order, shell)
         return None
@@ -128,7 +130,7 @@ class ShellConsumer:
         else:
             self._acked = max(self._acked, min(order["ack"], self._sent))
 
-    async def _tell(self, message: AsgiMessage) -> None:
+    async def _send_frame(self, message: AsgiMessage) -> None:
         """Whoever has gone hears nothing; that it has gone is heard elsewhere."""
         try:
             await self._send(message)
@@ -136,13 +138,13 @@ class ShellConsumer:
             log.debug("a shell's output found nobody: %s", error)
 
 
-def _authorize(badge: Principal, session_id: uuid.UUID) -> tuple[Subscription, AgentctlClient]:
-    """The seat and the way to agentctl; NotFound, ReadOnly, ExecutorError. Called on a database thread."""
-    user = badge.user()
+def _authorize(principal: Principal, session_id: uuid.UUID) -> tuple[Subscription, AgentctlClient]:
+    """The subscription and the way to agentctl; NotFound, ReadOnly, ExecutorError. Called on a database thread."""
+    user = principal.user()
     session = find_session(user, session_id)
     if not may_operate(user, session):
         raise ReadOnly
-    return Subscription(badge, session.task_id, session.id), agentctl_client(session)
+    return Subscription(principal, session.task_id, session.id), agentctl_client(session)
 
 
 def _close_code_of(error: Exception) -> CloseCode:
@@ -159,21 +161,21 @@ def _close_code_of(error: Exception) -> CloseCode:
     return CloseCode.UNREACHABLE
 
 
-async def _wait_for_lost_access(seat: Subscription) -> int:
+async def _wait_for_lost_access(subscription: Subscription) -> int:
     """Wait until the user may not be here any more: why."""
     while True:
         await asyncio.sleep(ACCESS_CHECK_INTERVAL)
-        why = await run_in_database(_refusal, seat)
+        why = await run_in_database(_refusal, subscription)
         if why is not None:
             return why
 
 
-def _refusal(seat: Subscription) -> CloseCode | None:
-    lost = revoked_subscriptions({seat}).get(seat)
-    if lost is not None or seat.session_id is None:
+def _refusal(subscription: Subscription) -> CloseCode | None:
+    lost = revoked_subscriptions({subscription}).get(subscription)
+    if lost is not None or subscription.session_id is None:
         return lost
-    user = seat.badge.user()
-    return None if may_operate(user, find_session(user, seat.session_id)) else CloseCode.FORBIDDEN
+    user = subscription.principal.user()
+    return None if may_operate(user, find_session(user, subscription.session_id)) else CloseCode.FORBIDDEN
 
 
 def _parse_shell_request(scope: AsgiMessage) -> _ShellRequest:

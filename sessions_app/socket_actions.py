@@ -64,18 +64,18 @@ def read_frame(message: Mapping[str, Any]) -> dict[str, Any]:
     return frame
 
 
-def parse_acknowledgement(seat: Subscription, frame: Payload) -> tuple[uuid.UUID, int]:
+def parse_acknowledgement(subscription: Subscription, frame: Payload) -> tuple[uuid.UUID, int]:
     """The session and the seq that an ``ack`` names; Invalid where it names none."""
     seq = frame.get("seq")
     if not isinstance(seq, int) or isinstance(seq, bool) or seq < 0:
         raise Invalid("seq is a number.", field="seq")
-    return _target_session_id(seat, frame), seq
+    return _target_session_id(subscription, frame), seq
 
 
-def run_action(seat: Subscription, action: Any, payload: Any) -> Answer:
+def run_action(subscription: Subscription, action: Any, payload: Any) -> Answer:
     """Carry a request out for whoever sits there: ``{ok, result}`` or ``{ok, error}``; never raises."""
     try:
-        return {"ok": True, "result": _execute(seat, action, payload)}
+        return {"ok": True, "result": _execute(subscription, action, payload)}
     except Exception as error:  # noqa: BLE001 - whatever it is, the API has words for it and the socket stays open
         return failure_answer(error)
 
@@ -85,31 +85,31 @@ def failure_answer(error: Exception) -> Answer:
     return {"ok": False, "error": exception_handler(error, {}).data}
 
 
-def _execute(seat: Subscription, action: Any, payload: Any) -> Any:
+def _execute(subscription: Subscription, action: Any, payload: Any) -> Any:
     payload = {} if payload is None else payload
     if not isinstance(payload, dict):
         raise Invalid("The payload is an object.", field="payload")
     if not isinstance(action, str) or action not in ACTIONS:
         raise Invalid(f"action is one of {', '.join(ACTIONS)}.", field="action")
-    user = seat.badge.user()
-    session = find_session(user, _target_session_id(seat, payload))
-    if session.task_id != seat.task_id:
+    user = subscription.principal.user()
+    session = find_session(user, _target_session_id(subscription, payload))
+    if session.task_id != subscription.task_id:
         raise NotFound
     if ACTIONS[action].writes:
         require_write(user, session.task.team_id)
     return ACTIONS[action].run(session, user, payload)
 
 
-def _target_session_id(seat: Subscription, payload: Payload) -> uuid.UUID:
+def _target_session_id(subscription: Subscription, payload: Payload) -> uuid.UUID:
     """The session that is meant: the socket's own, or of a task's socket the one that the payload names."""
     named = payload.get("session_id")
-    if named is None and seat.session_id is not None:
-        return seat.session_id
+    if named is None and subscription.session_id is not None:
+        return subscription.session_id
     try:
         found = uuid.UUID(named)
     except (AttributeError, TypeError, ValueError):
         raise Invalid("session_id is the id of a session.", field="session_id") from None
-    if seat.session_id not in (None, found):
+    if subscription.session_id not in (None, found):
         raise NotFound("This socket belongs to another session.")
     return found
 

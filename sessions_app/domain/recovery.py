@@ -70,37 +70,37 @@ def _is_backing_off(case: Case) -> bool:
 
 def _is_left_to_start(case: Case) -> bool:
     """At boot an agent that already lives is attached at once; its start then finds it running."""
-    return case.start_under_way and not (case.facts.boot and case.is_agent_alive)
+    return case.is_start_under_way and not (case.facts.boot and case.is_agent_alive)
 
 
 RULES = (
     Rule(
         "foreign_lease",
         lambda c: c.facts.foreign_lease,
-        leave_unchanged("another supervisor holds it", look_again=True),
+        leave_unchanged("another supervisor holds it", needs_recheck=True),
         "Another supervisor holds a fresh lease: it is theirs.",
     ),
     Rule(
         "other_host",
-        lambda c: c.unknown and c.observation.reason == OTHER_HOST,
+        lambda c: c.is_unknown and c.observation.reason == OTHER_HOST,
         leave_unchanged(OTHER_HOST),
         "A local execution of another machine: nothing is written.",
     ),
     Rule(
         "attached",
         lambda c: c.facts.attached and c.observation.observed is not Observed.ALIVE,
-        leave_unchanged("its stream lives", look_again=True),
+        leave_unchanged("its stream lives", needs_recheck=True),
         "Our stream from it lives: that counts as alive, whatever the look came to.",
     ),
     Rule(
         "alive_unwanted",
-        lambda c: c.alive and c.is_unwanted,
+        lambda c: c.is_alive and c.is_unwanted,
         stop_execution,
         "Stopped, archived or closed: snapshot, stop.",
     ),
     Rule(
         "asleep_but_alive",
-        lambda c: _is_asleep(c) and c.alive,
+        lambda c: _is_asleep(c) and c.is_alive,
         end_asleep_execution,
         "Falling asleep was cut short: it is ended.",
     ),
@@ -118,59 +118,59 @@ RULES = (
     ),
     Rule(
         "unknown_stopped",
-        lambda c: c.unknown and c.facts.executor_status in (None, E.STOPPED),
-        leave_unchanged("no answer", look_again=True),
+        lambda c: c.is_unknown and c.facts.executor_status in (None, E.STOPPED),
+        leave_unchanged("no answer", needs_recheck=True),
         "Nothing claims to run there, and nobody can tell: look again.",
     ),
     Rule(
         "unknown_boot",
-        lambda c: c.unknown and c.facts.boot,
+        lambda c: c.is_unknown and c.facts.boot,
         mark_unreachable,
         "No answer at boot: said, not acted upon.",
     ),
     Rule(
         "unknown_again",
-        lambda c: c.unknown and (c.facts.unknown_before or c.unreachable),
+        lambda c: c.is_unknown and (c.facts.unknown_before or c.is_unreachable),
         mark_unreachable,
         "No answer twice: said, not acted upon; the next answer restores it.",
     ),
     Rule(
         "unknown_first",
-        lambda c: c.unknown,
-        leave_unchanged("no answer", look_again=True),
+        lambda c: c.is_unknown,
+        leave_unchanged("no answer", needs_recheck=True),
         "No answer: look again first.",
     ),
     Rule(
         "alive_no_report",
-        lambda c: c.alive and c.agent_state is None,
+        lambda c: c.is_alive and c.agent_state is None,
         reattach,
         "It lives and tells nothing of its agent: attach and listen.",
     ),
     Rule(
         "alive_workspace_session",
-        lambda c: c.alive and not c.facts.has_agent,
+        lambda c: c.is_alive and not c.facts.has_agent,
         leave_for_later,
         "It is a workspace without an agent, and it is open: attach and listen.",
     ),
     Rule(
         "alive_same_agent",
-        lambda c: c.alive and c.is_agent_alive,
+        lambda c: c.is_alive and c.is_agent_alive,
         reattach,
         "The agent is there: reattach, drain the journal, send nothing.",
     ),
     Rule(
         "alive_workspace_only",
-        lambda c: c.alive and c.is_workspace_only and not c.assessment.is_resumable and not c.is_workspace_gone,
+        lambda c: c.is_alive and c.is_workspace_only and not c.assessment.is_resumable and not c.is_workspace_gone,
         leave_for_later,
         "Its workspace is open and its user wants no more of it: that its agent cannot come back is no error.",
     ),
     Rule(
         "alive_agent_gone_not_resumable",
-        lambda c: c.alive and not c.assessment.is_resumable,
+        lambda c: c.is_alive and not c.assessment.is_resumable,
         start_workspace_not_resumable,
         "The agent is gone for good: the workspace stays open.",
     ),
-    Rule("dead_unwanted", lambda c: not c.alive and c.is_unwanted, mark_stopped, "It is gone, and nobody wants it."),
+    Rule("dead_unwanted", lambda c: not c.is_alive and c.is_unwanted, mark_stopped, "It is gone, and nobody wants it."),
     Rule(
         "owner_left",
         lambda c: c.is_start_wanted and not c.facts.owner_in_team,
@@ -186,19 +186,19 @@ RULES = (
     Rule("backing_off", _is_backing_off, back_off, "The last start failed: the next one is not due yet."),
     Rule(
         "waits_for_turn",
-        lambda c: c.is_start_wanted and c.waits_for_turn,
+        lambda c: c.is_start_wanted and c.is_waiting_for_turn,
         wait_for_turn,
         "So many are started already, or its executor is full: it waits for its turn.",
     ),
     Rule(
         "alive_agent_gone_resume_now",
-        lambda c: c.alive and c.is_agent_wanted,
+        lambda c: c.is_alive and c.is_agent_wanted,
         resume,
         "The agent is gone and the policy says now: resume.",
     ),
     Rule(
         "alive_agent_gone_resume_later",
-        lambda c: c.alive,
+        lambda c: c.is_alive,
         leave_for_later,
         "The agent is gone: resumed when asked for.",
     ),
@@ -329,6 +329,6 @@ def _decision_summary(decision: Decision) -> str:
         f"agent {decision.agent_action} {decision.strategy or ''}".strip() if decision.agent_action != "none" else "",
         "interrupt the open run" if decision.interrupt_run else "",
         "end leftovers" if decision.end_leftovers else "",
-        "look again" if decision.look_again else "",
+        "look again" if decision.needs_recheck else "",
     ]
     return "; ".join(filter(None, parts)) or "nothing to do"

@@ -36,7 +36,7 @@ def _executor_ready(case: Case) -> str | None:
 
 def _executor_stop(case: Case) -> str | None:
     """An error other than *unreachable* stays readable: it stopped the execution already."""
-    claims = case.facts.executor_status in (E.STARTING, E.READY) or case.unreachable
+    claims = case.facts.executor_status in (E.STARTING, E.READY) or case.is_unreachable
     return "stop" if claims else None
 
 
@@ -48,7 +48,7 @@ def _executor_fail(case: Case, code: str) -> str | None:
 def _session_settle(case: Case) -> str | None:
     """A session that claims an agent waits for its user again."""
     claims = case.facts.session_state in (S.STARTING, S.RUNNING)
-    return "interrupt" if claims or (case.facts.session_state == S.ERROR and case.unreachable) else None
+    return "interrupt" if claims or (case.facts.session_state == S.ERROR and case.is_unreachable) else None
 
 
 def _session_fail(case: Case, *, anew: bool) -> str | None:
@@ -60,7 +60,7 @@ def _session_fail(case: Case, *, anew: bool) -> str | None:
 def _session_as_reported(case: Case) -> str | None:
     """Where the agent is: working, at rest or starting."""
     facts, state = case.facts, case.facts.session_state
-    if facts.attached and not case.unreachable:
+    if facts.attached and not case.is_unreachable:
         return None  # the stream moves it, and is never behind by more than the status call
     if state == S.CREATED:
         return "start"
@@ -78,9 +78,9 @@ def _session_as_reported(case: Case) -> str | None:
 # --- decisions ---
 
 
-def leave_unchanged(reason: str, *, look_again: bool = False) -> Callable[[Case], Fields]:
+def leave_unchanged(reason: str, *, needs_recheck: bool = False) -> Callable[[Case], Fields]:
     """A decision that leaves all as it is."""
-    return lambda case: {"reason": case.observation.reason or reason, "look_again": look_again}
+    return lambda case: {"reason": case.observation.reason or reason, "needs_recheck": needs_recheck}
 
 
 def stop_execution(case: Case) -> Fields:
@@ -102,7 +102,7 @@ def mark_unreachable(case: Case) -> Fields:
         "session_error_code": UNREACHABLE,
         "reason": case.observation.reason or "no answer",
         "error_message": "The session's agentctl does not answer; its agent may still be at work. Looking again.",
-        "look_again": True,
+        "needs_recheck": True,
     }
 
 
@@ -113,7 +113,7 @@ def reattach(case: Case) -> Fields:
         "session_move": _session_as_reported(case) if case.agent_state else None,
         "agent_action": "none" if case.facts.attached else "reattach",
         "reason": _who_answers(case),
-        "restore": case.unreachable,
+        "restore": case.is_unreachable,
     }
 
 
@@ -125,12 +125,12 @@ def _who_answers(case: Case) -> str:
 
 def _without_agent(case: Case) -> Fields:
     """What every decision about a missing agent has in common."""
-    alive = case.alive
+    alive = case.is_alive
     return {
         "executor_move": _executor_ready(case) if alive else _executor_stop(case),
         "session_move": _session_settle(case),
         "interrupt_run": case.facts.has_open_run,
-        "restore": alive and case.unreachable,
+        "restore": alive and case.is_unreachable,
         "reason": str(case.assessment.resume_reason),
     }
 
@@ -175,7 +175,7 @@ def give_up(case: Case) -> Fields:
 def resume(case: Case) -> Fields:
     """Bring the agent back, and before it the execution where that is gone."""
     return _without_agent(case) | {
-        "executor_move": _executor_ready(case) if case.alive else "launch",
+        "executor_move": _executor_ready(case) if case.is_alive else "launch",
         "session_move": "start",
         "agent_action": "resume",
         "strategy": case.assessment.strategy,
@@ -189,7 +189,7 @@ def start_workspace(case: Case) -> Fields:
 
 def start_workspace_not_resumable(case: Case) -> Fields:
     """Give the workspace, and say that the agent cannot come back."""
-    gone = {} if case.alive else {"executor_move": "launch", "agent_action": "start_workspace"}
+    gone = {} if case.is_alive else {"executor_move": "launch", "agent_action": "start_workspace"}
     return mark_not_resumable(case) | gone
 
 
@@ -198,7 +198,7 @@ def mark_not_resumable(case: Case) -> Fields:
     reason = case.assessment.cause.resume_reason
     own = {Reason.CONTEXT_MISMATCH, Reason.WORKTREE_MISSING}
     return _without_agent(case) | {
-        "session_move": _session_fail(case, anew=case.unreachable),
+        "session_move": _session_fail(case, anew=case.is_unreachable),
         "session_error_code": str(reason) if reason in own else str(Reason.NOT_RESUMABLE),
         "error_message": _ERRORS.get(reason) or _workspace_error(case, reason) or CANNOT_RESUME,
     }

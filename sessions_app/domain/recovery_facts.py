@@ -125,7 +125,7 @@ class Decision:
     """End what outlived its agentctl, before anything else."""
     restore: bool = False
     """Was ``unreachable`` and answers again: the error goes."""
-    look_again: bool = False
+    needs_recheck: bool = False
     """The next pass should look whether or not the row claims to run."""
     start_rank: int | None = None
     """From now on it waits for its turn to be started, at this place."""
@@ -135,7 +135,7 @@ class Decision:
     """How many have their turn before it."""
 
     @property
-    def quiet(self) -> bool:
+    def is_noop(self) -> bool:
         """Nothing to write and nothing to do: the loop stores no outcome."""
         moves = self.executor_move or self.session_move
         deeds = self.interrupt_run or self.end_leftovers or self.restore or self.start_rank is not None
@@ -151,12 +151,12 @@ class Case:
     now: datetime
 
     @cached_property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """It answered; that a living stream counts too (rule 3) is a rule of its own."""
         return self.observation.observed is Observed.ALIVE
 
     @cached_property
-    def unknown(self) -> bool:
+    def is_unknown(self) -> bool:
         """Neither alive nor proven dead: nothing destructive follows from it."""
         return self.observation.observed is Observed.UNKNOWN
 
@@ -186,7 +186,7 @@ class Case:
         return stopped or facts.task_archived or facts.task_closed
 
     @cached_property
-    def start_under_way(self) -> bool:
+    def is_start_under_way(self) -> bool:
         """Somebody is starting it, and still has time for that."""
         facts = self.facts
         began = facts.started_at
@@ -231,14 +231,14 @@ class Case:
     def is_agent_wanted(self) -> bool:
         """It can be resumed without asking anybody, and the policy says now."""
         can = self.assessment.needs_resume and self.assessment.strategy is not None
-        place = self.alive or not self.is_workspace_gone
+        place = self.is_alive or not self.is_workspace_gone
         return can and place and self.does_policy_want_agent and not self.has_given_up
 
     @cached_property
     def is_agent_lost(self) -> bool:
         """It is gone, its agent cannot come back, its workspace can."""
         lost = not self.assessment.is_resumable and not self.has_given_up
-        return lost and not self.alive and not self.is_workspace_gone
+        return lost and not self.is_alive and not self.is_workspace_gone
 
     @cached_property
     def is_workspace_wanted(self) -> bool:
@@ -251,12 +251,12 @@ class Case:
         return self.is_agent_wanted or self.is_workspace_wanted
 
     @cached_property
-    def waits_for_turn(self) -> bool:
+    def is_waiting_for_turn(self) -> bool:
         """It has a place among those that wait to be started."""
         return self.facts.start_rank is not None and not self.facts.admitted
 
     @cached_property
-    def unreachable(self) -> bool:
+    def is_unreachable(self) -> bool:
         """An earlier look gave it up as unreachable."""
         facts = self.facts
         return facts.executor_status == ExecutorStatus.ERROR and facts.executor_error_code == UNREACHABLE

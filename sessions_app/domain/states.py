@@ -101,7 +101,7 @@ class Machine:
         self.name = name
         self.moves = {move: (frozenset(sources), target) for move, (sources, target) in moves.items()}
 
-    def after(self, state: str, move: str) -> Any:
+    def next_state(self, state: str, move: str) -> Any:
         """The state that ``move`` leads to; IllegalMove where the table has no such line."""
         sources, target = self.moves[move]
         if state not in sources:

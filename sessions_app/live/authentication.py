@@ -57,60 +57,66 @@ class Principal:
     token: str | None = field(default=None, repr=False)
     password_fingerprint: str = field(default="", repr=False)
     """Changes with the user's password, which ends every login."""
-    only_reads: bool = False
+    is_read_only: bool = False
     """Whether the token is one that changes nothing."""
 
     @classmethod
     def of_token(cls, token: ApiToken) -> Principal:
         """What a key of the API gives."""
-        return cls(token.user_id, token=token.secret_hash, only_reads=token.reads_only)
+        return cls(token.user_id, token=token.secret_hash, is_read_only=token.reads_only)
 
     def user(self) -> Any:
         """The user as of now; NotFound if they are not active any more."""
         found = get_user_model().objects.filter(pk=self.user_id, is_active=True).first()
         if found is None:
             raise NotFound
-        return user_with_token_scope(found, reads_only=self.only_reads)
+        return user_with_token_scope(found, reads_only=self.is_read_only)
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """Somebody's place at a session, or at all sessions of a task."""
 
-    badge: Principal
+    principal: Principal
     task_id: uuid.UUID
     session_id: uuid.UUID | None = None
 
 
-def revoked_subscriptions(seats: Collection[Subscription]) -> dict[Subscription, CloseCode]:
-    """Whose seat is lost and why; a constant number of statements."""
+def revoked_subscriptions(subscriptions: Collection[Subscription]) -> dict[Subscription, CloseCode]:
+    """Whose subscription is lost and why; a constant number of statements."""
     # In this order: a user who is deleted in between has lost the login, and not just the place.
-    open_places = _load_visible_rows(seats)
-    known = _valid_principals({seat.badge for seat in seats})
+    open_places = _load_visible_rows(subscriptions)
+    known = _valid_principals({subscription.principal for subscription in subscriptions})
     return {
-        seat: CloseCode.NOT_FOUND if seat.badge in known else CloseCode.NOT_AUTHENTICATED
-        for seat in seats
-        if seat.badge not in known or not open_places.has(seat)
+        subscription: CloseCode.NOT_FOUND if subscription.principal in known else CloseCode.NOT_AUTHENTICATED
+        for subscription in subscriptions
+        if subscription.principal not in known or not open_places.has(subscription)
     }
 
 
-def _valid_principals(badges: Collection[Principal]) -> set[Principal]:
+def _valid_principals(principals: Collection[Principal]) -> set[Principal]:
     """Those whose user is active and whose login or token is still good."""
-    users = get_user_model().objects.filter(pk__in={badge.user_id for badge in badges}, is_active=True)
+    users = get_user_model().objects.filter(pk__in={principal.user_id for principal in principals}, is_active=True)
     marks = {user.pk: user.get_session_auth_hash() for user in users}
     logins = Login.objects.filter(
-        session_key__in={badge.login for badge in badges if badge.login}, expire_date__gt=timezone.now()
+        session_key__in={principal.login for principal in principals if principal.login}, expire_date__gt=timezone.now()
     )
-    tokens = ApiToken.objects.live().filter(secret_hash__in={badge.token for badge in badges if badge.token})
+    tokens = ApiToken.objects.live().filter(
+        secret_hash__in={principal.token for principal in principals if principal.token}
+    )
     keys: set[tuple[int | None, str]] = {(None, key) for key in logins.values_list("session_key", flat=True)}
     keys.update(tokens.values_list("user_id", "secret_hash"))
-    return {badge for badge in badges if badge.user_id in marks and _is_valid_mark(badge, marks[badge.user_id], keys)}
+    return {
+        principal
+        for principal in principals
+        if principal.user_id in marks and _is_valid_mark(principal, marks[principal.user_id], keys)
+    }
 
 
-def _is_valid_mark(badge: Principal, mark: str, keys: Collection[tuple[int | None, str]]) -> bool:
-    if badge.token is not None:
-        return (badge.user_id, badge.token) in keys
-    return badge.password_fingerprint == mark and (None, badge.login) in keys
+def _is_valid_mark(principal: Principal, mark: str, keys: Collection[tuple[int | None, str]]) -> bool:
+    if principal.token is not None:
+        return (principal.user_id, principal.token) in keys
+    return principal.password_fingerprint == mark and (None, principal.login) in keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +126,20 @@ class _VisibleRows:
     sessions: set[uuid.UUID]
     members: set[tuple[uuid.UUID, int]]
 
-    def has(self, seat: Subscription) -> bool:
-        there = seat.session_id is None or seat.session_id in self.sessions
-        return there and (seat.task_id, seat.badge.user_id) in self.members
+    def has(self, subscription: Subscription) -> bool:
+        there = subscription.session_id is None or subscription.session_id in self.sessions
+        return there and (subscription.task_id, subscription.principal.user_id) in self.members
 
 
-def _load_visible_rows(seats: Collection[Subscription]) -> _VisibleRows:
+def _load_visible_rows(subscriptions: Collection[Subscription]) -> _VisibleRows:
     """For many users at once what ``visible_to`` says for one."""
     tasks = Task.objects.filter(
-        id__in={seat.task_id for seat in seats}, team__user__in={seat.badge.user_id for seat in seats}
+        id__in={subscription.task_id for subscription in subscriptions},
+        team__user__in={subscription.principal.user_id for subscription in subscriptions},
     )
-    sessions = TaskSession.objects.filter(id__in={seat.session_id for seat in seats if seat.session_id})
+    sessions = TaskSession.objects.filter(
+        id__in={subscription.session_id for subscription in subscriptions if subscription.session_id}
+    )
     return _VisibleRows(set(sessions.values_list("id", flat=True)), set(tasks.values_list("id", "team__user")))
 
 
@@ -141,7 +150,7 @@ OriginParts = tuple[str, str, str]
 
 
 async def authenticate(scope: Scope) -> Principal | None:
-    """The badge of whoever opens a socket; None for nobody we know."""
+    """The principal of whoever opens a socket; None for nobody we know."""
     origins = header_values(scope, "origin")
     if not origins:
         return await run_in_database(_authenticate_token, header_values(scope, "authorization"))

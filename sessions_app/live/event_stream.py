@@ -25,55 +25,55 @@ RETRY_AFTER: Final = b"retry: 1000\n\n"
 class EventStream(Subscriber):
     """One listener. What it was handed waits here until the server takes it, and only then is acknowledged."""
 
-    def __init__(self, seat: Subscription, opened: StreamStart):
-        super().__init__(seat, {opened.log: opened.seq})
+    def __init__(self, subscription: Subscription, start: StreamStart):
+        super().__init__(subscription, {start.log: start.seq})
         self._lines: list[LogLine] = []
-        self._news = asyncio.Event()
+        self._available = asyncio.Event()
 
     async def transmit(self, lines: Sequence[LogLine]) -> None:
-        """Lay the lines out for ``pieces``."""
+        """Lay the lines out for ``chunks``."""
         self._lines.extend(lines)
-        self._news.set()
+        self._available.set()
 
     async def close(self, code: CloseCode) -> None:
-        """End ``pieces``."""
+        """End ``chunks``."""
         self._lines.clear()
-        self._news.set()
+        self._available.set()
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         """Lines and heartbeats until the stream is cut, or has become long."""
         told = 0
         while told < MAX_BYTES:
             try:
                 async with asyncio.timeout(HEARTBEAT):
-                    await self._news.wait()
+                    await self._available.wait()
             except TimeoutError:
                 yield b": heartbeat\n\n"
                 continue
-            self._news.clear()
-            if self.over:
+            self._available.clear()
+            if self.is_closed:
                 return
             lines, self._lines = self._lines, []
-            piece = "".join(f"id: {line.seq}\ndata: {line.text}\n\n" for line in lines).encode()
-            told += len(piece)
-            yield piece
+            chunk = "".join(f"id: {line.seq}\ndata: {line.text}\n\n" for line in lines).encode()
+            told += len(chunk)
+            yield chunk
             self.window.ack(lines[-1].log.session_id, lines[-1].seq)
 
 
-async def event_stream(seat: Subscription, opened: StreamStart) -> AsyncIterator[bytes]:
-    """The pieces of a response that goes on until the client or its right to listen has gone."""
+async def event_stream(subscription: Subscription, start: StreamStart) -> AsyncIterator[bytes]:
+    """The chunks of a response that goes on until the client or its right to listen has gone."""
     # The request's thread waits with the response: its connection must not.
     await sync_to_async(connections.close_all)()
-    stream = EventStream(seat, opened)
+    stream = EventStream(subscription, start)
     try:
-        get_hub().join(stream, {opened.log: opened.head})
+        get_hub().join(stream, {start.log: start.head})
         yield RETRY_AFTER
-        if opened.snapshot is not None:
-            told = orjson.dumps({"type": "truncated", "snapshot": opened.snapshot})
-            yield b"id: %d\ndata: %s\n\n" % (opened.seq, told)
-        get_hub().feed(stream)
-        async for piece in stream.pieces():
-            yield piece
+        if start.snapshot is not None:
+            told = orjson.dumps({"type": "truncated", "snapshot": start.snapshot})
+            yield b"id: %d\ndata: %s\n\n" % (start.seq, told)
+        get_hub().start_feeding(stream)
+        async for chunk in stream.chunks():
+            yield chunk
     except TooManySubscriptions:
         return
     finally:

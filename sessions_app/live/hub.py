@@ -49,7 +49,7 @@ class Hub:
         self.subscribers: set[Subscriber] = set()
         self.database: DatabaseThread | None = None
         """The reader's own thread and connection, while anybody follows anything."""
-        self._circles: defaultdict[uuid.UUID, set[Subscriber]] = defaultdict(set)
+        self._subscribers_by_target: defaultdict[uuid.UUID, set[Subscriber]] = defaultdict(set)
         """Who follows a session, and who a task, by its id."""
         self._cursors: dict[SessionLog, int] = {}
         """The last seq that was sent of each followed log; who was served last stands last."""
@@ -61,34 +61,34 @@ class Hub:
 
     def join(self, subscriber: Subscriber, heads: Mapping[SessionLog, int]) -> None:
         """Register it; ``heads`` are the last seq of its logs, a moment ago. Raises TooManySeats."""
-        if self.count_subscriptions(subscriber.seat.badge.user_id) >= MAX_SUBSCRIPTIONS:
+        if self.count_subscriptions(subscriber.subscription.principal.user_id) >= MAX_SUBSCRIPTIONS:
             raise TooManySubscriptions(TooManySubscriptions.__doc__)
         self.subscribers.add(subscriber)
-        self._circles[_place(subscriber)].add(subscriber)
-        if subscriber.seat.session_id is None:  # what is known here and not to it was born a moment ago
+        self._subscribers_by_target[_target_id(subscriber)].add(subscriber)
+        if subscriber.subscription.session_id is None:  # what is known here and not to it was born a moment ago
             for followed in self._cursors:
-                if followed.task_id == subscriber.seat.task_id:
+                if followed.task_id == subscriber.subscription.task_id:
                     subscriber.sent.setdefault(followed, 0)
         self._follow_new_logs({followed: head for followed, head in heads.items() if followed not in self._cursors})
         self._stale = True  # what else was born a moment ago is looked for
         if self._work is None:
-            self._work = asyncio.create_task(self._follow(), name="hub")
+            self._work = asyncio.create_task(self._run(), name="hub")
 
-    def feed(self, subscriber: Subscriber) -> None:
+    def start_feeding(self, subscriber: Subscriber) -> None:
         """Send it what it lacks, and from then on what is new; it has joined before, so that nothing is missed."""
         if subscriber in self.subscribers:
-            subscriber.begin(lambda: self._is_level(subscriber))
+            subscriber.begin(lambda: self._is_caught_up(subscriber))
 
     def leave(self, subscriber: Subscriber) -> None:
         """Forget it; the last one ends the reader."""
-        subscriber.forget()
+        subscriber.stop_catching_up()
         if subscriber not in self.subscribers:
             return
         self.subscribers.discard(subscriber)
-        circle = self._circles[_place(subscriber)]
-        circle.discard(subscriber)
-        if not circle:
-            del self._circles[_place(subscriber)]
+        subscribers = self._subscribers_by_target[_target_id(subscriber)]
+        subscribers.discard(subscriber)
+        if not subscribers:
+            del self._subscribers_by_target[_target_id(subscriber)]
             for followed in subscriber.sent:
                 if not self._followers(followed):
                     self._cursors.pop(followed, None)
@@ -98,15 +98,15 @@ class Hub:
 
     def count_subscriptions(self, user_id: int) -> int:
         """How many sockets and streams a user has here."""
-        return sum(one.seat.badge.user_id == user_id for one in self.subscribers.copy())
+        return sum(one.subscription.principal.user_id == user_id for one in self.subscribers.copy())
 
     def _followers(self, of: SessionLog) -> list[Subscriber]:
-        return [*self._circles.get(of.session_id, ()), *self._circles.get(of.task_id, ())]
+        return [*self._subscribers_by_target.get(of.session_id, ()), *self._subscribers_by_target.get(of.task_id, ())]
 
-    def _is_level(self, subscriber: Subscriber) -> bool:
+    def _is_caught_up(self, subscriber: Subscriber) -> bool:
         return all(self._cursors.get(followed, 0) <= seq for followed, seq in subscriber.sent.items())
 
-    async def _follow(self) -> None:
+    async def _run(self) -> None:
         """Look and send for ever; whatever fails is opened anew."""
         while True:
             try:
@@ -120,17 +120,17 @@ class Hub:
         self.database = database = DatabaseThread("hub")
         self._checked_at = monotonic()
         try:
-            with contextlib.closing(_WakeupListener()) as bell:
+            with contextlib.closing(_WakeupListener()) as listener:
                 while True:
-                    await self._look(database)
-                    await self._check(database)
+                    await self._send_changes(database)
+                    await self._disconnect_revoked(database)
                     await asyncio.sleep(RECHECK_AFTER)
-                    await bell.rings()
+                    await listener.wait()
         finally:
             # Whatever is cancelled here, the thread is told to end.
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, database.close))
 
-    async def _look(self, database: DatabaseThread) -> None:
+    async def _send_changes(self, database: DatabaseThread) -> None:
         """Send all that is new, batch by batch."""
         more = True
         while more:
@@ -138,17 +138,17 @@ class Hub:
             found = await database(load_changes, known, dict(self._cursors), self._tasks())
             self._version, more = found.version, found.more
             self._stale = self._stale or more
-            self._follow_new_logs(dict.fromkeys(found.born, 0))
+            self._follow_new_logs(dict.fromkeys(found.new_logs, 0))
             await self._deliver(found.lines)
 
     def _tasks(self) -> set[uuid.UUID]:
-        return {one.seat.task_id for one in self.subscribers if one.seat.session_id is None}
+        return {one.subscription.task_id for one in self.subscribers if one.subscription.session_id is None}
 
     def _follow_new_logs(self, heads: Mapping[SessionLog, int]) -> None:
         """Read these logs too; who follows the task of one and has never heard of it gets it from its beginning."""
         for followed, head in heads.items():
             self._cursors.setdefault(followed, head)
-            for one in self._circles.get(followed.task_id, ()):
+            for one in self._subscribers_by_target.get(followed.task_id, ()):
                 if followed not in one.sent:
                     one.sent[followed] = self._cursors[followed] = 0
 
@@ -160,30 +160,30 @@ class Hub:
                 continue
             self._cursors[of] = max(self._cursors.pop(of), batch[-1].seq)
             for number, subscriber in enumerate(self._followers(of), 1):
-                await self._give(subscriber, of, batch)
+                await self._send_to(subscriber, of, batch)
                 if number % YIELD_TIME == 0:
                     await asyncio.sleep(0)
 
-    async def _give(self, subscriber: Subscriber, of: SessionLog, batch: Sequence[LogLine]) -> None:
+    async def _send_to(self, subscriber: Subscriber, of: SessionLog, batch: Sequence[LogLine]) -> None:
         try:
             await subscriber.take(of, batch)
         except Exception:  # one broken connection is no reason to leave out the others
             log.exception("a client could not be sent to")
             self.leave(subscriber)
 
-    async def _check(self, database: DatabaseThread) -> None:
+    async def _disconnect_revoked(self, database: DatabaseThread) -> None:
         """Cut off whoever has lost the right to be here."""
         if monotonic() - self._checked_at < CHECK_EVERY:
             return
         self._checked_at = monotonic()
-        refused = await database(revoked_subscriptions, {one.seat for one in self.subscribers})
-        for subscriber in [one for one in self.subscribers if one.seat in refused]:
-            await subscriber.cut(refused[subscriber.seat])
+        refused = await database(revoked_subscriptions, {one.subscription for one in self.subscribers})
+        for subscriber in [one for one in self.subscribers if one.subscription in refused]:
+            await subscriber.disconnect(refused[subscriber.subscription])
             self.leave(subscriber)
 
 
-def _place(subscriber: Subscriber) -> uuid.UUID:
-    return subscriber.seat.session_id or subscriber.seat.task_id
+def _target_id(subscriber: Subscriber) -> uuid.UUID:
+    return subscriber.subscription.session_id or subscriber.subscription.task_id
 
 
 class _WakeupListener:
@@ -192,7 +192,7 @@ class _WakeupListener:
     def __init__(self) -> None:
         self._listener = wakeups.open_listener()
 
-    async def rings(self) -> None:
+    async def wait(self) -> None:
         """Wait until somebody rings, or the clock does."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_EVERY):

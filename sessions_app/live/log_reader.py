@@ -71,7 +71,7 @@ class LogChanges:
     """Of the database, for the next look."""
     lines: list[LogLine] = field(default_factory=list)
     """By log, in the order of the cursors, then by seq."""
-    born: list[SessionLog] = field(default_factory=list)
+    new_logs: list[SessionLog] = field(default_factory=list)
     """Logs of watched tasks that have no cursor yet."""
     more: bool = False
     """There may be more to read at once."""
@@ -85,9 +85,9 @@ def load_changes(version: str | None, cursors: Mapping[SessionLog, int], tasks: 
     now = wakeups.database_version()
     if now == version:
         return LogChanges(now)
-    born = _load_new_sessions(tasks, cursors)
-    lines, more = load_lines_after({**cursors, **dict.fromkeys(born, 0)})
-    return LogChanges(now, lines, born, more)
+    new_logs = _load_new_sessions(tasks, cursors)
+    lines, more = load_lines_after({**cursors, **dict.fromkeys(new_logs, 0)})
+    return LogChanges(now, lines, new_logs, more)
 
 
 def load_lines_after(cursors: Mapping[SessionLog, int]) -> tuple[list[LogLine], bool]:

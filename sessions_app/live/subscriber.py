@@ -44,14 +44,14 @@ class AckWindow:
         self._acked = asyncio.Event()
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Nothing more may be sent."""
         return (
             self._events - self._acked_events >= MAX_UNACKED_EVENTS
             or self._size - self._acked_size >= MAX_UNACKED_BYTES
         )
 
-    def sent(self, session_id: uuid.UUID, seq: int, events: int, size: int) -> None:
+    def record_sent(self, session_id: uuid.UUID, seq: int, events: int, size: int) -> None:
         """So many ``events`` of ``size`` bytes went out, up to ``seq`` of a session's log."""
         self._events += events
         self._size += size
@@ -76,11 +76,11 @@ class AckWindow:
         self._acked_events, self._acked_size = mark.events, mark.size
         self._acked.set()
 
-    async def room(self, patience: float = ACK_TIMEOUT) -> bool:
-        """Wait until something may be sent; False if no acknowledgement makes room within ``patience`` seconds."""
+    async def wait_for_room(self, timeout: float = ACK_TIMEOUT) -> bool:
+        """Wait until something may be sent; False if no acknowledgement makes room within ``timeout`` seconds."""
         try:
-            async with asyncio.timeout(patience):
-                while self.full:
+            async with asyncio.timeout(timeout):
+                while self.is_full:
                     self._acked.clear()
                     await self._acked.wait()
         except TimeoutError:
@@ -94,15 +94,15 @@ log = logging.getLogger(__name__)
 class Subscriber(ABC):
     """One client. ``sent`` is the last seq it was given of each log that it follows."""
 
-    def __init__(self, seat: Subscription, sent: Mapping[SessionLog, int]):
-        self.seat = seat
+    def __init__(self, subscription: Subscription, sent: Mapping[SessionLog, int]):
+        self.subscription = subscription
         self.sent = dict(sent)
         self.window = AckWindow()
-        self.live = False
+        self.is_live = False
         """Level with the hub, which sends it every line from now on."""
-        self.over = False
+        self.is_closed = False
         """Cut off: nothing more is sent."""
-        self._is_level: Callable[[], bool] = lambda: False
+        self._is_caught_up: Callable[[], bool] = lambda: False
         self._catching_up: asyncio.Task[None] | None = None
 
     @abstractmethod
@@ -113,55 +113,55 @@ class Subscriber(ABC):
     async def close(self, code: CloseCode) -> None:
         """End the connection."""
 
-    def begin(self, is_level: Callable[[], bool]) -> None:
-        """Catch up, then be live; ``is_level`` says whether the hub has sent nothing that is not in ``sent``."""
-        self._is_level = is_level
+    def begin(self, is_caught_up: Callable[[], bool]) -> None:
+        """Catch up, then be live; ``is_caught_up`` says whether the hub has sent nothing that is not in ``sent``."""
+        self._is_caught_up = is_caught_up
         self._start_catch_up()
 
-    def forget(self) -> None:
+    def stop_catching_up(self) -> None:
         """Nothing more is read for it."""
         if self._catching_up is not None:
             self._catching_up.cancel()
 
-    async def cut(self, code: CloseCode) -> None:
+    async def disconnect(self, code: CloseCode) -> None:
         """Stop sending, and close; once."""
-        if not self.over:
-            self.over, self.live = True, False
+        if not self.is_closed:
+            self.is_closed, self.is_live = True, False
             await self.close(code)
 
     async def take(self, of: SessionLog, lines: Sequence[LogLine]) -> None:
         """New lines of one log from the hub; those it has are dropped by seq."""
-        if not self.live:
+        if not self.is_live:
             return
         known = self.sent.get(of, 0)
         await self._send(lines if lines[0].seq > known else [line for line in lines if line.seq > known])
-        if self.window.full and self.live:
+        if self.window.is_full and self.is_live:
             self._start_catch_up()
 
     async def _send(self, lines: Sequence[LogLine]) -> None:
-        if not lines or self.over:
+        if not lines or self.is_closed:
             return
         for line in lines:
             self.sent[line.log] = line.seq
         last = lines[-1]
-        self.window.sent(last.log.session_id, last.seq, len(lines), sum(line.size for line in lines))
+        self.window.record_sent(last.log.session_id, last.seq, len(lines), sum(line.size for line in lines))
         await self.transmit(lines)
 
     def _start_catch_up(self) -> None:
-        self.live = False
+        self.is_live = False
         self._catching_up = asyncio.create_task(self._catch_up())
 
     async def _catch_up(self) -> None:
         """Send what is behind, page by page and no faster than it is acknowledged, until level with the hub."""
         try:
-            while await self.window.room(ACK_TIMEOUT):
+            while await self.window.wait_for_room(ACK_TIMEOUT):
                 lines, _ = await run_in_database(load_lines_after, dict(self.sent))
                 await self._send(lines)
                 # Nothing may be awaited from here on: the hub goes on where this has ended.
-                if self._is_level() and not self.window.full:
-                    self.live = not self.over
+                if self._is_caught_up() and not self.window.is_full:
+                    self.is_live = not self.is_closed
                     return
-            await self.cut(CloseCode.SLOW)
+            await self.disconnect(CloseCode.SLOW)
         except Exception as error:
             log.exception("a client could not be given what it lacks")
-            await self.cut(CloseCode.FAILED if classify_error(error) is None else CloseCode.UNREACHABLE)
+            await self.disconnect(CloseCode.FAILED if classify_error(error) is None else CloseCode.UNREACHABLE)

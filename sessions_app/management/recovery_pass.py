@@ -127,9 +127,9 @@ async def run_recovery_pass(ask: RecoveryOptions, progress: ProgressCallback) ->
     with SupervisorLock("sweep") as lock:
         alone = await _take_lock(lock)
         supervisor = SupervisorLoop()
-        core = supervisor.core
+        registry = supervisor.registry
         try:
-            others = await core.database(live_supervisors)  # before our own row is one of them
+            others = await registry.database(live_supervisors)  # before our own row is one of them
             began = ask.since or (others[0].started_at if others else began)
             waits = bool(ask.wait) and not ask.scope.dry_run
             swept = await _first_sweep(supervisor, deadline, alone=alone) if waits else True
@@ -137,13 +137,13 @@ async def run_recovery_pass(ask: RecoveryOptions, progress: ProgressCallback) ->
                 await supervisor.open()
             result = await _sweep_once(supervisor, ask.scope, alone=alone, progress=progress)
             if alone and not (ask.scope.sessions or ask.scope.runtime or ask.scope.dry_run):
-                await core.database(
-                    leases.mark_first_sweep_done, core.boot_id
+                await registry.database(
+                    leases.mark_first_sweep_done, registry.boot_id
                 )  # another command that waits for us need not wait longer
             if waits:
                 await _wait_for_starts(supervisor, result, deadline, alone=alone)
-                await core.drain_starts()
-            document = await core.database(_build_document, result, core.boot_id, began)
+                await registry.drain_starts()
+            document = await registry.database(_build_document, result, registry.boot_id, began)
         finally:
             await supervisor.close()
     supervised_by = [row.boot_id for row in others]
@@ -167,7 +167,7 @@ def _build_document(result: SweepRun, boot_id: str, began: datetime) -> dict[str
 async def _first_sweep(supervisor: SupervisorLoop, deadline: float, *, alone: bool) -> bool:
     """Wait until each live supervisor has swept once: before that it has not decided what becomes of its sessions."""
     while True:
-        others = await supervisor.core.database(live_supervisors)
+        others = await supervisor.registry.database(live_supervisors)
         if all(row.swept_at for row in others) and (alone or others):
             return True
         if time.monotonic() >= deadline:
@@ -201,17 +201,17 @@ async def _wait_for_starts(supervisor: SupervisorLoop, result: SweepRun, deadlin
     while time.monotonic() < deadline:
         if alone:
             for session_id in ids:
-                supervisor.orders.wake(session_id)
+                supervisor.dispatcher.wake(session_id)
             await _settle_starts(supervisor, deadline)
             await _admit_waiting(supervisor, result)
-        if not await supervisor.core.database(_open_starts if alone else _unfinished, ids):
+        if not await supervisor.registry.database(_open_starts if alone else _unfinished, ids):
             return
         await asyncio.sleep(POLL_EVERY)
 
 
 async def _admit_waiting(supervisor: SupervisorLoop, result: SweepRun) -> None:
     """Start those whose turn has come; what is decided of them now stands in the place of their waiting."""
-    later = await supervisor.admit()
+    later = await supervisor.start_queued_sessions()
     again = {item.facts.session_id: item for item in later.decided} if later else {}
     result.decided = [again.get(item.facts.session_id, item) for item in result.decided]
     result.outcomes.update(later.outcomes if later else {})
@@ -220,7 +220,7 @@ async def _admit_waiting(supervisor: SupervisorLoop, result: SweepRun) -> None:
 async def _settle_starts(supervisor: SupervisorLoop, deadline: float) -> None:
     try:
         async with asyncio.timeout(max(deadline - time.monotonic(), 0)):
-            await supervisor.orders.settle()
+            await supervisor.dispatcher.wait_until_idle()
     except TimeoutError:
         pass
 

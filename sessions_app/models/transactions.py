@@ -127,7 +127,7 @@ class SessionTransaction:
     def move_session(self, move: str, *, error_code: str = "", error_message: str = "", reason: str = "") -> bool:
         """Move the session; says so when anything changed. IllegalMove changes nothing."""
         before = self.session.state
-        after = states.SESSION.after(before, move)
+        after = states.SESSION.next_state(before, move)
         if (before, self.session.error_code, self.session.error_message) == (after, error_code, error_message):
             return False
         self.set_fields(state=after, error_code=error_code, error_message=error_message)
@@ -143,7 +143,7 @@ class SessionTransaction:
 
     def move_work(self, move: str) -> bool:
         """Move the work state; says so when it changed."""
-        after = states.WORK.after(self.session.work_state, move)
+        after = states.WORK.next_state(self.session.work_state, move)
         if after == self.session.work_state:
             return False
         self.record_event("session.work_state_changed", **{"from": self.session.work_state, "to": after})
@@ -155,7 +155,7 @@ class SessionTransaction:
         execution = self.execution
         if execution is None:
             return False
-        after: ExecutorStatus = states.EXECUTOR.after(execution.status, move)
+        after: ExecutorStatus = states.EXECUTOR.next_state(execution.status, move)
         moved = bool(after != execution.status)
         if after != ExecutorStatus.ERROR:
             values = {"error_code": "", "error_message": "", **values}
@@ -173,7 +173,7 @@ class SessionTransaction:
 
     def move_prompt(self, prompt: Prompt, move: str, **values: Any) -> None:
         """Move a prompt of the ledger; says ``session.prompt.<state>`` when its state changed."""
-        before, after = prompt.state, states.PROMPT.after(prompt.state, move)
+        before, after = prompt.state, states.PROMPT.next_state(prompt.state, move)
         for name, value in {**values, "state": after}.items():
             setattr(prompt, name, value)
         update_row(prompt, {*values, "state"})
@@ -208,7 +208,7 @@ class SessionTransaction:
         run = self.open_run
         if run is None:
             return None
-        after = states.RUN.after(run.state, move)
+        after = states.RUN.next_state(run.state, move)
         if after == run.state:
             return run
         run.waited = run.waited or after == states.RunState.WAITING

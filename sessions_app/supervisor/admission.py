@@ -91,15 +91,15 @@ class Allowance:
         return self.places.get(executor_id, executor_id) if has_agent else ANYWHERE
 
 
-def start_allowance(me: str, doors: StartSlots, gone: Collection[uuid.UUID] = ()) -> Allowance:
+def start_allowance(me: str, slots: StartSlots, gone: Collection[uuid.UUID] = ()) -> Allowance:
     """What ``me`` may order now; a handful of queries. ``gone`` are sessions whose rows do not say so yet."""
-    given, under_way = doors.given, doors.under_way
+    given, under_way = slots.given, slots.under_way
     mine = Intent.objects.filter(kind=IntentKind.START, by=None, done_at=None, session__executions__owner=me)
     under_way += mine.count() - mine.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True}).count()
     room, places = _free_capacity(gone)
     waiting = TaskSession.objects.filter(start_rank__isnull=False).values_list("start_rank", flat=True)
     ranks = [rank for rank in waiting if rank is not None]
-    return Allowance(doors, settings.KANDEV_MAX_STARTS_PER_PASS - under_way, given, room, places, ranks)
+    return Allowance(slots, settings.KANDEV_MAX_STARTS_PER_PASS - under_way, given, room, places, ranks)
 
 
 def _free_capacity(gone: Collection[uuid.UUID]) -> tuple[dict[Hashable, int | None], dict[uuid.UUID, Hashable]]:
@@ -127,12 +127,12 @@ def _by_executor(rows: QuerySet[ExecutorRunning]) -> Counter[uuid.UUID]:
     return Counter(dict(rows.order_by().values_list("executor_id").annotate(Count("id"))))
 
 
-def load_next_starts(me: str, doors: StartSlots) -> list[uuid.UUID]:
+def load_next_starts(me: str, slots: StartSlots) -> list[uuid.UUID]:
     """Those whose turn it is; nobody where nobody waits, or as many as may be are being started."""
     waiting = TaskSession.objects.filter(start_rank__isnull=False)
     if not waiting.exists():
         return []
-    allowed = start_allowance(me, doors)
+    allowed = start_allowance(me, slots)
     if allowed.left <= 0:
         return []
     rows = waiting.values_list("id", "task__team_id", "executor_id", "has_agent", "start_rank")

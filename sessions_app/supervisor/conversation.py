@@ -54,12 +54,14 @@ class ConversationUpdate:
         self._tools = {tool.key: tool for tool in tools_named(transaction.session.id, tool_keys)}
         """What this batch speaks of, finished or not: those in the database may be behind them."""
         self._changes: list[_Change] = []
-        self._said: _Change | None = None
+        self._last_text: _Change | None = None
         """What this batch has last put into the message that grows."""
-        self._joins = False
+        self._joins_last_text = False
         """The next chunk joins it: nothing else was said meanwhile."""
 
-    def add(self, role: str, text: str, *, key: str = "", complete: bool = True, **payload: Any) -> MessageDraft:
+    def add_message(
+        self, role: str, text: str, *, key: str = "", complete: bool = True, **payload: Any
+    ) -> MessageDraft:
         """A new message at the end."""
         message = MessageDraft(self.transaction.session.id, role, self.transaction.at, key, payload, complete)
         event = self.transaction.record_event(
@@ -68,35 +70,35 @@ class ConversationUpdate:
         self._changes.append(_Change(message, event, is_new=True, pieces=[text]))
         return message
 
-    def text(self, role: str, chunk: str) -> None:
+    def append_text(self, role: str, chunk: str) -> None:
         """A chunk of what the agent says or thinks; joins the message of that role which is growing."""
         if not chunk:
             return
         if self._growing is not None and self._growing.role != role:
             self.finish_text()
-        if self._said is not None and self._joins:
-            self._said.pieces.append(chunk)
+        if self._last_text is not None and self._joins_last_text:
+            self._last_text.pieces.append(chunk)
             return
         if self._growing is None:
-            self._growing = self.add(role, chunk, complete=False)
+            self._growing = self.add_message(role, chunk, complete=False)
         else:
             event = self.transaction.record_event("session.message.updated", message_id=str(self._growing.id))
             self._changes.append(_Change(self._growing, event, pieces=[chunk]))
-        self._said, self._joins = self._changes[-1], True
+        self._last_text, self._joins_last_text = self._changes[-1], True
 
-    def pause(self) -> None:
+    def end_chunk(self) -> None:
         """Something else is being said: further chunks get an event of their own, behind it."""
-        self._joins = False
+        self._joins_last_text = False
 
     def finish_text(self) -> None:
         """What was growing has come to its end; its last words say so where they are of this batch."""
-        if self._said is not None:
-            self._said.message.complete = self._said.event.payload["complete"] = True
+        if self._last_text is not None:
+            self._last_text.message.complete = self._last_text.event.payload["complete"] = True
         elif self._growing is not None:
             self._update(self._growing, complete=True)
-        self._growing = self._said = None
+        self._growing = self._last_text = None
 
-    def tool(self, key: str, values: Mapping[str, Any]) -> None:
+    def update_tool(self, key: str, values: Mapping[str, Any]) -> None:
         """A tool call, or a change to one."""
         self.finish_text()
         known = {name: value for name, value in values.items() if value is not None}
@@ -104,7 +106,7 @@ class ConversationUpdate:
         payload = {**(message.payload if message else {}), **known}
         complete = str(payload.get("status") or "") not in UNFINISHED_TOOL_STATES
         if message is None:
-            message = self.add("tool", "", key=key, complete=complete, **payload)
+            message = self.add_message("tool", "", key=key, complete=complete, **payload)
         else:
             self._update(message, complete=complete, payload=payload)
         self._tools[key] = message
@@ -114,11 +116,11 @@ class ConversationUpdate:
         message = self._tools.get(key)
         return message.payload if message else {}
 
-    def plan(self, entries: Any) -> None:
+    def set_plan(self, entries: Any) -> None:
         """The agent's plan: one message a turn, replaced as a whole."""
         self.finish_text()
         if self._plan is None:
-            self._plan = self.add("status", "", key=PLAN_KEY, complete=False, plan=entries)
+            self._plan = self.add_message("status", "", key=PLAN_KEY, complete=False, plan=entries)
         else:
             self._update(self._plan, complete=False, payload={"plan": entries})
 
@@ -170,14 +172,14 @@ class ConversationUpdate:
             self._plan = None
 
     def _update(self, message: MessageDraft, *, complete: bool, payload: dict[str, Any] | None = None) -> None:
-        self.pause()
+        self.end_chunk()
         message.complete = complete
         said: dict[str, Any] = {"message_id": str(message.id), "complete": complete}
         if payload is not None:
             message.payload = said["payload"] = payload
         self._changes.append(_Change(message, self.transaction.record_event("session.message.updated", **said)))
 
-    def seal(self) -> None:
+    def schedule_write(self) -> None:
         """Put the joined text into the events, and have the rows written with them. Call once, at the end."""
         for change in self._changes:
             if change.is_new or change.pieces:

@@ -84,15 +84,15 @@ class ExecutionRegistry:
         self._takeovers: BatchExecutor[TakeoverRequest, Takeover | None] = BatchExecutor(
             self.database, lambda wanted: take_over_executions(self.boot_id, wanted)
         )
-        self.attachments: dict[uuid.UUID, ExecutionStream] = {}
+        self.streams: dict[uuid.UUID, ExecutionStream] = {}
         self.starts = asyncio.Semaphore(settings.KANDEV_START_CONCURRENCY)
         self.start_slots = StartSlots()
         self.grace = GracePeriod()
         self.on_change: Callable[[uuid.UUID], None] = lambda session_id: None
-        self.on_stream_lost: Callable[[ExecutionStream], None] = lambda attachment: None
+        self.on_stream_lost: Callable[[ExecutionStream], None] = lambda stream: None
         self.reported_corruption: dict[uuid.UUID, str] = {}
         self._http: aiohttp.ClientSession | None = None
-        self._attaching: dict[uuid.UUID, asyncio.Lock] = {}
+        self._opening: dict[uuid.UUID, asyncio.Lock] = {}
 
     @property
     def http(self) -> aiohttp.ClientSession:
@@ -101,19 +101,21 @@ class ExecutionRegistry:
             self._http = open_connection_pool()
         return self._http
 
-    def attached(self, session_id: uuid.UUID) -> ExecutionStream | None:
+    def stream_of(self, session_id: uuid.UUID) -> ExecutionStream | None:
         """The live stream of a session."""
-        found = self.attachments.get(session_id)
+        found = self.streams.get(session_id)
         return found if found is not None and not found.ended else None
 
-    async def attach(self, session_id: uuid.UUID, report: Mapping[str, Any] | None = None) -> ExecutionStream | None:
+    async def open_stream(
+        self, session_id: uuid.UUID, report: Mapping[str, Any] | None = None
+    ) -> ExecutionStream | None:
         """Lease a live execution and stream its journal until the log has what ``report`` names.
 
         Returns None where another supervisor holds the lease. Raises ExecutorError where agentctl
         does not answer. The take-over counts once agentctl has confirmed the generation (rule 17).
         """
-        async with self._attaching.setdefault(session_id, asyncio.Lock()):
-            found = self.attached(session_id)
+        async with self._opening.setdefault(session_id, asyncio.Lock()):
+            found = self.stream_of(session_id)
             if found is None:
                 try:
                     found = await self._take_over(session_id, report)
@@ -134,19 +136,19 @@ class ExecutionRegistry:
             return None
         crash_points.reached("supervisor.leased", session_id)
         journal = report["journal"]
-        attachment = await self._stream(session_id, taken, journal["epoch"])
+        stream = await self._stream(session_id, taken, journal["epoch"])
         crash_points.reached("supervisor.attached", session_id)
-        await attachment.handle_notices([journal])
-        attachment.observed_agent = report["agent"]["state"] in ALIVE_AGENT_STATES
-        attachment.observed_launch = str(report["agent"].get("launch_id") or "") if attachment.observed_agent else ""
-        if journal["last_seq"] and not await attachment.wait_until_logged(
+        await stream.handle_notices([journal])
+        stream.observed_agent = report["agent"]["state"] in ALIVE_AGENT_STATES
+        stream.observed_launch = str(report["agent"].get("launch_id") or "") if stream.observed_agent else ""
+        if journal["last_seq"] and not await stream.wait_until_logged(
             journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT
         ):
             log.warning("session %s: its journal is not in the log yet", session_id)
-        return attachment
+        return stream
 
     async def _stream(self, session_id: uuid.UUID, taken: Takeover, journal_epoch: str) -> ExecutionStream:
-        attachment = ExecutionStream(
+        stream = ExecutionStream(
             session_id=session_id,
             facts=taken.facts,
             lease=taken.lease,
@@ -160,33 +162,33 @@ class ExecutionRegistry:
             seq=taken.seq,
             stored_trouble=taken.error_code if taken.error_code in TROUBLE_MESSAGES else "",
         )
-        await _open_stream(attachment)
-        self.attachments[session_id] = attachment
-        return attachment
+        await _open_stream(stream)
+        self.streams[session_id] = stream
+        return stream
 
-    def _forget(self, attachment: ExecutionStream) -> None:
-        if self.attachments.get(attachment.session_id) is attachment:
-            del self.attachments[attachment.session_id]
-            self.on_stream_lost(attachment)
+    def _forget(self, stream: ExecutionStream) -> None:
+        if self.streams.get(stream.session_id) is stream:
+            del self.streams[stream.session_id]
+            self.on_stream_lost(stream)
 
-    async def detach(self, session_id: uuid.UUID) -> None:
+    async def close_stream(self, session_id: uuid.UUID) -> None:
         """End the stream of a session without anybody looking for the reason."""
-        attachment = self.attachments.pop(session_id, None)
-        if attachment is not None:
-            await attachment.stop()
+        stream = self.streams.pop(session_id, None)
+        if stream is not None:
+            await stream.stop()
 
     async def drain_starts(self) -> None:
         """Let the log have what the agents that were started here have written by now.
 
         Else the next supervisor finds those lines and says that it has taken something over, which is no news.
         """
-        started = [attachment for attachment in self.attachments.values() if attachment.has_started]
+        started = [stream for stream in self.streams.values() if stream.has_started]
         await asyncio.gather(*map(_drain_stream, started))
 
     async def release_all(self) -> None:
         """End the streams and give the leases back (rule 18). Agents go on."""
-        for session_id in list(self.attachments):
-            await self.detach(session_id)
+        for session_id in list(self.streams):
+            await self.close_stream(session_id)
         await self.database.at_the_end(leases.release_leases, self.boot_id)
 
     async def close(self) -> None:
@@ -200,25 +202,25 @@ class ExecutionRegistry:
         self.database.close()
 
 
-async def _open_stream(attachment: ExecutionStream) -> None:
+async def _open_stream(stream: ExecutionStream) -> None:
     """Start its stream; one that does not open, or that nobody waits for any more, is ended: nobody knows of it."""
-    attachment.start()
+    stream.start()
     try:
-        await asyncio.wait_for(attachment.connected.wait(), ATTACH_TIMEOUT)
+        await asyncio.wait_for(stream.connected.wait(), ATTACH_TIMEOUT)
     except TimeoutError:
         raise AgentctlUnreachable("agentctl did not open its event stream in time.", reason="timeout") from None
     finally:
-        if not attachment.connected.is_set():
-            await attachment.stop()
-    if attachment.ended:
-        raise attachment.error or ExecutorError("The event stream of agentctl ended at once.")
+        if not stream.connected.is_set():
+            await stream.stop()
+    if stream.ended:
+        raise stream.error or ExecutorError("The event stream of agentctl ended at once.")
 
 
-async def _drain_stream(attachment: ExecutionStream) -> None:
+async def _drain_stream(stream: ExecutionStream) -> None:
     """Who does not answer is left as it is."""
     with suppress(ExecutorError):
-        journal = (await attachment.client.status(timeout=ATTACH_TIMEOUT))["journal"]
-        await attachment.wait_until_logged(journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT)
+        journal = (await stream.client.status(timeout=ATTACH_TIMEOUT))["journal"]
+        await stream.wait_until_logged(journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT)
 
 
 def _load_present_facts(session_id: uuid.UUID) -> ExecutionFacts | None:
@@ -233,13 +235,13 @@ LOOKBACK: Final = 2000
 READ_TIMEOUT: Final = 5.0
 
 
-async def read_log_tail(core: ExecutionRegistry, session_id: uuid.UUID) -> str:
+async def read_log_tail(registry: ExecutionRegistry, session_id: uuid.UUID) -> str:
     """The last lines that its agents have written; empty where they cannot be had in time. Raises nothing."""
     try:
-        facts = await core.database(load_execution_facts, session_id)
+        facts = await registry.database(load_execution_facts, session_id)
         if facts is None:
             return ""
-        seq, epoch = await core.database(_cursor, facts.id)
+        seq, epoch = await registry.database(_cursor, facts.id)
         async with asyncio.timeout(READ_TIMEOUT):
             return await asyncio.to_thread(_read, facts, max(seq - LOOKBACK, 0), epoch)
     except (ExecutorError, DatabaseError, OSError, ValueError, TimeoutError) as error:

@@ -51,7 +51,7 @@ class ExecutionStream:
     epoch: str = ""
     seq: int = 0
     sent: set[str] = field(default_factory=set)
-    """Prompts given over this attachment; the journal says what became of them."""
+    """Prompts given over this stream; the journal says what became of them."""
     backoff: Backoff = field(default_factory=Backoff)
     """Between tries to give a prompt."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
@@ -71,11 +71,11 @@ class ExecutionStream:
     """What the session's row says of it."""
     ended: bool = False
     error: ExecutorError | None = None
-    _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _progressed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _not_starting: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared while somebody waits for the answer to a start, and writes what came of it."""
     _task: asyncio.Task[None] | None = None
-    _showing: asyncio.Task[None] | None = None
+    _trouble_task: asyncio.Task[None] | None = None
     """Tries to show a trouble, or its end, that could not be shown."""
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class ExecutionStream:
 
     def start(self) -> None:
         """Begin to stream, in the background."""
-        self._task = asyncio.create_task(self._run(), name=f"attachment {self.session_id}")
+        self._task = asyncio.create_task(self._run(), name=f"stream {self.session_id}")
 
     async def stop(self) -> None:
         """End the stream, keep the lease; a commit under way may still be made."""
@@ -94,19 +94,19 @@ class ExecutionStream:
     async def wait_until_logged(self, epoch: str, seq: int, timeout: float) -> bool:
         """Wait until the log has line ``seq`` of the journal; False when the stream ended or time is up."""
 
-        def there() -> bool:
+        def is_logged() -> bool:
             return self.ended or (self.epoch == epoch and self.seq >= seq)
 
         try:
-            async with asyncio.timeout(timeout), self._moved:
-                await self._moved.wait_for(there)
+            async with asyncio.timeout(timeout), self._progressed:
+                await self._progressed.wait_for(is_logged)
         except TimeoutError:
             return False
         return not self.ended
 
     async def _run(self) -> None:
-        about = {"session_id": self.session_id, "task_id": self.facts.task_id, "execution_id": self.facts.id}
-        actor_context.begin_context(cause="journal", **about)
+        context = {"session_id": self.session_id, "task_id": self.facts.task_id, "execution_id": self.facts.id}
+        actor_context.begin_context(cause="journal", **context)
         try:
             await self._stream_with_retries()
         except LeaseLost:
@@ -120,9 +120,9 @@ class ExecutionStream:
         finally:
             self.ended = True
             self.connected.set()
-            if self._showing is not None:
-                self._showing.cancel()
-            await asyncio.shield(self._tell())
+            if self._trouble_task is not None:
+                self._trouble_task.cancel()
+            await asyncio.shield(self._notify_waiters())
             self.on_end(self)
 
     async def _stream_with_retries(self) -> None:
@@ -133,11 +133,11 @@ class ExecutionStream:
             except ExecutorError:
                 if attempt == MAX_RECONNECTS - 1 or not self.connected.is_set():
                     raise
-            if self.seq == before and not await self._answers():
+            if self.seq == before and not await self._is_answering():
                 return
             await asyncio.sleep(RECONNECT_PAUSE * 2**attempt)
 
-    async def _answers(self) -> bool:
+    async def _is_answering(self) -> bool:
         try:
             await self.client.status(timeout=2)
         except ExecutorError:
@@ -153,12 +153,12 @@ class ExecutionStream:
                 lines = [line for line in batch if "kind" in line]
                 if not lines:
                     continue
-                await self._allow_start()
-                done = await self._write(lines)
-                await stream.ack(done.seq)
+                await self._wait_for_start_answer()
+                result = await self._write(lines)
+                await stream.ack(result.seq)
                 crash_points.reached("supervisor.ingest_acked", self.session_id)
                 await self.handle_notices(())
-                await self._tell()
+                await self._notify_waiters()
                 self.on_change(self.session_id)
 
     @contextmanager
@@ -171,7 +171,7 @@ class ExecutionStream:
         finally:
             self._not_starting.set()
 
-    async def _allow_start(self) -> None:
+    async def _wait_for_start_answer(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(START_ANSWER_HEAD_START):
                 await self._not_starting.wait()
@@ -182,14 +182,14 @@ class ExecutionStream:
             self.trouble = str(notice.get("trouble") or "")
         if not (self.trouble or self.stored_trouble):
             return
-        obstacle = await self._show()
-        if obstacle and (self._showing is None or self._showing.done()):
+        reason = await self._store_trouble()
+        if reason and (self._trouble_task is None or self._trouble_task.done()):
             health = self.trouble or "health"
-            log.warning("session %s: its %s cannot be shown, trying again: %s", self.session_id, health, obstacle)
-            self._showing = asyncio.create_task(self._show_trouble_until_stored(), name=f"health {self.session_id}")
+            log.warning("session %s: its %s cannot be shown, trying again: %s", self.session_id, health, reason)
+            self._trouble_task = asyncio.create_task(self._retry_storing_trouble(), name=f"health {self.session_id}")
         self.on_change(self.session_id)
 
-    async def _show(self) -> str:
+    async def _store_trouble(self) -> str:
         """Write the trouble into the row; returns what is in the way of it now, or the empty text."""
         trouble = self.trouble
         try:
@@ -200,13 +200,13 @@ class ExecutionStream:
         self.stored_trouble = trouble
         return ""
 
-    async def _show_trouble_until_stored(self) -> None:
+    async def _retry_storing_trouble(self) -> None:
         """Try again after growing pauses: agentctl does not repeat a notice, and a calm agent is no other occasion."""
         backoff = Backoff()
         with suppress(LeaseLost):  # then the next supervisor shows what agentctl reports
             while not self.ended:
                 await asyncio.sleep(backoff.record_failure())
-                if not await self._show():
+                if not await self._store_trouble():
                     self.on_change(self.session_id)
                     return
 
@@ -214,14 +214,14 @@ class ExecutionStream:
         token = None
         if any(line["kind"] == JournalKind.SESSION_IDENTIFIED for line in lines):
             token = await self.client.agent_session()
-        done = await self.writer(self.session_id, self.lease, lines, token)
-        self.epoch, self.seq = done.epoch, done.seq
-        self.agent_gone = self.agent_gone or done.agent_gone
+        result = await self.writer(self.session_id, self.lease, lines, token)
+        self.epoch, self.seq = result.epoch, result.seq
+        self.agent_gone = self.agent_gone or result.agent_gone
         kinds = {line["kind"] for line in lines}
         self.has_new_snapshot = self.has_new_snapshot or JournalKind.WORKSPACE_SNAPSHOT in kinds
         self.turn_ended = self.turn_ended or not TURN_ENDS.isdisjoint(kinds)
-        return done
+        return result
 
-    async def _tell(self) -> None:
-        async with self._moved:
-            self._moved.notify_all()
+    async def _notify_waiters(self) -> None:
+        async with self._progressed:
+            self._progressed.notify_all()

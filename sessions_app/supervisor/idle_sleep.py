@@ -49,12 +49,15 @@ def check_interval() -> float:
     return min(max(settings.KANDEV_IDLE_SLEEP / 10, 0.2), MAX_CHECK_INTERVAL)
 
 
-async def sleep_idle_sessions(core: ExecutionRegistry) -> int:
+async def sleep_idle_sessions(registry: ExecutionRegistry) -> int:
     """One look at all that this supervisor holds; how many have fallen asleep."""
     if not settings.KANDEV_IDLE_SLEEP:
         return 0
     return sum(
-        [await _try_to_sleep(core, session_id) for session_id in await core.database(load_idle_sessions, core.boot_id)]
+        [
+            await _try_to_sleep(registry, session_id)
+            for session_id in await registry.database(load_idle_sessions, registry.boot_id)
+        ]
     )
 
 
@@ -82,12 +85,12 @@ def _candidate_filter(limit: datetime) -> Q:
     return Q(updated_at__lt=limit) & (Q(ready_since=None) | Q(ready_since__lt=limit))
 
 
-async def _try_to_sleep(core: ExecutionRegistry, session_id: uuid.UUID) -> bool:
-    attachment = core.attached(session_id)
-    if attachment is None or not await _is_quiet(attachment):
+async def _try_to_sleep(registry: ExecutionRegistry, session_id: uuid.UUID) -> bool:
+    stream = registry.stream_of(session_id)
+    if stream is None or not await _is_quiet(stream):
         return False
     try:
-        return await core.database(write_asleep, attachment)
+        return await registry.database(write_asleep, stream)
     except LeaseLost:
         return False
     except Exception:  # one bad row never stops the others
@@ -95,10 +98,10 @@ async def _try_to_sleep(core: ExecutionRegistry, session_id: uuid.UUID) -> bool:
         return False
 
 
-async def _is_quiet(attachment: ExecutionStream) -> bool:
+async def _is_quiet(stream: ExecutionStream) -> bool:
     """Whether agentctl says the same: no turn, question, shell or script. One that cannot tell stays awake."""
     try:
-        report = await attachment.client.status()
+        report = await stream.client.status()
     except ExecutorError:
         return False
     agent, shells = report["agent"], report["workspace"].get("shells")
@@ -106,9 +109,9 @@ async def _is_quiet(attachment: ExecutionStream) -> bool:
     return at_rest and shells == 0 and not report.get("jobs")
 
 
-def write_asleep(attachment: ExecutionStream) -> bool:
+def write_asleep(stream: ExecutionStream) -> bool:
     """Write that it sleeps, and order the end of its execution; what was asked of it meanwhile goes before."""
-    with session_transaction(attachment.session_id, attachment.lease, related=("agent_profile", "task")) as transaction:
+    with session_transaction(stream.session_id, stream.lease, related=("agent_profile", "task")) as transaction:
         since = idle_since(transaction)
         if not _may_sleep(transaction) or since is None or since > _idle_limit():
             return False
@@ -119,7 +122,7 @@ def write_asleep(attachment: ExecutionStream) -> bool:
             "session.asleep", reason=IDLE_REASON, idle_since=since.isoformat(), after=settings.KANDEV_IDLE_SLEEP
         )
         create_intent(transaction.session, IntentKind.STOP, None, {"reason": IDLE_REASON})
-    log.info("session %s: it sleeps, nothing was asked of it since %s", attachment.session_id, since)
+    log.info("session %s: it sleeps, nothing was asked of it since %s", stream.session_id, since)
     return True
 
 

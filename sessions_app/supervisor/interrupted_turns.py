@@ -45,9 +45,7 @@ _UNSETTLED = PreparedQuery(
 )
 
 
-def interrupt_turn(
-    transaction: SessionTransaction, reason: str, conversation: ConversationUpdate | None = None
-) -> bool:
+def interrupt_turn(transaction: SessionTransaction, reason: str, update: ConversationUpdate | None = None) -> bool:
     """The agent of the open turn is gone: close the turn, its messages, permissions and prompts.
 
     Appends ``session.run.interrupted`` exactly once per run (unique in the database), and settles
@@ -55,9 +53,9 @@ def interrupt_turn(
     unless it has ended for good.
     """
     run = transaction.open_turn
-    talk = conversation or ConversationUpdate(transaction)
-    tools = talk.unfinished_tools()
-    talk.finish(tool_status="interrupted")
+    conversation = update or ConversationUpdate(transaction)
+    tools = conversation.unfinished_tools()
+    conversation.finish(tool_status="interrupted")
     _expire_permissions(transaction)
     if run is not None:
         transaction.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}", unfinished_tools=tools)
@@ -69,8 +67,8 @@ def interrupt_turn(
             transaction.move_work("rest")
         if run is not None:
             transaction.move_session("interrupt", reason="interrupted")
-    if conversation is None:
-        talk.seal()
+    if update is None:
+        conversation.schedule_write()
     return run is not None
 
 
@@ -219,7 +217,7 @@ def plan_retry(
     failed: Prompt | None,
     line: Mapping[str, Any],
     *,
-    talk: ConversationUpdate,
+    conversation: ConversationUpdate,
     tools: Sequence[str],
 ) -> Prompt | None:
     """Queue another try of the turn that ``line`` has ended, if its error passes; None where it is final.
@@ -236,7 +234,7 @@ def plan_retry(
         session=transaction.session,
         message_id=f"retry:{run.id}",
         kind="retry",
-        text=_retry_text(transaction, failed, trouble, talk, tools),
+        text=_retry_text(transaction, failed, trouble, conversation, tools),
         attempt=attempt,
         not_before=timezone.now() + transient_errors.retry_delay(attempt, message),
         trouble=trouble,
@@ -249,15 +247,15 @@ def plan_retry(
 
 
 def record_turn_failure(
-    transaction: SessionTransaction, talk: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
+    transaction: SessionTransaction, conversation: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
 ) -> None:
     """Show in the conversation why a turn has failed, and what is done about it."""
     said = str(line.get("message") or "The turn failed.")
     message = explain_failure(transaction.session, str(line.get("code") or ""), said)
     if retry is None:
-        talk.add("status", message, level="error")
+        conversation.add_message("status", message, level="error")
     else:
-        talk.add("status", f"{message}\n{_record_retry_time(transaction, retry)}", level="warning")
+        conversation.add_message("status", f"{message}\n{_record_retry_time(transaction, retry)}", level="warning")
 
 
 def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
@@ -282,11 +280,15 @@ def _may_retry(transaction: SessionTransaction, run: Run, failed: Prompt) -> boo
 
 
 def _retry_text(
-    transaction: SessionTransaction, failed: Prompt, trouble: str, talk: ConversationUpdate, tools: Sequence[str]
+    transaction: SessionTransaction,
+    failed: Prompt,
+    trouble: str,
+    conversation: ConversationUpdate,
+    tools: Sequence[str],
 ) -> str:
     """The request once more; in the system's words where the agent has begun to act on it."""
     first = _first_attempt(failed)
-    if not talk.has_called_tools_since(first.message_id):
+    if not conversation.has_called_tools_since(first.message_id):
         return first.text
     told = Interruption(transaction.session.task.title, first.text, tools)
     return retry_prompt(told, transient_errors.TROUBLE_SENTENCES[trouble])

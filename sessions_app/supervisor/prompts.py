@@ -45,59 +45,57 @@ class PromptDelivery:
     kind: str
 
 
-async def send_next_prompt(core: ExecutionRegistry, session_id: uuid.UUID) -> bool:
+async def send_next_prompt(registry: ExecutionRegistry, session_id: uuid.UUID) -> bool:
     """Send the next prompt if the agent can take one; True when there may be more to do at once."""
-    attachment = core.attached(session_id)
-    if attachment is None or attachment.backoff.is_waiting:
+    stream = registry.stream_of(session_id)
+    if stream is None or stream.backoff.is_waiting:
         return False
     try:
-        sending = await core.database(
-            claim_next_prompt, session_id, attachment.lease, attachment.journal_epoch, frozenset(attachment.sent)
+        sending = await registry.database(
+            claim_next_prompt, session_id, stream.lease, stream.journal_epoch, frozenset(stream.sent)
         )
         if sending is not None:
             crash_points.reached("supervisor.prompt_sending", session_id)
-            await _send_prompt(core, attachment, sending)
+            await _send_prompt(registry, stream, sending)
             crash_points.reached("supervisor.prompt_sent", session_id)
     except LeaseLost:
         pass
     return False  # what became of it is in the journal, whose next line leads here again
 
 
-async def _send_prompt(core: ExecutionRegistry, attachment: ExecutionStream, sending: PromptDelivery) -> None:
-    attachment.sent.add(sending.message_id)
+async def _send_prompt(registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery) -> None:
+    stream.sent.add(sending.message_id)
     try:
-        answer = await attachment.client.prompt(sending.message_id, sending.text, prompt_kind=sending.kind)
+        answer = await stream.client.prompt(sending.message_id, sending.text, prompt_kind=sending.kind)
     except ExecutorError as error:
-        attachment.sent.discard(sending.message_id)
+        stream.sent.discard(sending.message_id)
         log.info("prompt %s: %s", sending.message_id, error.message)
-        await _handle_rejection(core, attachment, sending, error)
+        await _handle_rejection(registry, stream, sending, error)
         return
-    attachment.backoff.reset()
+    stream.backoff.reset()
     if answer.get("duplicate"):
-        await _settle_duplicate(core, attachment, sending)
+        await _settle_duplicate(registry, stream, sending)
 
 
 async def _handle_rejection(
-    core: ExecutionRegistry, attachment: ExecutionStream, sending: PromptDelivery, error: ExecutorError
+    registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery, error: ExecutorError
 ) -> None:
     """Only agentctl's own no says that it did not arrive; else the row stays ``sending``, for this epoch alone."""
     if isinstance(error, AgentctlRefused) and not isinstance(error, StaleGeneration):
-        await core.database(_requeue_refused, attachment.session_id, attachment.lease, sending.message_id)
+        await registry.database(_requeue_refused, stream.session_id, stream.lease, sending.message_id)
         if error.refusal == Code.NOT_RUNNING:
-            core.on_stream_lost(attachment)  # its agent went between the decision and the delivery: look, and resume it
-    asyncio.get_running_loop().call_later(attachment.backoff.record_failure(), core.on_change, attachment.session_id)
+            registry.on_stream_lost(stream)  # its agent went between the decision and the delivery: look, and resume it
+    asyncio.get_running_loop().call_later(stream.backoff.record_failure(), registry.on_change, stream.session_id)
 
 
-async def _settle_duplicate(core: ExecutionRegistry, attachment: ExecutionStream, sending: PromptDelivery) -> None:
+async def _settle_duplicate(registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery) -> None:
     """Agentctl had it before: the journal tells what became of it. Where it does not, nobody knows."""
     try:
-        journal = (await attachment.client.status())["journal"]
+        journal = (await stream.client.status())["journal"]
     except ExecutorError:
-        return  # the stream ends with it, and the next attachment asks again
-    if not journal["last_seq"] or await attachment.wait_until_logged(
-        journal["epoch"], journal["last_seq"], REPORT_TIMEOUT
-    ):
-        await core.database(_hold_unreported, attachment.session_id, attachment.lease, sending.message_id)
+        return  # the stream ends with it, and the next stream asks again
+    if not journal["last_seq"] or await stream.wait_until_logged(journal["epoch"], journal["last_seq"], REPORT_TIMEOUT):
+        await registry.database(_hold_unreported, stream.session_id, stream.lease, sending.message_id)
 
 
 def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: frozenset[str]) -> PromptDelivery | None:

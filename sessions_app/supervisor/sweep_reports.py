@@ -190,7 +190,9 @@ def _corrupt_report_row(one: CorruptRow) -> dict[str, Any]:
 
 def store_sweep(document: Mapping[str, Any], result: SweepRun, *, asked: bool = False) -> None:
     """Keep a sweep and its outcomes; loop passes that nobody asked for only where something was decided."""
-    decided = [row for row, item in zip(document["sessions"], result.decided, strict=False) if not item.decision.quiet]
+    decided = [
+        row for row, item in zip(document["sessions"], result.decided, strict=False) if not item.decision.is_noop
+    ]
     if result.scope.trigger == "reconcile" and not decided and not asked:
         return
     rows = document["sessions"] if result.scope.boot else decided
@@ -227,7 +229,7 @@ def request_scope(asked: SweepRequest) -> SweepScope:
 
 
 @asynccontextmanager
-async def progress_writer(core: ExecutionRegistry, asked: SweepRequest) -> AsyncIterator[ProgressCallback]:
+async def progress_writer(registry: ExecutionRegistry, asked: SweepRequest) -> AsyncIterator[ProgressCallback]:
     """Write down how far the sweep is, as long as it goes on and something changes."""
     far: list[tuple[int, int]] = []
 
@@ -236,7 +238,7 @@ async def progress_writer(core: ExecutionRegistry, asked: SweepRequest) -> Async
         while True:
             if far and far[-1] != told:
                 told = far[-1]
-                await core.database(_save_progress, asked.id, *told)
+                await registry.database(_save_progress, asked.id, *told)
             await asyncio.sleep(PROGRESS_EVERY)
 
     task = asyncio.create_task(tell())

@@ -65,14 +65,14 @@ def _forget() -> None:
 
 
 async def _round(url: str, count: int) -> tuple[float, float, float]:
-    core = ExecutionRegistry()
+    registry = ExecutionRegistry()
     try:
-        await core.database(_forget)
-        look = await seconds_of(lambda: run_sweep(core, SweepScope("boot", dry_run=True), set()))
-        back = await seconds_of(lambda: run_sweep(core, SweepScope("boot"), set()))
-        assert len(core.attachments) == count, f"{len(core.attachments)} of {count} are attached"
+        await registry.database(_forget)
+        look = await seconds_of(lambda: run_sweep(registry, SweepScope("boot", dry_run=True), set()))
+        back = await seconds_of(lambda: run_sweep(registry, SweepScope("boot"), set()))
+        assert len(registry.streams) == count, f"{len(registry.streams)} of {count} are attached"
     finally:
-        await core.close()
+        await registry.close()
     return back, look, await asyncio.to_thread(_connect_all, url, count)
 
 

@@ -188,8 +188,8 @@ def test_an_unreachable_session_that_nobody_wants_now_waits_for_its_user() -> No
 def test_an_unreachable_session_that_stays_silent_is_not_decided_again() -> None:
     decision = decide(replace(UNREACHABLE_ROW, boot=False), UNKNOWN, NOW)
     assert decision.rule == "unknown_again"
-    assert decision.quiet
-    assert decision.look_again
+    assert decision.is_noop
+    assert decision.needs_recheck
 
 
 def test_silence_over_another_error_says_unreachable() -> None:

@@ -16,7 +16,7 @@ from executors_app.agentctl.protocol import JournalKind
 from executors_app.streams import parse_frame
 from tests.fuzz.values import BOUNDED, FEW, mostly, record, text, value
 from tests.supervisor.journals import hear
-from tests.supervisor.rows import execution_of, running_session, talk
+from tests.supervisor.rows import conversation, execution_of, running_session
 from tests.waiting import eventually_async
 
 EPOCH = "epoch-1"
@@ -73,7 +73,7 @@ def is_written_once(lines: list[bytes]) -> None:
     session = running_session()
     for _ in range(2):
         hear(session, parse_frame(b"\n".join(lines)))
-        said = "".join(words for _, words, _, _ in talk(session))
+        said = "".join(words for _, words, _, _ in conversation(session))
         assert said.count(FIRST) == 1
         assert said.count(LAST) == 1
         seqs = list(session.events.order_by("seq").values_list("seq", flat=True))

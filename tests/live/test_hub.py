@@ -28,7 +28,7 @@ async def greeted(stack: AsyncExitStack, world: World, member: Headers, count: i
     sockets = [await stack.enter_async_context(connected(path_of(world.session), member)) for _ in range(count)]
     for socket in sockets:
         await socket.frame()
-    await soon(lambda: all(one.live for one in hubs.get_hub().subscribers), "all are live")
+    await soon(lambda: all(one.is_live for one in hubs.get_hub().subscribers), "all are live")
     return sockets
 
 

@@ -112,5 +112,5 @@ def test_a_look_finds_the_new_sessions_of_a_task(world: World) -> None:
     born = another(world)
     say(born.id, 2)
     found = load_changes(None, {SessionLog.of(world.session): 0}, [world.task.id])
-    assert found.born == [SessionLog.of(born)]
+    assert found.new_logs == [SessionLog.of(born)]
     assert [(line.log, line.seq) for line in found.lines] == [(SessionLog.of(born), 1), (SessionLog.of(born), 2)]

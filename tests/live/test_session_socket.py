@@ -75,7 +75,7 @@ async def test_a_long_log_comes_in_pages_and_in_order(world: World, member: Head
 async def test_a_burst_comes_whole_and_in_order(world: World, member: Headers) -> None:
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
-        await soon(lambda: all(one.live for one in get_hub().subscribers), "it is live")
+        await soon(lambda: all(one.is_live for one in get_hub().subscribers), "it is live")
         await say(world.session, 1111)
         assert await socket.seqs(1111) == list(range(1, 1112))
 

@@ -83,14 +83,14 @@ async def test_who_is_late_but_not_too_late_misses_nothing(world: World, member:
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
         await say(world.session, 60)
-        await soon(lambda: not any(one.live for one in hubs.get_hub().subscribers), "the socket has fallen behind")
+        await soon(lambda: not any(one.is_live for one in hubs.get_hub().subscribers), "the socket has fallen behind")
         await say(world.session, 60)
         assert await socket.seqs(60) == list(range(1, 61))
         assert await socket.is_silent()
         await socket.tell({"type": "ack", "seq": 60})
         assert await socket.seqs(60) == list(range(61, 121))
         await socket.tell({"type": "ack", "seq": 120})
-        await soon(lambda: all(one.live for one in hubs.get_hub().subscribers), "the socket is live again")
+        await soon(lambda: all(one.is_live for one in hubs.get_hub().subscribers), "the socket is live again")
         await say(world.session, 1)
         assert await socket.seqs(1) == [121]
 
@@ -107,20 +107,20 @@ async def test_one_who_is_slow_holds_up_nobody(world: World, member: Headers, sm
 
 
 def is_full(account: AckWindow) -> bool:
-    return account.full
+    return account.is_full
 
 
 def test_an_acknowledgement_counts_for_all_that_was_sent_before_it(small: None) -> None:
     account = AckWindow()
     for number in range(1, 26):
-        account.sent(ONE, number, 1, 10)
-        account.sent(OTHER, number, 1, 10)
+        account.record_sent(ONE, number, 1, 10)
+        account.record_sent(OTHER, number, 1, 10)
     assert is_full(account)
     account.ack(OTHER, 25)
     for number in range(26, 75):
-        account.sent(ONE, number, 1, 10)
+        account.record_sent(ONE, number, 1, 10)
     assert not is_full(account)
-    account.sent(ONE, 75, 1, 10)
+    account.record_sent(ONE, 75, 1, 10)
     assert is_full(account)
 
 
@@ -129,24 +129,24 @@ def test_an_acknowledgement_of_nothing_that_was_sent_counts_for_nothing(
     small: None, session_id: uuid.UUID, seq: int
 ) -> None:
     account = AckWindow()
-    account.sent(ONE, 50, 50, 500)
+    account.record_sent(ONE, 50, 50, 500)
     account.ack(session_id, seq)
-    assert account.full
+    assert account.is_full
 
 
 def test_acknowledging_ahead_gives_no_credit(small: None) -> None:
     account = AckWindow()
-    account.sent(ONE, 50, 50, 500)
+    account.record_sent(ONE, 50, 50, 500)
     account.ack(ONE, 10**9)
     assert not is_full(account)
-    account.sent(ONE, 100, 50, 500)
+    account.record_sent(ONE, 100, 50, 500)
     assert is_full(account)
 
 
 def test_the_account_stays_small(small: None) -> None:
     account = AckWindow()
     for number in range(1, 50):
-        account.sent(ONE, number, 1, 1)
+        account.record_sent(ONE, number, 1, 1)
     assert len(account._marks) <= 50
     account.ack(ONE, 49)
     assert not account._marks

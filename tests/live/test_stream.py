@@ -237,7 +237,7 @@ async def test_a_server_that_waits_for_its_client_holds_the_stream_back(
     place = Subscription(Principal(world.member.pk), world.task.id, world.session.id)
     one = event_stream.EventStream(place, opened)
     hubs.get_hub().join(one, {opened.log: opened.head})
-    hubs.get_hub().feed(one)
-    await soon(lambda: one.over, "it was cut")
+    hubs.get_hub().start_feeding(one)
+    await soon(lambda: one.is_closed, "it was cut")
     hubs.get_hub().leave(one)
     assert one.sent[opened.log] < 900

@@ -90,9 +90,9 @@ async def test_a_session_that_is_born_while_one_is_welcomed_is_followed_from_its
 ) -> None:
     """Another follows the task already, so that the birth is no news when the newcomer joins."""
     headers, here, born = await run_in_database(of_page, world.member), get_hub(), []
-    original = TaskConsumer.welcome
+    original = TaskConsumer.build_greeting
 
-    def welcome(*args: Any) -> ConnectionGreeting:
+    def build_greeting(*args: Any) -> ConnectionGreeting:
         told = original(*args)
         born.append(another(world))
         append(born[0].id, 2)
@@ -102,7 +102,7 @@ async def test_a_session_that_is_born_while_one_is_welcomed_is_followed_from_its
     path = f"/ws/tasks/{world.task.id}/"
     async with connected(path, headers) as first:
         await first.frame()
-        monkeypatch.setattr(TaskConsumer, "welcome", welcome)
+        monkeypatch.setattr(TaskConsumer, "build_greeting", build_greeting)
         async with connected(path, headers) as second:
             assert (await second.frame())["type"] == "hello"
             assert await second.seqs(2) == [1, 2]
@@ -117,7 +117,7 @@ async def test_a_session_that_another_socket_followed_first_is_followed_from_its
     headers = await run_in_database(of_page, world.member)
     async with connected(f"/ws/tasks/{world.task.id}/", headers) as of_task:
         await of_task.frame()
-        await soon(lambda: all(one.live for one in get_hub().subscribers), "it is live")
+        await soon(lambda: all(one.is_live for one in get_hub().subscribers), "it is live")
         with monkeypatch.context() as blind:
             blind.setattr("sessions_app.live.hub.load_changes", lambda *args: LogChanges("1"))
             born = await run_in_database(another, world)

@@ -129,10 +129,10 @@ def hear(session: TaskSession, *lines: dict[str, Any]) -> None:
 
 
 def _fold(transaction: SessionTransaction, lines: tuple[dict[str, Any], ...]) -> None:
-    fold = LineApplier(transaction)
+    applier = LineApplier(transaction)
     for number, line in enumerate(lines, start=1):
-        fold.apply({"seq": number, "epoch": "e", "ts": NOON, **line})
-    fold.conversation.seal()
+        applier.apply({"seq": number, "epoch": "e", "ts": NOON, **line})
+    applier.conversation.schedule_write()
 
 
 def asks(permission_id: str = "p1", **tool_call: Any) -> dict[str, Any]:

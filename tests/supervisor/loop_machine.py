@@ -48,7 +48,7 @@ class World:
         self.starts: Counter[uuid.UUID] = Counter()
         self.unknown: set[str] = set()
         self.blind = False
-        self.core = self._supervisor()
+        self.registry = self._supervisor()
 
     def _supervisor(self) -> ExecutionRegistry:
         async def make() -> ExecutionRegistry:
@@ -84,19 +84,19 @@ class World:
         """Its agent and agentctl are killed."""
         self.alive.pop(key, None)
         self.turns.pop(key, None)
-        self.core.attachments.pop(key, None)
+        self.registry.streams.pop(key, None)
 
     def time_passes(self) -> None:
         """Whatever waits for its time is due, and no dead supervisor's lease is fresh."""
         past = timezone.now() - timedelta(seconds=1)
         TaskSession.objects.filter(next_restart_at__isnull=False).update(next_restart_at=past)
-        ExecutorRunning.objects.exclude(owner__in=("", self.core.boot_id)).update(lease_expires_at=past)
+        ExecutorRunning.objects.exclude(owner__in=("", self.registry.boot_id)).update(lease_expires_at=past)
 
     def crash(self) -> None:
         """The supervisor is killed; another one follows, and finds what it left."""
-        self.core.attachments.clear()
+        self.registry.streams.clear()
         self._close()
-        self.core, self.unknown = self._supervisor(), set()
+        self.registry, self.unknown = self._supervisor(), set()
         self.time_passes()
         self.sweep("boot")
 
@@ -109,7 +109,7 @@ class World:
             if key in self.alive:
                 self._attach(key)
         scope = SweepScope(trigger, sessions=sessions, admitted=admitted)
-        self._loop.run_until_complete(run_sweep(self.core, scope, self.unknown))
+        self._loop.run_until_complete(run_sweep(self.registry, scope, self.unknown))
 
     def _seen(self, key: uuid.UUID) -> Observation:
         if self.blind:
@@ -119,16 +119,16 @@ class World:
 
     def _attach(self, key: uuid.UUID) -> None:
         """As ``Core.attach``, without a socket: the lease is taken, and its stream lives."""
-        if key in self.core.attachments:
+        if key in self.registry.streams:
             return
-        lease = leases.acquire_lease(execution_of(self.row(key)).id, self.core.boot_id)
+        lease = leases.acquire_lease(execution_of(self.row(key)).id, self.registry.boot_id)
         if lease is not None:
             stub: Any = SimpleNamespace(ended=False, lease=lease, session_id=key)
-            self.core.attachments[key] = stub
+            self.registry.streams[key] = stub
 
     def admit(self) -> None:
         """Whose turn it is, as the loop does it."""
-        picked = admission.load_next_starts(self.core.boot_id, self.core.start_slots)
+        picked = admission.load_next_starts(self.registry.boot_id, self.registry.start_slots)
         if picked:
             self.sweep("reconcile", picked, admitted=True)
             admission.leave_start_queue(
@@ -144,9 +144,9 @@ class World:
         order = next_start_intent(key)
         if order is None:
             return
-        held = self.core.attachments.get(key)
+        held = self.registry.streams.get(key)
         plan = claims.claim_start(
-            key, order, self.core.boot_id, lives=self.alive.get(key), held=held.lease if held else None
+            key, order, self.registry.boot_id, lives=self.alive.get(key), held=held.lease if held else None
         )
         if plan is None:
             return
@@ -183,7 +183,7 @@ class World:
 
     def _stop(self, key: uuid.UUID, order: Intent) -> None:
         if order.kind in (IntentKind.STOP, IntentKind.CLOSE):
-            lease = leases.acquire_lease(execution_of(self.row(key)).id, self.core.boot_id)
+            lease = leases.acquire_lease(execution_of(self.row(key)).id, self.registry.boot_id)
             if lease is None:
                 return
             self.dies(key)
@@ -192,7 +192,7 @@ class World:
 
     def turn(self, key: uuid.UUID, *, ends: bool) -> None:
         """The agent takes its next prompt, or ends the turn that it is in."""
-        held = self.core.attachments.get(key)
+        held = self.registry.streams.get(key)
         if held is None or key not in self.alive or fresh(self.row(key)).launch_id != self.alive[key]:
             return
         journal = self.journals[key]
@@ -208,8 +208,8 @@ class World:
     # --- the end ---
 
     def _close(self) -> None:
-        self.core.writer.close()
-        self.core.database.close()
+        self.registry.writer.close()
+        self.registry.database.close()
 
     def rest(self, rounds: int = 40) -> None:
         """All is well again, and everybody does what there is to do."""

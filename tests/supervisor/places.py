@@ -84,15 +84,15 @@ class AsTold:
         self.sees[str(session.id)] = seen
 
 
-def with_core(work: Callable[[ExecutionRegistry], Awaitable[T]]) -> T:
-    """What ``work`` does with a supervisor's core, which then gives everything back."""
+def with_registry(work: Callable[[ExecutionRegistry], Awaitable[T]]) -> T:
+    """What ``work`` does with a supervisor's registry, which then gives everything back."""
 
     async def run() -> T:
-        core = ExecutionRegistry()
+        registry = ExecutionRegistry()
         try:
-            return await work(core)
+            return await work(registry)
         finally:
-            await core.close()
+            await registry.close()
 
     return asyncio.run(run())
 
@@ -100,4 +100,4 @@ def with_core(work: Callable[[ExecutionRegistry], Awaitable[T]]) -> T:
 def swept(scope: SweepScope | None = None, unknown: set[str] | None = None) -> SweepRun:
     """One sweep by a supervisor of its own; at boot unless said otherwise."""
     known = set() if unknown is None else unknown
-    return with_core(lambda core: run_sweep(core, scope or SweepScope("boot"), known))
+    return with_registry(lambda registry: run_sweep(registry, scope or SweepScope("boot"), known))

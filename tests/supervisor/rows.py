@@ -137,7 +137,7 @@ def answer(session: TaskSession, permission_id: str, option_id: str, who: str = 
     return waits.answer_permission(session.id, permission_id, option_id, key_of(session, permission_id), make_user(who))
 
 
-def talk(session: TaskSession) -> list[tuple[str, str, dict[str, Any], bool]]:
+def conversation(session: TaskSession) -> list[tuple[str, str, dict[str, Any], bool]]:
     """(role, text, payload, complete) of every message, in order."""
     messages = list(Message.objects.filter(session=session).order_by("seq"))
     texts = texts_of(messages)

@@ -24,7 +24,7 @@ from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.supervisor.start import claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor import tables
-from tests.supervisor.places import AsTold, swept, with_core
+from tests.supervisor.places import AsTold, swept, with_registry
 from tests.supervisor.rows import (
     MINE,
     change,
@@ -86,9 +86,9 @@ def admit(boot_id: str = "") -> SweepRun | None:
 
     async def run() -> SweepRun | None:
         supervisor = SupervisorLoop()
-        supervisor.core.boot_id = boot_id or supervisor.core.boot_id
+        supervisor.registry.boot_id = boot_id or supervisor.registry.boot_id
         try:
-            return await supervisor.admit()
+            return await supervisor.start_queued_sessions()
         finally:
             await supervisor.close()
 
@@ -110,13 +110,13 @@ def test_a_sweep_orders_so_many_starts_and_gives_the_others_a_place(place: AsTol
 def test_another_sweep_orders_no_more_while_these_are_under_way_and_moves_nobody(place: AsTold) -> None:
     lost(place, 5)
 
-    async def twice(core: ExecutionRegistry) -> None:
-        await run_sweep(core, SweepScope("boot"), set())
-        before.update(await core.database(waiting))
-        await run_sweep(core, SweepScope("reconcile"), set())
+    async def twice(registry: ExecutionRegistry) -> None:
+        await run_sweep(registry, SweepScope("boot"), set())
+        before.update(await registry.database(waiting))
+        await run_sweep(registry, SweepScope("reconcile"), set())
 
     before: dict[Any, int] = {}
-    with_core(twice)
+    with_registry(twice)
     assert len(ordered()) == 2
     assert waiting() == before
 
@@ -124,11 +124,11 @@ def test_another_sweep_orders_no_more_while_these_are_under_way_and_moves_nobody
 def test_sweeps_at_once_do_not_both_use_the_same_places(place: AsTold) -> None:
     first, second = lost(place, 4), lost(place, 4)
 
-    async def at_once(core: ExecutionRegistry) -> None:
+    async def at_once(registry: ExecutionRegistry) -> None:
         halves = ([one.id for one in half] for half in (first, second))
-        await asyncio.gather(*(run_sweep(core, SweepScope("reconcile", sessions=half), set()) for half in halves))
+        await asyncio.gather(*(run_sweep(registry, SweepScope("reconcile", sessions=half), set()) for half in halves))
 
-    with_core(at_once)
+    with_registry(at_once)
     assert 1 <= len(ordered()) <= 2
     assert len(ordered()) + len(waiting()) == 8
 

@@ -11,7 +11,7 @@ from sessions_app.services import prompt_context
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.start import interrupted_work
 from tests.supervisor.agentctls import talking
-from tests.supervisor.places import with_core
+from tests.supervisor.places import with_registry
 from tests.supervisor.rows import change, fresh, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -25,16 +25,16 @@ def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int 
     session = running_session(execution={"owner": "", "lease_expires_at": None})
     change(session, metadata={prompt_context.INTERRUPTION_KEY: known})
 
-    async def look(core: ExecutionRegistry) -> None:
-        attachment = await core.attach(session.id)
-        assert attachment is not None
+    async def look(registry: ExecutionRegistry) -> None:
+        stream = await registry.open_stream(session.id)
+        assert stream is not None
         for _ in range(times):
-            since = await core.database(lambda: interrupted_work.snapshot_to_compare(fresh(session)))
-            await interrupted_work.record_interrupted_work(core, attachment, since)
+            since = await registry.database(lambda: interrupted_work.snapshot_to_compare(fresh(session)))
+            await interrupted_work.record_interrupted_work(registry, stream, since)
 
     with talking(session) as agentctl:
         agentctl.left = left
-        with_core(look)
+        with_registry(look)
     return fresh(session)
 
 

@@ -18,7 +18,7 @@ from sessions_app.supervisor.start.execution import execute_start
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.agentctls import talking
 from tests.supervisor.damages import DAMAGES, FAR, FREE, TABLE, Damage, of_execution, of_session, pair, raw
-from tests.supervisor.places import AsTold, swept, with_core
+from tests.supervisor.places import AsTold, swept, with_registry
 from tests.supervisor.rows import change, execution_of, fresh, prompt_states, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,7 +29,7 @@ def start_ordered(session: TaskSession) -> bool:
 
 
 def reported(result: SweepRun) -> dict[str, dict[str, Any]]:
-    document = with_core(lambda core: core.database(sweep_reports.build_report, result, "boot"))
+    document = with_registry(lambda registry: registry.database(sweep_reports.build_report, result, "boot"))
     return {row["session_id"]: row for row in document["sessions"]}
 
 
@@ -55,13 +55,13 @@ def test_a_start_of_it_is_settled_and_the_neighbours_is_made(damage: Damage, pla
     for session in (ill, healthy):
         Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
 
-    async def both(core: ExecutionRegistry) -> None:
-        orders = Dispatcher(core)
-        await orders.look()
-        await orders.settle()
-        await orders.close()
+    async def both(registry: ExecutionRegistry) -> None:
+        dispatcher = Dispatcher(registry)
+        await dispatcher.wake_pending()
+        await dispatcher.wait_until_idle()
+        await dispatcher.close()
 
-    with_core(both)
+    with_registry(both)
     outcomes = dict(Intent.objects.filter(kind="start", outcome__gt="").values_list("session_id", "outcome"))
     assert outcomes[ill.id] in ("damaged_row", "stopped", "fresh")
     assert outcomes[healthy.id] == "launch_failed"
@@ -73,13 +73,13 @@ def test_no_prompt_of_it_is_sent_to_a_living_agent(damage: Damage) -> None:
     session = running_session(execution=FREE)
     Prompt.objects.create(session=session, message_id="p1", text="do it")
 
-    async def look(core: ExecutionRegistry) -> None:
-        assert await core.attach(session.id) is not None
-        await core.database(damage.do, session)
-        await send_next_prompt(core, session.id)
+    async def look(registry: ExecutionRegistry) -> None:
+        assert await registry.open_stream(session.id) is not None
+        await registry.database(damage.do, session)
+        await send_next_prompt(registry, session.id)
 
     with talking(session) as agentctl:
-        with_core(look)
+        with_registry(look)
         assert agentctl.prompts == []
     assert prompt_states(session) == {"p1": "queued"}
 
@@ -127,13 +127,13 @@ def test_an_order_of_another_shape_is_settled_and_stops_nobody(kind: str, payloa
     Intent.objects.create(session=session, kind=kind)
     raw("session_intents", "payload", payload)(session)
 
-    async def carry(core: ExecutionRegistry) -> None:
-        orders = Dispatcher(core)
-        await orders.look()
-        await orders.settle()
-        await orders.close()
+    async def carry(registry: ExecutionRegistry) -> None:
+        dispatcher = Dispatcher(registry)
+        await dispatcher.wake_pending()
+        await dispatcher.wait_until_idle()
+        await dispatcher.close()
 
-    with_core(carry)
+    with_registry(carry)
     assert not Intent.objects.filter(kind=kind, done_at=None).exists()
 
 
@@ -142,14 +142,14 @@ def test_what_is_wrong_is_kept_by_a_sweep_at_boot_and_told_once_a_process(
 ) -> None:
     ill, _ = pair(place, DAMAGES[0])
 
-    async def twice(core: ExecutionRegistry) -> None:
+    async def twice(registry: ExecutionRegistry) -> None:
         for _ in range(2):
-            result = await run_sweep(core, SweepScope("boot"), set())
-            document = await core.database(sweep_reports.build_report, result, "boot")
-            await core.database(sweep_reports.store_sweep, document, result)
+            result = await run_sweep(registry, SweepScope("boot"), set())
+            document = await registry.database(sweep_reports.build_report, result, "boot")
+            await registry.database(sweep_reports.store_sweep, document, result)
 
     with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep.sweep_pass"):
-        with_core(twice)
+        with_registry(twice)
     assert SweepOutcome.objects.filter(session=ill, rule="damaged_row").count() == 2
     assert len([record for record in caplog.records if str(ill.id) in record.getMessage()]) == 1
 
@@ -168,5 +168,5 @@ def test_a_misfit_goes_back_as_it_came_when_another_column_is_saved() -> None:
 def test_nothing_of_a_start_with_a_damaged_row_is_launched(place: AsTold) -> None:
     ill, _ = pair(place, DAMAGES[-2])
     order = Intent.objects.create(session=ill, kind="start", payload={"mode": "auto"})
-    with_core(lambda core: execute_start(core, ill.id, order.id))
+    with_registry(lambda registry: execute_start(registry, ill.id, order.id))
     assert Intent.objects.get(id=order.id).outcome == "damaged_row"

@@ -42,7 +42,7 @@ class TellingRuntime:
 
 
 class Attached:
-    """An attachment that only can be stopped."""
+    """An stream that only can be stopped."""
 
     def __init__(self, engine: str):
         self.facts = SimpleNamespace(runtime="telling", engine=engine, state={"container": "box"})
@@ -62,16 +62,16 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> TellingRuntime:
 
 
 class Watched:
-    """A watch, its attachments, and the sessions that it wants to be looked for."""
+    """A watch, its streams, and the sessions that it wants to be looked for."""
 
-    def __init__(self, *engines: str, listen_on: float = 0.0):
+    def __init__(self, *engines: str, linger: float = 0.0):
         self.attached = {uuid.uuid4(): Attached(engine) for engine in engines}
         self.looks: list[uuid.UUID] = []
-        core: Any = SimpleNamespace(attachments=self.attached, attached=self.attached.get)
-        self.watch = ExitEventListener(core, self.looks.append, listen_on)
+        registry: Any = SimpleNamespace(streams=self.attached, stream_of=self.attached.get)
+        self.watch = ExitEventListener(registry, self.looks.append, linger)
 
     async def __aenter__(self) -> Self:
-        await self.watch.keep()
+        await self.watch.refresh_listeners()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -83,16 +83,16 @@ async def test_each_engine_is_listened_to_once_and_no_longer_than_needed(telling
         assert sorted(map(str, telling.listeners)) == ["one", "two"]
         for key in [key for key, one in watched.attached.items() if one.facts.engine == "one"]:
             del watched.attached[key]
-        await watched.watch.keep()
+        await watched.watch.refresh_listeners()
         assert telling.listeners == ["two"]
     assert telling.listeners == []
 
 
 async def test_a_death_that_is_told_after_its_stream_has_ended_is_heard(telling: TellingRuntime) -> None:
-    async with Watched("one", listen_on=60.0) as watched:
+    async with Watched("one", linger=60.0) as watched:
         (gone,) = watched.attached
         del watched.attached[gone]
-        await watched.watch.keep()
+        await watched.watch.refresh_listeners()
         telling.told.put_nowait(ExitEvent(str(gone), "box"))
         await eventually_async(lambda: watched.looks == [gone], describe="it is looked for")
 

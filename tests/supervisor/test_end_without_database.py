@@ -31,7 +31,7 @@ def test_it_ends_in_order_and_leaves_its_leases_to_run_out(
     async def supervise() -> SupervisorLoop:
         supervisor, stop = SupervisorLoop(), asyncio.Event()
         running = asyncio.create_task(supervisor.run(stop))
-        await eventually_async(lambda: supervisor.core.attached(session.id), describe="it is attached")
+        await eventually_async(lambda: supervisor.registry.stream_of(session.id), describe="it is attached")
         for place, name in (
             (leases, "release_leases"),
             (run_leases, "release_leases"),
@@ -45,7 +45,7 @@ def test_it_ends_in_order_and_leaves_its_leases_to_run_out(
 
     with talking(session):
         ended = asyncio.run(supervise())
-    assert ended.core.http.closed
-    assert ended.core.attachments == {}
-    assert execution_of(session).owner == ended.core.boot_id
+    assert ended.registry.http.closed
+    assert ended.registry.streams == {}
+    assert execution_of(session).owner == ended.registry.boot_id
     assert "the database cannot be told of the end" in caplog.text

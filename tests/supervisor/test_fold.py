@@ -10,6 +10,7 @@ from executors_app.agentctl.protocol import JournalKind
 from sessions_app.models import Prompt, TaskSession
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
+    conversation,
     execution_of,
     fresh,
     last_payload,
@@ -18,7 +19,6 @@ from tests.supervisor.rows import (
     prompt_states,
     running_session,
     runs,
-    talk,
 )
 
 pytestmark = pytest.mark.django_db
@@ -135,9 +135,9 @@ def test_a_kind_that_nobody_knows_changes_nothing_but_the_cursor() -> None:
 def test_a_prompt_enters_the_conversation_when_the_agent_accepts_it_and_not_before() -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="ours", state="sending")
-    assert talk(session) == []
+    assert conversation(session) == []
     hear(session, [journal.accepted("p1", text="history, then ours")])
-    assert talk(session) == [("user", "ours", {"kind": "user"}, True)]
+    assert conversation(session) == [("user", "ours", {"kind": "user"}, True)]
     assert prompt_states(session) == {"p1": "accepted"}
     assert runs(session) == [("p1", "running")]
     assert (fresh(session).state, fresh(session).work_state) == ("RUNNING", "working")
@@ -155,7 +155,7 @@ def test_text_that_the_agent_puts_into_the_users_mouth_is_kept_apart() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.line(JournalKind.MESSAGE_USER, text="I am the user")])
-    assert talk(session)[-1] == ("status", "I am the user", {"attributed_to": "user"}, True)
+    assert conversation(session)[-1] == ("status", "I am the user", {"attributed_to": "user"}, True)
 
 
 def test_a_tool_call_is_one_message_from_its_start_to_its_result() -> None:
@@ -164,8 +164,8 @@ def test_a_tool_call_is_one_message_from_its_start_to_its_result() -> None:
     hear(session, [journal.tool("t1", title="ls", raw_input={"path": "."})])
     hear(session, [journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", status="completed", raw_output="a b")])
     hear(session, [journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", locations=["a"])])
-    role, _, payload, complete = talk(session)[-1]
-    assert (role, complete, len(talk(session))) == ("tool", True, 2)
+    role, _, payload, complete = conversation(session)[-1]
+    assert (role, complete, len(conversation(session))) == ("tool", True, 2)
     assert payload == {
         "tool_call_id": "t1",
         "title": "ls",
@@ -181,7 +181,7 @@ def test_a_plan_is_one_message_a_turn_and_replaced_as_a_whole() -> None:
     session = in_mid_turn(journal)
     hear(session, [journal.line(JournalKind.PLAN, entries=["a", "b"]), journal.line(JournalKind.PLAN, entries=["b"])])
     hear(session, [journal.completes("p1"), *journal.turn_begins("p2"), journal.line(JournalKind.PLAN, entries=["c"])])
-    plans = [payload["plan"] for _, _, payload, _ in talk(session) if "plan" in payload]
+    plans = [payload["plan"] for _, _, payload, _ in conversation(session) if "plan" in payload]
     assert plans == [["b"], ["c"]]
 
 
@@ -214,7 +214,7 @@ def test_tools_of_a_turn_that_did_not_complete_are_never_called_completed(kind: 
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.tool("t1"), journal.line(kind, message_id="p1", code="x", message="y")])
-    tool = next(one for one in talk(session) if one[0] == "tool")
+    tool = next(one for one in conversation(session) if one[0] == "tool")
     assert (tool[2]["status"], tool[3]) == (status, True)
 
 
@@ -250,7 +250,7 @@ def test_a_session_that_has_ended_only_keeps_its_log(state: str) -> None:
     session = in_mid_turn(journal)
     type(session).objects.filter(id=session.id).update(state=state, work_state="done")
     hear(session, [*journal.says("last words"), journal.asks("q1"), journal.tool("t1"), journal.exits("p1")])
-    assert talk(session)[1][:2] == ("agent", "last words")
+    assert conversation(session)[1][:2] == ("agent", "last words")
     assert (fresh(session).state, fresh(session).work_state) == (state, "done")
     assert runs(session) == [("p1", "interrupted")]
     assert permission_states(session) == {"q1": "expired"}

@@ -14,7 +14,7 @@ from executors_app.agentctl.protocol import JournalKind
 from executors_app.streams import parse_frame
 from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
 from tests.supervisor.journals import Journal, Line, hear
-from tests.supervisor.rows import execution_of, last_payload, names, running_session, talk
+from tests.supervisor.rows import conversation, execution_of, last_payload, names, running_session
 
 pytestmark = pytest.mark.django_db
 
@@ -90,7 +90,7 @@ def test_a_line_like_this_does_not_hurt_its_neighbours(
 ) -> None:
     session = running_session()
     said = heard(session, came([line(1, text="first "), hostile, line(3, text="third")], tmp_path))
-    texts = [text for role, text, _, _ in talk(session) if role == "agent"]
+    texts = [text for role, text, _, _ in conversation(session) if role == "agent"]
     assert "".join(texts).startswith("first ")
     assert "".join(texts).endswith("third")
     assert (execution_of(session).journal_epoch, execution_of(session).journal_seq) == (EPOCH, 3)
@@ -108,14 +108,14 @@ def test_what_counts_is_kept_as_it_can_be_stored() -> None:
     session = running_session()
     hostile = [TABLE["U+0000"][0], line(3, text="\x01 big " * (5 << 17))]
     hear(session, parse_frame(b"\n".join([line(1, text="<"), *hostile])))
-    assert talk(session)[0][1] == "<a\ufffdb" + "\x01 big " * (5 << 17)
+    assert conversation(session)[0][1] == "<a\ufffdb" + "\x01 big " * (5 << 17)
     assert max(map(len, MessagePart.objects.values_list("text", flat=True))) == PART_LIMIT
 
 
 def test_bytes_that_are_no_text_are_shown_as_such_while_agentctl_lives() -> None:
     session = running_session()
     hear(session, by_stream([line(1, text="<"), raw(b'"text":"\xff\xfe"'), line(3, text=">")], Path()))
-    assert talk(session)[0][1] == "<\ufffd\ufffd>"
+    assert conversation(session)[0][1] == "<\ufffd\ufffd>"
 
 
 def test_a_flood_of_litter_is_one_line_of_the_log() -> None:
@@ -123,7 +123,7 @@ def test_a_flood_of_litter_is_one_line_of_the_log() -> None:
     hear(session, parse_frame(b"\n".join([line(1, text="a"), *[b"litter"] * 5_000, line(2, text="b")])))
     assert names(session) == [SKIPPED, "session.message.added"]
     assert last_payload(session, SKIPPED) == {"reason": "unreadable", "count": 5_000, "seq": None, "kind": "unreadable"}
-    assert talk(session)[0][1] == "ab"
+    assert conversation(session)[0][1] == "ab"
 
 
 def test_a_bad_line_among_many_is_found_and_the_others_are_written_once() -> None:
@@ -131,7 +131,7 @@ def test_a_bad_line_among_many_is_found_and_the_others_are_written_once() -> Non
     lines = [line(seq, text=f"{seq} ") for seq in range(1, 301)]
     lines[122], lines[250] = line(123, text=5), line(251, JournalKind.TOOL_UPDATE, tool_call_id=None)
     hear(session, parse_frame(b"\n".join(lines)))
-    assert "".join(text for _, text, _, _ in talk(session)) == "".join(
+    assert "".join(text for _, text, _, _ in conversation(session)) == "".join(
         f"{seq} " for seq in range(1, 301) if seq not in (123, 251)
     )
     skipped = session.events.filter(name=SKIPPED).order_by("seq").values_list("payload", flat=True)
@@ -147,7 +147,7 @@ def test_a_journal_that_is_all_litter_leaves_the_cursor_where_it_was() -> None:
     hear(session, parse_frame(b"litter\nlitter"))
     assert execution_of(session).journal_seq == 1
     hear(session, parse_frame(line(2, text="b")))
-    assert talk(session)[0][1] == "ab"
+    assert conversation(session)[0][1] == "ab"
 
 
 def test_words_that_are_too_long_for_their_place_are_cut() -> None:

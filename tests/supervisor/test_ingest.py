@@ -9,7 +9,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.models import Intent, Lease, LeaseLost
 from tests.supervisor import tables
 from tests.supervisor.journals import Journal, hear
-from tests.supervisor.rows import change, execution_of, fresh, last_payload, names, running_session, talk
+from tests.supervisor.rows import change, conversation, execution_of, fresh, last_payload, names, running_session
 
 pytestmark = pytest.mark.django_db
 
@@ -35,7 +35,7 @@ def test_of_a_batch_that_overlaps_only_the_rest_is_new() -> None:
     first, second, third = journal.says("one ", "two ", "three")
     hear(session, [first, second])
     hear(session, [second, third])
-    assert talk(session)[0][1] == "one two three"
+    assert conversation(session)[0][1] == "one two three"
     assert "session.journal_gap" not in names(session)
 
 
@@ -56,7 +56,7 @@ def test_another_epoch_is_said_and_begins_at_its_start() -> None:
     gap = last_payload(session, "session.journal_gap")
     assert names(session).count("session.journal_gap") == 1
     assert (gap["reason"], gap["since"]) == ("new_epoch", seen.isoformat() if seen else None)
-    assert talk(session)[0][1] == "one two three"
+    assert conversation(session)[0][1] == "one two three"
     assert execution_of(session).journal_epoch == "epoch-2"
 
 

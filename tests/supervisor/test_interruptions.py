@@ -11,6 +11,7 @@ from sessions_app.services import intents, prompt_context
 from sessions_app.supervisor.interrupted_turns import interrupt_turn
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
+    conversation,
     fresh,
     last_payload,
     make_user,
@@ -19,7 +20,6 @@ from tests.supervisor.rows import (
     prompt_states,
     running_session,
     runs,
-    talk,
 )
 
 pytestmark = pytest.mark.django_db
@@ -41,12 +41,12 @@ def test_everything_that_was_open_is_closed_and_said_once() -> None:
     session = cut_in_mid_turn()
     assert runs(session) == [("p1", "interrupted")]
     assert permission_states(session) == {"q1": "expired"}
-    assert [(role, complete) for role, _, _, complete in talk(session)] == [
+    assert [(role, complete) for role, _, _, complete in conversation(session)] == [
         ("user", True),
         ("agent", True),
         ("tool", True),
     ]
-    assert talk(session)[2][2]["status"] == "interrupted"
+    assert conversation(session)[2][2]["status"] == "interrupted"
     assert names(session).count("session.run.interrupted") == 1
     assert last_payload(session, "session.run.interrupted")["unfinished_tools"] == ["rm -r build"]
     assert (session.state, session.work_state, session.launch_id) == ("WAITING_FOR_INPUT", "idle", "")

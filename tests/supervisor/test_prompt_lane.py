@@ -14,7 +14,7 @@ from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.prompts import send_next_prompt
 from tests.supervisor.agentctls import TalkingAgentctl, talking
 from tests.supervisor.journals import Journal, hear
-from tests.supervisor.places import with_core
+from tests.supervisor.places import with_registry
 from tests.supervisor.rows import change, fresh, make_user, names, prompt_states, running_session
 from tests.waiting import eventually_async
 
@@ -32,13 +32,13 @@ def queued(session: TaskSession, *message_ids: str, **values: Any) -> TaskSessio
 def sent(session: TaskSession, agentctl: TalkingAgentctl, times: int = 1) -> list[str]:
     """The message ids that agentctl got when the lane looked so many times, by a supervisor of its own."""
 
-    async def look(core: ExecutionRegistry) -> None:
-        assert await core.attach(session.id) is not None
+    async def look(registry: ExecutionRegistry) -> None:
+        assert await registry.open_stream(session.id) is not None
         for _ in range(times):
-            await send_next_prompt(core, session.id)
+            await send_next_prompt(registry, session.id)
 
     before = len(agentctl.prompts)
-    with_core(look)
+    with_registry(look)
     return [body["message_id"] for body in agentctl.prompts[before:]]
 
 
@@ -99,12 +99,12 @@ def test_what_did_not_get_through_is_tried_again_after_a_pause_and_not_at_every_
 def test_the_session_is_poked_again_when_the_pause_is_over() -> None:
     session = queued(running_session(execution=FREE), "p1")
 
-    async def look(core: ExecutionRegistry) -> None:
+    async def look(registry: ExecutionRegistry) -> None:
         async def poke() -> None:
-            await send_next_prompt(core, session.id)
+            await send_next_prompt(registry, session.id)
 
-        core.on_change = lambda session_id: tasks.append(asyncio.ensure_future(poke()))
-        assert await core.attach(session.id) is not None
+        registry.on_change = lambda session_id: tasks.append(asyncio.ensure_future(poke()))
+        assert await registry.open_stream(session.id) is not None
         await poke()
         await eventually_async(lambda: len(agentctl.prompts) >= 3, describe="it is given again and again")
         await asyncio.gather(*tasks)
@@ -112,7 +112,7 @@ def test_the_session_is_poked_again_when_the_pause_is_over() -> None:
     tasks: list[asyncio.Future[None]] = []
     with talking(session) as agentctl:
         agentctl.refusal = "busy"
-        with_core(look)
+        with_registry(look)
 
 
 @pytest.mark.parametrize("answer", ["hangs up", "nonsense"])
@@ -128,15 +128,15 @@ def test_an_agent_that_went_before_the_delivery_is_looked_after_at_once_and_the_
     session = queued(running_session(execution=FREE), "p1")
     lost: list[ExecutionStream] = []
 
-    async def look(core: ExecutionRegistry) -> None:
-        core.on_stream_lost = lost.append
-        assert await core.attach(session.id) is not None
-        await send_next_prompt(core, session.id)
+    async def look(registry: ExecutionRegistry) -> None:
+        registry.on_stream_lost = lost.append
+        assert await registry.open_stream(session.id) is not None
+        await send_next_prompt(registry, session.id)
 
     with talking(session) as agentctl:
         agentctl.refusal = "not_running"
-        with_core(look)
-    assert [attachment.session_id for attachment in lost[:1]] == [session.id]
+        with_registry(look)
+    assert [stream.session_id for stream in lost[:1]] == [session.id]
     assert prompt_states(session) == {"p1": "queued"}
 
 
@@ -169,7 +169,7 @@ def test_a_prompt_waits_while(reason: str) -> None:
 
 def test_nothing_is_given_where_nobody_listens() -> None:
     session = queued(running_session(execution=FREE), "p1")
-    assert with_core(lambda core: send_next_prompt(core, session.id)) is False
+    assert with_registry(lambda registry: send_next_prompt(registry, session.id)) is False
     assert prompt_states(session) == {"p1": "queued"}
 
 

@@ -19,7 +19,7 @@ from sessions_app.supervisor.sweep.actions import ActionOutcome, PendingReattach
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.supervisor import tables
 from tests.supervisor.agentctls import talking
-from tests.supervisor.places import AsTold, swept, with_core
+from tests.supervisor.places import AsTold, swept, with_registry
 from tests.supervisor.rows import MINE, change, execution_of, fresh, last_payload, names, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,11 +40,11 @@ def living(place: AsTold) -> Iterator[list[TaskSession]]:
 
 
 def test_each_is_told_of_once_however_often_it_is_looked_at(living: list[TaskSession]) -> None:
-    async def three_times(core: Any) -> None:
+    async def three_times(registry: Any) -> None:
         for _ in range(3):
-            await run_sweep(core, SweepScope("boot"), set())
+            await run_sweep(registry, SweepScope("boot"), set())
 
-    with_core(three_times)
+    with_registry(three_times)
     assert [names(session) for session in living] == [["session.receipt"]] * 4
     assert [session.receipts.get().evidence["generation"] for session in living] == [2] * 4
 
@@ -56,13 +56,13 @@ def test_living_agents_were_seen_at_the_newest_look(living: list[TaskSession]) -
         for session in living:
             change(execution_of(session), last_seen_at=before)
 
-    async def look(core: Any) -> None:
-        await run_sweep(core, SweepScope("boot"), set())
-        await core.database(be_silent)
-        await run_sweep(core, SweepScope("reconcile"), set())
+    async def look(registry: Any) -> None:
+        await run_sweep(registry, SweepScope("boot"), set())
+        await registry.database(be_silent)
+        await run_sweep(registry, SweepScope("reconcile"), set())
 
     began = timezone.now()
-    with_core(look)
+    with_registry(look)
     assert all((execution_of(session).last_seen_at or before) >= began for session in living)
 
 
@@ -105,11 +105,11 @@ def test_each_comes_by_the_same_points_in_the_same_order(
 
 
 def test_each_says_by_which_sweep_and_rule_it_was_taken_over(living: list[TaskSession]) -> None:
-    async def by_me(core: Any) -> None:
+    async def by_me(registry: Any) -> None:
         with known_as(owner="me"):
-            await run_sweep(core, SweepScope("boot"), set())
+            await run_sweep(registry, SweepScope("boot"), set())
 
-    with_core(by_me)
+    with_registry(by_me)
     for session in living:
         said = last_payload(session, "session.receipt")
         assert (said["owner"], said["cause"]) == ("me", "boot sweep: alive_same_agent")

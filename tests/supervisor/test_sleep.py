@@ -64,13 +64,13 @@ def looked(session: TaskSession, agentctl: TalkingAgentctl) -> int:
     change(execution_of(session), **FREE)
 
     async def run() -> int:
-        core = ExecutionRegistry()
+        registry = ExecutionRegistry()
         try:
-            await core.attach(session.id)
-            await core.database(long_ago, session)
-            return await idle_sleep.sleep_idle_sessions(core)
+            await registry.open_stream(session.id)
+            await registry.database(long_ago, session)
+            return await idle_sleep.sleep_idle_sessions(registry)
         finally:
-            await core.close()
+            await registry.close()
 
     assert agentctl.url
     return asyncio.run(run())

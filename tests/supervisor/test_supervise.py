@@ -13,7 +13,7 @@ from sessions_app.supervisor.leases import SupervisorLock
 from tests.supervisor.agentctls import talking
 from tests.supervisor.commands import environment, manage, supervising
 from tests.supervisor.journals import Journal
-from tests.supervisor.rows import execution_of, names, running_session, talk
+from tests.supervisor.rows import conversation, execution_of, names, running_session
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -76,7 +76,7 @@ def test_sigterm_gives_the_leases_back_and_leaves_the_agents_alone(tmp_path: Pat
         given_back = execution_of(session)
         assert (given_back.owner, given_back.lease_expires_at, given_back.generation) == ("", None, 2)
         assert not Supervisor.objects.exists()
-        assert talk(session)[-1][:3] == ("agent", "hello", {})
+        assert conversation(session)[-1][:3] == ("agent", "hello", {})
         before = names(session)
 
         with supervising(env, tmp_path / "again") as running:

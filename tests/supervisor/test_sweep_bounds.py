@@ -20,7 +20,7 @@ from sessions_app.supervisor.sweep import candidates
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.agentctls import talking
 from tests.supervisor.journals import Journal, hear
-from tests.supervisor.places import UNKNOWN, AsTold, swept, with_core
+from tests.supervisor.places import UNKNOWN, AsTold, swept, with_registry
 from tests.supervisor.rows import change, execution_of, fresh, names, running_session
 from tests.support.fake_agentctl import refusing_url
 
@@ -158,15 +158,15 @@ def test_who_is_alive_but_cannot_be_attached_is_not_called_reattached(place: AsT
 def test_a_stream_that_lives_is_worth_more_than_a_look_that_failed(place: AsTold) -> None:
     session = lost(place)
 
-    async def twice(core: ExecutionRegistry) -> list[SweepRun]:
+    async def twice(registry: ExecutionRegistry) -> list[SweepRun]:
         alive = Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url)
         place.see(session, alive)
-        first = await run_sweep(core, SweepScope("boot"), set())
+        first = await run_sweep(registry, SweepScope("boot"), set())
         place.see(session, UNKNOWN)
-        return [first, await run_sweep(core, SweepScope("boot"), set())]
+        return [first, await run_sweep(registry, SweepScope("boot"), set())]
 
     with talking(session) as agentctl:
-        rules = [result.decided[0].decision.rule for result in with_core(twice)]
+        rules = [result.decided[0].decision.rule for result in with_registry(twice)]
     assert rules == ["alive_same_agent", "attached"]
     assert fresh(session).state == "WAITING_FOR_INPUT"
 
@@ -174,13 +174,13 @@ def test_a_stream_that_lives_is_worth_more_than_a_look_that_failed(place: AsTold
 def test_two_looks_of_one_supervisor_attach_once(place: AsTold) -> None:
     session = lost(place)
 
-    async def twice(core: ExecutionRegistry) -> None:
+    async def twice(registry: ExecutionRegistry) -> None:
         place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
         for _ in range(2):
-            await run_sweep(core, SweepScope("boot"), set())
+            await run_sweep(registry, SweepScope("boot"), set())
 
     with talking(session, Journal().says("hello")) as agentctl:
-        with_core(twice)
+        with_registry(twice)
         assert agentctl.generations == [2]
     assert names(session).count("session.receipt") == 1
 

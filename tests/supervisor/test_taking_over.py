@@ -17,7 +17,7 @@ from sessions_app.supervisor import executions, leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import Takeover, TakeoverRequest, load_execution_facts, take_over_executions
 from tests.supervisor import tables
-from tests.supervisor.places import with_core
+from tests.supervisor.places import with_registry
 from tests.supervisor.rows import change, execution_of, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -96,12 +96,12 @@ def test_a_row_that_changed_under_the_guard_costs_no_other_its_lease(overtaken: 
         taken(overtaken, other)
     assert execution_of(other).owner == ""
 
-    async def both(core: ExecutionRegistry) -> list[Any]:
+    async def both(registry: ExecutionRegistry) -> list[Any]:
         return await asyncio.gather(
-            *(core._takeovers(TakeoverRequest(session.id, 0)) for session in (overtaken, other))
+            *(registry._takeovers(TakeoverRequest(session.id, 0)) for session in (overtaken, other))
         )
 
-    lost, had = with_core(both)
+    lost, had = with_registry(both)
     assert lost is None
     assert had.lease.generation == 5
 
@@ -124,10 +124,10 @@ def test_one_row_that_cannot_be_read_stops_no_other(monkeypatch: pytest.MonkeyPa
             raise ValueError("no such thing")
         return read(values)
 
-    async def all_at_once(core: ExecutionRegistry) -> list[Any]:
-        wanted = [core._takeovers(TakeoverRequest(session.id, 0)) for session in (first, bad, last)]
+    async def all_at_once(registry: ExecutionRegistry) -> list[Any]:
+        wanted = [registry._takeovers(TakeoverRequest(session.id, 0)) for session in (first, bad, last)]
         return await asyncio.gather(*wanted, return_exceptions=True)
 
     monkeypatch.setattr(executions, "_facts", spoilt)
-    assert [type(one) for one in with_core(all_at_once)] == [Takeover, ValueError, Takeover]
+    assert [type(one) for one in with_registry(all_at_once)] == [Takeover, ValueError, Takeover]
     assert [execution_of(session).generation for session in (first, bad, last)] == [5, 4, 5]

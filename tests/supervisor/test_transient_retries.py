@@ -17,9 +17,10 @@ from sessions_app.supervisor.interrupted_turns import load_due_retries
 from sessions_app.supervisor.prompts import send_next_prompt
 from tests.supervisor.agentctls import talking
 from tests.supervisor.journals import Journal, Line, hear
-from tests.supervisor.places import with_core
+from tests.supervisor.places import with_registry
 from tests.supervisor.rows import (
     change,
+    conversation,
     fresh,
     last_payload,
     make_user,
@@ -27,7 +28,6 @@ from tests.supervisor.rows import (
     prompt_states,
     running_session,
     runs,
-    talk,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -73,7 +73,7 @@ def test_it_is_told_in_log_conversation_and_status() -> None:
     session = failed_turn(journal=Journal())
     said = last_payload(session, "session.run.retrying")
     assert (said["attempt"], said["of"], said["error_code"]) == (1, 5, "provider_overloaded")
-    role, text, payload, _ = talk(session)[-1]
+    role, text, payload, _ = conversation(session)[-1]
     assert (role, payload["level"]) == ("status", "warning")
     assert OVERLOADED in text
     assert "(1 of 5)" in text
@@ -96,7 +96,7 @@ def test_it_is_told_in_log_conversation_and_status() -> None:
 def test_a_permanent_error_is_said_at_once_and_not_tried_again(message: str, code: str) -> None:
     session = failed_turn(journal=Journal(), message=message, code=code)
     assert prompt_states(session) == {"p1": "done"}
-    assert talk(session)[-1][1:3] == (message, {"level": "error"})
+    assert conversation(session)[-1][1:3] == (message, {"level": "error"})
     assert (session.work_state, session_status(session)["retry"]) == ("idle", None)
 
 
@@ -113,7 +113,7 @@ def test_after_the_last_try_the_error_is_final(settings: Any) -> None:
         hear(session, [*journal.turn_begins(row.message_id), fails(journal, row.message_id)])
     assert pauses == [5, 10]
     assert not Prompt.objects.filter(state="queued").exists()
-    assert talk(session)[-1][1:3] == (OVERLOADED, {"level": "error"})
+    assert conversation(session)[-1][1:3] == (OVERLOADED, {"level": "error"})
     assert fresh(session).work_state == "idle"
 
 
@@ -215,13 +215,13 @@ def test_it_goes_out_when_it_is_due_and_the_others_wait_behind_it(away: timedelt
         session=session, message_id="retry:1", kind="retry", text="write it", not_before=timezone.now() + away
     )
 
-    async def look(core: Any) -> None:
-        assert await core.attach(session.id) is not None
+    async def look(registry: Any) -> None:
+        assert await registry.open_stream(session.id) is not None
         for _ in range(2):
-            await send_next_prompt(core, session.id)
+            await send_next_prompt(registry, session.id)
 
     with talking(session) as agentctl:
-        with_core(look)
+        with_registry(look)
     assert [body["message_id"] for body in agentctl.prompts] == sent
     assert prompt_states(session)["p2"] == "queued"
 

@@ -8,11 +8,11 @@ import pytest
 from django.db import OperationalError
 
 from sessions_app.models import Lease, LeaseLost, TaskSession
-from sessions_app.supervisor import execution_stream as attachments
+from sessions_app.supervisor import execution_stream as streams
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.ingest.batches import show_agentctl_trouble
 from tests.supervisor.agentctls import talking
-from tests.supervisor.places import with_core
+from tests.supervisor.places import with_registry
 from tests.supervisor.rows import MINE, fresh, last_payload, names, running_session
 from tests.waiting import eventually_async
 
@@ -58,16 +58,16 @@ def test_a_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytes
             raise OperationalError("database or disk is full")
         return show_agentctl_trouble(*args)
 
-    async def hear(core: ExecutionRegistry) -> None:
-        attachment = await core.attach(session.id)
-        assert attachment is not None
-        attachment.stored_trouble = shown["error_code"]
-        monkeypatch.setattr(attachments, "show_agentctl_trouble", store)
-        await attachment.handle_notices([{"trouble": trouble}])
-        await eventually_async(lambda: attachment.stored_trouble == trouble, describe="it is stored")
+    async def hear(registry: ExecutionRegistry) -> None:
+        stream = await registry.open_stream(session.id)
+        assert stream is not None
+        stream.stored_trouble = shown["error_code"]
+        monkeypatch.setattr(streams, "show_agentctl_trouble", store)
+        await stream.handle_notices([{"trouble": trouble}])
+        await eventually_async(lambda: stream.stored_trouble == trouble, describe="it is stored")
 
     with talking(session):
-        with_core(hear)
+        with_registry(hear)
     assert (len(tries), fresh(session).error_code) == (3, trouble)
 
 
@@ -75,15 +75,15 @@ def test_a_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytes
 def test_notice_during_a_start_is_shown_after_it() -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None}, state="STARTING")
 
-    async def hear(core: ExecutionRegistry) -> None:
-        attachment = await core.attach(session.id)
-        assert attachment is not None
-        await attachment.handle_notices([{"trouble": "disk_full"}])
-        await core.database(TaskSession.objects.filter(id=session.id).update, state="RUNNING")
-        await eventually_async(lambda: attachment.stored_trouble == "disk_full", describe="it is stored")
+    async def hear(registry: ExecutionRegistry) -> None:
+        stream = await registry.open_stream(session.id)
+        assert stream is not None
+        await stream.handle_notices([{"trouble": "disk_full"}])
+        await registry.database(TaskSession.objects.filter(id=session.id).update, state="RUNNING")
+        await eventually_async(lambda: stream.stored_trouble == "disk_full", describe="it is stored")
 
     with talking(session):
-        with_core(hear)
+        with_registry(hear)
     assert (fresh(session).state, fresh(session).error_code) == ("RUNNING", "disk_full")
 
 

@@ -28,7 +28,7 @@ from sessions_app.supervisor.executions import execution_facts_of, load_session
 from sessions_app.supervisor.ingest.batches import ingest_batch
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
 from tests.supervisor.journals import Journal, hear
-from tests.supervisor.places import with_core
+from tests.supervisor.places import with_registry
 from tests.supervisor.rows import MINE, change, execution_of, last_payload, names, running_session
 from tests.supervisor.sandboxes import Sandboxes, commit_in, git
 from tests.waiting import eventually_async
@@ -81,31 +81,31 @@ def has_arrived(session: TaskSession) -> bool:
     return bool(row.snapshot_arrived) and row.snapshot_arrived == row.snapshot_announced
 
 
-async def until(core: ExecutionRegistry, holds: Callable[[], Any], describe: str) -> None:
+async def until(registry: ExecutionRegistry, holds: Callable[[], Any], describe: str) -> None:
     """Wait for something that rows tell."""
-    await eventually_async(lambda: core.database(holds), describe=describe)
+    await eventually_async(lambda: registry.database(holds), describe=describe)
 
 
 def synced(work: Callable[[ExecutionRegistry, WorkspaceSync], Awaitable[None]]) -> None:
     """What ``work`` does with a supervisor's sync, which is then closed."""
 
-    async def run(core: ExecutionRegistry) -> None:
-        sync = WorkspaceSync(core.database, core.boot_id)
+    async def run(registry: ExecutionRegistry) -> None:
+        sync = WorkspaceSync(registry.database, registry.boot_id)
         try:
-            await work(core, sync)
+            await work(registry, sync)
         finally:
             await sync.close()
 
-    with_core(run)
+    with_registry(run)
 
 
 def caught_up(*sessions: TaskSession) -> None:
     """A supervisor that has just started, until the work of all these has arrived."""
 
-    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
+    async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
         for session in sessions:
-            await until(core, partial(has_arrived, session), "its work has arrived")
+            await until(registry, partial(has_arrived, session), "its work has arrived")
 
     synced(work)
 
@@ -221,17 +221,17 @@ def test_snapshots_during_a_push_follow_in_one_more(far: Sandboxes, snapshot: Sn
     session = far_session(far, "one", snapshot("one"))
     change(execution_of(session), **FREE)
 
-    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
+    async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         far.is_open.clear()
-        one = await core.database(facts, session)
+        one = await registry.database(facts, session)
         sync.request(one)
         await eventually_async(lambda: far.tries == 1, describe="the first is on its way")
         for content in ("two", "three"):
             far.refs[str(session.id)] = content
-            await core.database(announced, session, snapshot(content))
+            await registry.database(announced, session, snapshot(content))
             sync.request(one)
         far.is_open.set()
-        await until(core, lambda: has_arrived(session), "the last one followed")
+        await until(registry, lambda: has_arrived(session), "the last one followed")
 
     synced(work)
     assert far.tries <= 2
@@ -257,16 +257,16 @@ def test_permanent_error_waits_for_the_next_snapshot(far: Sandboxes, snapshot: S
     session = far_session(far, "one", snapshot("one"), **FREE)
     far.refusals = [WorkspaceGone("The volume was removed.")]
 
-    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
+    async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
-        await until(core, lambda: execution_of(session).snapshot_error_code, "it was refused")
+        await until(registry, lambda: execution_of(session).snapshot_error_code, "it was refused")
         await eventually_async(lambda: not sync._pushes, describe="it is given up")
         await sync.catch_up()
         assert not sync._pushes
         far.refs[str(session.id)] = "two"
-        await core.database(announced, session, snapshot("two"))
-        sync.request(await core.database(facts, session))
-        await until(core, lambda: has_arrived(session), "the next one arrived")
+        await registry.database(announced, session, snapshot("two"))
+        sync.request(await registry.database(facts, session))
+        await until(registry, lambda: has_arrived(session), "the next one arrived")
 
     synced(work)
     assert far.tries == 2
@@ -276,9 +276,9 @@ def test_permanent_error_is_retried_after_a_restart(far: Sandboxes, snapshot: Sn
     session = far_session(far, "one", snapshot("one"), **FREE)
     far.refusals = [WorkspaceGone("The volume was removed.")]
 
-    async def refused(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
+    async def refused(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
-        await until(core, lambda: execution_of(session).snapshot_error_code, "it was refused")
+        await until(registry, lambda: execution_of(session).snapshot_error_code, "it was refused")
 
     synced(refused)
     assert execution_of(session).snapshot_error == "The volume was removed."
@@ -288,10 +288,10 @@ def test_permanent_error_is_retried_after_a_restart(far: Sandboxes, snapshot: Sn
 def test_nothing_is_pushed_where_the_repository_is_local(far: Sandboxes, snapshot: Snapshot) -> None:
     near, session = running_session(), far_session(far, "new", snapshot("new"), **FREE)
 
-    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
-        sync.request(await core.database(facts, near))
-        sync.request(await core.database(facts, session))
-        await until(core, lambda: has_arrived(session), "the other's work arrived")
+    async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
+        sync.request(await registry.database(facts, near))
+        sync.request(await registry.database(facts, session))
+        await until(registry, lambda: has_arrived(session), "the other's work arrived")
 
     synced(work)
     assert far.pushed == [str(session.id)]
@@ -306,9 +306,9 @@ def test_announced_snapshot_that_never_arrives_stays_due(
     monkeypatch.setattr(workspace_sync, "MAX_MISSING_TRIES", 2)
     session = far_session(far, "older", snapshot("lost"), **FREE)
 
-    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
+    async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
-        await until(core, lambda: execution_of(session).snapshot_error_code, "it is told")
+        await until(registry, lambda: execution_of(session).snapshot_error_code, "it is told")
         await eventually_async(lambda: not sync._pushes, describe="it is given up")
 
     synced(work)

@@ -15,7 +15,7 @@ from sessions_app.supervisor.ingest import writer as writers
 from sessions_app.supervisor.ingest.batches import IngestResult
 from sessions_app.supervisor.ingest.writer import COMMIT_INTERVAL, Batch, JournalWriter
 from tests.supervisor.journals import Journal
-from tests.supervisor.rows import MINE, names, running_session, talk
+from tests.supervisor.rows import MINE, conversation, names, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -74,7 +74,7 @@ def test_what_comes_meanwhile_is_one_transaction_for_all_sessions(commits: Commi
 
     asyncio.run(all_at_once())
     assert commits.sizes == [5]
-    assert [talk(session)[0][1] for session in sessions] == ["hello"] * 5
+    assert [conversation(session)[0][1] for session in sessions] == ["hello"] * 5
 
 
 def test_between_two_commits_is_room_for_others(commits: Commits, thread: DatabaseThread) -> None:
@@ -88,7 +88,7 @@ def test_between_two_commits_is_room_for_others(commits: Commits, thread: Databa
     asyncio.run(one_after_the_other())
     for (began, ended), (next_began, _) in zip(commits.times, commits.times[1:], strict=False):
         assert next_began - ended >= max(COMMIT_INTERVAL, ended - began)
-    assert talk(session)[0][1] == "word " * 500
+    assert conversation(session)[0][1] == "word " * 500
 
 
 def test_a_stream_that_has_lost_its_lease_fails_alone(commits: Commits, thread: DatabaseThread) -> None:
@@ -125,6 +125,6 @@ def test_a_database_that_takes_nothing_is_waited_for(
 
     done = asyncio.run(all_at_once())
     assert [one.seq for one in done] == [5, 5, 5]
-    assert [talk(session)[0][1] for session in sessions] == ["hello"] * 3
+    assert [conversation(session)[0][1] for session in sessions] == ["hello"] * 3
     assert caplog.text.count("the database takes no events") == (1 if failures > 1 else 0)
     assert caplog.text.count("takes events again") == (1 if failures > 1 else 0)

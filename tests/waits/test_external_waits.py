@@ -30,6 +30,7 @@ from sessions_app.supervisor.watchdogs import expire_waits
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
     change,
+    conversation,
     fresh,
     last_payload,
     make_task,
@@ -39,7 +40,6 @@ from tests.supervisor.rows import (
     prompt_states,
     running_session,
     runs,
-    talk,
 )
 
 pytestmark = pytest.mark.django_db
@@ -81,7 +81,7 @@ def test_a_wait_is_one_run_from_its_beginning_to_the_end_of_the_turn_that_it_lea
     assert runs(session) == [(name, "completed")]
     assert status(session) == "idle"
     assert told(session) == ["run.waiting", "token.minted", "token.consumed", "run.resumed", "run.completed"]
-    assert [one[:2] for one in talk(session)] == [("user", "The build has passed."), ("agent", "Good.")]
+    assert [one[:2] for one in conversation(session)] == [("user", "The build has passed."), ("agent", "Good.")]
 
 
 def test_each_change_of_the_derived_status_is_told_once() -> None:

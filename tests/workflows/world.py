@@ -84,8 +84,8 @@ class TestDriver(WorkflowDriver):
 
     def __init__(self, name: str, scripts: Scripts):
         here: Any = Here()
-        core: Any = SimpleNamespace(boot_id=name, outage=DatabaseOutage(here))
-        super().__init__(core, database=here)
+        registry: Any = SimpleNamespace(boot_id=name, outage=DatabaseOutage(here))
+        super().__init__(registry, database=here)
         self._scripts = scripts
 
     def _client(self, seen: RunSnapshot) -> Any:

@@ -57,12 +57,12 @@ class EventStreamView(SessionApiView):
     )
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> StreamingHttpResponse:
         """Send the events behind ``after``, each with its seq as ``id``, and go on as they happen."""
-        badge = _principal_of_request(request)
-        if has_too_many_subscriptions(badge.user_id):
+        principal = _principal_of_request(request)
+        if has_too_many_subscriptions(principal.user_id):
             raise Throttled(detail="You follow too many sessions at once.")
-        opened = start_stream_at(self.session, _parse_after(request))
-        seat = Subscription(badge, self.session.task_id, self.session.id)
-        response = StreamingHttpResponse(event_stream(seat, opened), content_type=EventStreamRenderer.media_type)
+        start = start_stream_at(self.session, _parse_after(request))
+        subscription = Subscription(principal, self.session.task_id, self.session.id)
+        response = StreamingHttpResponse(event_stream(subscription, start), content_type=EventStreamRenderer.media_type)
         response["Cache-Control"] = "no-store"
         response["X-Accel-Buffering"] = "no"
         return response

@@ -42,7 +42,7 @@ class CursorFilter:
     skipped: list[tuple[str, RawLine]] = field(default_factory=list)
     """Reason and line: ``unreadable`` or ``out_of_order``."""
 
-    def take(self, lines: Sequence[RawLine]) -> CursorFilter:
+    def read(self, lines: Sequence[RawLine]) -> CursorFilter:
         """Read a batch; the cursor is then behind its last good line."""
         for line, following in zip_longest(lines, lines[1:]):
             if line["kind"] == UNREADABLE:
@@ -53,7 +53,7 @@ class CursorFilter:
             elif following is not None and self._is_out_of_order(line, following):
                 self.skipped.append(("out_of_order", line))
             else:
-                self._take(line)
+                self._accept(line)
         return self
 
     def _is_known(self, line: RawLine) -> bool:
@@ -61,10 +61,10 @@ class CursorFilter:
 
     def _is_out_of_order(self, line: RawLine, following: RawLine) -> bool:
         """The next line is new, and yet not behind this one."""
-        goes_on = following["kind"] != UNREADABLE and following["epoch"] == self.epoch and following["seq"] > self.seq
-        return bool(goes_on and not (line["epoch"] == self.epoch and line["seq"] < following["seq"]))
+        continues = following["kind"] != UNREADABLE and following["epoch"] == self.epoch and following["seq"] > self.seq
+        return bool(continues and not (line["epoch"] == self.epoch and line["seq"] < following["seq"]))
 
-    def _take(self, line: RawLine) -> None:
+    def _accept(self, line: RawLine) -> None:
         if self.epoch and line["epoch"] != self.epoch:
             self.gaps.append("new_epoch")  # what it hides is said with that; a first epoch that begins late has a hole
         elif line["seq"] > self.seq + 1:
@@ -131,31 +131,31 @@ def _write(
         execution = transaction.execution
         if execution is None:
             raise ExecutorRunning.DoesNotExist(f"session {session_id} has no execution")
-        reading = CursorFilter(execution.journal_epoch, execution.journal_seq).take(lines)
-        _record_gaps(transaction, execution, reading)
-        fold = LineApplier(transaction, reading.new)
-        for line in reading.new:
-            fold.apply(line)
-        fold.conversation.seal()
+        new_lines = CursorFilter(execution.journal_epoch, execution.journal_seq).read(lines)
+        _record_gaps(transaction, execution, new_lines)
+        applier = LineApplier(transaction, new_lines.new)
+        for line in new_lines.new:
+            applier.apply(line)
+        applier.conversation.schedule_write()
         transaction.at = timezone.now()
         if alive:
             execution.last_seen_at = timezone.now()
-        elif reading.new:
-            execution.last_seen_at = datetime.fromtimestamp(float(reading.new[-1]["ts"]), UTC)
-        execution.journal_epoch, execution.journal_seq = reading.epoch, reading.seq
+        elif new_lines.new:
+            execution.last_seen_at = datetime.fromtimestamp(float(new_lines.new[-1]["ts"]), UTC)
+        execution.journal_epoch, execution.journal_seq = new_lines.epoch, new_lines.seq
         _save_cursor(transaction, execution, token)
         crash_points.reached("supervisor.ingest_before_commit", session_id)
         on_commit(lambda: crash_points.reached("supervisor.ingest_after_commit", session_id))
-    return IngestResult(execution.journal_epoch, execution.journal_seq, fold.agent_gone)
+    return IngestResult(execution.journal_epoch, execution.journal_seq, applier.agent_gone)
 
 
-def _record_gaps(transaction: SessionTransaction, execution: ExecutorRunning, reading: CursorFilter) -> None:
+def _record_gaps(transaction: SessionTransaction, execution: ExecutorRunning, new_lines: CursorFilter) -> None:
     """Gaps and lines that were passed over, before anything else (rule 20)."""
     since = execution.last_seen_at
-    for reason in reading.gaps:
+    for reason in new_lines.gaps:
         transaction.record_event("session.journal_gap", reason=reason, since=since.isoformat() if since else None)
-    if reading.skipped:
-        (reason, line), count = reading.skipped[0], len(reading.skipped)
+    if new_lines.skipped:
+        (reason, line), count = new_lines.skipped[0], len(new_lines.skipped)
         log.warning("session %s: %d lines of its journal are passed over: %s", transaction.session.id, count, reason)
         transaction.record_event(
             "session.journal_skipped", reason=reason, count=count, seq=line.get("seq"), kind=line["kind"]

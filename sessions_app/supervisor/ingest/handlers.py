@@ -94,10 +94,10 @@ class LineApplier:
         self.transaction.at = datetime.fromtimestamp(float(line["ts"]), UTC)
         self.transaction.clear_stall()
         if line["kind"] not in (JournalKind.MESSAGE_AGENT, JournalKind.MESSAGE_THOUGHT):
-            self.conversation.pause()
+            self.conversation.end_chunk()
         handler(self, line)
 
-    def prompt(self, line: JournalLine) -> Prompt | None:
+    def find_prompt(self, line: JournalLine) -> Prompt | None:
         """The ledger row that a line names."""
         return self.transaction.session.prompts.filter(message_id=line.get("message_id")).first()
 
@@ -111,50 +111,50 @@ def _validate(line: JournalLine) -> None:
         raise KeyError("option_id")
 
 
-def _on_prompt_accepted(fold: LineApplier, line: JournalLine) -> None:
+def _on_prompt_accepted(applier: LineApplier, line: JournalLine) -> None:
     """The prompt is the agent's: now, and only now, its text enters the conversation (rule 14)."""
-    transaction, message_id = fold.transaction, str(line["message_id"])
-    row = fold.prompt(line)
-    fold.conversation.finish()
+    transaction, message_id = applier.transaction, str(line["message_id"])
+    row = applier.find_prompt(line)
+    applier.conversation.finish()
     transaction.accept_run(message_id)
     kind = row.kind if row else str(line.get("prompt_kind", "user"))
     text = row.text if row else str(line.get("text", ""))  # ours has no injected history before it
-    fold.conversation.add("user", text, key=message_id, kind=kind)
+    applier.conversation.add_message("user", text, key=message_id, kind=kind)
     if row is not None and PROMPT.allows(row.state, "accept"):
         transaction.move_prompt(row, "accept", journal_epoch=line["epoch"])
     _move_if_legal(transaction, "turn_started", work="begin")
 
 
-def _on_prompt_delivered(fold: LineApplier, line: JournalLine) -> None:
-    row = fold.prompt(line)
+def _on_prompt_delivered(applier: LineApplier, line: JournalLine) -> None:
+    row = applier.find_prompt(line)
     if row is not None and PROMPT.allows(row.state, "deliver"):
-        fold.transaction.move_prompt(row, "deliver")
-    continuity.mark_history_delivered(fold.transaction, str(line.get("message_id")))
+        applier.transaction.move_prompt(row, "deliver")
+    continuity.mark_history_delivered(applier.transaction, str(line.get("message_id")))
 
 
 def _text_handler(role: str) -> Callable[[LineApplier, JournalLine], None]:
-    def fold_text(fold: LineApplier, line: JournalLine) -> None:
-        fold.conversation.text(role, str(line.get("text", "")))
+    def apply_text(applier: LineApplier, line: JournalLine) -> None:
+        applier.conversation.append_text(role, str(line.get("text", "")))
 
-    return fold_text
+    return apply_text
 
 
-def _on_foreign_user_text(fold: LineApplier, line: JournalLine) -> None:
+def _on_foreign_user_text(applier: LineApplier, line: JournalLine) -> None:
     """Text that the agent attributes to the user and that is not ours is kept apart (rule 14)."""
-    fold.conversation.finish_text()
-    fold.conversation.add("status", str(line.get("text", "")), attributed_to="user")
+    applier.conversation.finish_text()
+    applier.conversation.add_message("status", str(line.get("text", "")), attributed_to="user")
 
 
 TOOL_KINDS = (JournalKind.TOOL_CALL, JournalKind.TOOL_UPDATE)
 TOOL_FIELDS = ("tool_call_id", "title", "tool_kind", "status", "content", "locations", "raw_input", "raw_output")
 
 
-def _on_tool_call(fold: LineApplier, line: JournalLine) -> None:
+def _on_tool_call(applier: LineApplier, line: JournalLine) -> None:
     values = {name: line[name] for name in TOOL_FIELDS if name in line}
-    key, run = _tool_key(line), fold.transaction.open_turn
-    fold.conversation.tool(key, values)
+    key, run = _tool_key(line), applier.transaction.open_turn
+    applier.conversation.update_tool(key, values)
     if run is not None and run.state == RunState.WAITING:
-        update_open_requests(fold.transaction, key, fold.conversation.known_tool_fields(key))
+        update_open_requests(applier.transaction, key, applier.conversation.known_tool_fields(key))
 
 
 def _tool_key_of_request(line: JournalLine) -> str:
@@ -169,20 +169,20 @@ def _tool_key(line: JournalLine) -> str:
     return str(line.get("tool_call_id", ""))[:200]
 
 
-def _on_plan(fold: LineApplier, line: JournalLine) -> None:
-    fold.conversation.plan(line.get("entries", []))
+def _on_plan(applier: LineApplier, line: JournalLine) -> None:
+    applier.conversation.set_plan(line.get("entries", []))
 
 
-def _on_usage(fold: LineApplier, line: JournalLine) -> None:
+def _on_usage(applier: LineApplier, line: JournalLine) -> None:
     """The agent's own figures; what it tells no more stays as it was told last."""
-    transaction = fold.transaction
+    transaction = applier.transaction
     transaction.set_fields(usage={**transaction.session.usage, **parse_usage(line.get("usage", {}))})
 
 
-def _on_permission_requested(fold: LineApplier, line: JournalLine) -> None:
-    transaction, run = fold.transaction, fold.transaction.open_turn
+def _on_permission_requested(applier: LineApplier, line: JournalLine) -> None:
+    transaction, run = applier.transaction, applier.transaction.open_turn
     options, asked = line.get("options", []), line.get("tool_call", {})
-    known = fold.conversation.known_tool_fields(_tool_key(asked))
+    known = applier.conversation.known_tool_fields(_tool_key(asked))
     tool_call = complete_tool_call(asked, known)
     _, made = PermissionRequest.objects.get_or_create(
         id=str(line["permission_id"]),
@@ -206,8 +206,8 @@ def _on_permission_requested(fold: LineApplier, line: JournalLine) -> None:
 
 
 def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLine], None]:
-    def settle(fold: LineApplier, line: JournalLine) -> None:
-        transaction = fold.transaction
+    def settle(applier: LineApplier, line: JournalLine) -> None:
+        transaction = applier.transaction
         asked = transaction.session.permissions.filter(id=line.get("permission_id"), state="pending").first()
         if asked is None:
             return
@@ -222,7 +222,7 @@ def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLin
             reason=str(line.get("reason", "")),
         )
         if state == "resolved":
-            _record_answer(fold, asked)
+            _record_answer(applier, asked)
         waits.revoke_tokens(transaction, str(line.get("reason") or state), wait_id=asked.id)
         if transaction.open_turn is not None and not transaction.session.permissions.filter(state="pending").exists():
             transaction.move_run("resume")
@@ -230,15 +230,15 @@ def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLin
     return settle
 
 
-def _record_answer(fold: LineApplier, asked: PermissionRequest) -> None:
+def _record_answer(applier: LineApplier, asked: PermissionRequest) -> None:
     """Leave in the conversation what was asked, what was chosen and who chose it."""
     token = permission_tokens([asked]).get(asked.id)
     who = token.consumed_by.get_username() if token and token.consumed_by else ""
     title = str(asked.tool_call.get("title") or "Do something")[:TITLE_LIMIT]
     option = option_name(asked, asked.option_id)[:TITLE_LIMIT]
     told = {"permission_id": asked.id, "title": title, "option_id": asked.option_id, "option": option, "by": who}
-    fold.conversation.finish_text()
-    fold.conversation.add("status", f"Permission answered: {title} – {option}", permission=told)
+    applier.conversation.finish_text()
+    applier.conversation.add_message("status", f"Permission answered: {title} – {option}", permission=told)
 
 
 EMPTY_TURN_REASONS: dict[str, str] = {
@@ -249,28 +249,28 @@ EMPTY_TURN_REASONS: dict[str, str] = {
 """Turns that ended as if all were well, and in which nothing was done: the code of each, and what is told of it."""
 
 
-def _on_turn_completed(fold: LineApplier, line: JournalLine) -> None:
+def _on_turn_completed(applier: LineApplier, line: JournalLine) -> None:
     """A refusal, or a turn without output, is no completed work, and proves nothing of the agent's memory."""
     code = "turn_refused" if line.get("stop_reason") == "refusal" else ""
     if not code and line.get("output") is False:  # an older agentctl does not tell
         code = "no_output"
     if code == "turn_refused":
-        continuity.resend_history(fold.transaction, str(line.get("message_id")))
+        continuity.resend_history(applier.transaction, str(line.get("message_id")))
     if code:
-        _turn_ended_handler("fail")(fold, {**line, "code": code, "message": EMPTY_TURN_REASONS[code]})
+        _turn_ended_handler("fail")(applier, {**line, "code": code, "message": EMPTY_TURN_REASONS[code]})
         return
     if str(line.get("message_id")).startswith(verification.MEMORY_CHECK_PREFIX):
-        answer = fold.conversation.agent_text_since(str(line["message_id"]))
-        continuity.settle_memory_check(fold.transaction, answer)
-    _turn_ended_handler("complete")(fold, line)
+        answer = applier.conversation.agent_text_since(str(line["message_id"]))
+        continuity.settle_memory_check(applier.transaction, answer)
+    _turn_ended_handler("complete")(applier, line)
 
 
 def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]:
-    def end(fold: LineApplier, line: JournalLine) -> None:
-        transaction = fold.transaction
-        tools = fold.conversation.unfinished_tools() if move == "fail" else []
-        fold.conversation.finish(tool_status="" if move == "complete" else "cancelled")
-        row, run = fold.prompt(line), transaction.open_turn
+    def end(applier: LineApplier, line: JournalLine) -> None:
+        transaction = applier.transaction
+        tools = applier.conversation.unfinished_tools() if move == "fail" else []
+        applier.conversation.finish(tool_status="" if move == "complete" else "cancelled")
+        row, run = applier.find_prompt(line), transaction.open_turn
         if row is not None and PROMPT.allows(row.state, "finish"):
             transaction.move_prompt(row, "finish")
         if run is None:
@@ -279,48 +279,51 @@ def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]
         transaction.move_run(move, reason=str(line.get("code") or line.get("stop_reason") or "")[:64], **failure)
         if move != "cancel" and line.get("code") not in EMPTY_TURN_REASONS:
             continuity.settle_pending_receipt(transaction, failed=move == "fail")
-        talk = fold.conversation
-        retry = plan_retry(transaction, run, row, line, talk=talk, tools=tools) if move == "fail" else None
+        retry = (
+            plan_retry(transaction, run, row, line, conversation=applier.conversation, tools=tools)
+            if move == "fail"
+            else None
+        )
         _move_if_legal(transaction, "turn_ended", work="begin" if retry else "rest")
         if move == "complete" and not run.message_id.startswith(verification.MEMORY_CHECK_PREFIX):
             # The answer to our own question does not show that the agent survives its work: an agent that dies in
             # each turn of its user's answers it after each restart, and would never be given up.
             transaction.set_fields(start_attempts=0, next_restart_at=None)
         if move == "fail":
-            record_turn_failure(transaction, fold.conversation, line, retry)
+            record_turn_failure(transaction, applier.conversation, line, retry)
             record_lost_conversation(transaction, str(line.get("code") or ""), str(line.get("message") or ""))
 
     return end
 
 
-def _on_agent_exited(fold: LineApplier, line: JournalLine) -> None:
+def _on_agent_exited(applier: LineApplier, line: JournalLine) -> None:
     """The agent process is gone: what it left unfinished is said, and nobody takes it for running."""
-    is_present = line.get("launch_id") in (None, fold.transaction.session.launch_id)
+    is_present = line.get("launch_id") in (None, applier.transaction.session.launch_id)
     if is_present:  # an earlier agent's end says nothing of the one that is up
-        reset_attempts_if_stable(fold.transaction, until=fold.transaction.at)
-    interrupt_turn(fold.transaction, "agent_exited", fold.conversation)
+        reset_attempts_if_stable(applier.transaction, until=applier.transaction.at)
+    interrupt_turn(applier.transaction, "agent_exited", applier.conversation)
     if is_present:
-        (record_agent_stopped if line.get("expected") else record_agent_death)(fold.transaction)
-    fold.transaction.record_event(
+        (record_agent_stopped if line.get("expected") else record_agent_death)(applier.transaction)
+    applier.transaction.record_event(
         "session.agent_exited", exit_code=line.get("exit_code"), expected=bool(line.get("expected"))
     )
-    fold.agent_gone = fold.agent_gone or not line.get("expected")
+    applier.agent_gone = applier.agent_gone or not line.get("expected")
 
 
-def _on_prompt_abandoned(fold: LineApplier, line: JournalLine) -> None:
-    fold.transaction.record_event("session.agentctl_abandoned")
+def _on_prompt_abandoned(applier: LineApplier, line: JournalLine) -> None:
+    applier.transaction.record_event("session.agentctl_abandoned")
 
 
-def _on_unstorable(fold: LineApplier, line: JournalLine) -> None:
-    fold.transaction.record_event(
+def _on_unstorable(applier: LineApplier, line: JournalLine) -> None:
+    applier.transaction.record_event(
         "session.journal_skipped", reason=UNSTORABLE, count=1, seq=line["seq"], kind=str(line["was"])[:64]
     )
 
 
-def _on_snapshot(fold: LineApplier, line: JournalLine) -> None:
+def _on_snapshot(applier: LineApplier, line: JournalLine) -> None:
     """The working tree is another than when it was kept last; it is due in the archive (``WorkspaceSync``)."""
-    _announce_snapshot(fold.transaction, str(line.get("commit", "")))
-    fold.transaction.record_event(
+    _announce_snapshot(applier.transaction, str(line.get("commit", "")))
+    applier.transaction.record_event(
         "session.workspace.changed",
         reason=str(line.get("reason", "")),
         commit=str(line.get("commit", "")),

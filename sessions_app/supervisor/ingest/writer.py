@@ -80,7 +80,7 @@ class Batch:
     lease: Lease
     lines: Sequence[JournalLine]
     token: Mapping[str, Any] | None
-    written: asyncio.Future[IngestResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    result: asyncio.Future[IngestResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class JournalWriter:
@@ -100,7 +100,7 @@ class JournalWriter:
         self._waiting.append(batch)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="writer")
-        return await batch.written
+        return await batch.result
 
     async def close(self) -> None:
         """Finish the commit under way; what still waits is in the journals."""
@@ -111,11 +111,11 @@ class JournalWriter:
     async def _run(self) -> None:
         actor_context.begin_context(cause=JOURNAL_CAUSE)  # it writes for all streams, whichever has begun it
         while self._waiting:
-            began = time.monotonic()
-            await self._write(self._next())
-            await asyncio.sleep(max(COMMIT_INTERVAL, time.monotonic() - began))
+            started = time.monotonic()
+            await self._write(self._next_batches())
+            await asyncio.sleep(max(COMMIT_INTERVAL, time.monotonic() - started))
 
-    def _next(self) -> list[Batch]:
+    def _next_batches(self) -> list[Batch]:
         batches = [self._waiting.popleft()]
         while self._waiting and sum(len(batch.lines) for batch in batches) < MAX_LINES:
             batches.append(self._waiting.popleft())
@@ -125,22 +125,22 @@ class JournalWriter:
         try:
             results = await asyncio.shield(self._thread(write_batches, batches))
         except (OperationalError, InterfaceError) as error:
-            await self._failed(batches, error)
+            await self._handle_failure(batches, error)
             return
         if self._failing:
             self._failing = False
             log.warning("the database takes events again")
         for batch, result in results:
-            if batch.written.done():
+            if batch.result.done():
                 continue  # its stream has ended meanwhile
             if isinstance(result, Exception):
-                batch.written.set_exception(result)
+                batch.result.set_exception(result)
             else:
-                batch.written.set_result(result)
+                batch.result.set_result(result)
                 if batch.lines:
                     METRICS_BUFFER.written(float(batch.lines[0]["ts"]))
 
-    async def _failed(self, batches: Sequence[Batch], error: Exception) -> None:
+    async def _handle_failure(self, batches: Sequence[Batch], error: Exception) -> None:
         """Where one of several is to blame the others must not wait for it; otherwise all are tried again."""
         if len(batches) > 1:
             for batch in batches:
@@ -150,7 +150,7 @@ class JournalWriter:
             self._failing = True
             log.error("the database takes no events, the journals keep them: %s", error)
         await asyncio.sleep(RETRY_AFTER)
-        self._waiting.extend(batch for batch in batches if not batch.written.done())
+        self._waiting.extend(batch for batch in batches if not batch.result.done())
 
 
 def write_batches(batches: Sequence[Batch]) -> list[tuple[Batch, IngestResult | Exception]]:

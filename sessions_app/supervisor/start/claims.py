@@ -72,7 +72,7 @@ def claim_start(
     """Claim a start order under the lease; None where there is nothing (more) to do for us. Raises LeaseLost.
 
     ``lives`` is the launch of the agent that was found where we are attached, None where we are not;
-    ``held`` is the lease of that attachment, which need not be taken again.
+    ``held`` is the lease of that stream, which need not be taken again.
     A start is counted before it is made (rule 33), once: a supervisor that finds a claimed one goes on with it.
     ``in_grace``: the supervisor has only just begun, and counts none.
     """

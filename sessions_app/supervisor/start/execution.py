@@ -67,21 +67,23 @@ TIMEOUT_MARGIN = 10
 """Seconds by which our own limit outlives the one that agentctl was told."""
 
 
-async def execute_start(core: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
+async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
     """Carry out one start order; returns when it is done, or left to whoever holds the lease."""
-    async with core.starts:
+    async with registry.starts:
         try:
             async with asyncio.timeout(settings.KANDEV_START_TIMEOUT):
-                await _start(core, session_id, intent_id)
+                await _start(registry, session_id, intent_id)
         except LeaseLost:
             log.info("session %s: another supervisor carries out its start", session_id)
         except TimeoutError:
             failure = StartFailure(
                 "start_timeout", f"The start took longer than {settings.KANDEV_START_TIMEOUT:g} seconds."
             )
-            await _write_failure(core, session_id, intent_id, None, failure)
+            await _write_failure(registry, session_id, intent_id, None, failure)
         except ExecutorError as error:
-            await _write_failure(core, session_id, intent_id, None, start_failure_from(error, executor_failed=False))
+            await _write_failure(
+                registry, session_id, intent_id, None, start_failure_from(error, executor_failed=False)
+            )
         except (
             OperationalError,
             InterfaceError,
@@ -90,142 +92,144 @@ async def execute_start(core: ExecutionRegistry, session_id: uuid.UUID, intent_i
         except Exception as error:  # one bad session never stops the others
             log.exception("session %s: its start failed", session_id)
             failure = StartFailure("internal_error", f"The start failed: {type(error).__name__}")
-            await _write_failure(core, session_id, intent_id, None, failure)
+            await _write_failure(registry, session_id, intent_id, None, failure)
 
 
-async def _start(core: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
-    live = core.attached(session_id)
+async def _start(registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
+    live = registry.stream_of(session_id)
     if live is not None:
-        await _start_on_live_agentctl(core, live, intent_id)
+        await _start_on_live_agentctl(registry, live, intent_id)
         return
-    in_grace = core.grace.is_exempt(session_id)
-    plan = await core.database(claims.claim_start, session_id, intent_id, core.boot_id, lives=None, in_grace=in_grace)
+    in_grace = registry.grace.is_exempt(session_id)
+    plan = await registry.database(
+        claims.claim_start, session_id, intent_id, registry.boot_id, lives=None, in_grace=in_grace
+    )
     if plan is None:
         return
-    core.grace.record_start(session_id)
+    registry.grace.record_start(session_id)
     crash_points.reached("supervisor.start_claimed", session_id)
     try:
-        attachment = await _launch(core, plan)
+        stream = await _launch(registry, plan)
     except (AgentctlUnreachable, AgentctlRefused, LaunchFailed, ExecutorError) as error:
         failure = start_failure_from(error, executor_failed=True)
-        await _write_failure(core, session_id, intent_id, plan.lease, failure)
+        await _write_failure(registry, session_id, intent_id, plan.lease, failure)
         return
-    if attachment is None:
+    if stream is None:
         return  # somebody else took it over
-    await _open_agent(core, attachment, plan)
+    await _open_agent(registry, stream, plan)
 
 
-async def _start_on_live_agentctl(core: ExecutionRegistry, live: ExecutionStream, intent_id: uuid.UUID) -> None:
+async def _start_on_live_agentctl(registry: ExecutionRegistry, live: ExecutionStream, intent_id: uuid.UUID) -> None:
     """Start an agent where agentctl is up."""
-    claimed = await core.database(
+    claimed = await registry.database(
         claim_and_prepare,
         live.session_id,
         intent_id,
         live.lease,
         lives=live.observed_launch,
         found=live.observed_launch if live.observed_agent else None,
-        in_grace=core.grace.is_exempt(live.session_id),
+        in_grace=registry.grace.is_exempt(live.session_id),
     )
     if claimed is None:
         return
-    core.grace.record_start(live.session_id)
+    registry.grace.record_start(live.session_id)
     plan, order = claimed
     crash_points.reached("supervisor.start_claimed", live.session_id)
     if order is not None:
-        await _open_prepared(core, live, plan, order)
+        await _open_prepared(registry, live, plan, order)
 
 
-async def _launch(core: ExecutionRegistry, plan: claims.StartClaim) -> ExecutionStream | None:
+async def _launch(registry: ExecutionRegistry, plan: claims.StartClaim) -> ExecutionStream | None:
     place = runtime(plan.facts.runtime)
     if plan.spec.worktree_id and not isinstance(place, SupportsSharedWorktrees):
         raise LaunchFailed(f"Sessions on {place.name} cannot share a worktree.")
     await place.end_leftovers(plan.facts) if plan.leftovers else None
     launched: Launched = await place.launch(plan.spec)
     crash_points.reached("supervisor.launched", plan.session_id)
-    kept = await core.database(claims.write_launch, plan, launched)
+    kept = await registry.database(claims.write_launch, plan, launched)
     crash_points.reached("supervisor.launch_written", plan.session_id)
     if not kept:
-        await _undo_launch(core, plan, launched)
+        await _undo_launch(registry, plan, launched)
         return None
-    return await core.attach(plan.session_id)
+    return await registry.open_stream(plan.session_id)
 
 
-async def _undo_launch(core: ExecutionRegistry, plan: claims.StartClaim, launched: Launched) -> None:
+async def _undo_launch(registry: ExecutionRegistry, plan: claims.StartClaim, launched: Launched) -> None:
     """Somebody stopped the session while it was being launched: shut down what was started (rule 9)."""
-    facts = await core.database(claims.launched_facts, plan.session_id, launched)
+    facts = await registry.database(claims.launched_facts, plan.session_id, launched)
     await runtime(plan.facts.runtime).end(facts)
-    await core.database(settle_intent, plan.intent_id, "stopped")
+    await registry.database(settle_intent, plan.intent_id, "stopped")
 
 
-async def _open_agent(core: ExecutionRegistry, attachment: ExecutionStream, plan: claims.StartClaim) -> None:
+async def _open_agent(registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim) -> None:
     """Start the agent with the strategy that the one opinion names, or leave it at the workspace."""
-    found = attachment.observed_launch if attachment.observed_agent else None
-    order = await core.database(agent_start.prepare_agent_start, plan, attachment.lease, found=found)
+    found = stream.observed_launch if stream.observed_agent else None
+    order = await registry.database(agent_start.prepare_agent_start, plan, stream.lease, found=found)
     if order is not None:
-        await _open_prepared(core, attachment, plan, order)
+        await _open_prepared(registry, stream, plan, order)
 
 
 async def _open_prepared(
-    core: ExecutionRegistry, attachment: ExecutionStream, plan: claims.StartClaim, order: agent_start.AgentStartRequest
+    registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim, order: agent_start.AgentStartRequest
 ) -> None:
     crash_points.reached("supervisor.agent_prepared", plan.session_id)
-    await interrupted_work.record_interrupted_work(core, attachment, order.unfinished_since)
-    with attachment.starting():
-        await _start_agent(core, attachment, plan, order)
+    await interrupted_work.record_interrupted_work(registry, stream, order.unfinished_since)
+    with stream.starting():
+        await _start_agent(registry, stream, plan, order)
 
 
 async def _start_agent(
-    core: ExecutionRegistry, attachment: ExecutionStream, plan: claims.StartClaim, order: agent_start.AgentStartRequest
+    registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim, order: agent_start.AgentStartRequest
 ) -> None:
     """Have the agent started and write what came of it; what it is judged by is read meanwhile."""
     try:
         answer, known = await asyncio.gather(
-            _request_agent_start(attachment, order), core.database(agent_start.load_conversation_facts, plan.session_id)
+            _request_agent_start(stream, order), registry.database(agent_start.load_conversation_facts, plan.session_id)
         )
     except StaleGeneration:
         raise LeaseLost(LeaseLost.__doc__) from None
     except AgentctlUnreachable as error:
         failure = start_failure_from(error, executor_failed=False)
-        await _write_failure(core, plan.session_id, plan.intent_id, attachment.lease, failure)
+        await _write_failure(registry, plan.session_id, plan.intent_id, stream.lease, failure)
         return
     except AgentctlRefused as error:
-        await _handle_refusal(core, attachment, plan, error)
+        await _handle_refusal(registry, stream, plan, error)
         return
     crash_points.reached("supervisor.agent_started", plan.session_id)
-    won = await core.database(agent_start.write_agent_started, plan, attachment.lease, order, answer, known)
+    won = await registry.database(agent_start.write_agent_started, plan, stream.lease, order, answer, known)
     crash_points.reached("supervisor.agent_start_written", plan.session_id)
     if not won:
-        await attachment.client.stop_agent(grace=5, intent_id=str(plan.intent_id))
-        await core.database(settle_intent, plan.intent_id, "stopped")
+        await stream.client.stop_agent(grace=5, intent_id=str(plan.intent_id))
+        await registry.database(settle_intent, plan.intent_id, "stopped")
 
 
-async def _request_agent_start(attachment: ExecutionStream, order: agent_start.AgentStartRequest) -> dict[str, Any]:
+async def _request_agent_start(stream: ExecutionStream, order: agent_start.AgentStartRequest) -> dict[str, Any]:
     timeout = settings.KANDEV_START_TIMEOUT + TIMEOUT_MARGIN
-    return await attachment.client.start_agent(order.body, timeout=timeout)
+    return await stream.client.start_agent(order.body, timeout=timeout)
 
 
 async def _handle_refusal(
-    core: ExecutionRegistry, attachment: ExecutionStream, plan: claims.StartClaim, error: AgentctlRefused
+    registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim, error: AgentctlRefused
 ) -> None:
     if error.refusal == "already_running":  # an agent of an earlier start, whose answer was lost
-        report = await attachment.client.status()
+        report = await stream.client.status()
         if report["agent"]["state"] in agent_start.READY_AGENT_STATES:  # else it is still starting, and may never be up
-            await core.database(agent_start.write_reattached, plan, attachment.lease, report)
+            await registry.database(agent_start.write_reattached, plan, stream.lease, report)
             return
     failure = start_failure_from(error, executor_failed=False)
-    await _write_failure(core, plan.session_id, plan.intent_id, attachment.lease, failure)
+    await _write_failure(registry, plan.session_id, plan.intent_id, stream.lease, failure)
 
 
 async def _write_failure(
-    core: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | None, failure: StartFailure
+    registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | None, failure: StartFailure
 ) -> None:
     """Under the lease that is ours by now; whoever has lost it has nothing to say."""
-    lease = lease or await core.database(leases.get_lease, session_id, core.boot_id)
+    lease = lease or await registry.database(leases.get_lease, session_id, registry.boot_id)
     if lease is None:
         log.info("session %s: another supervisor says what becomes of its start", session_id)
         return
     crash_points.reached("supervisor.start_failed", session_id)
-    if await core.database(is_last_start_attempt, session_id):
-        failure = replace(failure, log_tail=await execution_registry.read_log_tail(core, session_id))
-    await core.database(write_start_failure, session_id, intent_id, lease, failure)
+    if await registry.database(is_last_start_attempt, session_id):
+        failure = replace(failure, log_tail=await execution_registry.read_log_tail(registry, session_id))
+    await registry.database(write_start_failure, session_id, intent_id, lease, failure)
     crash_points.reached("supervisor.start_failure_written", session_id)

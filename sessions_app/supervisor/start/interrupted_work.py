@@ -20,14 +20,14 @@ MAX_LISTED: Final = 200
 """Changed files and ended processes that are kept of each; a prompt names fewer."""
 
 
-async def record_interrupted_work(core: ExecutionRegistry, attachment: ExecutionStream, since: str | None) -> None:
+async def record_interrupted_work(registry: ExecutionRegistry, stream: ExecutionStream, since: str | None) -> None:
     """Add the files that changed and the processes that ended; what cannot be learned in time is left out.
 
     ``since`` is what ``wanted`` has said.
     """
     if since is None:
         return
-    client = attachment.client
+    client = stream.client
     changed: list[str] = []
     processes: list[str] = []
     try:
@@ -35,9 +35,9 @@ async def record_interrupted_work(core: ExecutionRegistry, attachment: Execution
             processes = await client.ended_with_agent()
             changed = list((await client.git("changes", {"since": since})).get("files", ())) if since else []
     except (ExecutorError, TimeoutError) as error:
-        log.info("session %s: what its last turn left is not wholly known: %s", attachment.session_id, error)
-    await core.database(
-        _add_findings, attachment.session_id, attachment.lease, changed[:MAX_LISTED], processes[:MAX_LISTED]
+        log.info("session %s: what its last turn left is not wholly known: %s", stream.session_id, error)
+    await registry.database(
+        _add_findings, stream.session_id, stream.lease, changed[:MAX_LISTED], processes[:MAX_LISTED]
     )
 
 

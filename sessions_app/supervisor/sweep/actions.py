@@ -94,7 +94,7 @@ ReattachExecutor = BatchExecutor[PendingReattach, ActionOutcome]
 
 
 async def act_on_decision(
-    core: ExecutionRegistry, tell: ReattachExecutor, row: Candidate, seen: Observation, decision: Decision
+    registry: ExecutionRegistry, reattach: ReattachExecutor, row: Candidate, seen: Observation, decision: Decision
 ) -> ActionOutcome:
     """Do what was decided of one row. Raises nothing that the caller could help."""
     place = replace(row.place, agentctl_url=seen.url or row.place.agentctl_url, state=seen.state or row.place.state)
@@ -102,15 +102,15 @@ async def act_on_decision(
         await runtime(place.runtime).end_leftovers(place)
         crash_points.reached("sweep.leftovers_ended", row.stored.session_id)
     if decision.rule == "owner_left":
-        await core.database(_raise_owner_left, row.stored.session_id)
-    attached = core.attached(row.stored.session_id) is not None
+        await registry.database(_raise_owner_left, row.stored.session_id)
+    attached = registry.stream_of(row.stored.session_id) is not None
     takes_over = seen.observed is Observed.ALIVE and not attached and decision.rule not in HANDS_OFF_RULES
-    if decision.quiet and not takes_over:
+    if decision.is_noop and not takes_over:
         return ActionOutcome(skipped=decision.rule == "foreign_lease")
     try:
         if takes_over:
-            return await _take_over(core, tell, row, seen, decision)
-        return await _write_unattached(core, row, seen, decision)
+            return await _take_over(registry, reattach, row, seen, decision)
+        return await _write_unattached(registry, row, seen, decision)
     except LeaseLost:
         return ActionOutcome(skipped=True)
 
@@ -123,21 +123,21 @@ def _raise_owner_left(session_id: uuid.UUID) -> None:
 
 
 async def _take_over(
-    core: ExecutionRegistry, tell: ReattachExecutor, row: Candidate, seen: Observation, decision: Decision
+    registry: ExecutionRegistry, reattach: ReattachExecutor, row: Candidate, seen: Observation, decision: Decision
 ) -> ActionOutcome:
     """It lives: attach, drain its journal, then write what is still to be said."""
     if _has_moved(seen, row):
-        await core.database(_save_address, row.stored.id, seen)
+        await registry.database(_save_address, row.stored.id, seen)
     try:
-        attachment = await core.attach(row.stored.session_id, seen.report)
+        stream = await registry.open_stream(row.stored.session_id, seen.report)
     except ExecutorError as error:
         return ActionOutcome(error=error.message)
-    if attachment is None:
+    if stream is None:
         return ActionOutcome(skipped=True)
     crash_points.reached("sweep.taken_over", row.stored.session_id)
     if decision.agent_action == "reattach" and decision.session_move is None:
-        return await tell(PendingReattach(row, seen, decision, attachment.lease))
-    return await core.database(write_decision, row, seen, decision, attachment.lease)
+        return await reattach(PendingReattach(row, seen, decision, stream.lease))
+    return await registry.database(write_decision, row, seen, decision, stream.lease)
 
 
 def _has_moved(seen: Observation, row: Candidate) -> bool:
@@ -155,10 +155,10 @@ def _save_address(execution_id: uuid.UUID, seen: Observation) -> None:
 
 
 async def _write_unattached(
-    core: ExecutionRegistry, row: Candidate, seen: Observation, decision: Decision
+    registry: ExecutionRegistry, row: Candidate, seen: Observation, decision: Decision
 ) -> ActionOutcome:
-    held = core.attached(row.stored.session_id)
-    lease = held.lease if held else await core.database(leases.acquire_lease, row.stored.id, core.boot_id)
+    held = registry.stream_of(row.stored.session_id)
+    lease = held.lease if held else await registry.database(leases.acquire_lease, row.stored.id, registry.boot_id)
     if lease is None:
         return ActionOutcome(skipped=True)
     if held and seen.report and _agent_is_gone(seen):
@@ -167,16 +167,18 @@ async def _write_unattached(
         journal = seen.report["journal"]
         await held.wait_until_logged(journal["epoch"], journal["last_seq"], JOURNAL_TIMEOUT)
     if seen.observed is Observed.DEAD:
-        await _drain_dead(core, row, lease)
+        await _drain_dead(registry, row, lease)
         crash_points.reached("sweep.drained", row.stored.session_id)
-    outcome = await core.database(write_decision, row, seen, decision, lease, await _evidence(core, row, decision))
+    outcome = await registry.database(
+        write_decision, row, seen, decision, lease, await _evidence(registry, row, decision)
+    )
     crash_points.reached("sweep.row_written", row.stored.session_id)
     if held is None and decision.agent_action == "none":
-        await core.database(leases.release_leases, core.boot_id, row.stored.id)
+        await registry.database(leases.release_leases, registry.boot_id, row.stored.id)
     return outcome
 
 
-async def _drain_dead(core: ExecutionRegistry, row: Candidate, lease: Lease) -> None:
+async def _drain_dead(registry: ExecutionRegistry, row: Candidate, lease: Lease) -> None:
     """What a dead agentctl has left on disk: its journal, and the agent's token (rule 22)."""
     place = runtime(row.place.runtime)
     epoch, seq = row.stored.journal_epoch, row.stored.journal_seq
@@ -189,39 +191,39 @@ async def _drain_dead(core: ExecutionRegistry, row: Candidate, lease: Lease) -> 
         return
     kept = {"resume_token": token} if token else None
     for start in range(0, len(lines), DRAIN_BATCH):
-        await core.writer(
+        await registry.writer(
             ingest_batch, row.stored.session_id, lease, lines[start : start + DRAIN_BATCH], kept, alive=False
         )
     if kept and not lines:
-        await core.writer(ingest_batch, row.stored.session_id, lease, [], kept, alive=False)
+        await registry.writer(ingest_batch, row.stored.session_id, lease, [], kept, alive=False)
 
 
-async def _evidence(core: ExecutionRegistry, row: Candidate, decision: Decision) -> str:
+async def _evidence(registry: ExecutionRegistry, row: Candidate, decision: Decision) -> str:
     return (
-        await execution_registry.read_log_tail(core, row.stored.session_id)
+        await execution_registry.read_log_tail(registry, row.stored.session_id)
         if decision.session_move == "give_up"
         else ""
     )
 
 
-def write_reattachments(tellings: Sequence[PendingReattach]) -> list[ActionOutcome | Exception]:
+def write_reattachments(batch: Sequence[PendingReattach]) -> list[ActionOutcome | Exception]:
     """``write`` for many in one transaction, all or nothing; LeaseLost for those that are not ours any more.
 
     None of them may move its session. That would lock the task's row, too, and who holds one of those must not
     wait for another session.
     """
-    with session_transactions({telling.session_id: telling.lease for telling in tellings}) as transactions:
+    with session_transactions({pending.session_id: pending.lease for pending in batch}) as transactions:
         told = _load_told_takeovers(transactions.values())
-        return [_write_reattachment(transactions.get(telling.session_id), telling, told) for telling in tellings]
+        return [_write_reattachment(transactions.get(pending.session_id), pending, told) for pending in batch]
 
 
 def _write_reattachment(
-    transaction: SessionTransaction | None, telling: PendingReattach, told: Collection[uuid.UUID]
+    transaction: SessionTransaction | None, pending: PendingReattach, told: Collection[uuid.UUID]
 ) -> ActionOutcome | Exception:
     if transaction is None:
         return LeaseLost(LeaseLost.__doc__)
-    transaction.actor = telling.known
-    return _write_changes(transaction, telling.row, telling.seen, telling.decision, told)
+    transaction.actor = pending.known
+    return _write_changes(transaction, pending.row, pending.seen, pending.decision, told)
 
 
 def write_decision(

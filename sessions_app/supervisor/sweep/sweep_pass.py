@@ -90,15 +90,18 @@ class SweepRun:
 
 
 async def run_sweep(
-    core: ExecutionRegistry, scope: SweepScope, unknown: set[str], progress: ProgressCallback = lambda done, total: None
+    registry: ExecutionRegistry,
+    scope: SweepScope,
+    unknown: set[str],
+    progress: ProgressCallback = lambda done, total: None,
 ) -> SweepRun:
     """Look at everything that claims to run, decide, and act unless it is a dry run.
 
-    ``unknown`` holds the execution ids that the last look could not tell anything of; it is brought up to date.
+    ``unknown`` holds the execution ids that the last look could not reattach anything of; it is brought up to date.
     """
     result, began = SweepRun(scope), time.monotonic()
     with known_as(sweep_id=result.sweep_id, cause=f"{scope.trigger} sweep"):
-        await _run_sweep(core, result, unknown, progress)
+        await _run_sweep(registry, result, unknown, progress)
     result.duration_ms = round((time.monotonic() - began) * 1000)
     if not scope.dry_run:
         seen = [(item.facts.runtime, str(item.seen.observed)) for item in result.decided]
@@ -106,11 +109,15 @@ async def run_sweep(
     return result
 
 
-async def _run_sweep(core: ExecutionRegistry, result: SweepRun, unknown: set[str], progress: ProgressCallback) -> None:
+async def _run_sweep(
+    registry: ExecutionRegistry, result: SweepRun, unknown: set[str], progress: ProgressCallback
+) -> None:
     scope = result.scope
-    rows, result.damaged = await core.database(candidates.load_candidates, core.boot_id, scope.sessions, scope.runtime)
-    _report_corrupt_rows(core, result.damaged)
-    acting = _ActionRunner(core, result, len(rows), progress)
+    rows, result.damaged = await registry.database(
+        candidates.load_candidates, registry.boot_id, scope.sessions, scope.runtime
+    )
+    _report_corrupt_rows(registry, result.damaged)
+    acting = _ActionRunner(registry, result, len(rows), progress)
     places = defaultdict(list)
     for row in rows:
         places[row.place.runtime].append(row)
@@ -123,14 +130,14 @@ async def _run_sweep(core: ExecutionRegistry, result: SweepRun, unknown: set[str
 
 
 class _ActionRunner:
-    """Acting on what was decided, bounded over all runtimes, and telling how far it is."""
+    """Acting on what was decided, bounded over all runtimes, and pending how far it is."""
 
-    def __init__(self, core: ExecutionRegistry, result: SweepRun, total: int, progress: ProgressCallback):
-        self.core, self.result = core, result
+    def __init__(self, registry: ExecutionRegistry, result: SweepRun, total: int, progress: ProgressCallback):
+        self.registry, self.result = registry, result
         self._total, self._progress, self._done = total, progress, 0
         self._acting = asyncio.Semaphore(MAX_CONCURRENT_ACTIONS)
         self._attaching = asyncio.Semaphore(MAX_CONCURRENT_ATTACHES)
-        self._tell = BatchExecutor(core.database, write_reattachments)
+        self._tell = BatchExecutor(registry.database, write_reattachments)
         progress(0, total)
 
     def skip(self, count: int) -> None:
@@ -144,20 +151,20 @@ class _ActionRunner:
 
     async def _run_one(self, item: DecidedRow) -> None:
         async with self._attaching if item.decision.agent_action == "reattach" else self._acting:
-            self.result.outcomes[item.facts.session_id] = await _act_safely(self.core, self._tell, item)
+            self.result.outcomes[item.facts.session_id] = await _act_safely(self.registry, self._tell, item)
         if is_start_decision(item.decision) and not item.facts.start_in_flight:
-            self.core.start_slots.under_way -= 1  # committed, or nobody's
+            self.registry.start_slots.under_way -= 1  # committed, or nobody's
         self._done += 1
         self._progress(self._done, self._total)
 
 
 async def _sweep_runtime(acting: _ActionRunner, name: str, rows: Sequence[Candidate], unknown: set[str]) -> None:
     """Observe, decide and act on the executions of one runtime, with one bulk look."""
-    core, scope = acting.core, acting.result.scope
+    registry, scope = acting.registry, acting.result.scope
     seen = await _observe_runtime(name, [row.place for row in sorted(rows, key=_last_seen_at)], scope)
     now, decided = timezone.now(), []
     for row in rows:
-        attached = core.attached(row.stored.session_id) is not None
+        attached = registry.stream_of(row.stored.session_id) is not None
         facts = candidates.sweep_facts(
             row,
             seen[row.place.id],
@@ -168,7 +175,7 @@ async def _sweep_runtime(acting: _ActionRunner, name: str, rows: Sequence[Candid
             admitted=scope.admitted,
         )
         decided.append(DecidedRow(row, facts, seen[row.place.id], decide(facts, seen[row.place.id], now)))
-    decided = await _admit_starts(core, scope, decided, now)
+    decided = await _admit_starts(registry, scope, decided, now)
     acting.result.decided += decided
     if scope.dry_run:
         acting.skip(len(rows))
@@ -177,8 +184,8 @@ async def _sweep_runtime(acting: _ActionRunner, name: str, rows: Sequence[Candid
     unknown.update(item.row.place.id for item in decided if item.seen.observed is Observed.UNKNOWN)
     crash_points.reached("sweep.decided")
     await acting.run_all(decided)
-    await core.database(
-        _save_last_seen, core.boot_id, [item for item in decided if item.seen.observed is Observed.ALIVE]
+    await registry.database(
+        _save_last_seen, registry.boot_id, [item for item in decided if item.seen.observed is Observed.ALIVE]
     )
 
 
@@ -203,15 +210,15 @@ def _last_seen_at(row: Candidate) -> datetime:
 
 
 async def _admit_starts(
-    core: ExecutionRegistry, scope: SweepScope, decided: list[DecidedRow], now: datetime
+    registry: ExecutionRegistry, scope: SweepScope, decided: list[DecidedRow], now: datetime
 ) -> list[DecidedRow]:
     """Let in as many of those that are to be started as may be at once; the others get a place in the queue."""
     wanting = [item for item in decided if is_start_decision(item.decision) and not item.facts.start_in_flight]
     if not wanting:
         return decided
-    doors = admission.StartSlots() if scope.dry_run else core.start_slots
+    slots = admission.StartSlots() if scope.dry_run else registry.start_slots
     gone = {item.row.stored.session_id for item in decided if item.seen.observed is Observed.DEAD}
-    allowed = await core.database(admission.start_allowance, core.boot_id, doors, gone)
+    allowed = await registry.database(admission.start_allowance, registry.boot_id, slots, gone)
     applicants = [
         Applicant(
             item.row.stored.session_id,
@@ -234,11 +241,11 @@ def _with_admission(item: DecidedRow, told: tuple[int, str, int] | None, now: da
     return replace(item, facts=facts, decision=postpone_start(facts, item.seen, now, rank=rank, reason=reason))
 
 
-def _report_corrupt_rows(core: ExecutionRegistry, damaged: Sequence[CorruptRow]) -> None:
+def _report_corrupt_rows(registry: ExecutionRegistry, damaged: Sequence[CorruptRow]) -> None:
     """Once a process for each damage: the loop looks every few seconds."""
     for one in damaged:
-        if core.reported_corruption.get(one.session_id) != one.said:
-            core.reported_corruption[one.session_id] = one.said
+        if registry.reported_corruption.get(one.session_id) != one.said:
+            registry.reported_corruption[one.session_id] = one.said
             log.error("session %s is passed over. %s", one.session_id, one.said)
 
 
@@ -264,11 +271,11 @@ def _cause_of(decision: Decision) -> str:
     return f"{current_context().get(CAUSE, 'sweep')}: {decision.rule}"
 
 
-async def _act_safely(core: ExecutionRegistry, tell: ReattachExecutor, item: DecidedRow) -> ActionOutcome:
+async def _act_safely(registry: ExecutionRegistry, reattach: ReattachExecutor, item: DecidedRow) -> ActionOutcome:
     began, facts = time.monotonic(), item.facts
     try:
         with known_as(session_id=facts.session_id, task_id=facts.task_id, cause=_cause_of(item.decision)):
-            outcome = await act_on_decision(core, tell, item.row, item.seen, item.decision)
+            outcome = await act_on_decision(registry, reattach, item.row, item.seen, item.decision)
     except Exception as error:  # one bad row never stops a sweep
         if not is_database_outage(error):  # which is said once for all
             log.exception("session %s: the sweep could not act", item.facts.session_id)

@@ -36,8 +36,8 @@ POLL_INTERVAL: Final = 0.5
 class WorkflowDriver:
     """Drives every run whose lease it can have; what it knows is in the rows."""
 
-    def __init__(self, core: ExecutionRegistry, *, database: DatabaseThread | None = None):
-        self._core = core
+    def __init__(self, registry: ExecutionRegistry, *, database: DatabaseThread | None = None):
+        self._registry = registry
         self._database = database or DatabaseThread("workflows")
         self._lanes: dict[uuid.UUID, SessionQueue] = {}
         self._leases: dict[uuid.UUID, RunLease] = {}
@@ -59,18 +59,18 @@ class WorkflowDriver:
 
     async def look(self) -> None:
         """Take what is open, and go on with all of it."""
-        found = await self._database(run_snapshot.acquire_leases, self._core.boot_id)
+        found = await self._database(run_snapshot.acquire_leases, self._registry.boot_id)
         self._leases = {lease.run_id: lease for lease in found}
         self._graphs = {run_id: graph for run_id, graph in self._graphs.items() if run_id in self._leases}
         self._lanes = {key: lane for key, lane in self._lanes.items() if key in self._leases or _is_lane_busy(lane)}
         for run_id in self._leases:
             if run_id not in self._lanes:
-                self._lanes[run_id] = SessionQueue(partial(self._advance_run, run_id), self._core.outage)
+                self._lanes[run_id] = SessionQueue(partial(self._advance_run, run_id), self._registry.outage)
             self._lanes[run_id].wake()
 
     async def renew(self) -> None:
         """Prolong the leases."""
-        await self._database(run_snapshot.renew_leases, self._core.boot_id)
+        await self._database(run_snapshot.renew_leases, self._registry.boot_id)
 
     async def settle(self) -> None:
         """Wait until every lane is at rest."""
@@ -83,7 +83,7 @@ class WorkflowDriver:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._database.at_the_end(run_snapshot.release_leases, self._core.boot_id)
+        await self._database.at_the_end(run_snapshot.release_leases, self._registry.boot_id)
         self._database.close()
 
     async def _advance_run(self, run_id: uuid.UUID) -> bool:
@@ -124,7 +124,7 @@ class WorkflowDriver:
             crash_points.reached("workflow.jobs_ended")
 
     def _client(self, seen: RunSnapshot) -> AgentctlClient | None:
-        return AgentctlClient.of(seen.workspace, self._core.http) if seen.workspace else None
+        return AgentctlClient.of(seen.workspace, self._registry.http) if seen.workspace else None
 
     async def _learn(self, lease: RunLease, seen: RunSnapshot, work: NodeWork) -> NodeUpdate | None:
         """What is new about one node; None where nothing is."""
