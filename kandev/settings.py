@@ -133,7 +133,10 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "channels",
     "executors_app",
+    "sessions_app.accounts",
+    "sessions_app.workflows",
     "sessions_app",
+    "sessions_app.notifications",
     # After ours, which has a command of the same name: its processes end with the first of them.
     "django_q",
     # The same: its keys are taken over, and kept as hashes.

@@ -16,8 +16,8 @@ from rest_framework.authtoken import admin as foreign
 from rest_framework.authtoken.models import TokenProxy
 
 from executors_app.staff_admin import ReadOnlyModelAdmin, StaffModelAdmin
+from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
 from sessions_app.accounts.teams import check_user_name
-from sessions_app.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
 
 if TYPE_CHECKING:
     Inline = admin.TabularInline[Any, Any]

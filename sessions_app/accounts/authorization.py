@@ -12,8 +12,9 @@ from django.contrib.auth.models import Group
 from django.db.models import QuerySet
 
 from executors_app.plugins import UnknownPlugin
+from sessions_app.accounts.models import TeamRole
 from sessions_app.accounts.team_scope import teams_of
-from sessions_app.models import TaskSession, TeamRole
+from sessions_app.models import TaskSession
 from sessions_app.services.errors import ReadOnly
 
 

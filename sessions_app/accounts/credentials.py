@@ -17,8 +17,7 @@ from django.dispatch import receiver
 from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
-from sessions_app.accounts.models import LAST_USED_PRECISION
-from sessions_app.models import ApiToken
+from sessions_app.accounts.models import LAST_USED_PRECISION, ApiToken
 from sessions_app.services.errors import Conflict, NotFound
 
 

@@ -18,7 +18,7 @@ from django.core import signing
 from django.core.cache import cache
 from django.utils import timezone
 
-from sessions_app.models import AttemptCount
+from sessions_app.accounts.models import AttemptCount
 from sessions_app.services.errors import Throttled
 
 

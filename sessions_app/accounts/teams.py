@@ -14,9 +14,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import Count, QuerySet
 from django.db.models.signals import pre_save
 
-from sessions_app.accounts.models import INVITATION_LIFETIME, LOGIN_LINK_LIFETIME
+from sessions_app.accounts.models import INVITATION_LIFETIME, LOGIN_LINK_LIFETIME, LoginLink, TeamRole
 from sessions_app.accounts.team_scope import teams_of
-from sessions_app.models import LoginLink, TeamRole
 from sessions_app.services.errors import Conflict, Invalid, NotFound
 
 _LOOKALIKES: Final = (("I", "l"), ("1", "l"), ("|", "l"), ("0", "o"))

@@ -9,8 +9,6 @@ States are shown and never edited: to move a session somebody *asks* (the action
 the lease holder carries it out. What happened (log, receipts, ledger, sweeps) is read-only.
 """
 
-from sessions_app.accounts import admin as accounts_admin
 from sessions_app.admin import attention, operations, records, tasks
-from sessions_app.workflows import admin as workflows_admin
 
-__all__ = ["accounts_admin", "attention", "operations", "records", "tasks", "workflows_admin"]
+__all__ = ["attention", "operations", "records", "tasks"]

@@ -21,7 +21,8 @@ from django.utils.http import is_same_domain
 
 from sessions_app.accounts import credentials
 from sessions_app.accounts.credentials import user_with_token_scope
-from sessions_app.models import ApiToken, Task, TaskSession
+from sessions_app.accounts.models import ApiToken
+from sessions_app.models import Task, TaskSession
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.errors import NotFound
 

@@ -14,8 +14,9 @@ from django.db import transaction
 from executors_app.agentctl.workspace.repository_git import run_git
 from executors_app.models import AgentProfile, Executor
 from executors_app.repositories.team import TeamRepository
+from sessions_app.accounts.models import LoginLink
 from sessions_app.management.startup import PRIVATE_UMASK
-from sessions_app.models import LoginLink, Repository, Task
+from sessions_app.models import Repository, Task
 from sessions_app.services.catalogue import current_branch
 from sessions_app.services.restarts import DEMO_TASK
 from sessions_app.workflows.services.workflows import save_workflow

@@ -1,6 +1,5 @@
 """One noun a file; nothing outside this package writes a status or a line of the log."""
 
-from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
 from sessions_app.models.attention import (
     AttentionItem,
     AttentionMark,
@@ -66,8 +65,6 @@ from sessions_app.models.transactions import (
     session_transactions,
 )
 from sessions_app.models.waits import ResumeToken
-from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
-from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 
 __all__ = [
     "CANCEL_IGNORED",
@@ -78,30 +75,22 @@ __all__ = [
     "POLICIES",
     "QUEUED_FOR_CAPACITY",
     "TEXT_ROLES",
-    "ApiToken",
-    "AttemptCount",
     "AttentionItem",
     "AttentionMark",
     "Chore",
     "ContinuityReceipt",
-    "DeliveredItem",
-    "Delivery",
     "Intent",
     "IntentKind",
     "Lease",
     "LeaseLost",
     "Leftover",
-    "LoginLink",
     "Message",
     "MessageDraft",
     "MessagePart",
     "MetricCount",
     "NewEvent",
-    "NodeRun",
-    "NotificationSettings",
     "Orphaned",
     "PermissionRequest",
-    "Preferences",
     "Presence",
     "Prompt",
     "RecoverySweep",
@@ -116,10 +105,6 @@ __all__ = [
     "Task",
     "TaskSession",
     "TeamPolicy",
-    "TeamRole",
-    "Webhook",
-    "Workflow",
-    "WorkflowRun",
     "append_events",
     "append_texts",
     "open_tools",

@@ -18,8 +18,9 @@ from django.utils import timezone
 
 from sessions_app.accounts.authorization import may_manage
 from sessions_app.domain.states import ENDED_STATES, DesiredState
-from sessions_app.models import AttentionItem, DeliveredItem, Delivery, NotificationSettings, TaskSession, Webhook
+from sessions_app.models import AttentionItem, TaskSession
 from sessions_app.notifications import webhooks
+from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.services.attention import open_items_for, own_items, team_items, unseen_items_for, visible_items
 
 EMAIL_FOOTER = "You get this because you asked for it: {link}"

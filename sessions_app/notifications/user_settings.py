@@ -15,10 +15,16 @@ from django_q.tasks import async_task
 
 from sessions_app.accounts.authorization import managed_teams, may_manage
 from sessions_app.accounts.rate_limits import AttemptLimit
-from sessions_app.models import Delivery, NotificationSettings, Webhook
 from sessions_app.notifications import webhooks
 from sessions_app.notifications.delivery import render_test_email, test_webhook_payload
-from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, new_secret
+from sessions_app.notifications.models import (
+    DIGEST_CHOICES,
+    NOTIFIED_KINDS,
+    Delivery,
+    NotificationSettings,
+    Webhook,
+    new_secret,
+)
 from sessions_app.notifications.webhook_address import InvalidWebhookAddress
 from sessions_app.services.errors import Conflict, Invalid, NotFound, ReadOnly
 

@@ -16,11 +16,12 @@ from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.states import TaskState
-from sessions_app.models import Supervisor, Task, TaskSession, WorkflowRun
+from sessions_app.models import Supervisor, Task, TaskSession
 from sessions_app.services import attention_filters
 from sessions_app.services.attention import has_unseen
 from sessions_app.services.catalogue import SECRET_FIELDS
 from sessions_app.services.status import derived_statuses
+from sessions_app.workflows.models import WorkflowRun
 
 TASKS_PER_COLUMN: Final = 50
 """Tasks of one state on the board; the rest is counted."""

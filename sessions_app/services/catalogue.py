@@ -24,9 +24,10 @@ from executors_app.repositories.team import TeamRepository
 from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.states import WorkState
-from sessions_app.models import Repository, Task, TaskSession, Workflow, WorkflowRun
+from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.services.errors import ExecutorInUse, Invalid
 from sessions_app.services.policies import effective_policy_expression
+from sessions_app.workflows.models import Workflow, WorkflowRun
 
 LIVE_STATUSES: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY, ExecutorStatus.ERROR)
 """Statuses of executions that run or should."""

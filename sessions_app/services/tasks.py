@@ -19,15 +19,7 @@ from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type, runtime
 from executors_app.runtimes import SupportsSharedWorktrees
 from sessions_app.domain.states import ENDED_STATES, DesiredState, TaskState
-from sessions_app.models import (
-    Prompt,
-    Repository,
-    Task,
-    TaskSession,
-    WorkflowRun,
-    refresh_task_state,
-    session_transaction,
-)
+from sessions_app.models import Prompt, Repository, Task, TaskSession, refresh_task_state, session_transaction
 from sessions_app.services import intents, metric_counters
 from sessions_app.services.assessment import execution_of, is_running, worktree_loss_reason
 from sessions_app.services.catalogue import profiles_for
@@ -35,6 +27,7 @@ from sessions_app.services.errors import Conflict, Invalid, NoAgent, TerminalSta
 from sessions_app.services.idempotency import IdempotencyMark, create_once
 from sessions_app.services.maintenance import files
 from sessions_app.services.portable import record as portable_record
+from sessions_app.workflows.models import WorkflowRun
 
 
 def worktree_owner(wanted: TaskSession | None, task: Task, executor: Executor) -> TaskSession | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from executors_app.staff_admin import ReadOnlyModelAdmin
-from sessions_app.models import NodeRun, Workflow, WorkflowRun
+from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 
 
 @admin.register(Workflow)

@@ -29,7 +29,7 @@ from rich.tree import Tree
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import may_write
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN
-from sessions_app.models import Intent, NodeRun, Repository, WorkflowRun
+from sessions_app.models import Intent, Repository
 from sessions_app.services.catalogue import add_repository
 from sessions_app.services.errors import Invalid
 from sessions_app.supervisor.leases import SupervisorLock
@@ -39,6 +39,7 @@ from sessions_app.workflows.language.files import CachedFiles, DirectoryFiles, p
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.loader import client
 from sessions_app.workflows.loader.loading import LoadResult
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services.workflows import cancel_run
 
 POLL_INTERVAL: Final = 0.2

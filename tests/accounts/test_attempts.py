@@ -14,6 +14,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from sessions_app.accounts import models, rate_limits
+from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink
 from sessions_app.accounts.pages.login import KNOWN_BROWSER_COOKIE
 from sessions_app.accounts.rate_limits import (
     MAX_IN_TOTAL,
@@ -24,7 +25,6 @@ from sessions_app.accounts.rate_limits import (
     attempt_key,
     network_of_address,
 )
-from sessions_app.models import ApiToken, AttemptCount, LoginLink
 from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.chores import clean_logins
 from tests.pages.world import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from sessions_app.models import Preferences
+from sessions_app.accounts.models import Preferences
 from tests.pages.world import World
 
 PROFILE = "/settings/profile/"

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from sessions_app.accounts import authorization
-from sessions_app.models import TeamRole
+from sessions_app.accounts.models import TeamRole
 from tests.accounts.conftest import browser_of
 from tests.pages.world import World
 

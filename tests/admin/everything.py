@@ -14,27 +14,20 @@ from django_q.models import Task as QueueTask
 from django_q.signing import SignedPackage
 
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
+from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import (
-    ApiToken,
-    AttemptCount,
     AttentionItem,
     AttentionMark,
     Chore,
     ContinuityReceipt,
-    DeliveredItem,
-    Delivery,
     Intent,
     Leftover,
-    LoginLink,
     Message,
     MessagePart,
     MetricCount,
-    NodeRun,
-    NotificationSettings,
     Orphaned,
     PermissionRequest,
-    Preferences,
     Presence,
     Prompt,
     RecoverySweep,
@@ -46,14 +39,12 @@ from sessions_app.models import (
     Task,
     TaskSession,
     TeamPolicy,
-    TeamRole,
-    Webhook,
-    Workflow,
-    WorkflowRun,
     session_transaction,
 )
 from sessions_app.models.waits import mint_token
+from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.services.tasks import create_session
+from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 
 SECRET: Final = "s3cr3t-value"
 """Stands in every field that nobody may see, but for the keys of the API and of links, which are drawn."""

@@ -17,7 +17,8 @@ from django.urls import reverse
 from executors_app.agentctl.workspace.repository_git import run_git
 from executors_app.models import AgentProfile, Executor
 from executors_app.staff_admin import ReadOnlyModelAdmin
-from sessions_app.models import LoginLink, Repository, TaskSession
+from sessions_app.accounts.models import LoginLink
+from sessions_app.models import Repository, TaskSession
 from tests.admin.everything import SECRET, browser, make_set, staff, superuser
 
 PROFILE = {"name": "demo", "agent_type": "demo", "command": "[]", "args": "[]", "permission_mode": "ask"}
@@ -230,4 +231,4 @@ def test_the_door_of_the_admin_is_the_one_login_page(db: None) -> None:
 
 def test_the_list_of_login_links_lets_nobody_in(desk: Client) -> None:
     secret = LoginLink.mint(User.objects.get(username="staff"))
-    assert secret not in desk.get(reverse("admin:sessions_app_loginlink_changelist")).text
+    assert secret not in desk.get(reverse("admin:accounts_loginlink_changelist")).text

@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from sessions_app.models import ApiToken
+from sessions_app.accounts.models import ApiToken
 from tests.rights.world import ROLES, Cast, make_cast
 from tests.services import ROOT
 

@@ -9,8 +9,9 @@ import pytest
 from django.urls import URLPattern
 from rest_framework.test import APIClient
 
+from sessions_app.accounts.models import ApiToken
 from sessions_app.api import urls
-from sessions_app.models import ApiToken, Webhook
+from sessions_app.notifications.models import Webhook
 from tests.api.world import PERMISSION, World, client_of, prompt, workflow_run
 from tests.attention.raising import raised
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from sessions_app.models import NotificationSettings, Prompt, Task
+from sessions_app.models import Prompt, Task
+from sessions_app.notifications.models import NotificationSettings
 from tests.api.world import World
 
 

@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
-from sessions_app.models import NodeRun, Workflow, WorkflowRun
+from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from tests.api.world import World, client_of, workflow_run
 
 LIST = "/api/v1/workflows/"

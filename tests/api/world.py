@@ -25,10 +25,10 @@ from sessions_app.models import (
     SweepRequest,
     Task,
     TaskSession,
-    WorkflowRun,
     session_transaction,
 )
 from sessions_app.services.tasks import create_session, create_task
+from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.services.runs import start_saved_run
 from sessions_app.workflows.services.workflows import save_workflow
 

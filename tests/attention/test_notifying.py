@@ -10,8 +10,9 @@ import pytest
 from django.core import mail
 from django.utils import timezone
 
-from sessions_app.models import AttentionItem, DeliveredItem, Delivery, NotificationSettings, Webhook
+from sessions_app.models import AttentionItem
 from sessions_app.notifications import delivery as notifying
+from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.notifications.user_settings import change_settings, create_webhook, send_test_call, send_test_email
 from sessions_app.services import attention
 from sessions_app.services.errors import Throttled

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from sessions_app.accounts.models import TeamRole
 from sessions_app.domain.recovery_facts import EffectivePolicy, PolicyChoice, PolicySource, effective_policy
-from sessions_app.models import TeamPolicy, TeamRole
+from sessions_app.models import TeamPolicy
 from sessions_app.services.policies import effective_policy_of
 from sessions_app.supervisor.sweep import candidates
 from tests.api.world import World, client_of

@@ -66,7 +66,7 @@ def _pages(session: Session) -> str:
 
 
 def _models() -> list[type[Model]]:
-    return [model for app in ("executors_app", "sessions_app") for model in apps.get_app_config(app).get_models()]
+    return [model for model in apps.get_models() if model.__module__.startswith(("executors_app.", "sessions_app."))]
 
 
 def _tables(deployment: Deployment) -> str:

@@ -13,7 +13,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from kandev.asgi import application
-from sessions_app.models import ApiToken, TaskSession, session_transaction
+from sessions_app.accounts.models import ApiToken
+from sessions_app.models import TaskSession, session_transaction
 from sessions_app.services.database_threads import run_in_database
 from tests.waiting import eventually_async
 

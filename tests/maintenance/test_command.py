@@ -12,7 +12,8 @@ from django.core.management import call_command
 from django.utils.module_loading import import_string
 from django_q.models import Schedule
 
-from sessions_app.models import Chore, LoginLink
+from sessions_app.accounts.models import LoginLink
+from sessions_app.models import Chore
 from sessions_app.services.maintenance.chores import CHORES
 from sessions_app.tasks import schedules
 from tests.maintenance.chores import LONG_AGO

@@ -9,8 +9,10 @@ import pytest
 from django.contrib.auth.models import Group
 from django.test import Client
 
-from sessions_app.models import Delivery, NotificationSettings, TaskSession, TeamPolicy, TeamRole, Webhook
+from sessions_app.accounts.models import TeamRole
+from sessions_app.models import TaskSession, TeamPolicy
 from sessions_app.notifications import webhooks
+from sessions_app.notifications.models import Delivery, NotificationSettings, Webhook
 from tests.attention.raising import raised, settled
 from tests.pages.world import World, path_of
 

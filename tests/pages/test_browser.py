@@ -12,7 +12,8 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, Route, expect
 
 from executors_app.models import ExecutorRunning
-from sessions_app.models import LoginLink, PermissionRequest, Task, TaskSession, session_transaction
+from sessions_app.accounts.models import LoginLink
+from sessions_app.models import PermissionRequest, Task, TaskSession, session_transaction
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, asks, first_prompt, hear, make_world, path_of, supervise
 from tests.waiting import eventually

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from sessions_app.models import Workflow, WorkflowRun
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from tests.pages.browsers import Visit
 from tests.pages.test_every_page import ill_read
 from tests.pages.workflows import TEXT, looped_run, make_workflow, ran

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from sessions_app.models import TaskSession, TeamRole
+from sessions_app.accounts.models import TeamRole
+from sessions_app.models import TaskSession
 from sessions_app.services import intents
 from tests.pages.world import World, path_of
 

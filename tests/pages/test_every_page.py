@@ -15,7 +15,8 @@ from django.urls import reverse
 from playwright.sync_api import Browser, Page, expect
 
 from sessions_app.accounts import credentials
-from sessions_app.models import LoginLink, SweepRequest
+from sessions_app.accounts.models import LoginLink
+from sessions_app.models import SweepRequest
 from tests.pages.browsers import NO_SOCKET, Visit
 from tests.pages.test_browser import busy_session
 from tests.pages.workflows import looped_run

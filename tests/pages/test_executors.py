@@ -11,7 +11,8 @@ from django.utils import timezone
 
 from executors_app.agentctl.process import identity
 from executors_app.models import Executor, ExecutorRunning
-from sessions_app.models import Supervisor, TeamRole
+from sessions_app.accounts.models import TeamRole
+from sessions_app.models import Supervisor
 from tests.pages.world import World, path_of
 
 

@@ -14,7 +14,7 @@ from django.test import Client
 from django.utils import timezone
 
 from kandev.log_format import LoginSecretFilter
-from sessions_app.models import LoginLink
+from sessions_app.accounts.models import LoginLink
 from tests.pages.world import World
 
 

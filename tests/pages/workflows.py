@@ -6,7 +6,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from sessions_app.models import NodeRun, TaskSession, Workflow, WorkflowRun
+from sessions_app.models import TaskSession
+from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from sessions_app.workflows.services.runs import start_saved_run
 from sessions_app.workflows.services.workflows import save_workflow
 from tests.pages.world import World

@@ -11,7 +11,7 @@ from django.test import Client
 
 from executors_app import plugins
 from sessions_app.accounts import authorization
-from sessions_app.models import TeamRole
+from sessions_app.accounts.models import TeamRole
 from tests.rights.world import Cast, browsers, make_cast
 
 

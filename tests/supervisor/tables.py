@@ -15,7 +15,7 @@ MOMENTS = frozenset({"updated_at", "last_seen_at"})
 
 def dump(leaving_out: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
     """Every row of every table of ours, secrets in clear, by table."""
-    models = [model for model in apps.get_models() if model._meta.app_label in {"sessions_app", "executors_app"}]
+    models = [model for model in apps.get_models() if model.__module__.startswith(("sessions_app.", "executors_app."))]
     return {
         model._meta.db_table: [
             {name: value for name, value in row.items() if name not in leaving_out}

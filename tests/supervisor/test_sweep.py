@@ -13,7 +13,8 @@ from django.utils import timezone
 
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import Observation, Observed, WorkspaceState
-from sessions_app.models import Prompt, TaskSession, TeamRole
+from sessions_app.accounts.models import TeamRole
+from sessions_app.models import Prompt, TaskSession
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope
 from tests.supervisor import tables
 from tests.supervisor.agentctls import talking

@@ -8,10 +8,11 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from sessions_app.models import TaskSession, WorkflowRun
+from sessions_app.models import TaskSession
 from sessions_app.services import tasks
 from sessions_app.services.errors import Conflict, WorktreeMissing, WorktreeNotShared
 from sessions_app.supervisor.executions import launch_spec_of, load_execution_facts
+from sessions_app.workflows.models import WorkflowRun
 from tests.supervisor.rows import change, execution_of, fresh, make_task, make_user, open_orders, running_session
 
 pytestmark = pytest.mark.django_db

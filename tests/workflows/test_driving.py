@@ -15,8 +15,9 @@ from django.utils import timezone
 from executors_app.agentctl.protocol import Code, Job
 from executors_app.errors import AgentctlRefused
 from executors_app.models import AgentProfile
-from sessions_app.models import AttentionItem, NodeRun, Prompt
+from sessions_app.models import AttentionItem, Prompt
 from sessions_app.services import prompts, tasks
+from sessions_app.workflows.models import NodeRun
 from sessions_app.workflows.services import workflows
 from tests.services import ROOT
 from tests.supervisor.rows import change, fresh

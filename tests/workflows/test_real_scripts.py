@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl.process import identity
-from sessions_app.models import WorkflowRun
+from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.services import workflows
 from tests.agentctl.processes import REAL, Place
 from tests.waiting import eventually

@@ -15,9 +15,10 @@ from django.contrib.auth.models import Group, User
 from django.core.management.base import CommandError
 
 from executors_app.agentctl.process import identity
-from sessions_app.models import NodeRun, TeamRole, WorkflowRun
+from sessions_app.accounts.models import TeamRole
 from sessions_app.workflows import run_command
 from sessions_app.workflows.language.files import find_workflow_file
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from tests.drills.deployment import Deployment
 from tests.services import ROOT
 from tests.supervisor.commands import environment

@@ -10,20 +10,22 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from django.apps import apps
 from django.contrib.auth.models import Permission, User
 from django.test.utils import override_settings
 
 from executors_app.models import AgentProfile, Executor
-from sessions_app.models import AttentionItem, Repository, TeamRole, Workflow, WorkflowRun
+from sessions_app.accounts.models import TeamRole
+from sessions_app.models import AttentionItem, Repository
 from sessions_app.services import attention
 from sessions_app.services.errors import Conflict, Invalid, ReadOnly, SessionsError
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import runs
 from sessions_app.workflows.services.runs import start_due_runs
 from sessions_app.workflows.services.trigger_confirmation import compare_parts
 from sessions_app.workflows.services.trigger_settings import confirm_triggers, triggers_document
 from sessions_app.workflows.services.workflows import archive_workflow, save_workflow
 from tests.api.world import World, make_world
+from tests.history import apps_with_old_labels
 from tests.supervisor.rows import change, fresh
 from tests.workflows.writing import node, workflow
 
@@ -296,7 +298,7 @@ def test_an_upgrade_keeps_only_schedules_that_nobody_else_can_have_changed() -> 
         before_the_upgrade(world, "places", updated_at=NOON),
         before_the_upgrade(world, "nobody's", created_by=None),
     ]
-    import_module("sessions_app.migrations.0019_pause_unproven_schedules").settle(apps, None)
+    import_module("sessions_app.migrations.0019_pause_unproven_schedules").settle(apps_with_old_labels(), None)
     kept = fresh(kept)
     assert (kept.triggers_enabled, kept.triggers_enabled_by) == (True, world.staff)
     assert [(fresh(row).triggers_enabled, bool(fresh(row).triggers_paused)) for row in others] == [(False, True)] * 3
@@ -312,6 +314,6 @@ def test_an_upgrade_keeps_only_schedules_that_nobody_else_can_have_changed() -> 
 def test_a_schedule_that_was_taken_over_is_paused_by_a_change_of_its_text() -> None:
     world = make_world()
     kept = before_the_upgrade(world, "kept")
-    import_module("sessions_app.migrations.0019_pause_unproven_schedules").settle(apps, None)
+    import_module("sessions_app.migrations.0019_pause_unproven_schedules").settle(apps_with_old_labels(), None)
     save_workflow(world.member, {"text": SHELL}, kept)
     assert (fresh(kept).triggers_enabled, bool(fresh(kept).triggers_paused)) == (False, True)

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import Group, Permission, User
 
 from executors_app.models import AgentProfile
-from sessions_app.models import TeamRole, Workflow, WorkflowRun
+from sessions_app.accounts.models import TeamRole
 from sessions_app.services.errors import (
     Conflict,
     IdempotencyKeyReused,
@@ -19,6 +19,7 @@ from sessions_app.services.errors import (
     SessionsError,
     WorktreeNotShared,
 )
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import workflows
 from tests.supervisor.rows import change, fresh, make_user
 from tests.workflows.world import place, repository, team

@@ -12,9 +12,9 @@ from django.db import connection
 from django.test import Client
 
 from sessions_app.accounts.rate_limits import RequestThrottle
-from sessions_app.models import Workflow
 from sessions_app.services.errors import ChecksUnavailable, Throttled
 from sessions_app.workflows.loader import client as apart
+from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.services import loading, trigger_settings, workflows
 from tests.pages.workflows import PLAIN
 from tests.supervisor.rows import make_user

@@ -10,8 +10,9 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 from django_q.models import Schedule
 
-from sessions_app.models import Run, Workflow, WorkflowRun
+from sessions_app.models import Run
 from sessions_app.tasks import schedules
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import runs
 from sessions_app.workflows.services.runs import start_due_runs
 from sessions_app.workflows.services.workflows import archive_workflow, save_workflow

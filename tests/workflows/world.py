@@ -15,10 +15,11 @@ from django.utils import timezone
 from executors_app.agentctl.protocol import Code, Job
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable
 from executors_app.models import AgentProfile, Executor
-from sessions_app.models import NodeRun, Prompt, Repository, TaskSession, WorkflowRun
+from sessions_app.models import Prompt, Repository, TaskSession
 from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.workflows.driver.driver import WorkflowDriver
 from sessions_app.workflows.driver.run_snapshot import RunSnapshot
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services import workflows
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import MINE, change, execution_of, fresh, make_user

@@ -11,8 +11,8 @@ from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
 from rest_framework.request import Request
 
 from sessions_app.accounts import credentials
+from sessions_app.accounts.models import ApiToken
 from sessions_app.accounts.rate_limits import AttemptLimit, network_of_address
-from sessions_app.models import ApiToken
 
 _wrong_token_limit = AttemptLimit("wrong-key", 30, 60)
 """From one network. Nobody guesses 256 random bits; this keeps a program with a wrong key from asking without end."""

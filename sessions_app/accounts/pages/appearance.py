@@ -14,8 +14,7 @@ from django.shortcuts import redirect
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
-from sessions_app.accounts.models import time_zone_names
-from sessions_app.models import Preferences
+from sessions_app.accounts.models import Preferences, time_zone_names
 
 THEME_COOKIE: Final = "kandev_theme"
 TIME_ZONE_COOKIE: Final = "kandev_zone"

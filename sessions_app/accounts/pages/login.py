@@ -14,6 +14,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
+from sessions_app.accounts.models import LoginLink
 from sessions_app.accounts.pages.appearance import remember_appearance
 from sessions_app.accounts.rate_limits import (
     KNOWN_BROWSER_MAX_AGE,
@@ -23,7 +24,6 @@ from sessions_app.accounts.rate_limits import (
     make_known_browser_cookie,
     network_of_address,
 )
-from sessions_app.models import LoginLink
 
 MAY_SET_PASSWORD_KEY: Final = "may_set_password"  # noqa: S105
 """In a login that began with a link for it, the password is set without the old one, once."""

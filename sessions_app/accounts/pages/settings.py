@@ -10,9 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 
-from sessions_app.accounts.models import BROWSER_TIME_ZONE, time_zone_names
+from sessions_app.accounts.models import BROWSER_TIME_ZONE, ApiToken, Preferences, TeamRole, time_zone_names
 from sessions_app.accounts.teams import NAME_LIMIT
-from sessions_app.models import ApiToken, Preferences, TeamRole
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from django.views.decorators.http import require_POST, require_safe
 from sessions_app.accounts import teams
 from sessions_app.accounts import teams as people
 from sessions_app.accounts.authorization import may_manage
+from sessions_app.accounts.models import LoginLink, TeamRole
 from sessions_app.accounts.pages.settings import (
     AccountForm,
     MemberAddForm,
@@ -29,7 +30,6 @@ from sessions_app.accounts.pages.settings import (
     login_link_url,
     render_settings,
 )
-from sessions_app.models import LoginLink, TeamRole
 from sessions_app.pages.labels import POLICY_LABELS
 from sessions_app.pages.shortcuts import READ_METHODS
 from sessions_app.services import policies

@@ -12,12 +12,12 @@ from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 
 from executors_app.domain import ExecutorStatus
+from sessions_app.accounts.models import ApiToken
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState, TaskState, WorkState
 from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.models import ApiToken
 from sessions_app.services.idempotency import KEY_LIMIT
 
 

@@ -13,7 +13,7 @@ from django.core.management import BaseCommand, CommandError
 from django.db import DatabaseError, transaction
 
 from sessions_app.accounts import credentials
-from sessions_app.models import ApiToken
+from sessions_app.accounts.models import ApiToken
 from sessions_app.services.errors import Conflict
 
 NAME: Final = "Made by drf_create_token"

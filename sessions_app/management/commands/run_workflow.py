@@ -12,10 +12,10 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandParser
 
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database
-from sessions_app.models import WorkflowRun
 from sessions_app.services.errors import SessionsError
 from sessions_app.workflows import run_command
 from sessions_app.workflows.language.files import find_workflow_file
+from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.run_command import follow_run
 from sessions_app.workflows.services.workflows import run_document, start_run
 

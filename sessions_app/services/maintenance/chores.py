@@ -12,14 +12,12 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from django_q.models import Failure, Success
 
+from sessions_app.accounts.models import AttemptCount, LoginLink
 from sessions_app.domain.portable.lines import LogEvent
 from sessions_app.domain.states import OPEN_RUN_STATES
 from sessions_app.models import (
-    AttemptCount,
     AttentionItem,
     Chore,
-    Delivery,
-    LoginLink,
     PermissionRequest,
     Presence,
     RecoverySweep,
@@ -29,6 +27,7 @@ from sessions_app.models import (
     TaskSession,
     operations,
 )
+from sessions_app.notifications.models import Delivery
 from sessions_app.services import metric_counters
 from sessions_app.services.maintenance.chore_run import ChoreRun, cutoff_before
 from sessions_app.services.maintenance.files import CLOSED_STATES, clean_journals, clean_recovery_refs

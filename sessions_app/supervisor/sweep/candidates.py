@@ -14,11 +14,12 @@ from django.db.models import Exists, OuterRef
 
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Observation
 from executors_app.models import AgentProfile
+from sessions_app.accounts.models import TeamRole
 from sessions_app.domain.recovery import Policy, SweepFacts
 from sessions_app.domain.recovery_facts import PolicyChoice, effective_policy
 from sessions_app.domain.resumability import assess
 from sessions_app.domain.states import OPEN_RUN_STATES, DesiredState, PromptState, SessionState, TaskState, WorkState
-from sessions_app.models import Intent, Prompt, Repository, Run, TeamRole
+from sessions_app.models import Intent, Prompt, Repository, Run
 from sessions_app.services import policies
 from sessions_app.services.assessment import SessionRows, resume_facts
 from sessions_app.supervisor import leases

@@ -17,11 +17,10 @@ from sessions_app.api.serializers.common import (
     choice_field,
 )
 from sessions_app.api.serializers.tasks import DESCRIPTION_LIMIT, validate_repository
-from sessions_app.models import Workflow, WorkflowRun
 from sessions_app.services.catalogue import visible_profiles
 from sessions_app.workflows.language.diagnostics import Severity
 from sessions_app.workflows.language.limits import MAX_BYTES
-from sessions_app.workflows.models import NODE_STATES, RUN_STATES, TRIGGERS
+from sessions_app.workflows.models import NODE_STATES, RUN_STATES, TRIGGERS, Workflow, WorkflowRun
 
 MAX_FILES: Final = 200
 TRIGGERS_HELP: Final = (

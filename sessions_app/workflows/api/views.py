@@ -13,7 +13,6 @@ from rest_framework.response import Response
 
 from sessions_app.api.base_views import ApiView
 from sessions_app.api.serializers.common import document_responses
-from sessions_app.models import Workflow, WorkflowRun
 from sessions_app.workflows.api.serializers import (
     CheckAnswerSerializer,
     CheckQuerySerializer,
@@ -30,6 +29,7 @@ from sessions_app.workflows.api.serializers import (
     WorkflowRunSerializer,
     WorkflowSerializer,
 )
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import runs, trigger_settings, workflows
 from sessions_app.workflows.services.loading import check_document, check_text, user_load_slot
 from sessions_app.workflows.services.runs import start_saved_run

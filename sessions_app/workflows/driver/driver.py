@@ -14,7 +14,7 @@ from django.utils import timezone
 from executors_app import crash_points
 from executors_app.client import AgentctlClient
 from sessions_app.domain import actor_context
-from sessions_app.models import LeaseLost, WorkflowRun
+from sessions_app.models import LeaseLost
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.services.errors import ChecksUnavailable
 from sessions_app.supervisor.dispatcher import SessionQueue
@@ -26,6 +26,7 @@ from sessions_app.workflows.engine.transitions import complete_record
 from sessions_app.workflows.language import sandbox
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
 from sessions_app.workflows.language.graph import WorkflowGraph
+from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.services.run_records import graph_of_run
 
 log = logging.getLogger(__name__)

@@ -14,12 +14,13 @@ from executors_app.agentctl.protocol import Code, Job, JobError, JobState
 from executors_app.errors import AgentctlRefused, ExecutorError, JobsUnsupported
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
-from sessions_app.models import NodeRun, TaskSession, WorkflowRun
+from sessions_app.models import TaskSession
 from sessions_app.services import intents, prompts, tasks
 from sessions_app.services.catalogue import profiles_for
 from sessions_app.services.errors import SessionsError
 from sessions_app.workflows.driver import run_snapshot
 from sessions_app.workflows.language import sandbox
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services import assignment as runners
 
 OUTPUT_TAIL_BYTES: Final = 4_000

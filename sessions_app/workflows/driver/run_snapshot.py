@@ -16,10 +16,11 @@ from executors_app.agentctl.process import identity
 from executors_app.domain import ExecutionFacts, ExecutorStatus
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
-from sessions_app.models import LeaseLost, Message, NodeRun, Prompt, Run, TaskSession, WorkflowRun, texts_of
+from sessions_app.models import LeaseLost, Message, Prompt, Run, TaskSession, texts_of
 from sessions_app.supervisor.executions import load_execution_facts
 from sessions_app.supervisor.leases import database_now, is_local_execution, lease_ttl, leased_by_others
 from sessions_app.workflows.engine.records import NodeRecord
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services.run_records import record_from_row
 
 ACTIVE_STATES = ("queued", "running")

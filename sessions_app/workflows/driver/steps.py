@@ -10,7 +10,6 @@ from typing import Any
 from django.db import transaction
 
 from executors_app import crash_points
-from sessions_app.models import NodeRun, WorkflowRun
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.intents import UNSTORABLE_CHARACTERS
 from sessions_app.workflows.driver import node_work, run_snapshot
@@ -19,6 +18,7 @@ from sessions_app.workflows.engine import transitions
 from sessions_app.workflows.engine.records import NodeRecord, NodeState
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
 from sessions_app.workflows.language.graph import WorkflowGraph
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services import run_records
 from sessions_app.workflows.services.assignment import run_refusal
 from sessions_app.workflows.services.run_records import RECORD_FIELDS, graph_of_run, record_from_row, records_from_rows

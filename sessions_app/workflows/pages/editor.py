@@ -16,12 +16,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from sessions_app.accounts.authorization import may_write, may_write_somewhere
-from sessions_app.models import Workflow, WorkflowRun
 from sessions_app.services.errors import ChecksUnavailable, Conflict, Invalid, SessionsError, Throttled
 from sessions_app.workflows.language.diagnostics import Diagnostic
 from sessions_app.workflows.language.limits import MAX_BYTES
 from sessions_app.workflows.language.schema import Port
 from sessions_app.workflows.loader.editing import EditNotPossible
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.pages.forms import NodeSettingsForm, RunForm, WorkflowForm, build_node_form, initial_values
 from sessions_app.workflows.pages.listing import find_example, find_workflow, list_context, runs_context
 from sessions_app.workflows.services import trigger_settings, workflows

@@ -10,12 +10,13 @@ from django.contrib.auth.models import Group
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import writable_teams
-from sessions_app.models import Repository, Workflow
+from sessions_app.models import Repository
 from sessions_app.services.catalogue import visible_profiles
 from sessions_app.workflows.language.limits import MAX_BYTES, MAX_ITERATIONS, MAX_RETRIES
 from sessions_app.workflows.language.schema import Port
 from sessions_app.workflows.language.values import to_text
 from sessions_app.workflows.loader.editing import SESSION_PORTS, EditNotPossible
+from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.services.loading import apply_node_changes, load_node_data
 
 PAUSE_HINT = "Any change of what they do pauses them until somebody confirms it."

@@ -18,10 +18,10 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from sessions_app.accounts.authorization import may_write, may_write_somewhere
-from sessions_app.models import NodeRun, Workflow, WorkflowRun
 from sessions_app.pages.labels import Label
 from sessions_app.pages.shortcuts import READ_METHODS
 from sessions_app.workflows.loader.loading import load_workflow
+from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from sessions_app.workflows.services.runs import visible_runs, visible_workflows
 
 RUN_STATE_LABELS: Final[Mapping[str, Label]] = {

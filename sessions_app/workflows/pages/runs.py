@@ -19,12 +19,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.accounts.authorization import may_write
-from sessions_app.models import NodeRun, WorkflowRun
 from sessions_app.services.errors import ChecksUnavailable, SessionsError, Throttled
 from sessions_app.workflows.engine.records import ITERATION
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
 from sessions_app.workflows.language.graph import Scope, WorkflowGraph
 from sessions_app.workflows.loader.drawing import NodeMark, draw_inline_svg
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.pages.listing import RUN_STATE_LABELS, TRIGGER_LABELS, find_run, node_run_label
 from sessions_app.workflows.services import workflows
 from sessions_app.workflows.services.loading import user_load_slot

@@ -9,7 +9,7 @@ from typing import Any, Final
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, agent_types
 from sessions_app.accounts.authorization import may_write
-from sessions_app.models import TeamRole
+from sessions_app.accounts.models import TeamRole
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.nodes.agent import AgentSettings
 from sessions_app.workflows.services.run_records import iterate_nodes, node_types_of

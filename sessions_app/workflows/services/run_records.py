@@ -9,9 +9,7 @@ from sessions_app.domain import attention
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.models import (
     AttentionItem,
-    NodeRun,
     TaskSession,
-    WorkflowRun,
     raise_for_run,
     raise_item,
     resolve_for_run,
@@ -21,6 +19,7 @@ from sessions_app.models import (
 from sessions_app.workflows.engine.records import NodeRecord, NodeState
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
 from sessions_app.workflows.language.graph import GraphNode, Scope, WorkflowGraph
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services.loading import load_text
 
 RECORD_FIELDS = ("node", "kind", "state", "inputs", "outputs", "request", "error", "iteration", "flawed")

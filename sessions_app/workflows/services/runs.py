@@ -15,8 +15,9 @@ from typing import Any, Final
 from django.db import transaction
 from django.db.models import Max, OuterRef, QuerySet, Subquery
 
-from sessions_app.models import Run, Task, Workflow, WorkflowRun
+from sessions_app.models import Run, Task
 from sessions_app.services.errors import ChecksUnavailable, Conflict, IdempotencyKeyReused, SessionsError
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.nodes.trigger import WorkflowTriggers, find_triggers
 from sessions_app.workflows.services import trigger_settings
 from sessions_app.workflows.services.loading import load_text

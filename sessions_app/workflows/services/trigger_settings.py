@@ -15,9 +15,10 @@ from django.utils import timezone
 
 from sessions_app.accounts.authorization import require_write
 from sessions_app.domain import attention
-from sessions_app.models import Workflow, raise_for_workflow, resolve_for_workflow
+from sessions_app.models import raise_for_workflow, resolve_for_workflow
 from sessions_app.services.errors import Conflict, Invalid, ReadOnly
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
+from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.trigger import find_triggers
 from sessions_app.workflows.services.assignment import default_executor, describe_required_rights, run_refusal
 from sessions_app.workflows.services.run_records import graph_of

@@ -13,7 +13,7 @@ from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, runtime
 from executors_app.runtimes import SupportsSharedWorktrees
 from sessions_app.accounts.authorization import require_write
-from sessions_app.models import Repository, Workflow, WorkflowRun, resolve_for_workflow, wakeups
+from sessions_app.models import Repository, resolve_for_workflow, wakeups
 from sessions_app.services.catalogue import profiles_of
 from sessions_app.services.errors import Conflict, Invalid, ReadOnly, TerminalState, WorktreeNotShared
 from sessions_app.services.idempotency import IdempotencyMark, create_once
@@ -25,6 +25,7 @@ from sessions_app.workflows.language.limits import MAX_BYTES
 from sessions_app.workflows.language.schema import Port
 from sessions_app.workflows.language.values import ConversionError, convert_value
 from sessions_app.workflows.loader.loading import LoadResult
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import run_records, trigger_settings
 from sessions_app.workflows.services.assignment import choose_agents, default_executor, demo_agent_note, run_refusal
 from sessions_app.workflows.services.loading import load_text
