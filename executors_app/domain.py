@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -65,6 +65,11 @@ class ExecutionFacts:
     config: Mapping[str, Any] = field(default_factory=dict)
     """``Executor.config`` of its place."""
 
+    @property
+    def worktree_owner(self) -> str:
+        """The id that the worktree's path, branch and recovery ref follow from."""
+        return self.worktree_id or self.session_id
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
@@ -86,6 +91,29 @@ class Observation:
     seen_at: datetime | None = None
     state: Mapping[str, Any] | None = None
     """The runtime's own facts where they are better than the row's."""
+
+    @classmethod
+    def unknown(cls, reason: str) -> Observation:
+        """Return an observation that proves neither life nor death."""
+        return cls(Observed.UNKNOWN, reason, seen_at=datetime.now(UTC))
+
+    @classmethod
+    def dead(
+        cls,
+        reason: str,
+        workspace: WorkspaceState = WorkspaceState.PRESENT,
+        workspace_reason: str = "",
+        leftovers: int = 0,
+    ) -> Observation:
+        """Return the observation of an execution that is proven dead."""
+        return cls(
+            Observed.DEAD,
+            reason,
+            workspace=workspace,
+            workspace_reason=workspace_reason,
+            leftovers=leftovers,
+            seen_at=datetime.now(UTC),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +137,7 @@ class LaunchSpec:
 
     @property
     def worktree_owner(self) -> str:
-        """The id from which the worktree's place, branch and recovery ref follow."""
+        """The id that the worktree's path, branch and recovery ref follow from."""
         return self.worktree_id or self.session_id
 
 

@@ -169,7 +169,7 @@ class HostClient:
         token = (await self._wire.get(f"/left/{execution_id}")).get("resume_token")
         return token if isinstance(token, str) and token else None
 
-    async def left_journal(self, execution_id: str, after: int, epoch: str) -> list[dict[str, Any]]:
+    async def unread_journal(self, execution_id: str, after: int, epoch: str) -> list[dict[str, Any]]:
         """The journal behind a cursor, page by page."""
         lines: list[dict[str, Any]] = []
         more = True
@@ -208,46 +208,30 @@ def _details_of(error: AgentctlRefused) -> Mapping[str, Any]:
 
 
 def judge_execution(
-    one: ExecutionFacts, listed: Mapping[str, Any] | None, host_id: str, config: HostConfig
+    execution: ExecutionFacts, listed: Mapping[str, Any] | None, host_id: str, config: HostConfig
 ) -> Observation:
     """What the host's word says of one execution."""
-    had = one.state.get("host")
+    had = execution.state.get("host")
     if listed is None:
         if had and had != host_id:
-            return unknown_observation("other_host")
-        return _dead_observation("process_gone", WorkspaceState.REBUILDABLE)
+            return Observation.unknown("other_host")
+        return Observation.dead("process_gone", WorkspaceState.REBUILDABLE)
     launch = str(listed.get(LAUNCH_KEY) or "")
-    digest = hashlib.sha256(derive_launch_token(one.auth_token, launch).encode()).hexdigest()
-    if (listed["session_id"], listed["token_digest"]) != (one.session_id, digest):
-        return unknown_observation("foreign")
+    digest = hashlib.sha256(derive_launch_token(execution.auth_token, launch).encode()).hexdigest()
+    if (listed["session_id"], listed["token_digest"]) != (execution.session_id, digest):
+        return Observation.unknown("foreign")
     match Observed(listed["observed"]):
         case Observed.ALIVE:
-            known = {name: value for name, value in one.state.items() if name != LAUNCH_KEY}
+            known = {name: value for name, value in execution.state.items() if name != LAUNCH_KEY}
             state = {**known, "host": host_id, **({LAUNCH_KEY: launch} if launch else {})}
-            url = config.url_of(one.id)
+            url = config.url_of(execution.id)
             return Observation(Observed.ALIVE, report=listed["report"], url=url, seen_at=datetime.now(UTC), state=state)
         case Observed.DEAD:
             workspace = WorkspaceState(listed["workspace"])
-            return _dead_observation(
+            return Observation.dead(
                 str(listed["reason"]), workspace, str(listed["workspace_reason"]), int(listed["leftovers"])
             )
-    return unknown_observation(str(listed["reason"]))
-
-
-def unknown_observation(reason: str) -> Observation:
-    """Neither alive nor proven dead."""
-    return Observation(Observed.UNKNOWN, reason, seen_at=datetime.now(UTC))
-
-
-def _dead_observation(reason: str, workspace: WorkspaceState, why: str = "", leftovers: int = 0) -> Observation:
-    return Observation(
-        Observed.DEAD,
-        reason,
-        workspace=workspace,
-        workspace_reason=why,
-        leftovers=leftovers,
-        seen_at=datetime.now(UTC),
-    )
+    return Observation.unknown(str(listed["reason"]))
 
 
 def error_reason(error: Exception) -> str:

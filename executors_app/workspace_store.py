@@ -30,7 +30,7 @@ from executors_app.repositories.team import TeamRepository
 class LocalStateMixin:
     """The verbs of a runtime that read what a dead agentctl has left in its state directory."""
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
+    def can_manage(self, execution: ExecutionFacts) -> bool:
         """It was never placed, runs in this boot of this machine, or left its files on this disk."""
         return execution.host_id in {"", identity.host_id()} or is_known_here(execution)
 
@@ -38,9 +38,9 @@ class LocalStateMixin:
         """From what agentctl has kept in its state directory."""
         return execution_storage().resume_token(execution.id)
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """From the journal's files; lines of earlier epochs first, each names its own."""
-        return execution_storage().left_journal(execution.id, after, epoch)
+        return execution_storage().unread_journal(execution.id, after, epoch)
 
 
 def execution_storage() -> ExecutionStorage:
@@ -53,14 +53,14 @@ def state_directory_of(execution_id: str) -> StateDirectory:
     return execution_storage().places_of(execution_id)
 
 
-def local_workspace_state(one: ExecutionFacts) -> tuple[WorkspaceState, str]:
+def local_workspace_state(execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
     """Whether the worktree can be had, and the precise reason if it cannot; blocks, changes nothing."""
-    return execution_storage().workspace_of(one)
+    return execution_storage().workspace_state(execution)
 
 
-def is_known_here(one: ExecutionFacts) -> bool:
+def is_known_here(execution: ExecutionFacts) -> bool:
     """Whether the execution's state directory, with its token in it, is on this disk."""
-    return execution_storage().is_known(one)
+    return execution_storage().is_known(execution)
 
 
 Download = Callable[[Sequence[str], IO[bytes]], Awaitable[dict[str, str]]]
@@ -83,10 +83,10 @@ def object_store_directory(repository: Path) -> Path:
     return ObjectStore.of(data_directory(), TeamRepository.open(repository)).path
 
 
-def workspace_branch(one: LaunchSpec | ExecutionFacts) -> str:
+def workspace_branch(execution: LaunchSpec | ExecutionFacts) -> str:
     """The branch of a workspace; where the row has none yet, it follows from the id of its owner."""
-    owner = one.worktree_owner if isinstance(one, LaunchSpec) else one.worktree_id or one.session_id
-    return one.worktree_branch or worktrees.session_worktree(data_directory(), owner).branch
+    named = execution.worktree_branch
+    return named or worktrees.session_worktree(data_directory(), execution.worktree_owner).branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +98,24 @@ class LaunchSources:
     archive: Archive
 
     @classmethod
-    def of(cls, one: LaunchSpec | ExecutionFacts) -> LaunchSources:
+    def of(cls, execution: LaunchSpec | ExecutionFacts) -> LaunchSources:
         """Of the team's repository that a row names; blocks. Raises RepositoryUnusable, GitFailed."""
-        if not one.repository_path:
+        if not execution.repository_path:
             raise RepositoryUnusable("The task names no repository.")
-        owner = one.worktree_owner if isinstance(one, LaunchSpec) else one.worktree_id or one.session_id
-        repository = TeamRepository.open(Path(one.repository_path))
+        repository = TeamRepository.open(Path(execution.repository_path))
         store = ObjectStore.of(data_directory(), repository)
-        return cls(repository, store, Archive.of(data_directory(), owner, store))
+        return cls(repository, store, Archive.of(data_directory(), execution.worktree_owner, store))
 
-    def begin(self, one: LaunchSpec | ExecutionFacts) -> None:
+    def begin(self, execution: LaunchSpec | ExecutionFacts) -> None:
         """Let there be an archive with the workspace's branch: as an earlier release left it, or where the base is."""
-        branch = workspace_branch(one)
+        branch = workspace_branch(execution)
         ref = f"refs/heads/{branch}"
         if ref in self.archive.tips():
             return
         self.store.update()
         self.archive.adopt(branch)
         if ref not in self.archive.tips():
-            self.archive.begin(branch, self.repository.start_of(one.base_branch))
+            self.archive.begin(branch, self.repository.start_of(execution.base_branch))
         publish(self.repository, self.archive, branch)
 
 
@@ -174,29 +173,29 @@ def _rebuilt(archive: Archive, branch: str, lost: str) -> str:
     return f"{lost} It was made again from the snapshot of {at}, the newest that had arrived."
 
 
-async def receive_work(one: ExecutionFacts, download: Download) -> bool:
+async def receive_work(execution: ExecutionFacts, download: Download) -> bool:
     """Let branch and snapshots of a workspace arrive and be published; False where nothing was new.
 
     Raises what ``download`` raises, RepositoryUnusable, GitFailed, OSError.
     """
-    sources = await asyncio.to_thread(_begun, one)
-    known = await asyncio.to_thread(_known_commits, sources, one)
+    sources = await asyncio.to_thread(_begun, execution)
+    known = await asyncio.to_thread(_known_commits, sources, execution)
     with tempfile.NamedTemporaryFile(dir=await asyncio.to_thread(_incoming_file), prefix="bundle-") as bundle:
         refs = await download(known, bundle)
         bundle.flush()
-        return await asyncio.to_thread(_import_bundle, sources, one, Path(bundle.name), refs)
+        return await asyncio.to_thread(_import_bundle, sources, execution, Path(bundle.name), refs)
 
 
-def _begun(one: ExecutionFacts) -> LaunchSources:
-    sources = LaunchSources.of(one)
-    sources.begin(one)
+def _begun(execution: ExecutionFacts) -> LaunchSources:
+    sources = LaunchSources.of(execution)
+    sources.begin(execution)
     return sources
 
 
-def _known_commits(sources: LaunchSources, one: ExecutionFacts) -> list[str]:
+def _known_commits(sources: LaunchSources, execution: ExecutionFacts) -> list[str]:
     """Commits that need not be sent: what has arrived, and what the workspace began with."""
     known = set(sources.archive.tips().values())
-    if base := sources.repository.commit_of(one.base_branch or "HEAD"):
+    if base := sources.repository.commit_of(execution.base_branch or "HEAD"):
         known.add(base)
     return sorted(known)[:100]
 
@@ -207,8 +206,8 @@ def _incoming_file() -> Path:
     return directory
 
 
-def _import_bundle(sources: LaunchSources, one: ExecutionFacts, bundle: Path, refs: dict[str, str]) -> bool:
-    branch, before = workspace_branch(one), sources.archive.tips()
+def _import_bundle(sources: LaunchSources, execution: ExecutionFacts, bundle: Path, refs: dict[str, str]) -> bool:
+    branch, before = workspace_branch(execution), sources.archive.tips()
     if bundle.stat().st_size:
         sources.archive.take_in(bundle, branch)
     sources.archive.follow(branch, refs)

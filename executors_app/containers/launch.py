@@ -36,7 +36,7 @@ class RunningContainer:
     """A container that runs, which says nothing yet of the agentctl in it."""
 
     container: Container
-    ground: ContainerSetup
+    setup: ContainerSetup
     found: bool
     """It ran already."""
 
@@ -64,27 +64,27 @@ def ensure_container(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "
         container = engine.find(docker_names.container_name(spec.execution_id))
         if container is not None and not docker_names.is_owned(container.labels, spec.execution_id, spec.session_id):
             raise LaunchFailed(f"The container {container.name} is not this session's; it is left alone.")
-        lives = container is not None and container.status in ("running", "restarting", "paused")
-        ground = site.ground(engine, spec, lives=lives, lost=lost)
+        is_running = container is not None and container.status in ("running", "restarting", "paused")
+        setup = site.prepare(engine, spec, is_running=is_running, lost=lost)
         if container is not None and container.status == "paused":
             engine.unpause(container.id)
             container = _again(engine, container.name)
-        if container is not None and lives:
-            return RunningContainer(container, ground, found=True)
+        if container is not None and is_running:
+            return RunningContainer(container, setup, found=True)
         return RunningContainer(
-            _start(engine, container, _DesiredContainer(engine, spec, site, ground)), ground, found=False
+            _start(engine, container, _DesiredContainer(engine, spec, site, setup)), setup, found=False
         )
 
 
 class _DesiredContainer:
     """What a container of this execution would be made from now."""
 
-    def __init__(self, engine: Engine, spec: LaunchSpec, site: Site, ground: ContainerSetup):
-        self.config, self.execution_id, self.ground = site.config, spec.execution_id, ground
+    def __init__(self, engine: Engine, spec: LaunchSpec, site: Site, setup: ContainerSetup):
+        self.config, self.execution_id, self.setup = site.config, spec.execution_id, setup
         self.name = docker_names.container_name(spec.execution_id)
         image = image_name(site.config)
-        self.host = _host_config(self.name, site, ground)
-        self.options = _options(spec, image, ground)
+        self.host = _host_config(self.name, site, setup)
+        self.options = _options(spec, image, setup)
         parts = [engine.image_id(image), self.host, self.options]
         made_from = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
         self.labels = docker_names.execution_labels(spec.execution_id, spec.session_id, spec.task_id)
@@ -97,7 +97,7 @@ class _DesiredContainer:
         return whole and container.labels.get(docker_names.SPEC_LABEL) == self.spec and has in ("", network)
 
 
-def _host_config(name: str, site: Site, ground: ContainerSetup) -> dict[str, Any]:
+def _host_config(name: str, site: Site, setup: ContainerSetup) -> dict[str, Any]:
     """How the container stands on its host: what it may not, how much it may, what it sees."""
     return {
         "network_mode": name,
@@ -108,7 +108,7 @@ def _host_config(name: str, site: Site, ground: ContainerSetup) -> dict[str, Any
         "read_only": True,
         "tmpfs": dict.fromkeys(("/tmp", "/var/tmp", "/run"), _SCRATCH),  # noqa: S108 - the container's
         "restart_policy": {"Name": "no"},
-        "mounts": list(ground.mounts),
+        "mounts": list(setup.mounts),
     }
 
 
@@ -124,19 +124,19 @@ def confinement_options(config: DockerConfig) -> dict[str, Any]:
     }
 
 
-def _options(spec: LaunchSpec, image: str, ground: ContainerSetup) -> dict[str, Any]:
+def _options(spec: LaunchSpec, image: str, setup: ContainerSetup) -> dict[str, Any]:
     """Files and children are the worktree's owner's. Without capabilities even 0 is a number like others."""
     command = [
-        *("--workspace", str(ground.worktree.path)),
+        *("--workspace", str(setup.worktree.path)),
         *("--state-dir", STATE_PATH),
         *("--session-id", spec.session_id),
         *(("--worktree-of", spec.worktree_id) if spec.worktree_id else ()),
         *("--execution-id", spec.execution_id),
         *("--token-file", f"{STATE_PATH}/token"),
         *("--seed", SEED_PATH),
-        *("--root", str(ground.root)),
+        *("--root", str(setup.root)),
         *("--listen", f"0.0.0.0:{AGENTCTL_PORT}"),
-        *("--run-as", ground.user),
+        *("--run-as", setup.user),
     ]
     return {
         "image": image,
@@ -161,7 +161,7 @@ def _start(engine: Engine, container: Container | None, wanted: _DesiredContaine
         )
     elif wanted.name not in container.networks:
         engine.connect(container.id, network)
-    wanted.ground.before_start(engine, wanted.name)
+    wanted.setup.before_start(engine, wanted.name)
     engine.start(wanted.name)
     return _again(engine, wanted.name)
 

@@ -57,40 +57,37 @@ def list_containers(engine: Engine, executions: Sequence[ExecutionFacts]) -> Con
     return ContainerListing(found, engine.identity() if absent else "")
 
 
-async def judge_execution(site: Site, one: ExecutionFacts, known: ContainerListing, answer: Any) -> Observation:
+async def judge_execution(site: Site, execution: ExecutionFacts, known: ContainerListing, answer: Any) -> Observation:
     """Of one execution; ``answer`` is its ``protocol.Status``, the error that came instead, or None if not asked."""
-    container = known.containers.get(one.id)
+    container = known.containers.get(execution.id)
     if container is None:
-        if not _is_proven_gone(site, one, known.engine_id):
-            return unknown_observation("other_host")
-        return await _dead_observation(site, one, None, "container_gone")
+        if not _is_proven_gone(site, execution, known.engine_id):
+            return Observation.unknown("other_host")
+        return await _dead_observation(site, execution, None, "container_gone")
     if container.status in ENDED_STATUSES:
         why = "out_of_memory" if container.out_of_memory else "container_stopped"
-        return await _dead_observation(site, one, container, why)
+        return await _dead_observation(site, execution, container, why)
     if answer is None or isinstance(answer, ExecutorError):
-        return unknown_observation(_unknown_reason(container, answer))
+        return Observation.unknown(_unknown_reason(container, answer))
     url = container_url(container, site.host) or ""
-    state = {**one.state, "container": container.id}
+    state = {**execution.state, "container": container.id}
     return Observation(Observed.ALIVE, report=answer, url=url, seen_at=datetime.now(UTC), state=state)
 
 
-def unknown_observation(reason: str) -> Observation:
-    """Neither alive nor proven dead."""
-    return Observation(Observed.UNKNOWN, reason, seen_at=datetime.now(UTC))
-
-
-def _is_proven_gone(site: Site, one: ExecutionFacts, engine_id: str) -> bool:
+def _is_proven_gone(site: Site, execution: ExecutionFacts, engine_id: str) -> bool:
     """The engine that had it says that it has it no more; another engine's word is no proof."""
-    had = one.state.get("engine")
-    return bool(had == engine_id) if had else site.is_gone(one)
+    had = execution.state.get("engine")
+    return bool(had == engine_id) if had else site.is_gone(execution)
 
 
-async def _dead_observation(site: Site, one: ExecutionFacts, container: Container | None, reason: str) -> Observation:
+async def _dead_observation(
+    site: Site, execution: ExecutionFacts, container: Container | None, reason: str
+) -> Observation:
     try:
-        state, why = await asyncio.to_thread(site.workspace_of, one, container)
+        state, why = await asyncio.to_thread(site.workspace_state, execution, container)
     except ExecutorError:
-        return unknown_observation("runtime_unavailable")
-    return Observation(Observed.DEAD, reason, workspace=state, workspace_reason=why, seen_at=datetime.now(UTC))
+        return Observation.unknown("runtime_unavailable")
+    return Observation.dead(reason, state, why)
 
 
 def _unknown_reason(container: Container, answer: ExecutorError | None) -> str:

@@ -70,20 +70,20 @@ def convert_earlier_workspace(engine: Engine, spec: LaunchSpec, into: Path) -> b
     return True
 
 
-def remove_converted_workspace(one: ExecutionFacts) -> bool:
+def remove_converted_workspace(execution: ExecutionFacts) -> bool:
     """Remove the old place of a workspace whose new one has sent a snapshot; False where there is nothing to remove.
 
     Its record goes first: as long as that is there, the branch counts as checked out and is not published.
     Blocks. Raises RepositoryUnusable, OSError.
     """
-    worktree, owner = Path(one.worktree_path), one.worktree_id or one.session_id
+    worktree, owner = Path(execution.worktree_path), execution.worktree_owner
     try:
         known = _mark(worktree).read_text()
     except FileNotFoundError:
         return False
     if _newest_snapshot(owner) in ("", known):
         return False
-    for path in (_record(Path(one.repository_path), owner), worktree):
+    for path in (_record(Path(execution.repository_path), owner), worktree):
         if is_plain_directory(path.parent) and is_plain_directory(path):
             shutil.rmtree(path)
     _mark(worktree).unlink()
@@ -128,12 +128,12 @@ class LocalSite:
         """``KANDEV_DOCKER_HOST``."""
         return EngineAddress(settings.KANDEV_DOCKER_HOST)
 
-    def ground(self, engine: Engine, spec: LaunchSpec, *, lives: bool, lost: str) -> ContainerSetup:
+    def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
         """The workspace in the data directory."""
         worktree = container_worktree(spec)
         root = worktree.path.parent.parent
         places = workspace_store.state_directory_of(spec.execution_id)
-        if lives:
+        if is_running:
             return ContainerSetup(root, worktree, [], self.user, lambda engine, name: None, places.token())
         token = storage.mint_launch_token(spec.auth_token)
         places.write_token(token)
@@ -158,22 +158,23 @@ class LocalSite:
         ]
         return ContainerSetup(root, worktree, mounts, self.user, lambda engine, name: None, token, rebuilt)
 
-    def workspace_of(self, one: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
+    def workspace_state(self, execution: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
         """As far as plain files on this disk show it; git is not asked, because its files are the agent's."""
-        if not one.worktree_path:
+        if not execution.worktree_path:
             return WorkspaceState.REBUILDABLE, ""
-        owner = one.worktree_id or one.session_id
+        owner = execution.worktree_owner
         directory = workspace_directory(owner)
         if not directory.is_dir():
-            if has_earlier_workspace(Path(one.worktree_path)):
+            if has_earlier_workspace(Path(execution.worktree_path)):
                 return WorkspaceState.PRESENT, ""
-            return _arrived_or_gone(one, f"The workspace {directory} was deleted.")
+            return _arrived_or_gone(execution, f"The workspace {directory} was deleted.")
         if read_file_below(directory, f"worktrees/{owner}/.git") is not None:
             return WorkspaceState.PRESENT, ""
-        if _has_branch(directory / "repository.git", one.worktree_branch):
+        if _has_branch(directory / "repository.git", execution.worktree_branch):
             return WorkspaceState.REBUILDABLE, ""
         return _arrived_or_gone(
-            one, f"The worktree {one.worktree_path} and its branch {one.worktree_branch} were deleted."
+            execution,
+            f"The worktree {execution.worktree_path} and its branch {execution.worktree_branch} were deleted.",
         )
 
     @property
@@ -181,30 +182,32 @@ class LocalSite:
         """Ours."""
         return f"{os.geteuid()}:{os.getegid()}"
 
-    def workspace_mounts(self, one: ExecutionFacts) -> list[Mapping[str, Any]]:
+    def workspace_mounts(self, execution: ExecutionFacts) -> list[Mapping[str, Any]]:
         """The directory of this machine, and what its repository borrows."""
-        borrowed = workspace_store.object_store_directory(Path(one.repository_path))
+        borrowed = workspace_store.object_store_directory(Path(execution.repository_path))
         return [
-            bind_mount(workspace_directory(one.worktree_id or one.session_id), workspace_root.WORKSPACE_ROOT),
+            bind_mount(workspace_directory(execution.worktree_owner), workspace_root.WORKSPACE_ROOT),
             bind_mount(borrowed, workspace_root.BORROWED_REPOSITORY, read_only=True),
         ]
 
-    def token_of(self, one: ExecutionFacts) -> str:
+    def token_of(self, execution: ExecutionFacts) -> str:
         """From this disk."""
-        return workspace_store.state_directory_of(one.id).token()
+        return workspace_store.state_directory_of(execution.id).token()
 
-    def is_gone(self, one: ExecutionFacts) -> bool:
+    def is_gone(self, execution: ExecutionFacts) -> bool:
         """It was never placed, or was here."""
-        return one.host_id in {"", identity.host_id()} or workspace_store.is_known_here(one)
+        return execution.host_id in {"", identity.host_id()} or workspace_store.is_known_here(execution)
 
 
-def container_worktree(one: LaunchSpec) -> Worktree:
+def container_worktree(spec: LaunchSpec) -> Worktree:
     """As the container sees it.
 
     A session of an earlier release keeps the path that its agent knows: conversations belong to a directory.
     """
-    place = workspace_root.sandbox_worktree_path(workspace_root.WORKSPACE_ROOT, one.worktree_owner, one.worktree_branch)
-    return Worktree(Path(one.worktree_path) if one.worktree_path else place.path, place.branch)
+    place = workspace_root.sandbox_worktree_path(
+        workspace_root.WORKSPACE_ROOT, spec.worktree_owner, spec.worktree_branch
+    )
+    return Worktree(Path(spec.worktree_path) if spec.worktree_path else place.path, place.branch)
 
 
 def workspace_directory(owner_id: str) -> Path:
@@ -226,7 +229,7 @@ def _has_branch(repository: Path, branch: str) -> bool:
     return any(line.endswith(f" refs/heads/{branch}") for line in packed.splitlines())
 
 
-def _arrived_or_gone(one: ExecutionFacts, lost: str) -> tuple[WorkspaceState, str]:
-    if workspace_store.newest_snapshot_time(one.worktree_id or one.session_id):
+def _arrived_or_gone(execution: ExecutionFacts, lost: str) -> tuple[WorkspaceState, str]:
+    if workspace_store.newest_snapshot_time(execution.worktree_owner):
         return WorkspaceState.REBUILDABLE, ""
-    return WorkspaceState.GONE, workspace_store.gone_reason(lost, one.worktree_branch)
+    return WorkspaceState.GONE, workspace_store.gone_reason(lost, execution.worktree_branch)

@@ -59,11 +59,11 @@ class RemoteSite:
         """As the executor says."""
         return self.far.user
 
-    def ground(self, engine: Engine, spec: LaunchSpec, *, lives: bool, lost: str) -> ContainerSetup:
+    def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
         """The workspace's volume, which is left alone where the container runs."""
         root = workspace_root.WORKSPACE_ROOT
         worktree = workspace_root.sandbox_worktree_path(root, spec.worktree_owner, spec.worktree_branch)
-        if lives:
+        if is_running:
             token = _read_token(engine, spec.execution_id)
             return ContainerSetup(root, worktree, [], self.far.user, lambda engine, name: None, token)
         if _find_volume(engine, workspace_volume(spec.worktree_owner)) is None and spec.worktree_path:
@@ -75,48 +75,50 @@ class RemoteSite:
         send = partial(self._send, seed=seed, token=token)
         return ContainerSetup(root, worktree, self._mounts(spec), self.far.user, send, token, rebuilt)
 
-    def workspace_of(self, one: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
+    def workspace_state(self, execution: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
         """As far as the engine shows it without anything being started."""
-        if not one.worktree_path:
+        if not execution.worktree_path:
             return WorkspaceState.REBUILDABLE, ""
         with open_engine(self.address) as engine:
-            lost = _find_loss(engine, one, container)
+            lost = _find_loss(engine, execution, container)
         if not lost:
             return WorkspaceState.PRESENT, ""
         if lost == REBUILDABLE:
             return WorkspaceState.REBUILDABLE, ""
-        if workspace_store.newest_snapshot_time(one.worktree_id or one.session_id):
+        if workspace_store.newest_snapshot_time(execution.worktree_owner):
             return WorkspaceState.REBUILDABLE, ""
-        return WorkspaceState.GONE, workspace_store.gone_reason(lost, one.worktree_branch)
+        return WorkspaceState.GONE, workspace_store.gone_reason(lost, execution.worktree_branch)
 
-    def token_of(self, one: ExecutionFacts) -> str:
+    def token_of(self, execution: ExecutionFacts) -> str:
         """From its volume, through its container."""
         with open_engine(self.address) as engine:
-            return _read_token(engine, one.id)
+            return _read_token(engine, execution.id)
 
-    def is_gone(self, one: ExecutionFacts) -> bool:
+    def is_gone(self, execution: ExecutionFacts) -> bool:
         """Nothing but this engine was ever asked for it."""
         return True
 
-    def workspace_mounts(self, one: ExecutionFacts) -> list[Mapping[str, Any]]:
+    def workspace_mounts(self, execution: ExecutionFacts) -> list[Mapping[str, Any]]:
         """The volume."""
-        return [sites.volume_mount(workspace_volume(one.worktree_id or one.session_id), workspace_root.WORKSPACE_ROOT)]
+        return [sites.volume_mount(workspace_volume(execution.worktree_owner), workspace_root.WORKSPACE_ROOT)]
 
-    def helper(self, one: ExecutionFacts | LaunchSpec, *mounts: Mapping[str, Any]) -> HelperContainer:
+    def helper(self, execution: ExecutionFacts | LaunchSpec, *mounts: Mapping[str, Any]) -> HelperContainer:
         """For the volumes of an execution."""
-        execution_id = one.execution_id if isinstance(one, LaunchSpec) else one.id
-        return HelperContainer(execution_id, one.session_id, self.config, self.far.user, mounts)
+        execution_id = execution.execution_id if isinstance(execution, LaunchSpec) else execution.id
+        return HelperContainer(execution_id, execution.session_id, self.config, self.far.user, mounts)
 
     @contextmanager
-    def left(self, engine: Engine, one: ExecutionFacts) -> Iterator[str | None]:
+    def left(self, engine: Engine, execution: ExecutionFacts) -> Iterator[str | None]:
         """A container that the state of a dead agentctl can be read from; None where none is kept."""
-        container = engine.find(sites.container_name(one.id))
+        container = engine.find(sites.container_name(execution.id))
         if container is not None:
             yield container.id
-        elif _find_volume(engine, state_volume(one.id)) is None:
+        elif _find_volume(engine, state_volume(execution.id)) is None:
             yield None
         else:
-            with self.helper(one, sites.volume_mount(state_volume(one.id), STATE_PATH)).made(engine, "left") as name:
+            with self.helper(execution, sites.volume_mount(state_volume(execution.id), STATE_PATH)).made(
+                engine, "left"
+            ) as name:
                 yield name
 
     def _mounts(self, spec: LaunchSpec) -> list[Mapping[str, Any]]:
@@ -146,21 +148,21 @@ class RemoteSite:
 REBUILDABLE: Final = "rebuildable"
 
 
-def _find_loss(engine: Engine, one: ExecutionFacts, container: Container | None) -> str:
+def _find_loss(engine: Engine, execution: ExecutionFacts, container: Container | None) -> str:
     """Empty: nothing that shows; `REBUILDABLE`: what the volume itself still has; else what is gone, as a sentence."""
-    volume = workspace_volume(one.worktree_id or one.session_id)
+    volume = workspace_volume(execution.worktree_owner)
     if _find_volume(engine, volume) is None:
         return f"The volume {volume} was removed."
     if container is None:
         return ""  # only a container shows what a volume holds: the launch will say
     look = partial(archives.read_small_file, engine, container.id)
-    if look(f"{one.worktree_path}/.git"):
+    if look(f"{execution.worktree_path}/.git"):
         return ""
-    ref = f"refs/heads/{one.worktree_branch}"
+    ref = f"refs/heads/{execution.worktree_branch}"
     packed = (look(f"{_REPOSITORY}/packed-refs") or b"").decode(errors="replace")
     if look(f"{_REPOSITORY}/{ref}") or any(line.endswith(f" {ref}") for line in packed.splitlines()):
         return REBUILDABLE
-    return f"The worktree {one.worktree_path} and its branch {one.worktree_branch} were deleted."
+    return f"The worktree {execution.worktree_path} and its branch {execution.worktree_branch} were deleted."
 
 
 def _read_token(engine: Engine, execution_id: str) -> str:

@@ -30,10 +30,8 @@ from executors_app.containers.launch import HelperContainer, RunningContainer, c
 from executors_app.containers.lifecycle import (
     ENDED_STATUSES,
     ContainerListing,
-    exit_events,
     judge_execution,
     list_containers,
-    unknown_observation,
 )
 from executors_app.containers.sites import Site
 from executors_app.domain import ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan
@@ -69,7 +67,7 @@ class DockerRuntime(ABC):
         """The site of an executor's settings; ValueError with one clear sentence."""
 
     @abstractmethod
-    def is_here(self, execution: ExecutionFacts) -> bool:
+    def can_manage(self, execution: ExecutionFacts) -> bool:
         """Whether this process can look after it."""
 
     @abstractmethod
@@ -77,7 +75,7 @@ class DockerRuntime(ABC):
         """The conversation id that a dead agentctl has left."""
 
     @abstractmethod
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """What a dead agentctl's journal holds behind a cursor."""
 
     def check_config(self, config: Mapping[str, Any]) -> None:
@@ -95,7 +93,7 @@ class DockerRuntime(ABC):
         """The engines of some executors; RuntimeUnavailable."""
         return {self.site(config).address for config in configs}
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
         """The engine answers, and has the image."""
         site = self.site(config)
         await call_engine(site.address, lambda engine: engine.image_id(image_name(site.config)), _ASK_TIMEOUT)
@@ -112,11 +110,11 @@ class DockerRuntime(ABC):
             up = await _ensure_container(site, spec, error.message)
             url, boot_id = await _wait_until_ready(site, spec, up)
         if up.found:
-            await AgentctlClient(url, up.ground.token, spec.execution_id).ensure_workspace()
+            await AgentctlClient(url, up.setup.token, spec.execution_id).ensure_workspace()
         engine_id = await call_engine(site.address, Engine.identity)
-        path, branch = str(up.ground.worktree.path), up.ground.worktree.branch
+        path, branch = str(up.setup.worktree.path), up.setup.worktree.branch
         state = {"container": up.container.id, "image": up.container.image, "engine": engine_id}
-        state |= storage.token_state(up.ground.token)
+        state |= storage.token_state(up.setup.token)
         return Launched(
             url=url,
             pid=None,
@@ -127,14 +125,14 @@ class DockerRuntime(ABC):
             worktree_branch=branch,
             found=up.found,
             container_id=up.container.id,
-            state=state | ({"rebuilt": up.ground.rebuilt} if up.ground.rebuilt else {}),
+            state=state | ({"rebuilt": up.setup.rebuilt} if up.setup.rebuilt else {}),
         )
 
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
         """One list of each engine's containers, then every running one's agentctl."""
-        seen = {one.id: unknown_observation("runtime_unavailable") for one in executions}
+        seen = {one.id: Observation.unknown("runtime_unavailable") for one in executions}
         places: dict[Site, list[ExecutionFacts]] = defaultdict(list)
         for one in executions:
             try:
@@ -170,14 +168,14 @@ class DockerRuntime(ABC):
         """Nothing outlives a container: its processes end with it."""
         return 0
 
-    def source_of_deaths(self, execution: ExecutionFacts) -> EngineAddress:
+    def exit_event_source(self, execution: ExecutionFacts) -> EngineAddress:
         """The execution's engine; RuntimeUnavailable."""
         return self.site(execution.config).address
 
-    def deaths(self, source: Hashable) -> AsyncIterator[ExitEvent]:
+    def exit_events(self, source: Hashable) -> AsyncIterator[ExitEvent]:
         """From the engine's event stream."""
         assert isinstance(source, EngineAddress)  # noqa: S101  (our own word)
-        return exit_events(source)
+        return lifecycle.exit_events(source)
 
     async def orphans(self, known: Collection[str], configs: Iterable[Mapping[str, Any]]) -> list[Orphan]:
         """Containers of this deployment whose execution id is not among ``known``, and helpers that a kill left behind.
@@ -209,16 +207,18 @@ async def call_engine(address: EngineAddress, call: Callable[[Engine], T], timeo
     return await asyncio.to_thread(run)
 
 
-async def _read_work(site: Site, one: ExecutionFacts, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
+async def _read_work(site: Site, execution: ExecutionFacts, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
     """The work of a session whose agentctl does not answer, from its workspace."""
-    owner = one.worktree_id or one.session_id
+    owner = execution.worktree_owner
     inside = f"/tmp/{owner}.bundle"  # noqa: S108  (the container's own)
-    arguments = ["bundle", "--owner", owner, "--branch", workspace_store.workspace_branch(one), "--into", inside]
+    arguments = ["bundle", "--owner", owner, "--branch", workspace_store.workspace_branch(execution), "--into", inside]
     arguments += [word for commit in known for word in ("--known", commit)]
 
     def read(engine: Engine) -> dict[str, str]:
-        helper = HelperContainer(one.id, one.session_id, site.config, site.user, site.workspace_mounts(one))
-        with state_directory_of(one.id).start_lock(), helper.made(engine, "work", arguments) as name:
+        helper = HelperContainer(
+            execution.id, execution.session_id, site.config, site.user, site.workspace_mounts(execution)
+        )
+        with state_directory_of(execution.id).start_lock(), helper.made(engine, "work", arguments) as name:
             answer = helper.run(engine, name)
             refs = workspace_root.parse_refs(answer)
             if answer.get("packed"):
@@ -244,7 +244,7 @@ async def _observe(
     except (TimeoutError, ExecutorError) as error:
         told = error.message_for_staff if isinstance(error, ExecutorError) else ""
         log.warning("no look at containers: %s", told or "the Docker engine does not answer in time")
-        return {one.id: unknown_observation("runtime_unavailable") for one in executions}
+        return {one.id: Observation.unknown("runtime_unavailable") for one in executions}
     targets = [
         StatusTarget(one.id, url, storage.bearer_token(one.auth_token, one.state))
         for one in executions
@@ -253,37 +253,39 @@ async def _observe(
     answers = await poll_statuses(targets, timeout, concurrency)
     bound = asyncio.Semaphore(concurrency)
 
-    async def judged(one: ExecutionFacts) -> Observation:
+    async def judged(execution: ExecutionFacts) -> Observation:
         async with bound:
-            one, answer = await _poll_with_launch_token(site, one, known, answers.get(one.id), timeout)
-            return await judge_execution(site, one, known, answer)
+            execution, answer = await _poll_with_launch_token(
+                site, execution, known, answers.get(execution.id), timeout
+            )
+            return await judge_execution(site, execution, known, answer)
 
     return dict(zip([one.id for one in executions], await asyncio.gather(*map(judged, executions)), strict=True))
 
 
 async def _poll_with_launch_token(
-    site: Site, one: ExecutionFacts, known: ContainerListing, answer: Any, timeout: float
+    site: Site, execution: ExecutionFacts, known: ContainerListing, answer: Any, timeout: float
 ) -> tuple[ExecutionFacts, Any]:
     """One that does not know the row's token: it may be of a launch that the row has not heard of."""
-    url = container_url(known.containers.get(one.id), site.host)
+    url = container_url(known.containers.get(execution.id), site.host)
     if not isinstance(answer, AgentctlForeign) or answer.details.get("reason") != NOT_OURS or url is None:
-        return one, answer
+        return execution, answer
     try:
-        token = await asyncio.to_thread(site.token_of, one)
+        token = await asyncio.to_thread(site.token_of, execution)
     except (ExecutorError, OSError) as error:
-        log.warning("session %s: its token cannot be read: %s", one.session_id, error)
-        return one, answer
-    state = {name: value for name, value in one.state.items() if name != LAUNCH_KEY} | storage.token_state(token)
-    if state == one.state or not storage.is_token_of(token, one.auth_token):
-        return one, answer
-    second = await poll_statuses([StatusTarget(one.id, url, token)], timeout, 1)
-    return replace(one, state=state), second[one.id]
+        log.warning("session %s: its token cannot be read: %s", execution.session_id, error)
+        return execution, answer
+    state = {name: value for name, value in execution.state.items() if name != LAUNCH_KEY} | storage.token_state(token)
+    if state == execution.state or not storage.is_token_of(token, execution.auth_token):
+        return execution, answer
+    second = await poll_statuses([StatusTarget(execution.id, url, token)], timeout, 1)
+    return replace(execution, state=state), second[execution.id]
 
 
 async def _wait_until_ready(site: Site, spec: LaunchSpec, up: RunningContainer) -> tuple[str, str]:
     """Where agentctl answered as ours, and its boot id; the port is read anew until then."""
     deadline, problem = time.monotonic() + WORKSPACE_TIMEOUT + READY_TIMEOUT, "no port is published"
-    token = up.ground.token
+    token = up.setup.token
     url = container_url(up.container, site.host)
     while time.monotonic() < deadline:
         if url:

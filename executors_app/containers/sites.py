@@ -131,7 +131,7 @@ class Site(Protocol):
         """Where we reach such a port, as it stands in a URL."""
         ...
 
-    def ground(self, engine: Engine, spec: LaunchSpec, *, lives: bool, lost: str) -> ContainerSetup:
+    def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
         """Prepare what the container needs. Blocks.
 
         ``lives``: it runs, so nothing is prepared. ``lost``: why its workspace cannot be used, so that it is made
@@ -139,7 +139,7 @@ class Site(Protocol):
         """
         ...
 
-    def workspace_of(self, one: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
+    def workspace_state(self, execution: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
         """Whether a dead one's worktree can be had, and the precise reason if not; blocks, writes nothing.
 
         Raises RuntimeUnavailable, LaunchFailed where the engine gives no answer.
@@ -151,17 +151,17 @@ class Site(Protocol):
         """``UID:GID`` of the files, and of agents."""
         ...
 
-    def workspace_mounts(self, one: ExecutionFacts) -> Sequence[Mapping[str, Any]]:
+    def workspace_mounts(self, execution: ExecutionFacts) -> Sequence[Mapping[str, Any]]:
         """What a container needs to read a workspace below ``workspace_root.ROOT``."""
         ...
 
-    def token_of(self, one: ExecutionFacts) -> str:
+    def token_of(self, execution: ExecutionFacts) -> str:
         """The token of its last launch, as its state directory has it; empty where there is none. Blocks.
 
         Raises RuntimeUnavailable, EngineRefused, OSError.
         """
         ...
 
-    def is_gone(self, one: ExecutionFacts) -> bool:
+    def is_gone(self, execution: ExecutionFacts) -> bool:
         """Whether the absence of a container proves a death, where no launch has told of its engine."""
         ...

@@ -23,9 +23,8 @@ from executors_app.errors import BundleRefused, RepositoryUnusable
 from executors_app.repositories import bare, transfer
 from executors_app.repositories.bare import WorkspaceRefs, check_workspace_id
 from executors_app.repositories.git import LONG_TIMEOUT, Bounds, Git, GitFailed
-from executors_app.repositories.layout import CarriedSettings
 from executors_app.repositories.object_store import ObjectStore
-from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.team import CarriedSettings, TeamRepository
 from executors_app.repositories.transfer import BundleHeader
 
 BUNDLE_LIMIT: Final = 2 << 30

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from executors_app import untrusted_files
-from executors_app.repositories import bare, layout, transfer
+from executors_app.repositories import bare, transfer
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.bare import WorkspaceRefs
 from executors_app.repositories.git import GitFailed
-from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.team import POINTER_LIMIT, TeamRepository, checked_out_branches
 
 Moves = dict[str, tuple[str, str]]
 """Refs, each with the commit that it names and the one that it is to name."""
@@ -59,9 +59,9 @@ def publish(team: TeamRepository, archive: Archive, branch: str) -> PublishResul
 
 def _reason_against(common: Path, ref: str) -> str:
     """Why a ref must not be moved; empty where it may. Looks at files only."""
-    if ref.startswith("refs/heads/") and ref in layout.checked_out_branches(common):
+    if ref.startswith("refs/heads/") and ref in checked_out_branches(common):
         return "This branch is checked out in the repository or one of its worktrees."
-    if (untrusted_files.read_regular_file(common / ref, layout.POINTER_LIMIT, follow=False) or b"").startswith(b"ref:"):
+    if (untrusted_files.read_regular_file(common / ref, POINTER_LIMIT, follow=False) or b"").startswith(b"ref:"):
         return "This is a symbolic ref in the repository."
     lock = common / f"{ref}.lock"
     with contextlib.suppress(OSError):

@@ -6,10 +6,14 @@ Every verb may be called again after a crash anywhere: places follow from the id
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Hashable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+import asyncio
+from collections.abc import AsyncIterator, Collection, Coroutine, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from executors_app.domain import ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan, WorkspaceState
+
+T = TypeVar("T")
 
 
 class Runtime(Protocol):
@@ -23,7 +27,7 @@ class Runtime(Protocol):
         """Refuse a bad ``Executor.config`` with ValueError, one clear sentence."""
         ...
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
         """Raise RuntimeUnavailable, in one clear sentence, where nothing could be launched now. Writes nothing."""
         ...
 
@@ -34,7 +38,7 @@ class Runtime(Protocol):
         """
         ...
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
+    def can_manage(self, execution: ExecutionFacts) -> bool:
         """Whether this process can look after it: not one that another machine keeps (rule 2)."""
         ...
 
@@ -56,7 +60,7 @@ class Runtime(Protocol):
         """The agent's conversation id that a dead agentctl has left on disk, if the runtime can read it."""
         ...
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """What a dead agentctl's journal holds behind ``after`` of ``epoch``; empty if out of reach."""
         ...
 
@@ -93,11 +97,11 @@ class SupportsPush(Protocol):
 class SupportsExitEvents(Protocol):
     """What a runtime can do beside, where somebody over there tells of what ended."""
 
-    def source_of_deaths(self, execution: ExecutionFacts) -> Hashable:
+    def exit_event_source(self, execution: ExecutionFacts) -> Hashable:
         """Who would tell of this execution's end; RuntimeUnavailable."""
         ...
 
-    def deaths(self, source: Hashable) -> AsyncIterator[ExitEvent]:
+    def exit_events(self, source: Hashable) -> AsyncIterator[ExitEvent]:
         """For ever; one that names no session: something may have been missed, all of this source should be looked at.
 
         ``Death.silent``: nobody answers there, and the streams from there are not to be believed. Raises
@@ -117,7 +121,7 @@ class SupportsSharedWorktrees(Protocol):
 class SupportsWorkspaceState(Protocol):
     """What a runtime can do beside, where a look at this machine's disk shows whether a worktree can still be had."""
 
-    def workspace_of(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
+    def workspace_state(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
         """Whether it can be had, and the precise reason if it cannot; quick, changes nothing, raises OSError."""
         ...
 
@@ -127,3 +131,9 @@ class SharesMachineMemory(Protocol):
     """What a runtime is beside, whose agents live on this machine's memory: it bounds how many there may be."""
 
     shares_memory: bool
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on a thread of its own, because the caller may have an event loop; blocks."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()

@@ -33,7 +33,7 @@ class LocalStandalone(LocalStateMixin):
         if config:
             raise ValueError(f"{self.name} has no settings, but got {', '.join(sorted(map(str, config)))}.")
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
         """This machine is always there."""
 
     async def launch(self, spec: LaunchSpec) -> Launched:
@@ -45,9 +45,9 @@ class LocalStandalone(LocalStateMixin):
             await AgentctlClient(listener, token, spec.execution_id).ensure_workspace()
         return launched
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
+    def can_manage(self, execution: ExecutionFacts) -> bool:
         """This machine, kernel boot and pid namespace (rule 2), or a row of before the machine's last boot."""
-        return _here().is_here(execution)
+        return _here().can_manage(execution)
 
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
@@ -55,7 +55,7 @@ class LocalStandalone(LocalStateMixin):
         """Ask all at once; only about those that gave no good answer the machine is asked too."""
         return await _here().observe(executions, timeout=timeout, concurrency=concurrency)
 
-    def workspace_of(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
+    def workspace_state(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
         """From its worktree, and where that is missing from the repository."""
         return local_workspace_state(execution)
 

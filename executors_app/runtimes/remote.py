@@ -10,11 +10,10 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Collection, Coroutine, Hashable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -41,11 +40,10 @@ from executors_app.remote_hosts import (
     error_reason,
     judge_execution,
     read_host_config,
-    unknown_observation,
     watch_for_silence,
 )
+from executors_app.runtimes import run_blocking
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _ASK_TIMEOUT: Final = 5.0
@@ -75,7 +73,7 @@ class Remote:
             # Not in read_config: sessions that run with such settings stay reachable.
             raise ValueError("fingerprint wants an https url: over http no certificate is shown, so none is checked.")
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
         """The host answers, and takes our token."""
         read = _config(config)
         await self._ask_host(read, _client(read))
@@ -109,7 +107,7 @@ class Remote:
             await _agentctl(launched, spec).ensure_workspace()
         return launched
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
+    def can_manage(self, execution: ExecutionFacts) -> bool:
         """Every control plane can look after it."""
         return True
 
@@ -151,14 +149,14 @@ class Remote:
     def resume_token(self, execution: ExecutionFacts) -> str | None:
         """As the host reads it from the disk there."""
         try:
-            return _run_blocking(_client(_config(execution.config)).resume_token(execution.id))
+            return run_blocking(_client(_config(execution.config)).resume_token(execution.id))
         except AgentctlRefused:
             return None  # the host never had it
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """As the host reads it from the disk there."""
         try:
-            return _run_blocking(_client(_config(execution.config)).left_journal(execution.id, after, epoch))
+            return run_blocking(_client(_config(execution.config)).unread_journal(execution.id, after, epoch))
         except AgentctlRefused:
             return []
 
@@ -172,12 +170,12 @@ class Remote:
         except AgentctlUnreachable as error:
             raise RuntimeUnavailable(error.message) from error
 
-    def source_of_deaths(self, execution: ExecutionFacts) -> Hashable:
+    def exit_event_source(self, execution: ExecutionFacts) -> Hashable:
         """The host, and how it is spoken to; RuntimeUnavailable."""
         config = _config(execution.config)
         return config.url, config.token_file, config.fingerprint
 
-    async def deaths(self, source: Hashable) -> AsyncGenerator[ExitEvent, None]:
+    async def exit_events(self, source: Hashable) -> AsyncGenerator[ExitEvent, None]:
         """Tell when a host falls silent, and when it is back: one that is frozen keeps its streams open."""
         config = HostConfig(*source)  # type: ignore[misc]  # our own word
         async with open_connection_pool() as http:
@@ -230,9 +228,9 @@ class Remote:
             client = _client(config)
         except RuntimeUnavailable as error:
             log.warning("no look at a remote host: %s", error.message)
-            return {one.id: unknown_observation("runtime_unavailable") for one in executions}
+            return {one.id: Observation.unknown("runtime_unavailable") for one in executions}
         if reason := self._silent.get(config.url) or self._backoff.reason_to_wait(config.url):
-            return {one.id: unknown_observation(reason) for one in executions}
+            return {one.id: Observation.unknown(reason) for one in executions}
         try:
             answer = await client.instances(timeout, timeout * _SHARE)
             listed = {str(one["execution_id"]): one for one in answer["instances"]}
@@ -244,7 +242,7 @@ class Remote:
             if isinstance(error, AgentctlUnreachable):
                 self._backoff.record_failure(config.url, reason)
             log.warning("the host %s could not be asked: %s", config.url, error)
-            return {one.id: unknown_observation(reason) for one in executions}
+            return {one.id: Observation.unknown(reason) for one in executions}
 
     async def _give(
         self, config: HostConfig, client: HostClient, order: Mapping[str, Any], secret: str
@@ -306,9 +304,3 @@ def _client(config: HostConfig, http: aiohttp.ClientSession | None = None) -> Ho
 
 def _name_of(listed: Mapping[str, Any], config: HostConfig) -> str:
     return f"{listed['execution_id']}@{urlsplit(config.url).netloc}"
-
-
-def _run_blocking(asked: Coroutine[Any, Any, T]) -> T:
-    """In a thread of its own: the caller may have an event loop, and is of no thread that may not wait."""
-    with ThreadPoolExecutor(1) as alone:
-        return alone.submit(asyncio.run, asked).result()

@@ -31,7 +31,7 @@ class RemoteDocker(DockerRuntime):
         """``RemoteEngineConfig`` and ``DockerConfig`` say what there is to set."""
         return RemoteSite(read_remote_config(config))
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
+    def can_manage(self, execution: ExecutionFacts) -> bool:
         """Whoever reaches the engine can look after it."""
         return True
 
@@ -39,9 +39,9 @@ class RemoteDocker(DockerRuntime):
         """From agentctl's volume; blocks."""
         return self._left(execution, "token.json", lambda disk: disk.resume_token(execution.id))
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """From agentctl's volume; blocks."""
-        return self._left(execution, "journal", lambda disk: disk.left_journal(execution.id, after, epoch)) or []
+        return self._left(execution, "journal", lambda disk: disk.unread_journal(execution.id, after, epoch)) or []
 
     def _left(self, execution: ExecutionFacts, what: str, read: Callable[[ExecutionStorage], T]) -> T | None:
         """Fetch something of agentctl's state, and read it as if it were on this disk."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
@@ -28,6 +27,7 @@ from executors_app.errors import (
     RepositoryUnusable,
     RuntimeUnavailable,
 )
+from executors_app.runtimes import run_blocking
 from executors_app.sprites import launch, observation, organisation
 from executors_app.sprites.launch import SpriteLayout, SpritesConfig, read_sprites_config
 from executors_app.sprites.organisation import Organisation, open_organisation
@@ -51,7 +51,7 @@ class Sprites:
         """``SpritesConfig`` says what there is to set."""
         read_sprites_config(config)
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
         """The API takes our token."""
         _config(config)
         async with open_organisation(launch.ASK_TIMEOUT) as api:
@@ -67,7 +67,7 @@ class Sprites:
             except TimeoutError as error:
                 raise RuntimeUnavailable("The sprite did not answer in time.") from error
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
+    def can_manage(self, execution: ExecutionFacts) -> bool:
         """Whoever has the organisation's token can look after it."""
         return True
 
@@ -75,17 +75,17 @@ class Sprites:
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
         """One list of the organisation's sprites, then the agentctl of each that is awake."""
-        seen = {one.id: observation.unknown_observation("runtime_unavailable") for one in executions}
+        seen = {one.id: Observation.unknown("runtime_unavailable") for one in executions}
         try:
             async with open_organisation(timeout) as api:
                 async with asyncio.timeout(timeout):
                     known = await api.sprites()
                 bound = asyncio.Semaphore(concurrency)
 
-                async def judged(one: ExecutionFacts) -> None:
+                async def judged(execution: ExecutionFacts) -> None:
                     async with bound:
-                        inside = SpriteLayout.of(one, _config(one.config))
-                        seen[one.id] = await observation.judge_execution(api, one, inside, known, timeout)
+                        inside = SpriteLayout.of(execution, _config(execution.config))
+                        seen[execution.id] = await observation.judge_execution(api, execution, inside, known, timeout)
 
                 for outcome in await asyncio.gather(*map(judged, executions), return_exceptions=True):
                     if isinstance(outcome, Exception):
@@ -115,9 +115,9 @@ class Sprites:
         """From agentctl's files in the sprite, which is woken for it; blocks."""
         return self._left(execution, lambda disk: disk.resume_token(execution.id))
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """From agentctl's files in the sprite, which is woken for it; blocks."""
-        return self._left(execution, lambda disk: disk.left_journal(execution.id, after, epoch)) or []
+        return self._left(execution, lambda disk: disk.unread_journal(execution.id, after, epoch)) or []
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
         """Ask the live agentctl; where none answers, wake the sprite and read the workspace."""
@@ -161,7 +161,7 @@ class Sprites:
         with tempfile.TemporaryDirectory(prefix="kandev-left-") as directory:
             disk = ExecutionStorage(Path(directory))
             into = disk.places_of(execution.id).path
-            return read(disk) if _run_blocking(observation.fetch_state(execution.id, into)) else None
+            return read(disk) if run_blocking(observation.fetch_state(execution.id, into)) else None
 
 
 RUNTIME: Final = Sprites()
@@ -210,9 +210,3 @@ def _config(config: Mapping[str, Any]) -> SpritesConfig:
         return read_sprites_config(config)
     except (ValueError, TypeError) as error:
         raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
-
-
-def _run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for it on a thread of its own: the caller may be inside a loop."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()

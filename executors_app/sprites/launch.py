@@ -96,10 +96,10 @@ class SpriteLayout:
     python: str
 
     @classmethod
-    def of(cls, one: LaunchSpec | ExecutionFacts, config: SpritesConfig) -> SpriteLayout:
+    def of(cls, execution: LaunchSpec | ExecutionFacts, config: SpritesConfig) -> SpriteLayout:
         """Of a launch, or of a row."""
-        execution_id = one.execution_id if isinstance(one, LaunchSpec) else one.id
-        return cls(execution_id, one.session_id, one.worktree_branch, config.python)
+        execution_id = execution.execution_id if isinstance(execution, LaunchSpec) else execution.id
+        return cls(execution_id, execution.session_id, execution.worktree_branch, config.python)
 
     @property
     def name(self) -> str:
@@ -186,7 +186,7 @@ async def _make_workspace(api: Organisation, inside: SpriteLayout, spec: LaunchS
     return rebuilt
 
 
-async def push_work(api: Organisation, inside: SpriteLayout, one: ExecutionFacts) -> bool:
+async def push_work(api: Organisation, inside: SpriteLayout, execution: ExecutionFacts) -> bool:
     """Let the session's branch and snapshots arrive, without its agentctl; False where nothing was new."""
     sent = str(inside.root / "work.bundle")
 
@@ -199,7 +199,7 @@ async def push_work(api: Organisation, inside: SpriteLayout, one: ExecutionFacts
             into.write(await api.read(inside.name, sent, timeout=_LONG, limit=workspace_root.MAX_BUNDLE_BYTES))
         return refs
 
-    return await workspace_store.receive_work(one, read)
+    return await workspace_store.receive_work(execution, read)
 
 
 async def _run_workspace_command(api: Organisation, inside: SpriteLayout, what: str, *more: str) -> dict[str, Any]:

@@ -81,75 +81,67 @@ _NOT_THERE: Final = frozenset({"refused", "closed", "unreachable"})
 
 
 async def judge_execution(
-    api: Organisation, one: ExecutionFacts, inside: SpriteLayout, known: Mapping[str, Sprite], timeout: float
+    api: Organisation, execution: ExecutionFacts, inside: SpriteLayout, known: Mapping[str, Sprite], timeout: float
 ) -> Observation:
     """Of one execution; raises nothing but what is unexpected."""
     sprite = known.get(inside.name)
     if sprite is None:
-        state, why = await asyncio.to_thread(_of_the_removed, one, inside)
-        return _seen(Observed.DEAD, "sprite_gone", workspace=state, workspace_reason=why)
+        state, why = await asyncio.to_thread(_of_the_removed, execution, inside)
+        return Observation.dead("sprite_gone", state, why)
     if not organisation.is_ours(sprite.labels):
-        return unknown_observation("foreign")
+        return Observation.unknown("foreign")
     if sprite.status == "cold":
-        return _seen(Observed.DEAD, "sprite_cold", workspace=_as_launched(one))
+        return Observation.dead("sprite_cold", _as_launched(execution))
     try:
-        report, token = await _report(api, one, inside, timeout)
+        report, token = await _report(api, execution, inside, timeout)
     except ExecutorError as error:
-        return await _of_the_silent(api, one, inside, error, timeout)
-    kept = {name: value for name, value in one.state.items() if name != LAUNCH_KEY} | token_state(token)
-    return _seen(Observed.ALIVE, report=report, url=organisation.sprite_url(one.id), state=kept)
+        return await _of_the_silent(api, execution, inside, error, timeout)
+    kept = {name: value for name, value in execution.state.items() if name != LAUNCH_KEY} | token_state(token)
+    url = organisation.sprite_url(execution.id)
+    return Observation(Observed.ALIVE, report=report, url=url, seen_at=datetime.now(UTC), state=kept)
 
 
 async def _report(
-    api: Organisation, one: ExecutionFacts, inside: SpriteLayout, timeout: float
+    api: Organisation, execution: ExecutionFacts, inside: SpriteLayout, timeout: float
 ) -> tuple[Mapping[str, Any], str]:
     """The status, and with which token it was had: that of the row, or of a launch that the row does not know."""
-    token = bearer_token(one.auth_token, one.state)
+    token = bearer_token(execution.auth_token, execution.state)
     try:
-        return await status_client(one.id, token).status(timeout), token
+        return await status_client(execution.id, token).status(timeout), token
     except AgentctlForeign as error:
         async with asyncio.timeout(timeout):
             there = await read_token(api, inside) if error.details.get("reason") == NOT_OURS else ""
-        if there == token or not is_token_of(there, one.auth_token):
+        if there == token or not is_token_of(there, execution.auth_token):
             raise
-        return await status_client(one.id, there).status(timeout), there
+        return await status_client(execution.id, there).status(timeout), there
 
 
-def unknown_observation(reason: str) -> Observation:
-    """Neither alive nor proven dead."""
-    return _seen(Observed.UNKNOWN, reason)
-
-
-def _seen(observed: Observed, reason: str = "", **more: Any) -> Observation:
-    return Observation(observed, reason, seen_at=datetime.now(UTC), **more)
-
-
-def _as_launched(one: ExecutionFacts) -> WorkspaceState:
+def _as_launched(execution: ExecutionFacts) -> WorkspaceState:
     """The disk outlives every pause; what was lost on it all the same the launch will say."""
-    return WorkspaceState.PRESENT if one.worktree_path else WorkspaceState.REBUILDABLE
+    return WorkspaceState.PRESENT if execution.worktree_path else WorkspaceState.REBUILDABLE
 
 
 async def _of_the_silent(
-    api: Organisation, one: ExecutionFacts, inside: SpriteLayout, error: ExecutorError, timeout: float
+    api: Organisation, execution: ExecutionFacts, inside: SpriteLayout, error: ExecutorError, timeout: float
 ) -> Observation:
     reason = "foreign" if isinstance(error, AgentctlForeign) else str(error.details.get("reason", error.code))
     if reason not in _NOT_THERE:
-        return unknown_observation(reason)
+        return Observation.unknown(reason)
     try:
         async with asyncio.timeout(timeout):
             service = await api.service(inside.name, organisation.SERVICE)
             if service not in _ENDED:
-                return unknown_observation(reason)
-            state, why = await _workspace(api, one, inside)
+                return Observation.unknown(reason)
+            state, why = await _workspace(api, execution, inside)
     except (TimeoutError, ExecutorError) as problem:
-        log.info("session %s: its sprite does not say more: %s", one.session_id, problem)
-        return unknown_observation(reason)
-    return _seen(Observed.DEAD, f"service_{service or 'missing'}", workspace=state, workspace_reason=why)
+        log.info("session %s: its sprite does not say more: %s", execution.session_id, problem)
+        return Observation.unknown(reason)
+    return Observation.dead(f"service_{service or 'missing'}", state, why)
 
 
-async def _workspace(api: Organisation, one: ExecutionFacts, inside: SpriteLayout) -> tuple[WorkspaceState, str]:
+async def _workspace(api: Organisation, execution: ExecutionFacts, inside: SpriteLayout) -> tuple[WorkspaceState, str]:
     """As it is on the disk of a sprite that is awake."""
-    if not one.worktree_path:
+    if not execution.worktree_path:
         return WorkspaceState.REBUILDABLE, ""
     worktree = inside.worktree
     git = ["git", f"--git-dir={inside.work}/repository.git", "rev-parse", "--verify", "--quiet"]
@@ -164,16 +156,16 @@ async def _workspace(api: Organisation, one: ExecutionFacts, inside: SpriteLayou
     if "branch" in found:
         return WorkspaceState.REBUILDABLE, ""
     lost = f"The worktree {worktree.path} and its branch {worktree.branch} were deleted."
-    return await asyncio.to_thread(_of_the_lost, one, inside, lost)
+    return await asyncio.to_thread(_of_the_lost, execution, inside, lost)
 
 
-def _of_the_removed(one: ExecutionFacts, inside: SpriteLayout) -> tuple[WorkspaceState, str]:
-    if not one.worktree_path:
+def _of_the_removed(execution: ExecutionFacts, inside: SpriteLayout) -> tuple[WorkspaceState, str]:
+    if not execution.worktree_path:
         return WorkspaceState.REBUILDABLE, ""
-    return _of_the_lost(one, inside, f"The sprite {inside.name} was removed.")
+    return _of_the_lost(execution, inside, f"The sprite {inside.name} was removed.")
 
 
-def _of_the_lost(one: ExecutionFacts, inside: SpriteLayout, lost: str) -> tuple[WorkspaceState, str]:
-    if workspace_store.newest_snapshot_time(one.session_id):
+def _of_the_lost(execution: ExecutionFacts, inside: SpriteLayout, lost: str) -> tuple[WorkspaceState, str]:
+    if workspace_store.newest_snapshot_time(execution.session_id):
         return WorkspaceState.REBUILDABLE, ""
     return WorkspaceState.GONE, workspace_store.gone_reason(lost, inside.worktree.branch)

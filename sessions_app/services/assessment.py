@@ -228,9 +228,9 @@ def worktree_loss_reason(session: TaskSession) -> str:
     facts = execution.facts(repository.path if repository else "", session.task.base_branch)
     try:
         place = runtime(execution.runtime)
-        if not isinstance(place, SupportsWorkspaceState) or not place.is_here(facts):
+        if not isinstance(place, SupportsWorkspaceState) or not place.can_manage(facts):
             return ""
-        state, reason = place.workspace_of(facts)
+        state, reason = place.workspace_state(facts)
     except (UnknownPlugin, ExecutorError, OSError) as error:
         log.info("session %s: its worktree cannot be looked at: %s", session.id, error)
         return ""

@@ -161,7 +161,7 @@ def probe_executor(executor: Executor, user: Any) -> dict[str, Any]:
     except ValueError as error:
         raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
     try:
-        async_to_sync(place.check_place)(executor.config)
+        async_to_sync(place.check_availability)(executor.config)
     except ExecutorError as error:
         raise RuntimeUnavailable(error.message_for_staff) from error
     rows = ExecutorRunning.objects.filter(executor=executor, status__in=LIVE_STATUSES)

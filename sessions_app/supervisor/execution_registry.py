@@ -256,7 +256,7 @@ def _cursor(execution_id: str) -> tuple[int, str]:
 
 
 def _read(facts: ExecutionFacts, after: int, epoch: str) -> str:
-    lines = runtime(facts.runtime).left_journal(facts, after, epoch)
+    lines = runtime(facts.runtime).unread_journal(facts, after, epoch)
     told = deque(
         (str(line.get("text", "")) for line in lines if line.get("kind") == JournalKind.LOG), maxlen=TAIL_LINES
     )

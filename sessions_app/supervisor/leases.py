@@ -124,7 +124,7 @@ def is_local_execution(execution: ExecutorRunning) -> bool:
     if execution.host_id in ("", identity.host_id()):
         return True
     try:
-        return runtime(execution.runtime).is_here(execution.facts("", ""))
+        return runtime(execution.runtime).can_manage(execution.facts("", ""))
     except UnknownPlugin:
         return True
 

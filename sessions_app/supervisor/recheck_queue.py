@@ -101,7 +101,7 @@ class ExitEventListener:
     async def _listen(self, source: EventSource) -> None:
         place = runtime(source[0])
         assert isinstance(place, SupportsExitEvents)  # noqa: S101  (it named the source)
-        async for event in place.deaths(source[1]):
+        async for event in place.exit_events(source[1]):
             if event.session_id:
                 await self._on_exit(event)
             elif event.silent:
@@ -140,7 +140,7 @@ class ExitEventListener:
         try:
             place: Any = runtime(stream.facts.runtime)
             if isinstance(place, SupportsExitEvents):
-                return stream.facts.runtime, place.source_of_deaths(stream.facts)
+                return stream.facts.runtime, place.exit_event_source(stream.facts)
         except ExecutorError as error:
             log.debug("session %s: nobody tells of its end: %s", session_id, error.message)
         return None

@@ -52,7 +52,7 @@ async def test_a_removed_container_is_dead_and_a_launch_makes_another_on_the_sam
         client.remove_container(launched.container_id, force=True)
     found = await look(place, row_of(place, spec, launched))
     assert (found.observed, found.reason, found.workspace) == (Observed.DEAD, "container_gone", WorkspaceState.PRESENT)
-    assert place.runtime.left_journal(row_of(place, spec, launched), 0, ""), "its journal is on this disk"
+    assert place.runtime.unread_journal(row_of(place, spec, launched), 0, ""), "its journal is on this disk"
     assert place.runtime.resume_token(row_of(place, spec, launched))
     again = await place.runtime.launch(known(spec, launched))
     assert again.container_id != launched.container_id
@@ -115,13 +115,13 @@ async def test_an_image_that_is_not_there_is_said_and_never_pulled(place: Docker
     with pytest.raises(RuntimeUnavailable, match="no image 'never-built'"):
         await place.runtime.launch(replace(spec, config={"image": "never-built"}))
     with pytest.raises(RuntimeUnavailable, match="no image 'never-built'"):
-        await place.runtime.check_place({"image": "never-built"})
+        await place.runtime.check_availability({"image": "never-built"})
 
 
 async def test_an_engine_that_is_not_there_is_said_when_the_place_is_checked(place: DockerPlace, settings: Any) -> None:
     settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
     with pytest.raises(RuntimeUnavailable, match="cannot be reached"):
-        await place.runtime.check_place({})
+        await place.runtime.check_availability({})
 
 
 async def test_a_container_that_ends_at_its_start_is_reported_with_its_last_words(

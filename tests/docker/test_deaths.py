@@ -24,12 +24,12 @@ class Heard:
     """What was told so far."""
 
     def __init__(self) -> None:
-        self.deaths: list[ExitEvent] = []
+        self.exit_events: list[ExitEvent] = []
 
     @property
     def sessions(self) -> list[str]:
         """Whose they were."""
-        return [death.session_id for death in self.deaths]
+        return [death.session_id for death in self.exit_events]
 
     async def of(self, spec: LaunchSpec, within: float = NOTICED_WITHIN) -> None:
         """Wait until its death was told."""
@@ -40,11 +40,11 @@ class Heard:
 async def listening(place: DockerPlace) -> AsyncIterator[Heard]:
     """To the engine, which has begun to tell."""
     heard = Heard()
-    source = place.runtime.source_of_deaths(row_of(place, spec_for(place)))
+    source = place.runtime.exit_event_source(row_of(place, spec_for(place)))
 
     async def listen() -> None:
-        async for told in place.runtime.deaths(source):
-            heard.deaths.append(told)
+        async for told in place.runtime.exit_events(source):
+            heard.exit_events.append(told)
 
     calls = len(place.engine.calls())
     task = asyncio.create_task(listen())
@@ -71,7 +71,7 @@ async def test_a_death_is_told_within_two_seconds_and_a_life_is_not(place: Docke
         await place.runtime.launch(other)
         place.kill(spec)
         await heard.of(spec)
-        assert heard.deaths == [ExitEvent(spec.session_id, launched.container_id)]
+        assert heard.exit_events == [ExitEvent(spec.session_id, launched.container_id)]
 
 
 async def test_a_removed_container_is_told_too_and_a_helper_is_nobody(place: DockerPlace, spec: LaunchSpec) -> None:
@@ -117,7 +117,7 @@ async def test_what_an_engine_may_have_told_while_it_was_away_is_looked_for(
         place.engine.stop()
         calls = len(place.engine.calls())
         place.engine.start()
-        await eventually_async(lambda: lifecycle.CHECK_ALL in heard.deaths, timeout=30, describe="look at all")
+        await eventually_async(lambda: lifecycle.CHECK_ALL in heard.exit_events, timeout=30, describe="look at all")
         asked = [call for call in place.engine.calls()[calls:] if "/events" in call]
     assert len(asked) <= 4, "a back-off, and no storm"
 
@@ -128,4 +128,4 @@ async def test_an_agent_that_runs_out_of_memory_is_told_of(place: DockerPlace, s
     async with listening(place) as heard:
         await asyncio.to_thread(place.run, spec, "python3", "-I", "-c", eater)
         await heard.of(spec)
-        assert not heard.deaths[0].ended, "the container lives"
+        assert not heard.exit_events[0].ended, "the container lives"

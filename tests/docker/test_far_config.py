@@ -90,14 +90,14 @@ async def test_an_engine_that_another_authority_vouches_for_is_not_spoken_to(
 ) -> None:
     strange = Authority(tmp_path / "strange")
     with pytest.raises(RuntimeUnavailable, match=r"(?i)certificate"):
-        await far_place.runtime.check_place({**far_place.config, "tls_ca": str(strange.certificate)})
+        await far_place.runtime.check_availability({**far_place.config, "tls_ca": str(strange.certificate)})
 
 
 async def test_an_engine_speaks_to_nobody_with_a_strange_certificate(far_place: FarPlace, tmp_path: Path) -> None:
     pair = Authority(tmp_path / "strange").issue("stranger", CLIENT)
     config = {**far_place.config, "tls_cert": str(pair.certificate), "tls_key": str(pair.key)}
     with pytest.raises(RuntimeUnavailable):
-        await far_place.runtime.check_place(config)
+        await far_place.runtime.check_availability(config)
     spec = spec_for(far_place)
     seen = await look(far_place, row_of(far_place, spec, config=config))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "runtime_unavailable")

@@ -53,4 +53,4 @@ async def test_a_host_that_is_not_known_is_not_believed(
     nobody = tmp_path / "nobody"
     nobody.write_text("")
     with pytest.raises(RuntimeUnavailable):
-        await far_place.runtime.check_place({**config, "ssh_known_hosts": str(nobody)})
+        await far_place.runtime.check_availability({**config, "ssh_known_hosts": str(nobody)})

@@ -106,7 +106,7 @@ async def test_a_removed_container_keeps_home_worktree_journal_and_conversation(
         *(Observed.DEAD, "container_gone"),
         WorkspaceState.PRESENT,
     )
-    assert place.runtime.left_journal(row, 0, ""), "read without its container"
+    assert place.runtime.unread_journal(row, 0, ""), "read without its container"
     assert place.runtime.resume_token(row) == started["resume_token"]
     again = await place.runtime.launch(known(spec, launched))
 

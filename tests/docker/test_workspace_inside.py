@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
+from executors_app.client import ShellStream
 from executors_app.containers.sites import HOME_PATH, container_name
 from executors_app.domain import LaunchSpec
-from executors_app.streams import ShellStream
 from tests.docker.far import FarPlace
 from tests.docker.place import DockerPlace
 from tests.executors.places import client_of, forget, git_in, known, seen, spec_for

@@ -203,10 +203,10 @@ class RuntimeContract:
     async def test_where_nothing_was_left_nothing_is_found(self, place: Place) -> None:
         facts = row_of(place, spec_for(place))
         assert place.runtime.resume_token(facts) is None
-        assert list(place.runtime.left_journal(facts, 0, "e")) == []
+        assert list(place.runtime.unread_journal(facts, 0, "e")) == []
 
     async def test_a_place_that_is_there_is_said_to_be(self, place: Place) -> None:
-        await place.runtime.check_place(config_of(place))
+        await place.runtime.check_availability(config_of(place))
 
     def test_settings_that_are_none_are_refused_in_one_sentence(self, place: Place) -> None:
         with pytest.raises(ValueError, match=r".+\."):
@@ -233,9 +233,9 @@ class RuntimeContract:
         place.kill(spec)
         later, facts = type(place.runtime)(), row_of(place, spec, launched)
 
-        lines = later.left_journal(facts, 0, "")
+        lines = later.unread_journal(facts, 0, "")
         assert [line["seq"] for line in lines] == list(range(1, live["last_seq"] + 1))
-        assert list(later.left_journal(facts, live["last_seq"], live["epoch"])) == []
+        assert list(later.unread_journal(facts, live["last_seq"], live["epoch"])) == []
         token = later.resume_token(facts)
         assert token == started["resume_token"]
 

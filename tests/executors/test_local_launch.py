@@ -146,15 +146,15 @@ async def test_a_dead_one_leaves_its_token_and_its_journal(
 
     facts = row(spec, launched)
     assert RUNTIME.resume_token(facts) == started["resume_token"]
-    lines = RUNTIME.left_journal(facts, 0, "")
+    lines = RUNTIME.unread_journal(facts, 0, "")
     assert [line["seq"] for line in lines] == list(range(1, live["last_seq"] + 1))
     assert "agent.started" in {line["kind"] for line in lines}
-    assert RUNTIME.left_journal(facts, live["last_seq"], live["epoch"]) == []
+    assert RUNTIME.unread_journal(facts, live["last_seq"], live["epoch"]) == []
 
 
 async def test_where_nothing_was_left_nothing_is_found(spec: LaunchSpec) -> None:
     assert RUNTIME.resume_token(row(spec)) is None
-    assert RUNTIME.left_journal(row(spec), 0, "e") == []
+    assert RUNTIME.unread_journal(row(spec), 0, "e") == []
 
 
 def test_a_ready_file_that_is_not_whole_is_no_ready_file(data_directory: Path) -> None:

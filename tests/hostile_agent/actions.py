@@ -101,7 +101,7 @@ class Victim:
             self.place.kill(self.spec)
         row = self.row
         await self.attempt(look(self.place, row))
-        await self.attempt(asyncio.to_thread(self.place.runtime.left_journal, row, 0, ""))
+        await self.attempt(asyncio.to_thread(self.place.runtime.unread_journal, row, 0, ""))
         await self.attempt(asyncio.to_thread(self.place.runtime.resume_token, row))
         await self.attempt(self.place.runtime.push_work(row))
         await asyncio.to_thread(self.read_kept)

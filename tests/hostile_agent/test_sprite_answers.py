@@ -55,7 +55,7 @@ async def test_journal_is_read_past_links_and_pipes(
     (state / SEGMENT).write_bytes(LINE)
     tamper(state, outside)
     row = row_of(place, spec, launched)
-    assert [line["text"] for line in place.runtime.left_journal(row, 0, "")] == ["kept"]
+    assert [line["text"] for line in place.runtime.unread_journal(row, 0, "")] == ["kept"]
     assert place.runtime.resume_token(row) is None
 
 
@@ -107,7 +107,7 @@ async def test_state_of_a_sprite_is_unpacked_as_plain_files_alone(
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     try:
-        lines = place.runtime.left_journal(row_of(place, spec, launched), 0, "")
+        lines = place.runtime.unread_journal(row_of(place, spec, launched), 0, "")
     except ExecutorError:
         lines = []
     assert [line["text"] for line in lines] in ([], ["kept"])

@@ -163,7 +163,7 @@ class Sprite:
         self.place.kill(self.spec)
         await runtime.observe([row], timeout=10, concurrency=1)
         dead: list[Awaitable[Any]] = [
-            asyncio.to_thread(runtime.left_journal, row, 0, ""),
+            asyncio.to_thread(runtime.unread_journal, row, 0, ""),
             asyncio.to_thread(runtime.resume_token, row),
         ]
         for action in [*dead, runtime.push_work(row)]:

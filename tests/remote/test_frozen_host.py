@@ -24,7 +24,7 @@ async def test_a_host_that_falls_silent_is_told_of_within_the_timeout(
 ) -> None:
     settings.KANDEV_SWEEP_TIMEOUT = 2.0
     facts = row_of(place, spec, launched)
-    told = place.runtime.deaths(place.runtime.source_of_deaths(facts))
+    told = place.runtime.exit_events(place.runtime.exit_event_source(facts))
     place.machine.freeze()
     begun = time.monotonic()
     assert await anext(told) == ExitEvent("", silent=True)

@@ -74,7 +74,7 @@ async def test_a_host_that_did_not_answer_is_left_in_peace_for_a_while(place: Re
     assert (await look(place, facts, timeout=5.0)).reason == "timeout"
     assert time.monotonic() - begun < 2, "it was asked again at once"
     place.machine.thaw()
-    await place.runtime.check_place(place.config)
+    await place.runtime.check_availability(place.config)
     assert (await look(place, facts)).observed is Observed.DEAD, "who has answered is asked again"
 
 
@@ -95,7 +95,7 @@ async def test_whoever_is_not_the_trusted_host_proves_nothing(
     seen = await look(place, row_of(place, spec, launched, config=config))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, reason)
     with pytest.raises(RuntimeUnavailable) as refused:
-        await place.runtime.check_place(config)
+        await place.runtime.check_availability(config)
     assert config["url"] not in refused.value.message and str(tmp_path) not in refused.value.message
     assert await place.runtime.end(row_of(place, spec, launched, config=config)) is False
     assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE
@@ -104,7 +104,7 @@ async def test_whoever_is_not_the_trusted_host_proves_nothing(
 async def test_a_probe_names_the_certificate_it_was_shown(place: RemotePlace) -> None:
     shown = str(place.config["fingerprint"]).removeprefix("sha256:").replace(":", "").lower()
     with pytest.raises(RuntimeUnavailable) as refused:
-        await place.runtime.check_place(place.config | {"fingerprint": OTHER_PIN})
+        await place.runtime.check_availability(place.config | {"fingerprint": OTHER_PIN})
     assert f"It shows sha256:{shown}, and {OTHER_PIN} alone is trusted." in refused.value.message_for_staff
     assert str(place.config["url"]) in refused.value.message_for_staff
     assert "sha256" not in refused.value.message
@@ -121,7 +121,7 @@ async def test_a_wrong_token_proves_nothing_and_is_told_in_one_sentence(
         await place.runtime.launch(spec)
     file.chmod(0o644)
     with pytest.raises(RuntimeUnavailable, match="chmod 600"):
-        await place.runtime.check_place(place.config)
+        await place.runtime.check_availability(place.config)
 
 
 async def test_no_token_goes_to_whoever_shows_another_certificate(

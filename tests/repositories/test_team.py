@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.errors import RepositoryUnusable
-from executors_app.repositories.layout import strip_credentials
-from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.team import TeamRepository, strip_credentials
 from tests.executors.repositories import commit, make_repository, run_git
 
 

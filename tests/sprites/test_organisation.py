@@ -40,7 +40,7 @@ async def test_an_api_that_is_away_proves_nothing_and_is_asked_for_nothing(place
 async def test_a_token_that_is_none_is_said_in_one_sentence(token: str, place: SpritesPlace, settings: Any) -> None:
     settings.KANDEV_SPRITES_TOKEN = token
     with pytest.raises(RuntimeUnavailable, match=r"KANDEV_SPRITES_TOKEN|Authentication failed"):
-        await place.runtime.check_place(place.config)
+        await place.runtime.check_availability(place.config)
     found = await look(place, row_of(place, spec_for(place)))
     assert (found.observed, found.reason) == (Observed.UNKNOWN, "runtime_unavailable")
 

@@ -39,14 +39,14 @@ class AsTold:
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Any will do."""
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
         """It can always be asked."""
 
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Nothing runs here."""
         raise LaunchFailed
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
+    def can_manage(self, execution: ExecutionFacts) -> bool:
         """What is elsewhere was told to be so."""
         return execution.session_id not in self.elsewhere
 
@@ -73,7 +73,7 @@ class AsTold:
         """What lies on this disk."""
         return self.tokens.get(execution.session_id)
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Line]:
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Line]:
         """What lies on this disk behind the cursor; a broken one cannot even be asked."""
         if execution.session_id in self.broken:
             raise RuntimeError("this disk is on fire")

@@ -236,7 +236,7 @@ class StandIns:
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Any will do."""
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
         """It is there."""
 
     async def launch(self, spec: LaunchSpec) -> Launched:
@@ -259,7 +259,7 @@ class StandIns:
         async with aiohttp.ClientSession() as http, http.post(f"{self.url}/{what}/{execution_id}") as answer:
             answer.raise_for_status()
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
+    def can_manage(self, execution: ExecutionFacts) -> bool:
         """Everywhere."""
         return True
 
@@ -289,7 +289,7 @@ class StandIns:
         """Nothing lies on a disk."""
         return None
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """Nothing lies on a disk."""
         return ()
 

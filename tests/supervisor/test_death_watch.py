@@ -25,13 +25,13 @@ class TellingRuntime:
     told: asyncio.Queue[ExitEvent] = field(default_factory=asyncio.Queue)
     listeners: list[Hashable] = field(default_factory=list)
 
-    def source_of_deaths(self, execution: Any) -> Hashable:
+    def exit_event_source(self, execution: Any) -> Hashable:
         """The engine that the execution names."""
         if execution.engine == "broken":
             raise RuntimeUnavailable
         return cast("Hashable", execution.engine)
 
-    async def deaths(self, source: Hashable) -> AsyncIterator[ExitEvent]:
+    async def exit_events(self, source: Hashable) -> AsyncIterator[ExitEvent]:
         """What is in the queue."""
         self.listeners.append(source)
         try:

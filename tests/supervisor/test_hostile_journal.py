@@ -11,7 +11,7 @@ import pytest
 
 from executors_app.agentctl.journal.line_format import META_FILE, read_lines, segment_path
 from executors_app.agentctl.protocol import JournalKind
-from executors_app.streams import parse_frame
+from executors_app.client import parse_frame
 from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
 from tests.supervisor.journals import Journal, Line, hear
 from tests.supervisor.rows import conversation, execution_of, last_payload, names, running_session

@@ -104,7 +104,7 @@ class LocalMachine:
             state=self._state(agentctl.process, agentctl.token),
         )
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
+    def can_manage(self, execution: ExecutionFacts) -> bool:
         """This machine, kernel boot and pid namespace (rule 2), or a row of before the machine's last boot."""
         return self._is_here(execution, identity.host_id())
 
@@ -125,7 +125,7 @@ class LocalMachine:
             closer.no_more()
         now = datetime.now(UTC)
         return {
-            **{one.id: _unknown("other_host") for one in executions if one.id not in ours},
+            **{one.id: Observation.unknown("other_host") for one in executions if one.id not in ours},
             **{
                 key: _alive(ours[key], told, now)
                 for key, told in answers.items()
@@ -136,13 +136,13 @@ class LocalMachine:
 
     async def end(self, execution: ExecutionFacts) -> bool:
         """TERM, then KILL agentctl, then whatever it has left; only processes proven to be its own."""
-        if not self.is_here(execution):
+        if not self.can_manage(execution):
             return False
         return await asyncio.to_thread(_end_process, execution)
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
         """KILL what outlived agentctl; nothing while an agentctl of this execution lives."""
-        if not self.is_here(execution) or _process_lives(execution):
+        if not self.can_manage(execution) or _process_lives(execution):
             return 0
         return await asyncio.to_thread(execution_processes.kill_leftovers, execution.id)
 
@@ -165,8 +165,8 @@ class LocalMachine:
                     return self._alive_elsewhere(target, listener.process, second)
                 answer = second if processes.agentctl else answer
         if processes.agentctl or not _is_proven_dead(one, answer):
-            return _unknown(_unknown_reason(answer))
-        state, reason = await asyncio.to_thread(self.disk.workspace_of, one)
+            return Observation.unknown(_unknown_reason(answer))
+        state, reason = await asyncio.to_thread(self.disk.workspace_state, one)
         return Observation(
             Observed.DEAD,
             "process_gone",
@@ -204,10 +204,6 @@ def _is_proven_dead(execution: ExecutionFacts, answer: Any) -> bool:
 
 def _alive(one: ExecutionFacts, report: Mapping[str, Any], now: datetime) -> Observation:
     return Observation(Observed.ALIVE, report=report, url=one.agentctl_url, pid=one.pid, seen_at=now)
-
-
-def _unknown(reason: str) -> Observation:
-    return Observation(Observed.UNKNOWN, reason, seen_at=datetime.now(UTC))
 
 
 def _unknown_reason(answer: Any) -> str:

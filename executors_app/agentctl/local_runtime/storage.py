@@ -198,11 +198,11 @@ class ExecutionStorage:
         write_seed(seed, places.seed_file)
         return worktree
 
-    def workspace_of(self, one: ExecutionFacts) -> tuple[WorkspaceState, str]:
+    def workspace_state(self, one: ExecutionFacts) -> tuple[WorkspaceState, str]:
         """Whether the worktree can be had, and the precise reason if it cannot; blocks, changes nothing."""
         if not one.worktree_path:
             return WorkspaceState.REBUILDABLE, ""
-        worktree = self.worktree_of(one.worktree_id or one.session_id, one.worktree_path, one.worktree_branch)
+        worktree = self.worktree_of(one.worktree_owner, one.worktree_path, one.worktree_branch)
         if not one.repository_path and not worktree.path.exists():
             return WorkspaceState.GONE, f"The worktree {worktree.path} was deleted, and its repository is not known."
         try:
@@ -232,7 +232,7 @@ class ExecutionStorage:
         token = kept.get("resume_token") if isinstance(kept, dict) else None
         return token if isinstance(token, str) and token else None
 
-    def left_journal(self, execution_id: str, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+    def unread_journal(self, execution_id: str, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """The journal behind a cursor; lines of earlier epochs first, each names its own."""
         directory = line_format.journal_directory(self.places_of(execution_id).path)
         try:

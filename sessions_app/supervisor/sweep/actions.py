@@ -185,7 +185,7 @@ async def _drain_dead(registry: ExecutionRegistry, row: Candidate, lease: Lease)
     try:
         # In a thread: it may lie on another machine.
         token = await asyncio.to_thread(place.resume_token, row.place)
-        lines = list(await asyncio.to_thread(place.left_journal, row.place, seq, epoch))
+        lines = list(await asyncio.to_thread(place.unread_journal, row.place, seq, epoch))
     except (OSError, ValueError, ExecutorError) as error:
         log.warning("session %s: what its agentctl left cannot be read: %s", row.stored.session_id, error)
         return
