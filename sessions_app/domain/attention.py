@@ -54,8 +54,6 @@ AT_REST_KINDS: Final = frozenset(
 )
 """What is true no longer once the agent is at work, or the session is not wanted any more."""
 PRIORITY: Final[Mapping[str, int]] = {kind: number for number, kind in enumerate(AttentionKind)}
-AGENT_DIED: Final = "agent_died"
-"""Error code of a session that was given up because its agents started and then died."""
 DETAIL_LIMIT: Final = 8000
 """Characters kept of a log: its end."""
 _ERRORS: Final[Mapping[str, str]] = {

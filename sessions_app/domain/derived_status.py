@@ -1,19 +1,16 @@
-"""What a page says of a session: the derived status (rule 29) and the one banner above the composer."""
+"""The derived status of a session: what follows from its newest run, and is never stored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sessions_app.domain.banners import Banner, BannerFacts, banner
 from sessions_app.domain.states import OPEN_RUN_STATES, RunState
 from sessions_app.domain.wait_tokens import TokenState
 
-__all__ = ["Banner", "BannerFacts", "DerivedStatus", "RunFacts", "banner", "derive_status"]
-
 
 class DerivedStatus(StrEnum):
-    """Never stored; the first that holds, in this order."""
+    """In the order in which they are decided: the first that holds."""
 
     INTERRUPTED_STARTUP = "interrupted_startup"
     INTERRUPTED_WAITING = "interrupted_waiting"
@@ -30,7 +27,7 @@ class RunFacts:
     waited: bool = False
     """It waits, or was waiting when it ended."""
     process_gone: bool = False
-    """The agent process that owns it is gone; never so for a wait for the outside, which no process owns."""
+    """The agent process that owns it is gone; never so for a wait for an external result, which no process owns."""
     token: TokenState | None = TokenState.ACTIVE
     """The best key of its wait; None: there is none. A consumed one is an answer that is on its way."""
 

@@ -53,7 +53,7 @@ class Retry:
         """In words for people."""
         when = f"at {self.at:%H:%M:%S} UTC" if self.at else "soon"
         words = TROUBLE_SENTENCES.get(self.trouble, "The turn failed.")
-        return f"{words} The turn is tried again {when} ({self.attempt} of {self.of})."
+        return f"{words} The turn is retried {when} ({self.attempt} of {self.of})."
 
 
 NON_PROVIDER_CODES: Final = frozenset(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sessions_app.domain import attention
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.domain.attention import AT_REST_KINDS, AttentionKind
+from sessions_app.domain.situations import AGENT_DIED
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, PromptState, RunState, SessionState, WorkState
 from sessions_app.domain.verification import MEMORY_CHECK_PREFIX
 from sessions_app.models.attention import raise_item, resolve_items
@@ -162,7 +163,7 @@ def _update_at_rest(transaction: SessionTransaction) -> None:
         return
     if "state" in transaction.changed_fields and session.state == SessionState.FAILED:
         error = session.error_message or session.error_code
-        died = session.error_code == attention.AGENT_DIED
+        died = session.error_code == AGENT_DIED
         told = (str(session.id), session.start_attempts, error, seq, transaction.log_tail)
         raise_item(transaction, attention.gave_up_notice(*told, died=died))
     elif "state" in transaction.changed_fields and session.state not in (SessionState.FAILED, SessionState.ERROR):

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
+from sessions_app.domain.situations import Label
 from sessions_app.domain.states import RunState
 from sessions_app.models import Run
-from sessions_app.pages.labels import Label
 
 CHART_WIDTH: Final = 1000.0
 """Units of the drawing from left to right."""

@@ -16,9 +16,10 @@ from django.views.decorators.http import require_POST
 
 from sessions_app.accounts.authorization import may_write_somewhere, writable_teams
 from sessions_app.accounts.team_scope import teams_of
+from sessions_app.domain.situations import Label
 from sessions_app.domain.states import TaskState
 from sessions_app.models import Task
-from sessions_app.pages.labels import OUTCOME_LABELS, TASK_STATE_LABELS, Label
+from sessions_app.pages.labels import OUTCOME_LABELS, TASK_STATE_LABELS
 from sessions_app.pages.session_summary import attention_label, session_chips
 from sessions_app.pages.shortcuts import READ_METHODS
 from sessions_app.pages.tasks import TaskCreateForm

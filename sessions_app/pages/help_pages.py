@@ -18,13 +18,12 @@ from django.views.decorators.cache import cache_control, never_cache
 from django.views.decorators.http import require_safe
 
 from sessions_app.domain.derived_status import DerivedStatus
+from sessions_app.domain.situations import STATE_LABELS, Label
 from sessions_app.domain.states import SessionState, TaskState
 from sessions_app.pages.labels import (
     DERIVED_STATUS_LABELS,
     OUTCOME_LABELS,
-    SESSION_STATE_LABELS,
     TASK_STATE_LABELS,
-    Label,
 )
 from sessions_app.services.catalogue import visible_tasks
 from sessions_app.services.restarts import can_order_restart
@@ -100,7 +99,7 @@ def glossary_sections() -> list[dict[str, Any]]:
     """The parts of the glossary: a title, what they are about, and their words with meanings."""
     return [
         _glossary_section("tasks", "What a task’s state means", TASK_STATE_LABELS, _TASK_MEANINGS),
-        _glossary_section("sessions", "What a session’s state means", SESSION_STATE_LABELS, _SESSION_MEANINGS),
+        _glossary_section("sessions", "What a session’s state means", STATE_LABELS, _SESSION_MEANINGS),
         _glossary_section("derived", "Whether a turn was cut short", DERIVED_STATUS_LABELS, _DERIVED_MEANINGS),
         _glossary_section("receipts", "What a receipt says", OUTCOME_LABELS, _RECEIPT_MEANINGS),
     ]

@@ -1,4 +1,4 @@
-"""The words for people: what states, receipts and error codes are called on the pages."""
+"""What states, receipts and error codes are called on the pages."""
 
 from __future__ import annotations
 
@@ -10,18 +10,9 @@ from executors_app.domain import ExecutorStatus
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery_facts import UNREACHABLE, Policy
-from sessions_app.domain.states import SessionState, TaskState, WorkState
-from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.domain.situations import LABELS, NOT_STARTED_LABEL, Code, Label
+from sessions_app.domain.states import TaskState, WorkState
 from sessions_app.models import ContinuityReceipt
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """A word and the tone it is shown in: calm, busy, ask, good, bad or off."""
-
-    text: str
-    tone: str = "calm"
-
 
 TASK_STATE_LABELS: Final[Mapping[str, Label]] = {
     TaskState.TODO: Label("To do", "off"),
@@ -32,30 +23,15 @@ TASK_STATE_LABELS: Final[Mapping[str, Label]] = {
     TaskState.CANCELLED: Label("Cancelled", "off"),
 }
 
-SESSION_STATE_LABELS: Final[Mapping[str, Label]] = {
-    SessionState.CREATED: Label("Not started", "off"),
-    SessionState.STARTING: Label("Starting", "busy"),
-    SessionState.RUNNING: Label("Working", "busy"),
-    SessionState.WAITING_FOR_INPUT: Label("Your turn", "calm"),
-    SessionState.ERROR: Label("Error", "bad"),
-    SessionState.COMPLETED: Label("Completed", "good"),
-    SessionState.FAILED: Label("Failed", "bad"),
-    SessionState.CANCELLED: Label("Cancelled", "off"),
-}
-
 EXECUTOR_STATUS_LABELS: Final[Mapping[str, Label]] = {
     ExecutorStatus.STARTING: Label("Starting", "busy"),
     ExecutorStatus.READY: Label("Ready", "good"),
     ExecutorStatus.ERROR: Label("Error", "bad"),
     ExecutorStatus.STOPPED: Label("Stopped", "off"),
 }
-RECONNECTING_LABEL: Final = Label("Reconnecting", "busy")
-UNKNOWN_LABEL: Final = Label("Unknown", "ask")
-WORKSPACE_ONLY: Final = Label("Workspace", "off")
-"""A session without an agent at rest: nobody can give it a prompt, so it is nobody’s turn."""
 _STOP_REASON_LABELS: Final[Mapping[str, Label]] = {
-    "idle": Label("Asleep", "off"),
-    "new": Label("Not started", "off"),
+    "idle": LABELS[Code.ASLEEP],
+    "new": NOT_STARTED_LABEL,
 }
 
 _CAPABILITY_LABELS: Final[Mapping[str, str]] = {"kept": "good", "not kept": "bad", "not claimed": "off"}
@@ -106,22 +82,22 @@ POLICY_LABELS: Final[Mapping[str, PolicyLabel]] = {
     Policy.MANUAL: PolicyLabel("By hand", "Only “Resume session” or a prompt brings an agent back."),
 }
 ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
-    AttentionKind.GAVE_UP: Label("Given up", "bad"),
-    AttentionKind.ERROR: Label("Error", "bad"),
-    AttentionKind.PERMISSION: Label("Asks for permission", "ask"),
-    AttentionKind.HELD: Label("Prompt in doubt", "ask"),
-    AttentionKind.CUT_SHORT: Label("Turn cut short", "ask"),
-    AttentionKind.OWNER_LEFT: Label("Owner has left", "ask"),
-    AttentionKind.WAIT_INTERRUPTED: Label("Wait interrupted", "ask"),
-    AttentionKind.OVERDUE: Label("Waits for an agent", "ask"),
+    AttentionKind.GAVE_UP: LABELS[Code.GAVE_UP],
+    AttentionKind.ERROR: LABELS[Code.ERROR],
+    AttentionKind.PERMISSION: LABELS[Code.PERMISSION],
+    AttentionKind.HELD: LABELS[Code.HELD],
+    AttentionKind.CUT_SHORT: LABELS[Code.INTERRUPTED],
+    AttentionKind.OWNER_LEFT: LABELS[Code.OWNER_LEFT],
+    AttentionKind.WAIT_INTERRUPTED: LABELS[Code.WAIT_INTERRUPTED],
+    AttentionKind.OVERDUE: LABELS[Code.OVERDUE],
     AttentionKind.WORKFLOW: Label("Workflow", "ask"),
-    AttentionKind.STALLED: Label("Silent", "ask"),
-    AttentionKind.CANCEL_IGNORED: Label("Ignores a cancel", "ask"),
+    AttentionKind.STALLED: LABELS[Code.STALLED],
+    AttentionKind.CANCEL_IGNORED: LABELS[Code.CANCEL_IGNORED],
     AttentionKind.RECEIPT: Label("Memory lost", "ask"),
     AttentionKind.UNPROVEN: Label("Memory unproven", "calm"),
-    AttentionKind.IDLE: Label("Needs a look", "calm"),
+    AttentionKind.IDLE: Label("Review needed", "calm"),
 }
-"""What may need somebody, the most pressing first."""
+"""What an inbox item is called, the most pressing first."""
 
 PROMPT_STATE_LABELS: Final[Mapping[str, str]] = {
     "queued": "Waiting for its turn",
@@ -224,55 +200,24 @@ def decision_label(action: str, strategy: str) -> str:
     return f"{words} ({strategy})" if strategy else words
 
 
-def session_label(status: Mapping[str, Any], *, has_agent: bool = True) -> Label:
-    """What a session is up to, from its status: the first that holds, else its state."""
-    state, wait = status["state"], status["wait"]
-    words = (
-        (status["recovering"], RECONNECTING_LABEL),
-        (status["error_code"] == UNREACHABLE, UNKNOWN_LABEL),
-        (status["pending_permissions"], Label("Asks for permission", "ask")),
-        (wait and wait["kind"] != WaitKind.PERMISSION, Label("Waits for the outside", "calm")),
-        (status["start_wait"], Label("Waits for its turn", "busy")),
-        (
-            status["asleep"] and not status["starting"] and state == SessionState.WAITING_FOR_INPUT,
-            Label("Asleep", "off"),
-        ),
-        (status["retry"] and status["is_agent_running"], Label("Tries again", "busy")),
-        (
-            status["starting"] and state in (SessionState.CREATED, SessionState.WAITING_FOR_INPUT),
-            SESSION_STATE_LABELS[SessionState.STARTING],
-        ),
-    )
-    return next((word for holds, word in words if holds), session_state_label(state, has_agent=has_agent))
-
-
 def agent_label(status: Mapping[str, Any]) -> Label:
-    """Whether a session's agent is up, from its status, as far as that can be known now."""
+    """Whether a session's agent is running, from its status, as far as that can be known now."""
     if status["recovering"]:
-        return RECONNECTING_LABEL
+        return LABELS[Code.RECOVERING]
     if status["error_code"] == UNREACHABLE:
-        return UNKNOWN_LABEL
+        return LABELS[Code.UNREACHABLE]
     return Label("Running", "good") if status["is_agent_running"] else Label("Not running", "off")
-
-
-def session_state_label(state: str, error_code: str = "", *, has_agent: bool = True) -> Label:
-    """A session's state; one that nobody knows is shown as it is, and nobody knows it of one that does not answer."""
-    if error_code == UNREACHABLE:
-        return UNKNOWN_LABEL
-    if state == SessionState.WAITING_FOR_INPUT and not has_agent:
-        return WORKSPACE_ONLY
-    return SESSION_STATE_LABELS.get(state, Label(state, "bad"))
 
 
 def execution_label(status: str, reason: str, *, error_code: str = "", recovering: bool = False) -> Label:
     """The status of an execution; why it is stopped where that has a word.
 
-    ``recovering``: nobody has looked since the control plane was started.
+    ``recovering``: no supervisor has checked on it since the control plane started.
     """
     if recovering and status in (ExecutorStatus.STARTING, ExecutorStatus.READY):
-        return RECONNECTING_LABEL
+        return LABELS[Code.RECOVERING]
     if error_code == UNREACHABLE:
-        return UNKNOWN_LABEL
+        return LABELS[Code.UNREACHABLE]
     if status == ExecutorStatus.STOPPED and reason in _STOP_REASON_LABELS:
         return _STOP_REASON_LABELS[reason]
     return EXECUTOR_STATUS_LABELS.get(status, Label(status))

@@ -16,11 +16,11 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
 from executors_app.domain import ExecutorStatus, Observed
+from sessions_app.domain.situations import Label
 from sessions_app.models import ContinuityReceipt, RecoverySweep, Supervisor, SweepOutcome, SweepRequest
 from sessions_app.pages.labels import (
     OUTCOME_LABELS,
     SWEEP_TRIGGER_LABELS,
-    Label,
     decision_label,
     humanize_code,
     receipt_kind_label,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
@@ -11,7 +10,9 @@ from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin
 from sessions_app.domain import usage
+from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
+from sessions_app.domain.situations import IdleReason, situation, status_label
 from sessions_app.domain.states import ENDED_STATES, TERMINAL_STATES, DesiredState, PromptState, SessionState
 from sessions_app.domain.wait_tokens import TokenState
 from sessions_app.models import PermissionRequest, ResumeToken, Run, TaskSession
@@ -24,9 +25,8 @@ from sessions_app.pages.labels import (
     execution_label,
     humanize_code,
     receipt_label,
-    session_label,
 )
-from sessions_app.pages.session_summary import WORKSPACE, banner_buttons, build_banner, retry_buttons, status_sentence
+from sessions_app.pages.session_summary import WORKSPACE, banner_buttons, load_facts, retry_buttons
 from sessions_app.pages.waits import wait_contexts
 from sessions_app.services import waits
 from sessions_app.services.assessment import assess_session, execution_of
@@ -118,24 +118,24 @@ def _without_buttons(context: dict[str, Any]) -> dict[str, Any]:
 
 def _context(session: TaskSession) -> dict[str, Any]:
     status, execution, assessment = session_status(session), execution_of(session), assess_session(session)
-    said = build_banner(session, status, execution, assessment)
+    facts = load_facts(session, status, assessment)
+    shown = situation(facts)
     refusal = composer_refusal(session, assessment)
     return {
         "session": session,
         "task": session.task,
         "status": status,
-        "word": session_label(status, has_agent=session.has_agent),
-        "executor_word": execution_label(
+        "label": status_label(facts),
+        "executor_label": execution_label(
             status["executor_status"],
             execution.status_reason if execution else "",
             error_code=status["error_code"],
             recovering=status["recovering"],
         ),
-        "agent_word": agent_label(status),
-        "banner": said,
-        "sentence": status_sentence(status),
+        "agent_label": agent_label(status),
+        "situation": shown,
         "usage": usage.usage_lines(session.usage),
-        "buttons": banner_buttons(said, assessment, takes_over=can_be_taken_over(session)) if said else [],
+        "buttons": banner_buttons(shown, assessment, takes_over=can_be_taken_over(session)),
         "permissions": permission_contexts(session),
         **wait_contexts(session, status["wait"]),
         "may_wait": waits.can_begin_wait(session),
@@ -195,11 +195,18 @@ def _is_over(session: TaskSession) -> bool:
 
 
 def wants_start_on_open(status: dict[str, Any]) -> bool:
-    """Whether opening the page starts the agent: it should run, and waits for nothing but somebody to look."""
-    calm = status["state"] in ("CREATED", "WAITING_FOR_INPUT") and not status["recovering"]
-    calm = calm and status["next_restart_at"] is None  # else each look at its page would begin the waits anew
-    calm = calm and not status["asleep"] and status["start_wait"] is None  # a prompt wakes it, its turn comes
-    return bool(calm and status["needs_resume"] and not status["starting"] and status["policy"] != "manual")
+    """Whether opening the page starts the agent: the policy wants it to run now, and nothing delays its start.
+
+    The page's text says the same: an agent that the policy keeps down is not started by being looked at.
+    """
+    if status["state"] not in ("CREATED", "WAITING_FOR_INPUT") or not status["needs_resume"]:
+        return False
+    # Each of these starts by another event. A page that started it would also reset the back-off.
+    delayed = status["recovering"] or status["next_restart_at"] or status["asleep"] or status["start_wait"]
+    idle_reason = status["stillness"]["reason"] if status["stillness"] else None
+    if delayed or status["starting"] or idle_reason == IdleReason.OWNER_LEFT:
+        return False
+    return status["policy"] == Policy.ON_OPEN or idle_reason == IdleReason.NEXT_LOOK
 
 
 def _can_stop(session: TaskSession, execution: ExecutorRunning | None) -> bool:
@@ -213,13 +220,11 @@ def _workspace_button(execution: ExecutorRunning | None, assessment: Assessment)
 
 
 def _policy_context(session: TaskSession, status: dict[str, Any]) -> dict[str, Any]:
-    """Which policy holds, the words to choose another by, and when it goes on by itself."""
-    still = status["stillness"]
+    """The policy in effect, and the choices of another."""
     return {
         "policy_word": POLICY_LABELS.get(status["policy"]),
-        "policy_choices": [("", "As the team says", not session.policy)]
+        "policy_choices": [("", "Same as the team", not session.policy)]
         + [(key, word.text, key == session.policy) for key, word in POLICY_LABELS.items()],
-        "still_until": datetime.fromisoformat(still["until"]) if still and still["until"] else None,
     }
 
 

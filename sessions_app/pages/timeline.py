@@ -14,9 +14,10 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from sessions_app.domain.recovery import RULES
+from sessions_app.domain.situations import Label
 from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOutcome, TaskSession
 from sessions_app.pages.activity_chart import ActivityChart, draw_activity_chart
-from sessions_app.pages.labels import Label, decision_label, humanize_code, receipt_label
+from sessions_app.pages.labels import decision_label, humanize_code, receipt_label
 from sessions_app.pages.session_state import evidence_lines
 from sessions_app.pages.shortcuts import find_session
 from sessions_app.services import timeline as story

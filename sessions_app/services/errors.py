@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sessions_app.domain.banners import TASK_ENDS
+from sessions_app.domain.situations import TASK_ENDS
 from sessions_app.domain.states import TaskEnd
 
 
@@ -106,7 +106,7 @@ class TerminalState(SessionsError):
     @classmethod
     def of_task(cls, end: TaskEnd) -> TerminalState:
         """The error for a request to a task that is archived, done or cancelled."""
-        return cls(f"{TASK_ENDS[end].text} {TASK_ENDS[end].explanation}")
+        return cls(f"{TASK_ENDS[end].text} {TASK_ENDS[end].next_step}")
 
 
 class WorktreeMissing(SessionsError):

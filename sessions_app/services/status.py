@@ -6,7 +6,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django.utils import timezone
@@ -36,27 +36,39 @@ from sessions_app.models.derived_status import derived_status, is_agent_gone, ne
 from sessions_app.services.assessment import assess_session, execution_of, is_running, session_flaws
 from sessions_app.services.attention import open_kinds
 from sessions_app.services.attention_filters import overdue_between, overdue_bounds
-from sessions_app.services.idle_reason import idle_reason_json, start_wait_json
 from sessions_app.services.intents import open_start_intent
 from sessions_app.services.policies import effective_policy_of
 from sessions_app.services.prompt_context import load_history, wait_of
+from sessions_app.services.situations import idle_reason_json, start_wait_json
 from sessions_app.services.turn_retries import retry_json
 from sessions_app.services.workspace import transfer_json
 
 
+class SessionRunState(NamedTuple):
+    """A session's execution, its newest run, and the status that follows from both."""
+
+    execution: ExecutorRunning | None
+    run: Run | None
+    derived: DerivedStatus
+
+
 def derived_statuses(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, DerivedStatus]:
-    """The derived status by session id; as ``models.derived`` says of one."""
+    """The derived status by session id; ``models.derived_status`` decides it for one session."""
+    return {session_id: state.derived for session_id, state in load_run_states(sessions).items()}
+
+
+def load_run_states(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, SessionRunState]:
+    """The run state by session id; a constant number of queries."""
     runs = _newest_runs([session.id for session in sessions])
     tokens = _best_tokens([run for run in runs.values() if run.state == RunState.WAITING])
-    executions = ExecutorRunning.objects.only("id", "status", "session_id").in_bulk(
+    executions = ExecutorRunning.objects.only("id", "status", "status_reason", "session_id").in_bulk(
         [session.agent_execution_id for session in sessions if session.agent_execution_id]
     )
-    return {
-        session.id: _derive(
-            session, runs.get(session.id), executions.get(cast(Any, session.agent_execution_id)), tokens
-        )
-        for session in sessions
-    }
+    states = {}
+    for session in sessions:
+        run, execution = runs.get(session.id), executions.get(cast(Any, session.agent_execution_id))
+        states[session.id] = SessionRunState(execution, run, _derive(session, run, execution, tokens))
+    return states
 
 
 def _newest_runs(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Run]:
@@ -174,7 +186,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "queued_for_capacity": bool(start is not None and start.payload.get(QUEUED_FOR_CAPACITY)),
         "start_wait": start_wait_json(session, start),
     }
-    return {**status, "stillness": idle_reason_json(session, status, open_ones)}
+    return {**status, "stillness": idle_reason_json(session, status, assessment, open_ones, run.state if run else "")}
 
 
 def _interrupted_wait(session: TaskSession, run: Run | None) -> dict[str, Any] | None:
@@ -233,7 +245,7 @@ def _serves_workspace(session: TaskSession, execution: ExecutorRunning | None, a
 
 
 def is_asleep(execution: ExecutorRunning | None) -> bool:
-    """Put to sleep for idleness: a prompt wakes it."""
+    """Whether the execution was stopped because it was idle; a prompt starts it again."""
     return execution is not None and (execution.status, execution.status_reason) == (
         ExecutorStatus.STOPPED,
         IDLE_REASON,
@@ -259,7 +271,7 @@ def wait_json(run: Run | None) -> dict[str, Any] | None:
 
 
 def is_recovering(execution: ExecutorRunning | None) -> bool:
-    """Until a living supervisor's first pass is over, what claims to run is not yet known to."""
+    """Whether the execution claims to run and no living supervisor has finished its first sweep."""
     if execution is None or execution.status not in CLAIMS_TO_RUN:
         return False
     return not Supervisor.objects.alive().filter(swept_at__isnull=False).exists()

@@ -40,7 +40,7 @@ HISTORY: Final = "EXECUTION HISTORY"
 BANNER: Final = """
 from sessions_app.models import TaskSession
 from sessions_app.pages.session_state import session_context
-print(session_context(TaskSession.objects.get(id="{}"))["banner"].text)
+print(session_context(TaskSession.objects.get(id="{}"))["situation"].text)
 """
 
 

@@ -21,7 +21,7 @@ ROUTES = [
     if "get" in methods and not NOT_TO_LOOK_AT.search(route) and 200 in methods["get"].statuses
 ]
 """All pages, by the authorization matrix, so that none can be left out."""
-TO_LOOK_AT = {"Memory lost", "Memory unproven", "Needs a look"}
+TO_LOOK_AT = {"Memory lost", "Memory unproven", "Review needed"}
 """Items that are done with once they were seen."""
 WITHOUT_RECEIPT: Final = ("failed", "skipped", "under way")
 """What a row of a sweep tells of a session for which it has written no receipt."""

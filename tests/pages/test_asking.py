@@ -155,7 +155,7 @@ def test_what_is_waited_for_is_shown_with_its_deadline_and_who_asked(ada: Client
     deadline = timezone.now() + timedelta(hours=1)
     opened = open_wait(session.id, "The build of main", deadline, world.ada)
     html = page(ada, session)
-    for told in ("Waits for the outside", "The build of main", f"{deadline:%Y-%m-%d %H:%M}", "Wait no longer"):
+    for told in ("Waiting for a result", "The build of main", f"{deadline:%Y-%m-%d %H:%M}", "Wait no longer"):
         assert told in html
     assert "<dd>ada</dd>" in html
     assert str(opened.resume_token) not in html

@@ -78,7 +78,7 @@ def test_ones_own_sessions_alone_can_be_shown(ada: Client, world: World, session
     assert "What one" in ada.get("/attention/").text
 
 
-@pytest.mark.parametrize(("kind", "mark"), [("idle", "Needs a look"), ("receipt", "Memory lost")])
+@pytest.mark.parametrize(("kind", "mark"), [("idle", "Review needed"), ("receipt", "Memory lost")])
 def test_the_board_marks_a_session_until_it_was_looked_at(
     ada: Client, session: TaskSession, kind: str, mark: str
 ) -> None:
@@ -109,10 +109,11 @@ def test_a_session_says_which_policy_holds_and_lets_a_member_change_it(
     assert "Said by the session" in told and "When somebody opens it" in told
 
 
-def test_a_session_says_why_nothing_is_happening_and_what_to_do(ada: Client, session: TaskSession) -> None:
+def test_a_session_says_why_nothing_is_happening_and_what_to_do(ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
     TaskSession.objects.filter(id=session.id).update(desired_state="stopped", stopped_by_user=True)
     told = ada.get(path_of(session)).text
-    assert "It was stopped, and is not started by itself." in told and "Press “Resume session”" in told
+    assert "This agent was stopped. It does not start automatically." in told and "Press “Resume session”" in told
 
 
 # --- what people choose ---

@@ -94,6 +94,36 @@ def interrupted(world: World) -> TaskSession:
     return session
 
 
+def not_started(world: World) -> TaskSession:
+    session = world.session(prompt="")
+    session.intents.all().delete()
+    return session
+
+
+def asleep(world: World) -> TaskSession:
+    return world.resting_session(status_reason="idle")
+
+
+def waiting_to_start(world: World) -> TaskSession:
+    session = world.resting_session()
+    TaskSession.objects.filter(id=session.id).update(start_rank=3)
+    return session
+
+
+def retrying(world: World) -> TaskSession:
+    session = world.running_session()
+    line = {"kind": "turn.failed", "code": "agent_error", "message": "API Error: 529 overloaded_error"}
+    hear(session, {**line, "message_id": first_prompt(session).message_id})
+    return session
+
+
+def failed_turn(world: World) -> TaskSession:
+    session = world.running_session()
+    line = {"kind": "turn.failed", "code": "agent_error", "message": "API Error: 401 invalid x-api-key"}
+    hear(session, {**line, "message_id": first_prompt(session).message_id})
+    return session
+
+
 CHIPS: dict[str, tuple[Callable[[World], TaskSession], list[str], list[str]]] = {
     "at work": (lambda world: world.running_session(), ["Working"], ["Running", "Idle"]),
     "at rest": (lambda world: world.resting_session(), ["Your turn"], ["Idle", "Work done"]),
@@ -101,7 +131,12 @@ CHIPS: dict[str, tuple[Callable[[World], TaskSession], list[str], list[str]]] = 
     "in doubt": (doubting, ["Prompt in doubt"], []),
     "cut short": (interrupted, ["Interrupted at work"], []),
     "done": (done, ["Your turn", "Work done"], ["Idle"]),
-    "not started": (lambda world: world.session(), ["Not started"], ["Idle", "Work done"]),
+    "starting": (lambda world: world.session(), ["Starting"], ["Not started", "Idle", "Work done"]),
+    "not started": (not_started, ["Not started"], ["Starting", "Idle", "Work done"]),
+    "asleep": (asleep, ["Asleep"], ["Your turn"]),
+    "waiting to start": (waiting_to_start, ["Waiting to start"], ["Your turn"]),
+    "retrying": (retrying, ["Retrying"], ["Your turn"]),
+    "failed turn": (failed_turn, ["Turn failed"], ["Your turn"]),
 }
 
 

@@ -6,9 +6,10 @@ import pytest
 from django.test import Client
 
 from sessions_app.domain.derived_status import DerivedStatus
+from sessions_app.domain.situations import STATE_LABELS
 from sessions_app.domain.states import SessionState, TaskState
 from sessions_app.pages.help_pages import HELP_PICTURES, glossary_sections
-from sessions_app.pages.labels import DERIVED_STATUS_LABELS, OUTCOME_LABELS, SESSION_STATE_LABELS, TASK_STATE_LABELS
+from sessions_app.pages.labels import DERIVED_STATUS_LABELS, OUTCOME_LABELS, TASK_STATE_LABELS
 from tests.pages.world import World
 
 
@@ -16,7 +17,7 @@ def test_every_word_that_the_pages_use_for_a_state_is_explained(ada: Client, wor
     html = ada.get("/help/").text
     for words, every in (
         (TASK_STATE_LABELS, TaskState),
-        (SESSION_STATE_LABELS, SessionState),
+        (STATE_LABELS, SessionState),
         (DERIVED_STATUS_LABELS, DerivedStatus),
     ):
         assert set(words) == set(every)

@@ -26,9 +26,9 @@ def test_the_page_says_what_happened_and_when_the_turn_is_tried_again(world: Wor
     session = failed(world)
     html = ada.get(path_of(session)).text
     at = f"{Prompt.objects.get(kind='retry').not_before:%H:%M:%S} UTC"
-    assert f"The model’s provider is overloaded. The turn is tried again at {at} (1 of 5)." in html
+    assert f"The model’s provider is overloaded. The turn is retried at {at} (1 of 5)." in html
     assert OVERLOADED in html
-    assert "Tries again" in html
+    assert "Retrying" in html
     assert "tried again after an error of the model’s provider, try 1" in html
 
 
@@ -52,6 +52,6 @@ def test_a_silent_turn_is_shown_and_can_be_cancelled(world: World, ada: Client) 
     since = timezone.now()
     TaskSession.objects.filter(id=session.id).update(stalled_since=since)
     html = ada.get(path_of(session)).text
-    assert "Nothing has been heard of the agent since" in html
+    assert "The agent has not responded since" in html
     assert f"data-clock>{since:%H:%M:%S} UTC</time>" in html
     assert "Cancel turn" in html

@@ -12,10 +12,11 @@ from executors_app.agentctl.protocol import JournalKind
 from sessions_app.domain.restart_rules import restart_delay_after_death, stable_after
 from sessions_app.models import Prompt, TaskSession, session_transaction
 from sessions_app.pages.session_state import composer_refusal, wants_start_on_open
-from sessions_app.pages.session_summary import banner_buttons, build_banner
-from sessions_app.services.assessment import assess_session, execution_of
+from sessions_app.pages.session_summary import banner_buttons, session_situation
+from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import explain_agent_deaths
+from tests.pages.world import supervise
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, fresh, running_session
 
@@ -113,17 +114,17 @@ def test_a_death_before_the_last_completed_turn_is_no_cause() -> None:
 
 def test_while_it_waits_the_page_says_when_and_does_not_start_it() -> None:
     session = dies(running_session(start_attempts=2))
-    status = {**session_status(session), "recovering": False}
-    said = build_banner(session, status, execution_of(session), assess_session(session))
-    assert said is not None
-    assert said.text.startswith("The agent ended unexpectedly. It is restarted at")
-    assert not wants_start_on_open({**status, "starting": False})
+    supervise()
+    status = {**session_status(session), "starting": False}
+    shown = session_situation(session, status, assess_session(session))
+    assert shown.text.startswith("The agent ended unexpectedly. It restarts at")
+    assert not wants_start_on_open(status)
 
 
 def test_page_and_composer_of_a_session_that_was_given_up_agree() -> None:
     session = running_session(state="FAILED", error_code="agent_died", error_message="It died.", launch_id="")
     assessment = assess_session(session)
-    said = build_banner(session, {**session_status(session), "recovering": False}, execution_of(session), assessment)
+    said = session_situation(session, {**session_status(session), "recovering": False}, assessment)
     assert said is not None
     assert "Try again" in [button.text for button in banner_buttons(said, assessment)]
     assert "Try again" in composer_refusal(session, assessment)

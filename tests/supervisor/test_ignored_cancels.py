@@ -9,13 +9,13 @@ from django.utils import timezone
 
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.models import AttentionItem, Intent, Prompt, TaskSession
-from sessions_app.pages.session_summary import banner_buttons, build_banner
+from sessions_app.pages.session_summary import banner_buttons, session_situation
 from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.watchdogs import report_ignored_cancels
 from tests.supervisor.journals import Journal, hear
-from tests.supervisor.rows import MINE, execution_of, fresh, last_payload, names, running_session, runs
+from tests.supervisor.rows import MINE, fresh, last_payload, names, running_session, runs
 
 pytestmark = pytest.mark.django_db
 IGNORED = "session.run.cancel_ignored"
@@ -56,7 +56,7 @@ def test_its_page_offers_to_stop_the_agent() -> None:
     session = fresh(session)
     assessment = assess_session(session)
     status = {**session_status(session), "recovering": False}
-    said = build_banner(session, status, execution_of(session), assessment)
+    said = session_situation(session, status, assessment)
     assert said is not None
     assert said.text.startswith("The agent was asked to cancel its turn at ")
     assert [button.act for button in banner_buttons(said, assessment)] == ["stop"]

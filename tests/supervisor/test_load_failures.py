@@ -14,7 +14,7 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.models import TaskSession
-from sessions_app.pages.session_summary import banner_buttons, build_banner
+from sessions_app.pages.session_summary import banner_buttons, session_situation
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import REPORTED_GONE
@@ -68,7 +68,7 @@ USER_DECIDES = Fate(
     "kept",
     None,
     "The agent loaded a conversation that is not the one shown here",
-    ("Go on with the loaded conversation", "Start fresh"),
+    ("Accept the loaded conversation", "Start fresh"),
     comes_again=False,
 )
 
@@ -166,7 +166,7 @@ def _page(session: TaskSession) -> tuple[str, tuple[str, ...]]:
     """What the banner says, and its buttons, once the supervisor has looked."""
     status = {**session_status(session), "recovering": False}
     assessment = assess_session(session)
-    said = build_banner(session, status, execution_of(session), assessment)
+    said = session_situation(session, status, assessment)
     assert said is not None
     return said.text, tuple(button.text for button in banner_buttons(said, assessment))
 

@@ -13,7 +13,7 @@ from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import agent_types
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.pages.labels import receipt_label
-from sessions_app.pages.session_summary import build_banner
+from sessions_app.pages.session_summary import session_situation
 from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
@@ -138,10 +138,10 @@ def test_what_a_person_has_to_install_is_named_with_its_command(
     row = session.receipts.get()
     assert (receipt_label(row, is_first=True).text, row.evidence["message"]) == (receipt, message)
     status = session_status(session)
-    said = build_banner(session, status, execution_of(session), assess_session(session))
+    said = session_situation(session, status, assess_session(session))
     assert said is not None
     assert (said.text, said.action) == (message, "try_again")
-    assert "once a day" in said.explanation
+    assert "once a day" in said.next_step
 
 
 def test_program_of_a_profile_is_named_without_a_wrong_command() -> None:

@@ -120,8 +120,8 @@ def test_what_has_fallen_asleep_stays_asleep_when_its_execution_has_ended() -> N
     assert session_status(fresh(session))["asleep"]
     assert not wants_start_on_open(session_status(fresh(session))), "a look at its page is no reason"
     context = session_context(fresh(session))
-    assert context["word"].text == "Asleep"
-    assert "sleeps" in context["banner"].text
+    assert context["label"].text == "Asleep"
+    assert "asleep" in context["situation"].text
     assert not swept(SweepScope("boot")).decided, "no sweep starts it"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.pages.session_summary import build_banner
+from sessions_app.pages.session_summary import session_situation
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.prompts import claim_next_prompt
@@ -96,7 +96,7 @@ def test_a_history_is_told_with_the_first_prompt_and_with_no_other() -> None:
 
 def _banner(session: TaskSession) -> str:
     status = {**session_status(session), "recovering": False}
-    said = build_banner(session, status, execution_of(session), assess_session(session))
+    said = session_situation(session, status, assess_session(session))
     return said.text if said else ""
 
 

@@ -10,7 +10,7 @@ from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.domain.token_binding import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
 from sessions_app.models import Intent, Lease, LeaseLost, TaskSession
-from sessions_app.pages.session_summary import banner_buttons, build_banner
+from sessions_app.pages.session_summary import banner_buttons, session_situation
 from sessions_app.services.assessment import assess_session, assess_start
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import leases
@@ -179,7 +179,7 @@ def test_a_token_is_refused_to_another_profile_type_or_directory_and_kept(moved:
     assert (assessment.resume_reason, assessment.needs_resume) == ("agent_not_running_fresh_start", False)
     assert assess_start(session, "resume").refusal == "strange_token"
     status = {**session_status(session), "recovering": False}
-    said = build_banner(session, status, execution_of(session), assessment)
+    said = session_situation(session, status, assessment)
     assert said is not None
     assert "another agent profile, agent type or directory" in said.text
     assert [button.text for button in banner_buttons(said, assessment)] == ["Start fresh"]

@@ -37,7 +37,7 @@ let statusSeq = lastSeq;
 const frames = []; // heard, and not shown yet
 let settles = false; // something is on its way of which the log may say nothing
 let mayStart = true;
-let heard = document.querySelector(".strip").dataset.word;
+let heard = document.querySelector(".strip").dataset.label;
 
 let socket = null;
 const lookAround = tellPresence((here) => socket?.say("task.session.presence", { here }));
@@ -93,7 +93,7 @@ function allowPrompts(allowed) {
 }
 
 function announce() {
-  const word = document.querySelector(".strip").dataset.word;
+  const word = document.querySelector(".strip").dataset.label;
   if (word !== heard) document.getElementById("announce").textContent = `Session: ${word}`;
   heard = word;
   document.title = document.title.replace(/^(\(!\) )?/, document.getElementById("permissions") ? "(!) " : "");
