@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.db import transaction
 from django.db.models import F, Q
@@ -60,6 +61,15 @@ def _worktree_of(execution: ExecutorRunning, session: TaskSession) -> tuple[str,
     owner = session.worktree_owner_id
     beside = TaskSession.objects.filter(Q(id=owner) | Q(shares_worktree_of=owner)).exclude(worktree_path="")
     return beside.values_list("worktree_path", "worktree_branch").first() or ("", "")
+
+
+def address_columns(url: str) -> dict[str, object]:
+    """Return the columns that hold agentctl's address; a Unix socket or a malformed URL has no port."""
+    try:
+        port = urlsplit(url).port
+    except ValueError:
+        port = None
+    return {"agentctl_url": url, "agentctl_port": port}
 
 
 def load_execution_facts(session_id: uuid.UUID) -> ExecutionFacts | None:

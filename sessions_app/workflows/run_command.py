@@ -34,6 +34,7 @@ from sessions_app.services.catalogue import add_repository
 from sessions_app.services.errors import Invalid
 from sessions_app.supervisor.leases import SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
+from sessions_app.workflows.driver.driver import WorkflowDriver
 from sessions_app.workflows.language.diagnostics import invalid_workflow
 from sessions_app.workflows.language.files import CachedFiles, DirectoryFiles, project_root_of
 from sessions_app.workflows.language.graph import WorkflowGraph
@@ -59,7 +60,7 @@ async def follow_run(run: WorkflowRun, report: ReportProgress) -> WorkflowRun:
         try:
             while True:
                 if supervisor is None and lock.take():
-                    supervisor = asyncio.create_task(SupervisorLoop().run(stop, first_sweep=False))
+                    supervisor = asyncio.create_task(SupervisorLoop([WorkflowDriver]).run(stop, first_sweep=False))
                 if supervisor is not None and supervisor.done():
                     supervisor.result()
                 seen, nodes = await sync_to_async(_read_run)(run.id)

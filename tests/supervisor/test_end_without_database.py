@@ -11,6 +11,7 @@ from sessions_app.services.metric_counters import METRICS_BUFFER
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.workflows.driver import run_snapshot as run_leases
+from sessions_app.workflows.driver.driver import WorkflowDriver
 from tests.supervisor.agentctls import talking
 from tests.supervisor.rows import execution_of, running_session
 from tests.waiting import eventually_async
@@ -29,7 +30,7 @@ def test_it_ends_in_order_and_leaves_its_leases_to_run_out(
     session = running_session(execution={"owner": "", "lease_expires_at": None})
 
     async def supervise() -> SupervisorLoop:
-        supervisor, stop = SupervisorLoop(), asyncio.Event()
+        supervisor, stop = SupervisorLoop([WorkflowDriver]), asyncio.Event()
         running = asyncio.create_task(supervisor.run(stop))
         await eventually_async(lambda: supervisor.registry.stream_of(session.id), describe="it is attached")
         for place, name in (

@@ -79,7 +79,7 @@ def test_loops_wait_together_and_it_is_said_once(database: Away, caplog: pytest.
         return look
 
     async def work(made: DatabaseOutage) -> None:
-        tasks = [asyncio.create_task(loop._repeat_forever(job(number), made)) for number in range(8)]
+        tasks = [asyncio.create_task(loop._repeat_forever("job", job(number), made)) for number in range(8)]
         await eventually_async(lambda: database.asked >= 3, describe="it was asked for some times")
         assert tries == [1] * 8, "nobody tries while it is away"
         database.is_away = False
@@ -144,7 +144,7 @@ def test_another_failure_of_a_loop_is_logged_once(caplog: pytest.LogCaptureFixtu
         raise ValueError("a mistake")
 
     async def work(made: DatabaseOutage) -> None:
-        task = asyncio.create_task(loop._repeat_forever(job, made))
+        task = asyncio.create_task(loop._repeat_forever("job", job, made))
         await eventually_async(lambda: len(tries) == 4, describe="it was tried four times")
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -15,6 +15,7 @@ from django.db import DatabaseError
 from sessions_app.management.startup import restrict_in_background, set_private_umask
 from sessions_app.supervisor.leases import LockUnusable, SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
+from sessions_app.workflows.driver.driver import WorkflowDriver
 
 log = logging.getLogger(__name__)
 LOCK_POLL_SECONDS = 0.5
@@ -50,7 +51,7 @@ async def _supervise(*, first_sweep: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     with SupervisorLock("supervise") as lock:
         if await _wait_for_lock(lock, stop):
-            await SupervisorLoop().run(stop, first_sweep=first_sweep)
+            await SupervisorLoop([WorkflowDriver]).run(stop, first_sweep=first_sweep)
 
 
 async def _wait_for_lock(lock: SupervisorLock, stop: asyncio.Event) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -33,6 +32,7 @@ from sessions_app.services.intents import due_intents
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.executions import (
     SESSION_RELATED,
+    address_columns,
     execution_facts_of,
     launch_spec_of,
     load_execution,
@@ -255,15 +255,6 @@ def _launch_paths(launched: Launched) -> dict[str, object]:
         "state": dict(launched.state),
         "last_seen_at": timezone.now(),
     }
-
-
-def address_columns(url: str) -> dict[str, object]:
-    """The columns that say where agentctl listens; a Unix socket has no port, an address that is none neither."""
-    try:
-        port = urlsplit(url).port
-    except ValueError:
-        port = None
-    return {"agentctl_url": url, "agentctl_port": port}
 
 
 def launched_facts(session_id: uuid.UUID, launched: Launched) -> ExecutionFacts:

@@ -35,6 +35,7 @@ from sessions_app.services import intents
 from sessions_app.services.database_threads import BatchExecutor
 from sessions_app.supervisor import execution_registry, leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.executions import address_columns
 from sessions_app.supervisor.ingest.batches import ingest_batch
 from sessions_app.supervisor.interrupted_turns import (
     AGENTCTL_GONE,
@@ -46,7 +47,6 @@ from sessions_app.supervisor.interrupted_turns import (
     withdraw_continuation,
 )
 from sessions_app.supervisor.outcomes import explain_agent_deaths
-from sessions_app.supervisor.start.claims import address_columns
 from sessions_app.supervisor.sweep.candidates import Candidate
 
 log = logging.getLogger(__name__)

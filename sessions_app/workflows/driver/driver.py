@@ -37,6 +37,8 @@ POLL_INTERVAL: Final = 0.5
 class WorkflowDriver:
     """Drives every run whose lease it can have; what it knows is in the rows."""
 
+    name = "workflows"
+
     def __init__(self, registry: ExecutionRegistry, *, database: DatabaseThread | None = None):
         self._registry = registry
         self._database = database or DatabaseThread("workflows")
@@ -45,12 +47,12 @@ class WorkflowDriver:
         self._graphs: dict[uuid.UUID, WorkflowGraph] = {}
         self._bell = asyncio.Event()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """A turn has ended: what waits for it goes on at once."""
         if self._leases:
             self._bell.set()
 
-    async def keep(self) -> None:
+    async def run_once(self) -> None:
         """One look at what is under way; called again and again."""
         self._bell.clear()
         await self.look()
