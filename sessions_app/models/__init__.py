@@ -1,4 +1,7 @@
-"""One noun a file; nothing outside this package writes a status or a line of the log."""
+"""The tables of sessions and the transaction that changes them.
+
+Nothing outside this package writes a session's states or its log.
+"""
 
 from sessions_app.models.attention import (
     AttentionItem,
@@ -6,11 +9,10 @@ from sessions_app.models.attention import (
     Presence,
     raise_for_run,
     raise_for_workflow,
-    raise_item,
     resolve_for_run,
     resolve_for_workflow,
-    resolve_items,
 )
+from sessions_app.models.attention_rules import raise_item, resolve_items
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.event import NewEvent, SessionEvent, append_events, write_numbered_events
 from sessions_app.models.message import (
@@ -56,15 +58,19 @@ from sessions_app.models.session import (
     TaskSession,
     TeamPolicy,
 )
+from sessions_app.models.side_effects import SIDE_EFFECTS
 from sessions_app.models.transactions import (
     Lease,
     LeaseLost,
     SessionTransaction,
     refresh_task_state,
+    register_side_effects,
     session_transaction,
     session_transactions,
 )
 from sessions_app.models.waits import ResumeToken
+
+register_side_effects(SIDE_EFFECTS)
 
 __all__ = [
     "CANCEL_IGNORED",

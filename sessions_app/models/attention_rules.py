@@ -1,30 +1,77 @@
-"""What a transaction's changes mean for whoever should know: items are raised and resolved with the change itself.
+"""Raise and resolve the attention items of a session in the transaction that changes it.
 
-Called once, before a transaction is written, so no writer of states can forget it and nothing is told that is not true.
+``update_attention`` is a hook of every session transaction (see ``side_effects``), so no code that changes a state can
+forget it, and no item is committed without the change that it reports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from django.utils import timezone
 
 from sessions_app.domain import attention
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
-from sessions_app.domain.attention import AT_REST_KINDS, AttentionKind
+from sessions_app.domain.attention import AT_REST_KINDS, AttentionKind, Notice
 from sessions_app.domain.situations import AGENT_DIED
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, PromptState, RunState, SessionState, WorkState
 from sessions_app.domain.verification import MEMORY_CHECK_PREFIX
-from sessions_app.models.attention import raise_item, resolve_items
+from sessions_app.models.attention import AttentionItem, open_item
 from sessions_app.models.event import NewEvent
 from sessions_app.models.session import CANCEL_IGNORED, INTERRUPTED_WAIT
-
-if TYPE_CHECKING:
-    from sessions_app.models.transactions import SessionTransaction
+from sessions_app.models.transactions import SessionTransaction
+from sessions_app.workflows.models import WorkflowRun
 
 UNREACHABLE: Final = "unreachable"
 """Error code of what may live: it is looked at again by itself."""
 CHOSEN_FRESH_START: Final = "fresh_start"
 """Reason of the receipt of a fresh start that a user chose."""
+
+
+ALL_KINDS: Final = frozenset(kind.value for kind in AttentionKind)
+
+
+def raise_item(transaction: SessionTransaction, notice: Notice, run: WorkflowRun | None = None) -> bool:
+    """Raise an attention item in a session transaction; return False if an item with its key is already open.
+
+    If an item with this key was resolved (a prompt is held a second time), it reopens and loses its marks, so that
+    everybody sees it again. ``run`` is the failed workflow run that the item links to.
+    """
+    row = open_item(notice, session=transaction.session, task_id=transaction.session.task_id, run=run)
+    if row is None:
+        return False
+    transaction.open_attention = None
+    payload = {"item_id": str(row.id), "kind": str(notice.kind), "key": notice.key}
+    transaction.record_event("session.attention", **payload, state="raised")
+    return True
+
+
+def resolve_items(
+    transaction: SessionTransaction,
+    resolution: str,
+    kinds: Collection[str] = ALL_KINDS,
+    *,
+    key: str = "",
+    key_begins: str = "",
+) -> int:
+    """Resolve the session's open items of these kinds, optionally by key or key prefix; return how many there were."""
+    if transaction.open_attention is None:
+        transaction.open_attention = list(AttentionItem.objects.filter(session=transaction.session, resolved_at=None))
+    items = [
+        item
+        for item in transaction.open_attention
+        if item.kind in kinds and key in ("", item.key) and item.key.startswith(key_begins)
+    ]
+    if not items:
+        return 0
+    transaction.open_attention = None
+    resolved = {"resolved_at": timezone.now(), "resolution": resolution[:64]}
+    AttentionItem.objects.filter(id__in=[item.id for item in items]).update(**resolved)
+    for item in items:
+        payload = {"item_id": str(item.id), "kind": item.kind, "key": item.key}
+        transaction.record_event("session.attention", **payload, state="resolved", resolution=resolution)
+    return len(items)
 
 
 def update_attention(transaction: SessionTransaction) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.db.transaction import on_commit
 
 from sessions_app.domain import actor_context
 from sessions_app.models.event import NewEvent
-
-if TYPE_CHECKING:
-    from sessions_app.models.transactions import SessionTransaction
+from sessions_app.models.transactions import SessionTransaction
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +61,12 @@ _LOGGED_FIELDS: Final = (
 """Of an event's payload: words of ours and ids, never what an agent or a user has said."""
 
 
-def add_audit_fields(events: Sequence[NewEvent]) -> None:
+def add_audit_fields(transaction: SessionTransaction) -> None:
     """Put cause and owner into the acts among these events, where a supervisor says them; their own words count."""
     known = actor_context.current_context()
     if actor_context.OWNER not in known:
         return
-    for event in events:
+    for event in transaction.events:
         if event.name in AUDITED_EVENTS:
             event.payload = {
                 name: known.get(name, "") for name in (actor_context.CAUSE, actor_context.OWNER)

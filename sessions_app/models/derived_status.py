@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from django.db.models import Q
 from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain.derived_status import DerivedStatus, RunFacts, derive_status
 from sessions_app.domain.states import RunState
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models.runs import PermissionRequest, Run
 from sessions_app.models.session import TaskSession
+from sessions_app.models.transactions import SessionTransaction
 from sessions_app.models.waits import ResumeToken
-
-if TYPE_CHECKING:
-    from sessions_app.models.transactions import SessionTransaction
 
 _STATUS_EVENTS = ("session.run.", "session.token.", "session.agentctl_")
 """Beginnings of events with which the derived status may change."""
-_NEWEST_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key).order_by("-started_at", "-id")[:1])
-
-
-def newest_run(session: TaskSession) -> Run | None:
-    """The run that says how the session is; an open one is the newest whatever the clocks say."""
-    return attach_session(session, _NEWEST_RUN.first(session.id))
-
-
-def attach_session(session: TaskSession, run: Run | None) -> Run | None:
-    """A run that was read by its session's id: it carries the session from now on."""
-    if run is not None:
-        run.session = session
-    return run
 
 
 def derived_status(session: TaskSession, execution: ExecutorRunning | None, run: Run | None) -> DerivedStatus:

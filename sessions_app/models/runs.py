@@ -12,6 +12,7 @@ from django.db import models
 from django.utils import timezone
 
 from executors_app.json_fields import ListField, ObjectField
+from executors_app.prepared_query import PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.domain.states import PromptState, RunState
 from sessions_app.models.session import TaskSession
@@ -148,6 +149,21 @@ class Run(TeamModel):
 
     def __str__(self) -> str:
         return f"run {str(self.id)[:8]} ({self.state})"
+
+
+_NEWEST_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key).order_by("-started_at", "-id")[:1])
+
+
+def newest_run(session: TaskSession) -> Run | None:
+    """Return the session's run with the latest start, from which its derived status follows."""
+    return attach_session(session, _NEWEST_RUN.first(session.id))
+
+
+def attach_session(session: TaskSession, run: Run | None) -> Run | None:
+    """Let a run that was read by its session's id use the session object that the caller already has."""
+    if run is not None:
+        run.session = session
+    return run
 
 
 class PermissionRequest(TeamModel):

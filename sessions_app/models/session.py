@@ -100,7 +100,7 @@ def new_epoch() -> str:
 
 
 class TaskSession(TeamModel):
-    """One agent's session on a task. Its states are written by ``sessions_app.models.transitions`` alone."""
+    """One agent's session on a task. Its states change only through ``models.transactions.SessionTransaction``."""
 
     team_path = "task__team"
 

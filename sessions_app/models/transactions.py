@@ -22,12 +22,12 @@ from executors_app.models import ExecutorRunning
 from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain import actor_context, states
 from sessions_app.domain.attention import cut_short_key, held_key
-from sessions_app.models import attention_rules, audit, derived_status, operations, waits
+from sessions_app.models import operations
 from sessions_app.models.attention import AttentionItem
 from sessions_app.models.bulk import insert_row, update_row, update_rows
 from sessions_app.models.event import NewEvent, append_all_events
 from sessions_app.models.locking import lock_session, lock_timeout
-from sessions_app.models.runs import ContinuityReceipt, Prompt, Run
+from sessions_app.models.runs import ContinuityReceipt, Prompt, Run, attach_session, newest_run
 from sessions_app.models.session import Task, TaskSession
 
 EXECUTOR_EVENTS = {
@@ -98,12 +98,12 @@ class SessionTransaction:
     @cached_property
     def open_run(self) -> Run | None:
         """The turn that has not ended."""
-        return derived_status.attach_session(self.session, _OPEN_RUN.first(self.session.id))
+        return attach_session(self.session, _OPEN_RUN.first(self.session.id))
 
     @cached_property
     def newest_run(self) -> Run | None:
         """The run that says how the session is: the open one, else the last that began."""
-        return self.open_run or derived_status.newest_run(self.session)
+        return self.open_run or newest_run(self.session)
 
     @property
     def open_turn(self) -> Run | None:
@@ -179,7 +179,8 @@ class SessionTransaction:
         update_row(prompt, {*values, "state"})
         if after != before:
             self.record_event(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
-            waits.end_run_of_lost_prompt(self, prompt)
+            for prompt_hook in _side_effects.prompt_moved:
+                prompt_hook(self, prompt)
         if after != before and (key := _NOTICE_KEYS.get(before)):
             self.settled_prompt_keys.append(key(self.session.id, prompt.message_id))
 
@@ -217,8 +218,8 @@ class SessionTransaction:
             run.ended_at, self.open_run = self.at, None
             self.__dict__.pop("newest_run", None)
             self.set_fields(stalled_since=None)
-            if run.wait_kind:
-                waits.revoke_tokens(self, reason or move, run=run)
+            for run_hook in _side_effects.run_ended:
+                run_hook(self, run, reason or move)
         run.state, run.reason = after, reason
         update_row(run, ["state", "reason", "waited", "ended_at", "wait_kind"])
         said = "resumed" if move == "resume" else after
@@ -262,19 +263,52 @@ class SessionTransaction:
 
     def write_rows(self) -> None:
         """Say what follows from what was changed, and write it, except for the log."""
-        derived_status.record_status_change(self)
-        attention_rules.update_attention(self)
+        for hook in _side_effects.before_write:
+            hook(self)
         if self.changed_fields:
             update_row(self.session, self.changed_fields)
         if "state" in self.changed_fields:
             refresh_task_state(self.session.task_id)
-        audit.add_audit_fields(self.events)
+        for hook in _side_effects.before_append:
+            hook(self)
 
     def write_follow_ups(self) -> None:
         """Write what goes by the numbers of the events."""
-        audit.write_audit_log(self)
+        for hook in _side_effects.after_append:
+            hook(self)
         for step in self.after_events:
             step()
+
+
+Hook = Callable[[SessionTransaction], object]
+
+
+@dataclass(frozen=True, slots=True)
+class SideEffects:
+    """Hooks of every session transaction, all called inside it; each list runs in its order.
+
+    ``sessions_app.models.side_effects`` holds the one instance and says why its order is as it is.
+    """
+
+    prompt_moved: Sequence[Callable[[SessionTransaction, Prompt], object]] = ()
+    """After a prompt has changed its state."""
+    run_ended: Sequence[Callable[[SessionTransaction, Run, str], object]] = ()
+    """When a run ends, before its row and its event are written; with the reason."""
+    before_write: Sequence[Hook] = ()
+    """When the block ends, before the session's row is written; may record events and set fields."""
+    before_append: Sequence[Hook] = ()
+    """After all rows are written; may still change the events' payloads."""
+    after_append: Sequence[Hook] = ()
+    """After the events have their ``seq``."""
+
+
+_side_effects = SideEffects()
+
+
+def register_side_effects(side_effects: SideEffects) -> None:
+    """Set the hooks of all session transactions; called once, when the models are loaded."""
+    global _side_effects  # noqa: PLW0603
+    _side_effects = side_effects
 
 
 def write_changes(transactions: Collection[SessionTransaction]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -25,9 +25,7 @@ from sessions_app.domain.wait_tokens import (
 from sessions_app.models.event import NewEvent
 from sessions_app.models.runs import Prompt, Run
 from sessions_app.models.session import INTERRUPTED_WAIT, TaskSession
-
-if TYPE_CHECKING:
-    from sessions_app.models.transactions import SessionTransaction
+from sessions_app.models.transactions import SessionTransaction
 
 
 class TokenQuerySet(TeamQuerySet["ResumeToken"]):
@@ -200,6 +198,12 @@ def revoke_tokens(transaction: SessionTransaction, reason: str, **wanted: Any) -
             transaction.record_event("session.token.revoked", reason=reason, **_token_payload(token))
             count += 1
     return count
+
+
+def revoke_tokens_of_run(transaction: SessionTransaction, run: Run, reason: str) -> None:
+    """Revoke the keys of a run that has ended: nobody can answer it any more."""
+    if run.wait_kind:
+        revoke_tokens(transaction, reason, run=run)
 
 
 def expire_token(transaction: SessionTransaction, token_id: uuid.UUID) -> ResumeToken | None:

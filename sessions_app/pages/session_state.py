@@ -16,7 +16,7 @@ from sessions_app.domain.situations import IdleReason, situation, status_label
 from sessions_app.domain.states import ENDED_STATES, TERMINAL_STATES, DesiredState, PromptState, SessionState
 from sessions_app.domain.wait_tokens import TokenState
 from sessions_app.models import PermissionRequest, ResumeToken, Run, TaskSession
-from sessions_app.models.derived_status import newest_run
+from sessions_app.models.runs import newest_run
 from sessions_app.pages.conversation import tool_call_context
 from sessions_app.pages.labels import (
     POLICY_LABELS,

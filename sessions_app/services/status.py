@@ -32,7 +32,8 @@ from sessions_app.models import (
     Supervisor,
     TaskSession,
 )
-from sessions_app.models.derived_status import derived_status, is_agent_gone, newest_run
+from sessions_app.models.derived_status import derived_status, is_agent_gone
+from sessions_app.models.runs import newest_run
 from sessions_app.services.assessment import assess_session, execution_of, is_running, session_flaws
 from sessions_app.services.attention import open_kinds
 from sessions_app.services.attention_filters import overdue_between, overdue_bounds

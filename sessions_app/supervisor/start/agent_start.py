@@ -27,10 +27,10 @@ from sessions_app.models import (
     Prompt,
     SessionTransaction,
     TaskSession,
-    derived_status,
     session_transaction,
 )
 from sessions_app.models.bulk import update_rows
+from sessions_app.models.runs import newest_run
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.prompt_context import load_history
 from sessions_app.supervisor import continuity
@@ -207,7 +207,7 @@ def _build_request(
 
 def load_conversation_facts(session_id: uuid.UUID) -> ConversationFacts:
     """Read while the agent starts: nothing of it changes before an agent is up."""
-    newest, turns = derived_status.newest_run(TaskSession(id=session_id)), _COMPLETED_TURNS.values(session_id)
+    newest, turns = newest_run(TaskSession(id=session_id)), _COMPLETED_TURNS.values(session_id)
     return ConversationFacts(
         last_completed_text=last_user_request(session_id),
         completed_turns=turns[0][0] if turns else 0,
