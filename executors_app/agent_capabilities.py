@@ -17,7 +17,6 @@ from django.db.models import Q
 from executors_app.agentctl.protocol import CapabilityShortfall
 from executors_app.models import AgentCapability, AgentProfile, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type
-from executors_app.prepared_query import PreparedQuery
 
 LOAD: Final = "load_session"
 RESUME: Final = "resume_session"
@@ -39,21 +38,6 @@ _HOW: Final[Mapping[str, str]] = {
 }
 
 _BY_OUTCOME: Final[Mapping[str, str]] = {"loaded": LOAD, "resumed": RESUME}
-
-_OF_AGENT = PreparedQuery(
-    lambda kind, name, version: AgentCapability.objects.filter(agent_type=kind, agent_name=name, agent_version=version),
-    "a type",
-    "a name",
-    "a version",
-)
-_WHICH_REPLAYED = PreparedQuery(
-    lambda name, version, capability: AgentCapability.objects.filter(
-        agent_name=name, agent_version=version, capability=capability, replayed_at__isnull=False
-    ),
-    "a name",
-    "a version",
-    "a capability",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +94,8 @@ def agent_identity(answer: Mapping[str, Any]) -> dict[str, str] | None:
 
 def load_known_capabilities(told: CapabilityReport) -> dict[str, AgentCapability]:
     """What is remembered of this agent, by capability; one query."""
-    return {row.capability: row for row in _OF_AGENT.all(told.agent_type, told.name, told.version)}
+    rows = AgentCapability.objects.filter(agent_type=told.agent_type, agent_name=told.name, agent_version=told.version)
+    return {row.capability: row for row in rows}
 
 
 def has_replayed(told: CapabilityReport) -> bool:
@@ -121,7 +106,8 @@ def has_replayed(told: CapabilityReport) -> bool:
     """
     if not told.tried or told.replayed or not told.name:
         return False
-    return bool(_WHICH_REPLAYED.all(told.name, told.version, told.tried))
+    same_agent = AgentCapability.objects.filter(agent_name=told.name, agent_version=told.version)
+    return same_agent.filter(capability=told.tried, replayed_at__isnull=False).exists()
 
 
 @dataclass(frozen=True, slots=True)

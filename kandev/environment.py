@@ -16,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from executors_app import crash_points
 from executors_app.agentctl.process import child_environment
+from sessions_app.domain.recovery_facts import Policy
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -182,7 +183,7 @@ class Environment:
     """Origins of the pages, as ``https://kandev.example``; if all are https, cookies are for https alone."""
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = _entry(_networks, "127.0.0.0/8,::1")
     """Proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed; behind https origins alone."""
-    recovery_policy: str = _entry(_one_of("auto", "working", "on_open", "manual"), "auto")
+    recovery_policy: str = _entry(_one_of(*map(str, Policy)), str(Policy.AUTO))
     """Which sessions get their agent back by themselves after a restart, where the session does not say."""
     sweep_concurrency: int = _entry(_count, "50")
     """How many executions a sweep looks at at once."""

@@ -84,6 +84,8 @@ ENDED_STATES = TERMINAL_STATES | {SessionState.FAILED}
 OPEN_RUN_STATES = frozenset({RunState.RUNNING, RunState.WAITING})
 UNSETTLED_PROMPT_STATES = frozenset({PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED})
 """Prompts that are on their way or at work; a dead agent leaves none of them so."""
+OPEN_PROMPT_STATES = UNSETTLED_PROMPT_STATES | {PromptState.QUEUED}
+"""Prompts that the agent still has to finish."""
 
 
 class IllegalMove(Exception):

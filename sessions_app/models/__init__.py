@@ -52,7 +52,6 @@ from sessions_app.models.runs import (
 from sessions_app.models.session import (
     CANCEL_IGNORED,
     INTERRUPTED_WAIT,
-    POLICIES,
     Repository,
     Task,
     TaskSession,
@@ -78,7 +77,6 @@ __all__ = [
     "INTERRUPTED_WAIT",
     "OVERTAKING_KINDS",
     "PART_LIMIT",
-    "POLICIES",
     "QUEUED_FOR_CAPACITY",
     "TEXT_ROLES",
     "AttentionItem",

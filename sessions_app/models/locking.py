@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from functools import cache
 
 from django.db import OperationalError, connection, transaction
 
@@ -19,12 +18,9 @@ _lock_timeout: ContextVar[float] = ContextVar("patience", default=20.0)
 """Seconds for which a request waits for its turn; each wait for a lock ends within a third of a lease (rule 6)."""
 
 
-@cache
-def _row(related: tuple[str, ...]) -> PreparedQuery[TaskSession]:
-    """How a session is read and locked, with what is read related it."""
-    rows = TaskSession.objects.select_for_update(no_key=True, of=("self",))
-    read = rows.select_related(*related) if related else rows  # by no name at all Django would read everything
-    return PreparedQuery(lambda key: read.filter(id=key))
+_LOCKED = TaskSession.objects.select_for_update(no_key=True, of=("self",))
+_SESSION = PreparedQuery(lambda key: _LOCKED.filter(id=key))
+"""Prepared because ingest locks a session for every batch of lines."""
 
 
 def wait_briefly_for_locks() -> None:
@@ -64,7 +60,8 @@ def _begin(kept: ExitStack, session_id: uuid.UUID | str, deadline: float, relate
 
 
 def _read(session_id: uuid.UUID | str, related: Sequence[str]) -> TaskSession:
-    found = _row(tuple(related)).first(session_key(session_id))
+    key = session_key(session_id)
+    found = _LOCKED.select_related(*related).filter(id=key).first() if related else _SESSION.first(key)
     if found is None:
         raise TaskSession.DoesNotExist(f"no session {session_id}")
     return found

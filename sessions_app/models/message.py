@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Length
 
 from executors_app.json_fields import ObjectField
-from executors_app.prepared_query import MARK, PreparedQuery
+from executors_app.prepared_query import ID_PLACEHOLDER, PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.models.bulk import insert_rows, update_rows
 from sessions_app.models.session import TaskSession
@@ -134,9 +134,11 @@ def tools_named(session_id: uuid.UUID, keys: Collection[str]) -> list[MessageDra
 
 @lru_cache(maxsize=128)
 def _tools_by_keys(count: int) -> PreparedQuery[Message]:
-    """A query for so many keys: a batch speaks of few, and the next of as many."""
-    marks = [f"key {number}" for number in range(count)]
-    return PreparedQuery(lambda session, *keys: _rows(session_id=session, role="tool", key__in=keys), MARK, *marks)
+    """Prepare the query for ``count`` keys; batches name few, so few such queries exist."""
+    placeholders = [f"key {number}" for number in range(count)]
+    return PreparedQuery(
+        lambda session, *keys: _rows(session_id=session, role="tool", key__in=keys), ID_PLACEHOLDER, *placeholders
+    )
 
 
 def write_messages(new: Sequence[MessageDraft], changed: Sequence[MessageDraft]) -> None:

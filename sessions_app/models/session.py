@@ -14,6 +14,7 @@ from django.db import models
 
 from executors_app.json_fields import ObjectField
 from sessions_app.accounts.team_scope import TeamModel
+from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import DesiredState, SessionState, TaskEnd, TaskState, WorkState
 
 _ENDS: Final[Mapping[str, TaskEnd]] = {TaskState.DONE: "done", TaskState.CANCELLED: "cancelled"}
@@ -87,7 +88,6 @@ class Task(TeamModel):
         return _ENDS.get(self.state, "")
 
 
-POLICIES = ("auto", "working", "on_open", "manual")
 INTERRUPTED_WAIT = "interrupted_wait"
 """In ``metadata``: a wait that ended without an answer, ``{run_id, id, kind, reason, since, deadline, at}``."""
 CANCEL_IGNORED = "cancel_ignored"
@@ -131,7 +131,7 @@ class TaskSession(TeamModel):
     work_state = models.CharField(
         max_length=10, choices=[(s.value, s.value) for s in WorkState], default=WorkState.IDLE
     )
-    policy = models.CharField(max_length=10, choices=[(p, p) for p in POLICIES], blank=True, default="")
+    policy = models.CharField(max_length=10, choices=[(p.value, p.value) for p in Policy], blank=True, default="")
     """Empty: as its team says, else the deployment (``services.policies``)."""
     continue_prompts = models.BooleanField(null=True, blank=True)
     """None: as its team says, else the deployment (KANDEV_CONTINUE), else on where the policy is auto."""
@@ -205,7 +205,7 @@ class TeamPolicy(models.Model):
     """The choices of one team; without a row, and where it says nothing, the deployment's hold."""
 
     team = models.OneToOneField("auth.Group", models.CASCADE, primary_key=True, related_name="policy")
-    policy = models.CharField(max_length=10, choices=[(p, p) for p in POLICIES], blank=True, default="")
+    policy = models.CharField(max_length=10, choices=[(p.value, p.value) for p in Policy], blank=True, default="")
     continue_prompts = models.BooleanField(null=True, blank=True)
     """Whether interrupted work is continued by itself; None: as the deployment says."""
     updated_by = models.ForeignKey(

@@ -39,9 +39,6 @@ EXECUTOR_EVENTS = {
 
 _EXECUTION = PreparedQuery(lambda key: ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key))
 _OPEN_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key, state__in=states.OPEN_RUN_STATES)[:1])
-_RECEIPT = PreparedQuery(lambda key: ContinuityReceipt.objects.filter(launch_id=key), "of a launch")
-_TASK = PreparedQuery(lambda key: Task.objects.select_for_update(no_key=True).filter(id=key).values_list("state"))
-_SESSIONS = PreparedQuery(lambda key: TaskSession.objects.filter(task_id=key).order_by().values_list("state"))
 
 
 class LeaseLost(Exception):
@@ -239,7 +236,7 @@ class SessionTransaction:
     ) -> ContinuityReceipt:
         """Write how a resume ended; one receipt a launch, a second one changes nothing."""
         if launch_id is not None:
-            earlier = _RECEIPT.first(launch_id)
+            earlier = ContinuityReceipt.objects.filter(launch_id=launch_id).first()
             if earlier is not None:
                 return earlier
         receipt = ContinuityReceipt(
@@ -324,8 +321,9 @@ def write_changes(transactions: Collection[SessionTransaction]) -> None:
 
 def refresh_task_state(task_id: uuid.UUID) -> None:
     """Give a task the state that follows from its sessions' (rule 34)."""
-    before = _TASK.texts(task_id)[0]
-    after = states.task_state(before, _SESSIONS.texts(task_id))
+    before = Task.objects.select_for_update(no_key=True).values_list("state", flat=True).get(id=task_id)
+    sessions = TaskSession.objects.filter(task_id=task_id).order_by().values_list("state", flat=True)
+    after = states.task_state(before, list(sessions))
     if after != before:
         update_rows(Task, ("state", "updated_at"), [(after, timezone.now(), task_id)])
 

@@ -21,7 +21,6 @@ from executors_app.errors import ExecutorError
 from executors_app.json_fields import is_malformed
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type, agent_types, runtime
-from executors_app.prepared_query import PreparedQuery
 from executors_app.runtimes import SupportsWorkspaceState
 from sessions_app.domain import integrity
 from sessions_app.domain.resumability import (
@@ -34,7 +33,7 @@ from sessions_app.domain.resumability import (
 )
 from sessions_app.domain.states import SESSION, TERMINAL_STATES, DesiredState, SessionState
 from sessions_app.domain.token_binding import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
-from sessions_app.models import Run, TaskSession, session_transaction
+from sessions_app.models import TaskSession, session_transaction
 from sessions_app.services.errors import WorktreeMissing
 
 
@@ -70,15 +69,12 @@ def _columns(row: Model) -> dict[str, Any]:
 
 WORKTREE_MISSING = "worktree_missing"
 
-_EXECUTION = PreparedQuery(lambda key: ExecutorRunning.objects.filter(id=key))
-_ANY_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key).order_by().values_list("id")[:1])
-
 
 def execution_of(session: TaskSession) -> ExecutorRunning | None:
     """The session's present execution; one query unless the session carries it already."""
     cached: ExecutorRunning | None = session.__dict__.get("present_execution")
     if cached is None and session.agent_execution_id is not None:
-        cached = _EXECUTION.first(session.agent_execution_id)
+        cached = ExecutorRunning.objects.filter(id=session.agent_execution_id).first()
         session.__dict__["present_execution"] = cached
     return cached
 
@@ -188,7 +184,7 @@ def assess_session(session: TaskSession, now: datetime | None = None) -> Assessm
     """Whether, why and how this session can be resumed."""
     if session_flaws(session, execution_of(session)):
         return DAMAGED_ASSESSMENT
-    facts = resume_facts(load_session_rows(session), ever_prompted=bool(_ANY_RUN.values(session.id)))
+    facts = resume_facts(load_session_rows(session), ever_prompted=session.runs.exists())
     return assess(facts, now or timezone.now())
 
 

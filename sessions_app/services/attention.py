@@ -10,7 +10,6 @@ from typing import Any, Final
 from django.db.models import Case, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.utils import timezone
 
-from executors_app.prepared_query import MARK, NUMBER, PreparedQuery
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.attention import LOOK_KINDS, PRIORITY, STAFF_KINDS
 from sessions_app.domain.states import TaskState
@@ -26,18 +25,6 @@ _NO_USER: Final = 0
 def _seen_filter(user_id: int) -> QuerySet[AttentionMark]:
     """For a query of items: what a user has seen."""
     return AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user_id, acknowledged_at__isnull=False)
-
-
-_OPEN_KINDS: Final = PreparedQuery(
-    lambda session_id, user_id: (
-        AttentionItem.objects.filter(session_id=session_id, resolved_at=None)
-        .order_by()
-        .annotate(news=~Exists(_seen_filter(user_id)))
-        .values_list("kind", "news")
-    ),
-    MARK,
-    NUMBER,
-)
 
 
 def visible_items(user: Any) -> QuerySet[AttentionItem]:
@@ -138,7 +125,9 @@ def has_unseen(user: Any, kind: str) -> Exists:
 def open_kinds(session: TaskSession, user: Any = None) -> dict[str, bool]:
     """The kinds of what is open of a session, each with whether any of it is news to ``user`` (None: to whomever)."""
     found: dict[str, bool] = {}
-    for kind, is_news in _OPEN_KINDS.values(session.id, _NO_USER if user is None else user.pk):
+    news = ~Exists(_seen_filter(_NO_USER if user is None else user.pk))
+    rows = AttentionItem.objects.filter(session=session, resolved_at=None).order_by().annotate(news=news)
+    for kind, is_news in rows.values_list("kind", "news"):
         found[kind] = found.get(kind, False) or is_news
     return found
 

@@ -25,17 +25,9 @@ def overdue_filter(now: datetime | None = None) -> Q:
 
     A prompt behind a turn waits for its end; one of a session that was stopped, for nobody.
     """
-    return overdue_between(*overdue_bounds(now))
-
-
-def overdue_bounds(now: datetime | None = None) -> tuple[datetime, datetime]:
-    """What ``overdue_between`` takes: since when whoever is overdue has waited, and after which no end is believed."""
     moment = now or timezone.now()
-    return moment - timedelta(seconds=settings.KANDEV_START_TIMEOUT), moment + MAX_CLOCK_SKEW
-
-
-def overdue_between(since: datetime, beyond: datetime) -> Q:
-    """As ``is_overdue`` at such a time."""
+    # an end that lies in the future by more than clocks may differ was written under a wrong clock: it does not count
+    since, beyond = moment - timedelta(seconds=settings.KANDEV_START_TIMEOUT), moment + MAX_CLOCK_SKEW
     at_work = Q(state__in=OPEN_RUN_STATES) | Q(ended_at__gt=since, ended_at__lte=beyond)
     waits = Q(
         state__in=(PromptState.QUEUED, PromptState.SENDING),

@@ -17,7 +17,7 @@ from typing import Final
 from django.db.models import Q
 from django.utils import timezone
 
-from sessions_app.domain.states import TERMINAL_STATES, UNSETTLED_PROMPT_STATES, DesiredState, PromptState
+from sessions_app.domain.states import OPEN_PROMPT_STATES, TERMINAL_STATES, DesiredState
 from sessions_app.models import (
     IntentKind,
     ResumeToken,
@@ -36,7 +36,6 @@ from sessions_app.services.portable.record import LOG_SUFFIX, ExporterLock, Sess
 log = logging.getLogger(__name__)
 
 RESTORE_REASON: Final = "database_restored"
-DOUBTFUL_STATES: Final = (PromptState.QUEUED, *UNSETTLED_PROMPT_STATES)
 """Prompts of which nobody knows what became of them."""
 _DROPPED_INTENTS: Final = (IntentKind.START, IntentKind.ANSWER, IntentKind.CANCEL)
 """Orders that may have been carried out; who stops or closes a session still means it."""
@@ -130,7 +129,7 @@ def _settle_all(found: RestoreReport) -> None:
 def _sessions_in_doubt() -> set[uuid.UUID]:
     """Sessions that would go on by themselves."""
     wants = Q(desired_state=DesiredState.RUNNING) & ~Q(state__in=TERMINAL_STATES)
-    doubt = wants | Q(prompts__state__in=DOUBTFUL_STATES) | Q(intents__done_at=None, intents__isnull=False)
+    doubt = wants | Q(prompts__state__in=OPEN_PROMPT_STATES) | Q(intents__done_at=None, intents__isnull=False)
     keys = ResumeToken.objects.unsettled().values_list("session_id", flat=True)
     return {*TaskSession.objects.filter(doubt).values_list("id", flat=True), *keys}
 
@@ -150,7 +149,7 @@ def _settle(session_id: uuid.UUID, found: RestoreReport) -> None:
 
 def hold_doubtful(transaction: SessionTransaction) -> int:
     """Hold every prompt of which nobody knows what became of it; how many."""
-    rows = list(transaction.session.prompts.select_for_update().filter(state__in=DOUBTFUL_STATES).order_by("id"))
+    rows = list(transaction.session.prompts.select_for_update().filter(state__in=OPEN_PROMPT_STATES).order_by("id"))
     for row in rows:
         transaction.move_prompt(row, "doubt")
     return len(rows)

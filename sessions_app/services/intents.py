@@ -7,7 +7,6 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from django.db import DatabaseError
@@ -16,7 +15,6 @@ from django.db.transaction import on_commit
 from django.utils import timezone
 
 from executors_app import crash_points
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.domain.recovery import MAX_CLOCK_SKEW
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
@@ -57,24 +55,14 @@ TEXT_LIMIT = 1024 * 1024
 UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
 """What no database stores: U+0000 and halves of characters."""
 
-_OPEN_START = PreparedQuery(lambda key: Intent.objects.filter(session_id=key, kind=IntentKind.START, done_at=None)[:1])
-
 
 def due_intents() -> Q:
-    """Orders of sessions whose next try is due; one that a wrong clock has put off for ever is."""
-    return due_intents_between(*due_bounds())
+    """Filter the intents whose session may be tried now.
 
-
-def due_bounds() -> tuple[datetime, datetime]:
-    """What ``due_between`` takes: now, and after which no next try is believed."""
-    now = timezone.now()
-    return now, now + MAX_CLOCK_SKEW
-
-
-def due_intents_between(now: datetime, beyond: datetime) -> Q:
-    """As ``due`` at such a time."""
-    at = "session__next_restart_at"
-    return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": beyond})
+    A next try that lies further ahead than any back-off reaches was written under a wrong clock, and counts as due.
+    """
+    now, at = timezone.now(), "session__next_restart_at"
+    return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": now + MAX_CLOCK_SKEW})
 
 
 def create_intent(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | None = None) -> Intent:
@@ -89,7 +77,7 @@ def create_intent(session: TaskSession, kind: str, by: Any, payload: dict[str, A
 
 def open_start_intent(session: TaskSession) -> Intent | None:
     """The session's open start order; there is never more than one."""
-    return _OPEN_START.first(session.id)
+    return Intent.objects.filter(session=session, kind=IntentKind.START, done_at=None).first()
 
 
 def ensure_start_intent(session: TaskSession, by: Any, mode: str) -> Intent:

@@ -11,10 +11,9 @@ from django.contrib.auth.models import Group
 from django.db.models import Case, CharField, F, OuterRef, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
-from executors_app.prepared_query import NUMBER, PreparedQuery
 from sessions_app.accounts.authorization import may_manage
-from sessions_app.domain.recovery_facts import EffectivePolicy, PolicyChoice, effective_policy
-from sessions_app.models import POLICIES, TaskSession, TeamPolicy, session_transaction
+from sessions_app.domain.recovery_facts import EffectivePolicy, Policy, PolicyChoice, effective_policy
+from sessions_app.models import TaskSession, TeamPolicy, session_transaction
 from sessions_app.services.errors import Invalid, ReadOnly
 
 NO_CHOICE: Final = PolicyChoice()
@@ -43,7 +42,7 @@ def deployment_policy() -> PolicyChoice:
 
 def team_choice(team_id: int) -> PolicyChoice:
     """What one team says."""
-    return next((PolicyChoice(*said) for said in _TEAM.values(team_id)), NO_CHOICE)
+    return team_choices([team_id]).get(team_id, NO_CHOICE)
 
 
 def team_choices(team_ids: Collection[int]) -> Mapping[int, PolicyChoice]:
@@ -53,7 +52,6 @@ def team_choices(team_ids: Collection[int]) -> Mapping[int, PolicyChoice]:
 
 
 _FIELDS: Final = ("policy", "continue_prompts")
-_TEAM: Final = PreparedQuery(lambda team: TeamPolicy.objects.filter(team_id=team).values_list(*_FIELDS), NUMBER)
 
 
 def set_session_policy(session_id: uuid.UUID, values: Mapping[str, Any]) -> None:
@@ -90,5 +88,5 @@ def team_policy_json(team: Group) -> dict[str, Any]:
 
 
 def _validate(values: Mapping[str, Any]) -> None:
-    if values.get("policy", "") not in ("", *POLICIES):
-        raise Invalid(f"policy is one of {', '.join(POLICIES)}, or empty.", field="policy")
+    if values.get("policy", "") not in ("", *Policy):
+        raise Invalid(f"policy is one of {', '.join(Policy)}, or empty.", field="policy")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from django.db.models import Count, Q
 
 from executors_app import capacity
 from executors_app.domain import ExecutorStatus
-from executors_app.prepared_query import NUMBER, PreparedQuery
 from sessions_app.domain import restart_rules
 from sessions_app.domain.attention import AttentionKind, excerpt
 from sessions_app.domain.restart_rules import WaitReason
@@ -29,8 +28,9 @@ class _Team(NamedTuple):
     earlier: int = 0
 
 
-_START_QUEUE: Final = PreparedQuery(
-    lambda rank: (
+def _team_queues(rank: int) -> dict[int, _Team]:
+    """Count by team the sessions that wait to be started, and how many of them start before ``rank``; one query."""
+    rows = (
         TaskSession.objects.filter(start_rank__isnull=False)
         .order_by()
         .values("task__team_id")
@@ -39,10 +39,8 @@ _START_QUEUE: Final = PreparedQuery(
             calm=Count("start_rank", filter=Q(start_rank__gt=0)),
             earlier=Count("start_rank", filter=Q(start_rank__lt=rank)),
         )
-        .values_list("task__team_id", "urgent", "calm", "earlier")
-    ),
-    NUMBER,
-)
+    )
+    return {team: _Team(*counts) for team, *counts in rows.values_list("task__team_id", "urgent", "calm", "earlier")}
 
 
 def start_wait_json(session: TaskSession, open_start: Intent | None) -> dict[str, Any] | None:
@@ -58,7 +56,7 @@ def start_wait_json(session: TaskSession, open_start: Intent | None) -> dict[str
 def count_waiting_before(session: TaskSession) -> int:
     """How many sessions start before this one, by the order of the start queue; one query."""
     rank, team = session.start_rank or 0, session.task.team_id
-    waiting = {team_id: _Team(*counts) for team_id, *counts in _START_QUEUE.values(rank)}
+    waiting = _team_queues(rank)
     mine = waiting.get(team, _Team())
     others = {
         team_id: counts.urgent if rank < 0 else counts.calm for team_id, counts in waiting.items() if team_id != team

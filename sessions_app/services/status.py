@@ -5,20 +5,18 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple, cast
 
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, Q, Subquery
 from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
-from executors_app.prepared_query import EARLY, LATE, MARK, PreparedQuery
 from sessions_app.domain.derived_status import DerivedStatus, RunFacts, derive_status
 from sessions_app.domain.integrity import DAMAGED_ROW, flaws_sentence
 from sessions_app.domain.resumability import Assessment, Reason, Strategy
-from sessions_app.domain.states import PromptState, RunState
+from sessions_app.domain.states import OPEN_PROMPT_STATES, PromptState, RunState
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models import (
     CANCEL_IGNORED,
@@ -36,7 +34,7 @@ from sessions_app.models.derived_status import derived_status, is_agent_gone
 from sessions_app.models.runs import newest_run
 from sessions_app.services.assessment import assess_session, execution_of, is_running, session_flaws
 from sessions_app.services.attention import open_kinds
-from sessions_app.services.attention_filters import overdue_between, overdue_bounds
+from sessions_app.services.attention_filters import overdue_filter
 from sessions_app.services.intents import open_start_intent
 from sessions_app.services.policies import effective_policy_of
 from sessions_app.services.prompt_context import load_history, wait_of
@@ -112,25 +110,6 @@ def _derive(
 
 
 CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
-_COUNTED = ("held", "queued", "overdue", "retries", "continuing")
-_NEWEST_RECEIPT = PreparedQuery(lambda key: ContinuityReceipt.objects.filter(session_id=key)[:1])
-_PENDING = PreparedQuery(
-    lambda key: PermissionRequest.objects.filter(session_id=key, state="pending").order_by().values_list("id")
-)
-
-
-def _prompts(key: uuid.UUID, since: datetime, beyond: datetime) -> QuerySet[Prompt]:
-    rows = Prompt.objects.filter(session_id=key).order_by().values("session_id")
-    return rows.annotate(
-        held=Count("id", filter=Q(state=PromptState.HELD)),
-        queued=Count("id", filter=Q(state=PromptState.QUEUED)),
-        overdue=Count("id", filter=overdue_between(since, beyond)),
-        retries=Count("id", filter=Q(kind="retry", state=PromptState.QUEUED)),
-        continuing=Count("id", filter=Q(kind="continue", state__in=["queued", "sending", "accepted", "delivered"])),
-    ).values_list(*_COUNTED)
-
-
-_PROMPTS = PreparedQuery(_prompts, MARK, EARLY, LATE)
 
 
 def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
@@ -178,7 +157,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "cancel_ignored_since": _cancel_ignored_since(session, run),
         "retry": retry_json(session) if counts["retries"] else None,
         "history": _history(session, assessment),
-        "latest_receipt": receipt_json(_NEWEST_RECEIPT.first(session.id)),
+        "latest_receipt": receipt_json(session.receipts.first()),
         "pending_permissions": counts["pending"],
         "held_prompts": counts["held"],
         "queued_prompts": counts["queued"],
@@ -254,8 +233,15 @@ def is_asleep(execution: ExecutorRunning | None) -> bool:
 
 
 def _counts(session: TaskSession) -> dict[str, int]:
-    (prompts,) = _PROMPTS.values(session.id, *overdue_bounds()) or [[0] * len(_COUNTED)]
-    return {**dict(zip(_COUNTED, prompts, strict=True)), "pending": len(_PENDING.values(session.id))}
+    queued = Q(state=PromptState.QUEUED)
+    prompts: dict[str, int] = Prompt.objects.filter(session=session).aggregate(
+        held=Count("id", filter=Q(state=PromptState.HELD)),
+        queued=Count("id", filter=queued),
+        overdue=Count("id", filter=overdue_filter()),
+        retries=Count("id", filter=queued & Q(kind="retry")),
+        continuing=Count("id", filter=Q(kind="continue", state__in=OPEN_PROMPT_STATES)),
+    )
+    return {**prompts, "pending": PermissionRequest.objects.filter(session=session, state="pending").count()}
 
 
 def wait_json(run: Run | None) -> dict[str, Any] | None:

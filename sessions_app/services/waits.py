@@ -15,7 +15,7 @@ from sessions_app.accounts.authorization import may_write_session
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.continuation import interrupted_wait_prompt
 from sessions_app.domain.derived_status import DerivedStatus
-from sessions_app.domain.states import ENDED_STATES, PromptState, RunState
+from sessions_app.domain.states import ENDED_STATES, OPEN_PROMPT_STATES, PromptState, RunState
 from sessions_app.domain.wait_tokens import TokenScope, TokenState, WaitKind
 from sessions_app.models import (
     INTERRUPTED_WAIT,
@@ -155,9 +155,6 @@ def option_name(asked: PermissionRequest, option_id: str) -> str:
     """An option in the agent's words."""
     names = {option.get("option_id"): option.get("name") for option in asked.options}
     return str(names.get(option_id) or option_id)
-
-
-OPEN_PROMPT_STATES = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from django.db.models import Count, Q, QuerySet, Subquery
 
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain import attention, verification
 from sessions_app.domain.resumability import Strategy
 from sessions_app.domain.states import RunState
@@ -81,14 +80,9 @@ def _note_metadata(transaction: SessionTransaction, key: str, value: Any) -> Non
 
 
 _CHECKABLE = frozenset({Verified.UNPROVEN, Verified.PENDING})
-_LAST_TEXT = PreparedQuery(
-    lambda key: Prompt.objects.filter(
-        session_id=key, message_id=Subquery(count_completed_turns(key).order_by("-started_at").values("message_id")[:1])
-    ).values_list("text")
-)
 
 
-def count_completed_turns(session_id: uuid.UUID) -> QuerySet[Run]:
+def completed_turns(session_id: uuid.UUID) -> QuerySet[Run]:
     """The turns that were asked for and completed; those that only checked a memory are none of them."""
     done = Run.objects.filter(session_id=session_id, state=RunState.COMPLETED).order_by()
     return done.exclude(message_id__startswith=verification.MEMORY_CHECK_PREFIX)
@@ -96,7 +90,9 @@ def count_completed_turns(session_id: uuid.UUID) -> QuerySet[Run]:
 
 def last_user_request(session_id: uuid.UUID) -> str | None:
     """The user's text of the last completed turn; None where none was completed."""
-    return next(iter(_LAST_TEXT.texts(session_id)), None)
+    last_turn = completed_turns(session_id).order_by("-started_at").values("message_id")[:1]
+    prompts = Prompt.objects.filter(session_id=session_id, message_id=Subquery(last_turn))
+    return prompts.values_list("text", flat=True).first()
 
 
 def queue_memory_check(
@@ -125,21 +121,6 @@ def judge_memory_check(transaction: SessionTransaction, receipt: ContinuityRecei
     notice = attention.unproven_notice(str(receipt.id), verification.NOT_QUOTED)
     update_wording(notice)
     return None
-
-
-_PENDING = PreparedQuery(lambda key: ContinuityReceipt.objects.filter(session_id=key, verified=Verified.PENDING))
-_COUNTS = PreparedQuery(
-    lambda key: (
-        Message.objects.filter(session_id=key)
-        .order_by()
-        .values("session_id")
-        .annotate(
-            told=Count("id", filter=Q(role__in=("user", "agent"))),
-            cut=Count("id", filter=Q(role="tool", payload__status="interrupted")),
-        )
-        .values_list("told", "cut")
-    )
-)
 
 
 def mark_history_delivered(transaction: SessionTransaction, message_id: str) -> None:
@@ -207,7 +188,7 @@ def refute_receipt(transaction: SessionTransaction, reason: str, message: str) -
 
 def mark_receipt_unproven(transaction: SessionTransaction, but: str = "") -> None:
     """The agent left before any turn of its could prove what was pending: nothing will. ``but``: of this launch."""
-    for receipt in _PENDING.all(transaction.session.id):
+    for receipt in transaction.session.receipts.filter(verified=Verified.PENDING):
         if receipt.launch_id != but or not but:
             _record_verdict(transaction, receipt, Verified.NONE)
 
@@ -229,8 +210,11 @@ def conversation_evidence(token_before: str, answer: Mapping[str, Any]) -> dict[
 
 def count_log(session_id: uuid.UUID) -> dict[str, int]:
     """What the log has of its conversation: messages, and tool calls that were interrupted."""
-    counts = next(iter(_COUNTS.values(session_id)), [0, 0])
-    return dict(zip(("log_messages", "tool_calls_interrupted"), counts, strict=True))
+    counts: dict[str, int] = Message.objects.filter(session_id=session_id).aggregate(
+        log_messages=Count("id", filter=Q(role__in=("user", "agent"))),
+        tool_calls_interrupted=Count("id", filter=Q(role="tool", payload__status="interrupted")),
+    )
+    return counts
 
 
 def is_same_directory(transaction: SessionTransaction, directory: str) -> bool | None:

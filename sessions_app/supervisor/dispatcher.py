@@ -20,11 +20,10 @@ from executors_app.backoff import Backoff
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
-from executors_app.prepared_query import EARLY, LATE, PreparedQuery
 from sessions_app.domain import actor_context
 from sessions_app.domain.states import PromptState
 from sessions_app.models import OVERTAKING_KINDS, Intent, IntentKind, Lease, LeaseLost, Prompt
-from sessions_app.services.intents import due_bounds, due_intents, due_intents_between
+from sessions_app.services.intents import due_intents
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_outage
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
@@ -133,20 +132,6 @@ def _acquire_lease(session_id: uuid.UUID, me: str) -> Lease | None:
     return leases.acquire_lease(execution.id, me) if execution else None
 
 
-_PENDING_PROMPTS = PreparedQuery(
-    lambda _: (
-        Prompt.objects.filter(state__in=[PromptState.QUEUED, PromptState.SENDING]).order_by().values_list("session_id")
-    )
-)
-_OPEN_INTENTS = PreparedQuery(
-    lambda now, beyond: Intent.objects.filter(
-        due_intents_between(now, beyond) | ~Q(kind=IntentKind.START), done_at=None
-    ).values_list("session_id", "id", "kind"),
-    EARLY,
-    LATE,
-)
-
-
 @dataclass(slots=True)
 class PendingWork:
     """What waits of one session."""
@@ -172,8 +157,10 @@ def load_pending_sessions(me: str) -> dict[uuid.UUID, PendingWork]:
 
     A handful of queries, whatever the history.
     """
-    found = {session_id: PendingWork() for (session_id,) in _PENDING_PROMPTS.values()}
-    for session_id, intent_id, kind in _OPEN_INTENTS.values(*due_bounds()):
+    prompts = Prompt.objects.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).order_by()
+    found = {session_id: PendingWork() for session_id in prompts.values_list("session_id", flat=True)}
+    intents = Intent.objects.filter(due_intents() | ~Q(kind=IntentKind.START), done_at=None)
+    for session_id, intent_id, kind in intents.values_list("session_id", "id", "kind"):
         found.setdefault(session_id, PendingWork()).add_intent(intent_id, kind)
     owners = ExecutorRunning.objects.filter(session_id__in=found).exclude(owner__in=("", me))
     held = leases.leased_by_others(owners.values_list("session_id", "owner", "lease_expires_at"), me)

@@ -14,7 +14,6 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain import continuation, restart_rules, transient_errors, verification
 from sessions_app.domain.continuation import Interruption, retry_prompt
 from sessions_app.domain.recovery import MAX_CLOCK_SKEW, Policy
@@ -39,10 +38,6 @@ from sessions_app.supervisor.conversation import ConversationUpdate
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 PIPE_LOST_REASONS = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
 """Reasons of an interruption in which what stood in the agent's pipe is lost (rule 23)."""
-_PENDING_PERMISSIONS = PreparedQuery(lambda key: PermissionRequest.objects.filter(session_id=key, state="pending"))
-_UNSETTLED = PreparedQuery(
-    lambda key: Prompt.objects.filter(session_id=key, state__in=UNSETTLED_PROMPT_STATES).order_by("id")
-)
 
 
 def interrupt_turn(transaction: SessionTransaction, reason: str, update: ConversationUpdate | None = None) -> bool:
@@ -119,7 +114,7 @@ def reset_attempts_if_stable(transaction: SessionTransaction, until: datetime | 
 
 
 def _expire_permissions(transaction: SessionTransaction) -> None:
-    for asked in _PENDING_PERMISSIONS.all(transaction.session.id):
+    for asked in PermissionRequest.objects.filter(session=transaction.session, state="pending"):
         asked.state, asked.settled_at = "expired", transaction.at
         asked.save(update_fields=["state", "settled_at"])
         transaction.record_event("session.permission.expired", permission_id=asked.id, reason="agent_gone")
@@ -132,7 +127,7 @@ def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:
     A prompt in ``sending`` is left to the prompt lane: the same journal epoch may be asked again.
     """
     known = None
-    for row in _UNSETTLED.all(transaction.session.id):
+    for row in transaction.session.prompts.filter(state__in=UNSETTLED_PROMPT_STATES).order_by("id"):
         if row.state == PromptState.DELIVERED:
             transaction.move_prompt(row, "interrupt")
             known = row

@@ -11,7 +11,6 @@ from executors_app import crash_points
 from executors_app.agentctl.protocol import Code
 from executors_app.errors import AgentctlRefused, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain import verification
 from sessions_app.domain.history import prepend_history
 from sessions_app.domain.states import DesiredState, PromptState
@@ -26,14 +25,6 @@ from sessions_app.supervisor.interrupted_turns import is_prompt_due
 log = logging.getLogger(__name__)
 REPORT_TIMEOUT = 10.0
 """Seconds for the journal of an agentctl that answers to be in the log."""
-
-_WAITING = PreparedQuery(
-    lambda key: (
-        Prompt.objects.filter(session_id=key, state__in=(PromptState.QUEUED, PromptState.SENDING))
-        .order_by()
-        .values_list("id")[:1]
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +94,7 @@ def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: fro
 
     Mostly none waits, and nothing is locked to see that: whoever gives one rings afterwards.
     """
-    if not _WAITING.values(session_id):
+    if not Prompt.objects.filter(session_id=session_id, state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
         return None
     with session_transaction(session_id, lease) as transaction:
         execution = transaction.execution

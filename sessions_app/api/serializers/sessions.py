@@ -9,6 +9,7 @@ from rest_framework import serializers
 from executors_app.models import AgentProfile, Executor
 from sessions_app.api.serializers import common
 from sessions_app.api.serializers.common import (
+    POLICIES,
     IdempotencyKeyField,
     StrictCharField,
     StrictModelSerializer,
@@ -22,7 +23,7 @@ from sessions_app.domain.restart_rules import WaitReason
 from sessions_app.domain.resumability import Reason, Strategy
 from sessions_app.domain.situations import IdleReason
 from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.models import POLICIES, TaskSession
+from sessions_app.models import TaskSession
 from sessions_app.services.catalogue import profiles_for
 from sessions_app.services.intents import BULK_ACTIONS, BULK_LIMIT, MODES, TEXT_LIMIT
 

@@ -18,6 +18,7 @@ from executors_app.plugins import agent_type, agent_types, runtimes
 from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.portable.lines import LogEvent
 from sessions_app.domain.portable.rebuild import MessageRow, RunRow, SessionRebuild
+from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import (
     OPEN_RUN_STATES,
     TERMINAL_STATES,
@@ -29,7 +30,6 @@ from sessions_app.domain.states import (
 )
 from sessions_app.models import (
     PART_LIMIT,
-    POLICIES,
     Message,
     MessagePart,
     NewEvent,
@@ -175,7 +175,7 @@ def write_session(
         desired_state=DesiredState.STOPPED,
         stopped_by_user=True,
         work_state=WorkState.DONE if work == WorkState.DONE and state in TERMINAL_STATES else WorkState.IDLE,
-        policy=snapshot.one_of("policy", POLICIES, ""),
+        policy=snapshot.one_of("policy", tuple(Policy), ""),
         has_agent=snapshot.flag("has_agent") is not False,
         model=snapshot.text("model", 200),
         shares_worktree_of=_session_sharing_worktree(snapshot, places),

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count
 from django.utils import timezone
 
 from executors_app.agent_capabilities import LOAD, RESUME, agent_identity, build_capability_report, has_replayed
@@ -16,7 +15,6 @@ from executors_app.agentctl.protocol import CapabilityShortfall
 from executors_app.agents import AgentType
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Strategy
 from sessions_app.domain.states import DesiredState, PromptState, SessionState
@@ -34,7 +32,7 @@ from sessions_app.models.runs import newest_run
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.prompt_context import load_history
 from sessions_app.supervisor import continuity
-from sessions_app.supervisor.continuity import count_completed_turns, last_user_request
+from sessions_app.supervisor.continuity import completed_turns, last_user_request
 from sessions_app.supervisor.executions import SESSION_RELATED
 from sessions_app.supervisor.interrupted_turns import (
     AGENTCTL_GONE,
@@ -60,11 +58,6 @@ REPORTED_FIELDS = ("resume_token", "rejected_resume_token", *PROBE_FIELDS)
 """What the answer to a start may change of the execution."""
 ARRIVED_STATES = (PromptState.DELIVERED, PromptState.DONE, PromptState.INTERRUPTED, PromptState.DISMISSED)
 """Prompts that the agent has, or may have."""
-
-_HELD_PROMPTS = PreparedQuery(lambda key: Prompt.objects.filter(session_id=key, state=PromptState.HELD).order_by("id"))
-_COMPLETED_TURNS = PreparedQuery(
-    lambda key: count_completed_turns(key).values("session_id").annotate(turns=Count("id")).values_list("turns")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +200,10 @@ def _build_request(
 
 def load_conversation_facts(session_id: uuid.UUID) -> ConversationFacts:
     """Read while the agent starts: nothing of it changes before an agent is up."""
-    newest, turns = newest_run(TaskSession(id=session_id)), _COMPLETED_TURNS.values(session_id)
+    newest = newest_run(TaskSession(id=session_id))
     return ConversationFacts(
         last_completed_text=last_user_request(session_id),
-        completed_turns=turns[0][0] if turns else 0,
+        completed_turns=completed_turns(session_id).count(),
         in_log=continuity.count_log(session_id),
         log_is_a_prefix=newest is not None and newest.reason in PIPE_LOST_REASONS,
     )
@@ -231,7 +224,7 @@ def write_agent_started(
             return False
         if transaction.session.agent_profile_id == order.profile.pk:
             transaction.session.agent_profile = order.profile  # read when the start was prepared
-        held = _HELD_PROMPTS.all(plan.session_id)
+        held = list(transaction.session.prompts.filter(state=PromptState.HELD).order_by("id"))
         evidence = {
             **_evidence(transaction, order, answer, verdict, known),
             "prompts_held": len(held),

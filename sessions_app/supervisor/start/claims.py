@@ -12,7 +12,6 @@ from executors_app import capacity
 from executors_app.agentctl.process import identity
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
 from executors_app.models import Executor, ExecutorRunning
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain.integrity import DAMAGED_ROW
 from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Mode
@@ -42,8 +41,6 @@ from sessions_app.supervisor.outcomes import settle_intent
 
 AMPLE_CAPACITY = 32
 """Places that are free beside one: then nobody waits for one, and no two starts take the same."""
-
-_INTENT = PreparedQuery(lambda key: Intent.objects.select_for_update().filter(id=key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ def claim_start_within(
     transaction: SessionTransaction, intent_id: uuid.UUID, lease: Lease, *, lives: str | None, in_grace: bool = False
 ) -> StartClaim | None:
     """The same, in the caller's transaction and under a lease that it holds."""
-    intent = _INTENT.first(intent_id)
+    intent = Intent.objects.select_for_update().filter(id=intent_id).first()
     if intent is None:
         raise Intent.DoesNotExist(f"no order {intent_id}")
     if not _is_executable(transaction, intent, lives):
