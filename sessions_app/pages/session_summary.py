@@ -24,7 +24,7 @@ from sessions_app.domain.situations import (
 )
 from sessions_app.domain.states import PromptState, SessionState, WorkState
 from sessions_app.models import TaskSession
-from sessions_app.models.derived_status import newest_run
+from sessions_app.models.runs import newest_run
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DERIVED_STATUS_LABELS, WORK_STATE_LABELS
 from sessions_app.services.assessment import execution_of
 from sessions_app.services.attention import open_kinds
