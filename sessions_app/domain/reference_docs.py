@@ -83,7 +83,7 @@ def _derived_states() -> Iterator[str]:
     yield "## Task (`tasks.state`)"
     yield "The first line that fits."
     said = ("a user has set it; it stays until the task is reopened", f"{TaskState.DONE}, {TaskState.CANCELLED}")
-    followed = [(words, str(task_state("TODO", states))) for words, states in _TASKS]
+    followed = [(words, str(task_state(TaskState.TODO, states))) for words, states in _TASKS]
     yield markdown_table(("its sessions", "the task"), [said, *followed])
     yield "## Derived status"
     yield "Of the newest run; never stored."

@@ -66,8 +66,31 @@ class PromptState(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
+class PromptKind(StrEnum):
+    """Where a prompt comes from."""
+
+    USER = "user"
+    CONTINUE = "continue"
+    """Continues an interrupted turn."""
+    WAIT = "wait"
+    """Carries the result of a wait."""
+    RETRY = "retry"
+    """Repeats a turn that a transient error of the provider ended."""
+    CHECK = "check"
+    """Asks a restarted agent for its last request (``memory_check``)."""
+
+
+class PermissionState(StrEnum):
+    """Whether a permission request still waits for its answer."""
+
+    PENDING = "pending"
+    RESOLVED = "resolved"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
 class RunState(StrEnum):
-    """One turn or wait of a session."""
+    """One run of a session."""
 
     RUNNING = "running"
     WAITING = "waiting"

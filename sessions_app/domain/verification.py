@@ -166,7 +166,6 @@ def after_first_turn(
     return Verified.FIRST_TURN if names_conversation else Verified.UNPROVEN
 
 
-MEMORY_CHECK_KIND: Final = "check"
 """Of the prompt."""
 MEMORY_CHECK_PREFIX: Final = "check:"
 """How its message_id begins; the launch that it checks follows."""

@@ -10,7 +10,7 @@ from django.utils import timezone
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.derived_status import DerivedStatus, RunFacts, derive_status
-from sessions_app.domain.states import RunState
+from sessions_app.domain.states import PermissionState, RunState
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models.runs import PermissionRequest, Run
 from sessions_app.models.session import TaskSession
@@ -43,7 +43,7 @@ def is_agent_gone(session: TaskSession, execution: ExecutorRunning | None) -> bo
 
 def _best_token(run: Run) -> TokenState | None:
     """Of the keys of whatever the run still waits for."""
-    asked = PermissionRequest.objects.filter(run=run, state="pending").values("id")
+    asked = PermissionRequest.objects.filter(run=run, state=PermissionState.PENDING).values("id")
     waited = Q(wait_id=run.wait_id) & ~Q(wait_kind=WaitKind.PERMISSION) | Q(wait_id__in=asked)
     now = timezone.now()
     return most_usable_state(token.state(now) for token in ResumeToken.objects.filter(waited, run=run))

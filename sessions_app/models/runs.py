@@ -14,7 +14,8 @@ from django.utils import timezone
 from executors_app.json_fields import ListField, ObjectField
 from executors_app.prepared_query import PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
-from sessions_app.domain.states import PromptState, RunState
+from sessions_app.domain.states import PermissionState, PromptKind, PromptState, RunState
+from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.models.session import TaskSession
 
 
@@ -74,12 +75,11 @@ class Prompt(TeamModel):
     """One prompt; delivered at most once. A doubt is held and shown, never sent again by itself."""
 
     team_path = "session__task__team"
-    KINDS = ("user", "continue", "wait", "retry", "check")
 
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="prompts")
     message_id = models.CharField(max_length=128)
     text = models.TextField()
-    kind = models.CharField(max_length=10, choices=[(k, k) for k in KINDS], default="user")
+    kind = models.CharField(max_length=10, choices=[(k.value, k.value) for k in PromptKind], default=PromptKind.USER)
     state = models.CharField(
         max_length=12, choices=[(s.value, s.value) for s in PromptState], default=PromptState.QUEUED
     )
@@ -170,7 +170,6 @@ class PermissionRequest(TeamModel):
     """A question an agent asked before acting; open in agentctl until answered or cancelled."""
 
     team_path = "session__task__team"
-    STATES = ("pending", "resolved", "cancelled", "expired")
 
     id = models.CharField(primary_key=True, max_length=64)
     """Minted by agentctl, unique for ever (rule 10)."""
@@ -178,7 +177,9 @@ class PermissionRequest(TeamModel):
     run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="permissions")
     tool_call = ObjectField(default=dict)
     options = ListField(default=list)
-    state = models.CharField(max_length=10, choices=[(s, s) for s in STATES], default="pending")
+    state = models.CharField(
+        max_length=10, choices=[(s.value, s.value) for s in PermissionState], default=PermissionState.PENDING
+    )
     option_id = models.CharField(max_length=128, blank=True, default="")
     requested_at = models.DateTimeField()
     settled_at = models.DateTimeField(null=True, blank=True)
@@ -193,10 +194,6 @@ class PermissionRequest(TeamModel):
         return f"permission {self.id[:8]} ({self.state})"
 
 
-RECEIPT_KINDS = ("reattached", "resumed", "loaded", "injected", "workspace_only", "fresh", "failed")
-VERIFIED = ("same_process", "replay", "first_turn", "quoted", "unproven", "agent_echo", "none", "pending")
-
-
 class ContinuityReceipt(TeamModel):
     """What kind of continuity the user got, and how we know."""
 
@@ -204,8 +201,8 @@ class ContinuityReceipt(TeamModel):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="receipts")
-    kind = models.CharField(max_length=16, choices=[(k, k) for k in RECEIPT_KINDS])
-    verified = models.CharField(max_length=16, choices=[(v, v) for v in VERIFIED], default="none")
+    kind = models.CharField(max_length=16, choices=[(k.value, k.value) for k in ReceiptKind])
+    verified = models.CharField(max_length=16, choices=[(v.value, v.value) for v in Verified], default=Verified.NONE)
     strategy = models.CharField(max_length=16, blank=True, default="")
     reason = models.CharField(max_length=64, blank=True, default="")
     evidence = ObjectField(default=dict)
@@ -224,4 +221,4 @@ class ContinuityReceipt(TeamModel):
     @property
     def proof(self) -> str:
         """``verified`` as it is shown: earlier versions took any completed turn for an echo of the agent."""
-        return "unproven" if self.verified == "agent_echo" else self.verified
+        return Verified.UNPROVEN if self.verified == Verified.AGENT_ECHO else self.verified

@@ -13,7 +13,14 @@ from sessions_app.domain import usage
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.situations import IdleReason, situation, status_label
-from sessions_app.domain.states import ENDED_STATES, TERMINAL_STATES, DesiredState, PromptState, SessionState
+from sessions_app.domain.states import (
+    ENDED_STATES,
+    TERMINAL_STATES,
+    DesiredState,
+    PermissionState,
+    PromptState,
+    SessionState,
+)
 from sessions_app.domain.wait_tokens import TokenState
 from sessions_app.models import PermissionRequest, ResumeToken, Run, TaskSession
 from sessions_app.models.runs import newest_run
@@ -43,12 +50,12 @@ OVERRULED_TEXT = "A new message came instead of an answer, so the agent is told 
 
 def permission_contexts(session: TaskSession) -> list[dict[str, Any]]:
     """The questions that are open, and those of the newest run that closed without an answer."""
-    rows = list(session.permissions.filter(state__in=("pending", "expired", "cancelled")))
+    rows = list(session.permissions.filter(state__in=set(PermissionState) - {PermissionState.RESOLVED}))
     run, keys = newest_run(session), permission_tokens(rows)
     told = [
         _permission_context(asked, keys.get(asked.id))
         for asked in rows
-        if asked.state == "pending" or _belongs_to_run(asked, run)
+        if asked.state == PermissionState.PENDING or _belongs_to_run(asked, run)
     ]
     return [one for one in told if one["asked"].state != "cancelled" or one["closed"] == EXPIRED_TEXT]
 
@@ -86,7 +93,7 @@ def _option_context(asked: PermissionRequest, option: dict[str, Any], given: str
 
 
 def _closed_reason(asked: PermissionRequest, state: TokenState | None) -> str:
-    if asked.state == "expired":
+    if asked.state == PermissionState.EXPIRED:
         return AGENT_ENDED_TEXT
     return {TokenState.EXPIRED: EXPIRED_TEXT, TokenState.REVOKED: OVERRULED_TEXT}.get(state, "") if state else ""
 
@@ -147,7 +154,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "refusal": refusal,
         "open_run": session.runs.filter(ended_at=None, has_process=True).exists(),
         "can_stop": _can_stop(session, execution),
-        "can_close": session.state not in ("COMPLETED", "CANCELLED"),
+        "can_close": session.state not in TERMINAL_STATES,
         "workspace_button": _workspace_button(execution, assessment),
         "trusted_only": _requires_trusted_agents(session),
         "snapshot_due_since": execution.snapshot_due_since if execution else None,
@@ -199,7 +206,7 @@ def wants_start_on_open(status: dict[str, Any]) -> bool:
 
     The page's text says the same: an agent that the policy keeps down is not started by being looked at.
     """
-    if status["state"] not in ("CREATED", "WAITING_FOR_INPUT") or not status["needs_resume"]:
+    if status["state"] not in (SessionState.CREATED, SessionState.WAITING_FOR_INPUT) or not status["needs_resume"]:
         return False
     # Each of these starts by another event. A page that started it would also reset the back-off.
     delayed = status["recovering"] or status["next_restart_at"] or status["asleep"] or status["start_wait"]

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_safe
 
 from sessions_app.domain.recovery import RULES
 from sessions_app.domain.situations import Label
+from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOutcome, TaskSession
 from sessions_app.pages.activity_chart import ActivityChart, draw_activity_chart
 from sessions_app.pages.labels import decision_label, humanize_code, receipt_label
@@ -53,7 +54,7 @@ def _with_reason(words: str, reason: Any) -> str:
 
 def _state_label(told: Payload) -> Label:
     to = str(told.get("to", ""))
-    if to == "ERROR":
+    if to == SessionState.ERROR:
         return Label(
             _with_reason(
                 "Something failed", told.get("error_message") or humanize_code(str(told.get("error_code", "")))

@@ -15,7 +15,7 @@ from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet, Sub
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.restart_rules import WaitReason
 from sessions_app.domain.situations import SituationFacts
-from sessions_app.domain.states import PromptState, RunState, TaskState
+from sessions_app.domain.states import PromptKind, PromptState, RunState, TaskState
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import (
     QUEUED_FOR_CAPACITY,
@@ -139,7 +139,9 @@ def annotate_needs(rows: QuerySet[TaskSession], user: Any) -> QuerySet[TaskSessi
         looks=has_unseen(user, AttentionKind.IDLE),
         is_start_ordered=Exists(starts),
         waits_for_capacity=Exists(starts.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True})),
-        is_retrying=Exists(Prompt.objects.filter(session=OuterRef("pk"), kind="retry", state=PromptState.QUEUED)),
+        is_retrying=Exists(
+            Prompt.objects.filter(session=OuterRef("pk"), kind=PromptKind.RETRY, state=PromptState.QUEUED)
+        ),
     )
 
 

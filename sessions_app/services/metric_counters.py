@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django.db.models import Count, DurationField, ExpressionWrapper, F, Model, Q, QuerySet, Sum
 
-from sessions_app.domain.states import RunState
+from sessions_app.domain.states import PromptKind, RunState
 from sessions_app.domain.verification import ReceiptKind
 from sessions_app.models import ContinuityReceipt, Intent, IntentKind, Prompt, ResumeToken, Run, TaskSession, operations
 
@@ -47,7 +47,7 @@ def _tokens(rows: QuerySet[Any]) -> Iterator[operations.Count]:
 
 
 def _continued(rows: QuerySet[Any]) -> Iterator[operations.Count]:
-    sent = rows.filter(kind="continue").exclude(journal_epoch="").count()
+    sent = rows.filter(kind=PromptKind.CONTINUE).exclude(journal_epoch="").count()
     yield "kandev_reconciler_continue_prompts_sent_total", {}, sent
 
 

@@ -20,8 +20,7 @@ from sessions_app.domain.continuation import (
     interruption_note,
 )
 from sessions_app.domain.history import SCANNED_CHARS, HistoryEntry, Injection, build_injection, tool_entry
-from sessions_app.domain.states import PromptState
-from sessions_app.domain.verification import MEMORY_CHECK_KIND
+from sessions_app.domain.states import PromptKind, PromptState
 from sessions_app.models import INTERRUPTED_WAIT, MessagePart, Prompt, Run, SessionTransaction, TaskSession
 from sessions_app.services.assessment import execution_of
 
@@ -137,7 +136,7 @@ def add_workspace_findings(transaction: SessionTransaction, changed: Sequence[st
     known = {**known, "changed": list(changed), "processes": list(processes)}
     transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
     waiting = transaction.session.prompts.filter(
-        kind="continue", state=PromptState.QUEUED, message_id=f"continue:{known.get('run_id')}"
+        kind=PromptKind.CONTINUE, state=PromptState.QUEUED, message_id=f"continue:{known.get('run_id')}"
     )
     for row in waiting:
         row.text = continue_prompt(to_interruption(transaction.session, known))
@@ -158,17 +157,17 @@ def to_interruption(session: TaskSession, known: Mapping[str, Any]) -> Interrupt
 
 def original_request(row: Prompt) -> str:
     """What a prompt is about in its user's words: a continue prompt is about the request that it continues."""
-    while row.kind == "continue" and (earlier := Prompt.objects.filter(continued_by=row).first()) is not None:
+    while row.kind == PromptKind.CONTINUE and (earlier := Prompt.objects.filter(continued_by=row).first()) is not None:
         row = earlier
     return row.text
 
 
 def context_before(session: TaskSession, row: Prompt) -> str:
     """What the prompt says before its own text; a continue prompt tells of its turn in its own words."""
-    if row.kind == MEMORY_CHECK_KIND:
+    if row.kind == PromptKind.CHECK:
         return ""
     known, wait = unfinished_of(session), wait_of(session)
-    notes = [interruption_note(to_interruption(session, known))] if known and row.kind != "continue" else []
+    notes = [interruption_note(to_interruption(session, known))] if known and row.kind != PromptKind.CONTINUE else []
     notes += (
         [interrupted_wait_note(to_interrupted_wait(wait))]
         if wait and not row.message_id.startswith(continue_prompt_prefix(wait))
@@ -196,7 +195,7 @@ def to_interrupted_wait(wait: Mapping[str, Any]) -> InterruptedWait:
 def mark_carrier(transaction: SessionTransaction, row: Prompt) -> None:
     """The prompt goes out with all that is to be told."""
     session = transaction.session
-    if row.kind != MEMORY_CHECK_KIND and (unfinished_of(session) or wait_of(session) or session.inject_history):
+    if row.kind != PromptKind.CHECK and (unfinished_of(session) or wait_of(session) or session.inject_history):
         transaction.set_fields(metadata={**transaction.session.metadata, CARRIER_KEY: row.message_id})
 
 

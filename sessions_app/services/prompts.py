@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from sessions_app.domain.continuation import Interruption, continue_prompt
-from sessions_app.domain.states import PROMPT, PromptState
+from sessions_app.domain.states import PROMPT, PromptKind, PromptState
 from sessions_app.models import Prompt, Run, SessionTransaction, TaskSession, session_transaction
 from sessions_app.services import prompt_context
 from sessions_app.services.errors import Conflict, NotFound
@@ -102,7 +102,7 @@ def _create_continue_prompt(transaction: SessionTransaction, old: Prompt, by: An
     row, made = Prompt.objects.get_or_create(
         session=transaction.session,
         message_id=name,
-        defaults={"text": continue_prompt(facts), "kind": "continue", "by": by},
+        defaults={"text": continue_prompt(facts), "kind": PromptKind.CONTINUE, "by": by},
     )
     if made:
         transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)

@@ -16,7 +16,7 @@ from executors_app.plugins import agent_type
 from sessions_app.domain.derived_status import DerivedStatus, RunFacts, derive_status
 from sessions_app.domain.integrity import DAMAGED_ROW, flaws_sentence
 from sessions_app.domain.resumability import Assessment, Reason, Strategy
-from sessions_app.domain.states import OPEN_PROMPT_STATES, PromptState, RunState
+from sessions_app.domain.states import OPEN_PROMPT_STATES, PermissionState, PromptKind, PromptState, RunState
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models import (
     CANCEL_IGNORED,
@@ -82,7 +82,9 @@ def _best_tokens(runs: Sequence[Run]) -> Mapping[uuid.UUID, TokenState | None]:
         return {}
     now, states = timezone.now(), defaultdict(list)
     waits = {run.id: run.wait_id for run in runs}
-    asked = set(PermissionRequest.objects.filter(run__in=runs, state="pending").values_list("run_id", "id"))
+    asked = set(
+        PermissionRequest.objects.filter(run__in=runs, state=PermissionState.PENDING).values_list("run_id", "id")
+    )
     for key in ResumeToken.objects.filter(run__in=runs):
         run_id = cast(uuid.UUID, key.run_id)
         is_waited = key.wait_kind != WaitKind.PERMISSION and key.wait_id == waits[run_id]
@@ -238,10 +240,13 @@ def _counts(session: TaskSession) -> dict[str, int]:
         held=Count("id", filter=Q(state=PromptState.HELD)),
         queued=Count("id", filter=queued),
         overdue=Count("id", filter=overdue_filter()),
-        retries=Count("id", filter=queued & Q(kind="retry")),
-        continuing=Count("id", filter=Q(kind="continue", state__in=OPEN_PROMPT_STATES)),
+        retries=Count("id", filter=queued & Q(kind=PromptKind.RETRY)),
+        continuing=Count("id", filter=Q(kind=PromptKind.CONTINUE, state__in=OPEN_PROMPT_STATES)),
     )
-    return {**prompts, "pending": PermissionRequest.objects.filter(session=session, state="pending").count()}
+    return {
+        **prompts,
+        "pending": PermissionRequest.objects.filter(session=session, state=PermissionState.PENDING).count(),
+    }
 
 
 def wait_json(run: Run | None) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from django.db.models import F, QuerySet
 
 from executors_app.domain import Observed
+from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Prompt, Run, SessionEvent, SweepOutcome, TaskSession
 
 
@@ -103,7 +104,12 @@ def timeline_page(session: TaskSession, before: int | None = None) -> TimelinePa
     )
 
 
-_ROUTINE_STATES: Final = ("CREATED", "STARTING", "RUNNING", "WAITING_FOR_INPUT")
+_ROUTINE_STATES: Final = (
+    SessionState.CREATED,
+    SessionState.STARTING,
+    SessionState.RUNNING,
+    SessionState.WAITING_FOR_INPUT,
+)
 """States whose changes are told by turns and receipts."""
 
 

@@ -8,7 +8,7 @@ from django.conf import settings
 
 from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES, explain_program_error
-from sessions_app.domain.states import OPEN_RUN_STATES, WORK, PromptState
+from sessions_app.domain.states import OPEN_RUN_STATES, WORK, PromptKind, PromptState
 from sessions_app.domain.transient_errors import TROUBLE_SENTENCES
 from sessions_app.models import Prompt, SessionTransaction, TaskSession
 
@@ -29,7 +29,7 @@ def explain_failure(session: TaskSession, code: str, said: str) -> str:
 
 def waiting_retry(session: TaskSession) -> Prompt | None:
     """The try again that waits for its time, or for the agent."""
-    row: Prompt | None = session.prompts.filter(kind="retry", state=PromptState.QUEUED).order_by("id").first()
+    row: Prompt | None = session.prompts.filter(kind=PromptKind.RETRY, state=PromptState.QUEUED).order_by("id").first()
     return row
 
 
@@ -46,7 +46,7 @@ def withdraw_retry(transaction: SessionTransaction) -> bool:
 def end_work_after_retry(transaction: SessionTransaction, withdrawn: Prompt) -> None:
     """With a try again that is withdrawn the work on its turn ends."""
     at_work = transaction.session.runs.filter(state__in=OPEN_RUN_STATES).exists()
-    if withdrawn.kind == "retry" and not at_work and WORK.allows(transaction.session.work_state, "rest"):
+    if withdrawn.kind == PromptKind.RETRY and not at_work and WORK.allows(transaction.session.work_state, "rest"):
         transaction.move_work("rest")
 
 

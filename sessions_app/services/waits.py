@@ -15,7 +15,7 @@ from sessions_app.accounts.authorization import may_write_session
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.continuation import interrupted_wait_prompt
 from sessions_app.domain.derived_status import DerivedStatus
-from sessions_app.domain.states import ENDED_STATES, OPEN_PROMPT_STATES, PromptState, RunState
+from sessions_app.domain.states import ENDED_STATES, OPEN_PROMPT_STATES, PromptKind, PromptState, RunState
 from sessions_app.domain.wait_tokens import TokenScope, TokenState, WaitKind
 from sessions_app.models import (
     INTERRUPTED_WAIT,
@@ -254,7 +254,9 @@ def continue_without_answer(session_id: uuid.UUID, wait_id: str, by: Any) -> Pro
         prepare_for_prompt(transaction, by)
         resolve_items(transaction, "continued", kinds=(AttentionKind.WAIT_INTERRUPTED,))
         name, text = f"{name}:{len(earlier)}" if earlier else name, interrupted_wait_prompt(to_interrupted_wait(wait))
-        row = Prompt.objects.create(session=transaction.session, message_id=name, text=text, kind="wait", by=by)
+        row = Prompt.objects.create(
+            session=transaction.session, message_id=name, text=text, kind=PromptKind.WAIT, by=by
+        )
         transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
     return row
 
@@ -323,7 +325,7 @@ def _resume_run(transaction: SessionTransaction, token: ResumeToken, payload: An
     text = _payload_text(run, payload)
     transaction.move_run("resume")
     prepare_for_prompt(transaction, None)
-    row = Prompt.objects.create(session=transaction.session, message_id=run.message_id, text=text, kind="wait")
+    row = Prompt.objects.create(session=transaction.session, message_id=run.message_id, text=text, kind=PromptKind.WAIT)
     transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
 
 

@@ -12,7 +12,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.domain import attention, verification
 from sessions_app.domain.resumability import Strategy
-from sessions_app.domain.states import RunState
+from sessions_app.domain.states import PromptKind, RunState
 from sessions_app.domain.token_binding import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding
 from sessions_app.domain.verification import ReceiptKind, Verdict, Verified, fingerprint
 from sessions_app.models import ContinuityReceipt, IntentKind, Message, Prompt, Run, SessionTransaction, TaskSession
@@ -105,7 +105,7 @@ def queue_memory_check(
     row, made = Prompt.objects.get_or_create(
         session=transaction.session,
         message_id=f"{verification.MEMORY_CHECK_PREFIX}{launch_id}",
-        defaults={"text": verification.MEMORY_CHECK_PROMPT, "kind": verification.MEMORY_CHECK_KIND},
+        defaults={"text": verification.MEMORY_CHECK_PROMPT, "kind": PromptKind.CHECK},
     )
     if made:
         transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)

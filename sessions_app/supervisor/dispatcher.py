@@ -21,7 +21,7 @@ from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorE
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
 from sessions_app.domain import actor_context
-from sessions_app.domain.states import PromptState
+from sessions_app.domain.states import PermissionState, PromptState
 from sessions_app.models import OVERTAKING_KINDS, Intent, IntentKind, Lease, LeaseLost, Prompt
 from sessions_app.services.intents import due_intents
 from sessions_app.supervisor import leases
@@ -80,7 +80,7 @@ def _reason_pointless(intent: Intent) -> bool:
     """What the order is about has ended."""
     if intent.kind == IntentKind.ANSWER:
         permissions = intent.session.permissions.filter(id=intent.payload.get("permission_id"))
-        return not permissions.filter(state="pending").exists()
+        return not permissions.filter(state=PermissionState.PENDING).exists()
     run = intent.session.runs.filter(message_id=intent.payload.get("message_id"))
     return not run.filter(state__in=("running", "waiting")).exists()
 

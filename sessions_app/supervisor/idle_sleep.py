@@ -19,7 +19,14 @@ from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import ExecutorStatus
 from executors_app.errors import ExecutorError
 from sessions_app.domain.resumability import Strategy
-from sessions_app.domain.states import OPEN_RUN_STATES, DesiredState, PromptState, SessionState, WorkState
+from sessions_app.domain.states import (
+    OPEN_RUN_STATES,
+    DesiredState,
+    PermissionState,
+    PromptState,
+    SessionState,
+    WorkState,
+)
 from sessions_app.models import (
     IDLE_REASON,
     IntentKind,
@@ -150,5 +157,5 @@ def _has_open_requests(session: TaskSession) -> bool:
         Run.objects.filter(session=session, state__in=OPEN_RUN_STATES).exists()
         or Prompt.objects.filter(session=session, state__in=PENDING_STATES).exists()
         or session.intents.filter(done_at=None).exists()
-        or session.permissions.filter(state="pending").exists()
+        or session.permissions.filter(state=PermissionState.PENDING).exists()
     )

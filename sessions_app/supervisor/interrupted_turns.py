@@ -14,7 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from sessions_app.domain import continuation, restart_rules, transient_errors, verification
+from sessions_app.domain import continuation, restart_rules, transient_errors
 from sessions_app.domain.continuation import Interruption, retry_prompt
 from sessions_app.domain.recovery import MAX_CLOCK_SKEW, Policy
 from sessions_app.domain.recovery_facts import policy_wants_agent
@@ -24,6 +24,8 @@ from sessions_app.domain.states import (
     UNSETTLED_PROMPT_STATES,
     WORK,
     DesiredState,
+    PermissionState,
+    PromptKind,
     PromptState,
     WorkState,
 )
@@ -114,8 +116,8 @@ def reset_attempts_if_stable(transaction: SessionTransaction, until: datetime | 
 
 
 def _expire_permissions(transaction: SessionTransaction) -> None:
-    for asked in PermissionRequest.objects.filter(session=transaction.session, state="pending"):
-        asked.state, asked.settled_at = "expired", transaction.at
+    for asked in PermissionRequest.objects.filter(session=transaction.session, state=PermissionState.PENDING):
+        asked.state, asked.settled_at = PermissionState.EXPIRED, transaction.at
         asked.save(update_fields=["state", "settled_at"])
         transaction.record_event("session.permission.expired", permission_id=asked.id, reason="agent_gone")
         waits.revoke_tokens(transaction, "agent_gone", wait_id=asked.id)
@@ -147,11 +149,11 @@ def _plan_continuation(transaction: SessionTransaction, run: Run, interrupted: P
         prompt_held=interrupted is None,
         cancelled_by_user=_was_cancelled(transaction, run),
         stopped_by_user=session.stopped_by_user,
-        user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind="user").exists(),
+        user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind=PromptKind.USER).exists(),
         agent_owns_turn=False,
         turn_finished=False,
     )
-    if interrupted is not None and interrupted.kind == verification.MEMORY_CHECK_KIND:
+    if interrupted is not None and interrupted.kind == PromptKind.CHECK:
         transaction.move_prompt(interrupted, "dismiss")  # the next start asks again
         return
     if not continuation.was_interrupted(facts) or interrupted is None:
@@ -186,7 +188,7 @@ def withdraw_continuation(transaction: SessionTransaction) -> None:
 
     A prompt that a user has asked to continue stays, as every prompt of a user's does.
     """
-    waiting = transaction.session.prompts.filter(kind="continue", state=PromptState.QUEUED, by=None)
+    waiting = transaction.session.prompts.filter(kind=PromptKind.CONTINUE, state=PromptState.QUEUED, by=None)
     for row in waiting.order_by("id"):
         transaction.move_prompt(row, "withdraw")
         for cut in transaction.session.prompts.filter(continued_by=row, state=PromptState.DISMISSED):
@@ -195,7 +197,9 @@ def withdraw_continuation(transaction: SessionTransaction) -> None:
 
 def _put_continue_prompt(transaction: SessionTransaction, run: Run, interrupted: Prompt, text: str) -> None:
     row, made = Prompt.objects.get_or_create(
-        session=transaction.session, message_id=f"continue:{run.id}", defaults={"text": text, "kind": "continue"}
+        session=transaction.session,
+        message_id=f"continue:{run.id}",
+        defaults={"text": text, "kind": PromptKind.CONTINUE},
     )
     if made:
         transaction.move_prompt(interrupted, "dismiss", continued_by=row)  # settled by it
@@ -228,7 +232,7 @@ def plan_retry(
     row = Prompt.objects.create(
         session=transaction.session,
         message_id=f"retry:{run.id}",
-        kind="retry",
+        kind=PromptKind.RETRY,
         text=_retry_text(transaction, failed, trouble, conversation, tools),
         attempt=attempt,
         not_before=timezone.now() + transient_errors.retry_delay(attempt, message),
@@ -291,7 +295,7 @@ def _retry_text(
 
 def _first_attempt(row: Prompt) -> Prompt:
     """The prompt that all these tries are of."""
-    while row.kind == "retry" and (earlier := Prompt.objects.filter(resent_as=row).first()) is not None:
+    while row.kind == PromptKind.RETRY and (earlier := Prompt.objects.filter(resent_as=row).first()) is not None:
         row = earlier
     return row
 

@@ -11,10 +11,17 @@ from executors_app import crash_points
 from executors_app.agentctl.protocol import Code
 from executors_app.errors import AgentctlRefused, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
-from sessions_app.domain import verification
 from sessions_app.domain.history import prepend_history
-from sessions_app.domain.states import DesiredState, PromptState
-from sessions_app.models import Lease, LeaseLost, Prompt, SessionTransaction, TaskSession, session_transaction
+from sessions_app.domain.states import DesiredState, PromptKind, PromptState
+from sessions_app.models import (
+    IntentKind,
+    Lease,
+    LeaseLost,
+    Prompt,
+    SessionTransaction,
+    TaskSession,
+    session_transaction,
+)
 from sessions_app.services import prompt_context
 from sessions_app.services.assessment import is_running, session_flaws
 from sessions_app.services.prompt_context import load_history
@@ -111,7 +118,7 @@ def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: fro
 
 def _can_take(transaction: SessionTransaction, execution: ExecutorRunning) -> bool:
     wanted = transaction.session.desired_state == DesiredState.RUNNING
-    starting = transaction.session.intents.filter(kind="start", done_at=None).exists()
+    starting = transaction.session.intents.filter(kind=IntentKind.START, done_at=None).exists()
     free = wanted and not starting and is_running(transaction.session, execution) and transaction.open_turn is None
     return free and not session_flaws(transaction.session, execution)
 
@@ -128,9 +135,9 @@ def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
     queued = transaction.session.prompts.filter(state=PromptState.QUEUED)
     first = [queued.filter(message_id=transaction.open_run.message_id)] if transaction.open_run else []
     first += [
-        queued.filter(kind=verification.MEMORY_CHECK_KIND),
-        queued.filter(kind="retry"),
-        queued.filter(kind="continue"),
+        queued.filter(kind=PromptKind.CHECK),
+        queued.filter(kind=PromptKind.RETRY),
+        queued.filter(kind=PromptKind.CONTINUE),
         queued,
     ]
     found = next((one for rows in first if (one := rows.order_by("id").first()) is not None), None)

@@ -17,7 +17,7 @@ from django.db import IntegrityError
 from django.db.models import OuterRef, Q, Subquery
 from django.utils import timezone
 
-from sessions_app.domain.states import OPEN_RUN_STATES, RunState, SessionState
+from sessions_app.domain.states import OPEN_RUN_STATES, PermissionState, RunState, SessionState
 from sessions_app.domain.wait_tokens import TokenState, WaitKind
 from sessions_app.models import (
     CANCEL_IGNORED,
@@ -193,7 +193,7 @@ def _overdue_reason(transaction: SessionTransaction) -> str:
     session = transaction.session
     if session.state == SessionState.ERROR and session.error_code:
         return session.error_code
-    order = session.intents.filter(kind="start", done_at=None).first()
+    order = session.intents.filter(kind=IntentKind.START, done_at=None).first()
     if order is not None:
         return QUEUED_FOR_CAPACITY if order.payload.get(QUEUED_FOR_CAPACITY) else "starting"
     return str(assess_session(session).resume_reason)
@@ -227,7 +227,7 @@ def _expire_wait(token_id: uuid.UUID, session_id: uuid.UUID) -> bool:
 
 def renew_tokens() -> int:
     """Give a permission that is open without a key, or with one that nobody can be shown, another; how many."""
-    asked = list(PermissionRequest.objects.filter(state="pending"))
+    asked = list(PermissionRequest.objects.filter(state=PermissionState.PENDING))
     known = permission_tokens(asked)
     return sum(_run_guarded(_renew_token, one.id, one.session_id) for one in asked if _is_unusable(known.get(one.id)))
 
@@ -241,7 +241,7 @@ def _is_unusable(token: ResumeToken | None) -> bool:
 
 def _renew_token(permission_id: str, session_id: uuid.UUID) -> bool:
     with session_transaction(session_id) as transaction:
-        asked = transaction.session.permissions.filter(id=permission_id, state="pending").first()
+        asked = transaction.session.permissions.filter(id=permission_id, state=PermissionState.PENDING).first()
         if asked is None:
             return False
         old = permission_tokens([asked]).get(asked.id)

@@ -172,7 +172,7 @@ def test_a_corrupt_snapshot_leaves_what_the_log_tells(folder: Path) -> None:
     back = TaskSession.objects.get(id=session.id)
     assert events_of(back) == events
     told = everything_of(back)
-    for what in ("messages", "talk", "prompt states", "runs", "permissions"):
+    for what in ("messages", "conversation", "prompt states", "runs", "permissions"):
         assert told[what] == everything[what]
 
 

@@ -14,10 +14,10 @@ from sessions_app.api.serializers.common import (
     StrictSerializer,
     choice_field,
 )
-from sessions_app.domain.states import PromptState
+from sessions_app.domain.states import PermissionState, PromptState
+from sessions_app.domain.verification import Verified
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import ContinuityReceipt, Message, PermissionRequest, Prompt, ResumeToken, Run, SessionEvent
-from sessions_app.models.runs import VERIFIED
 from sessions_app.services.timeline import event_json
 from sessions_app.services.waits import shown_secret
 
@@ -58,7 +58,7 @@ class EventSerializer(serializers.Serializer[Any]):
 class ReceiptSerializer(StrictModelSerializer):
     """How one resume ended."""
 
-    verified = choice_field(VERIFIED, source="proof", read_only=True)
+    verified = choice_field(Verified, source="proof", read_only=True)
 
     class Meta:
         model = ContinuityReceipt
@@ -228,4 +228,4 @@ class RedemptionAnswerSerializer(serializers.Serializer[Any]):
 class PermissionQuerySerializer(serializers.Serializer[Any]):
     """Which permissions are listed; without a state all of them."""
 
-    state = choice_field(PermissionRequest.STATES, required=False)
+    state = choice_field(PermissionState, required=False)

@@ -30,6 +30,7 @@ from sessions_app.api.serializers.conversation import (
     WaitAgainSerializer,
     WaitAnswerSerializer,
 )
+from sessions_app.domain.states import PermissionState
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import PermissionRequest, texts_of
 from sessions_app.services import prompts, waits
@@ -166,7 +167,9 @@ class PermissionAnswerView(PermissionApiView):
         asked = answer_permission(
             self.session.id, permission_id, given["option_id"], given["resume_token"], request.user
         )
-        return Response(self.serialize_with_tokens([asked])[0], status=202 if asked.state == "pending" else 200)
+        return Response(
+            self.serialize_with_tokens([asked])[0], status=202 if asked.state == PermissionState.PENDING else 200
+        )
 
 
 class WaitCreateView(SessionApiView):

@@ -16,7 +16,8 @@ from django.db.transaction import atomic, set_rollback
 from django.utils import timezone
 
 from sessions_app.domain.portable.rebuild import PromptRow, SessionRebuild
-from sessions_app.domain.states import SESSION, PromptState, SessionState
+from sessions_app.domain.states import SESSION, PromptKind, PromptState, SessionState
+from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.management.portable import rows as rows_in
 from sessions_app.management.portable.rows import find_or_create_parents, find_user
@@ -31,7 +32,6 @@ from sessions_app.models import (
     session_transaction,
     waits,
 )
-from sessions_app.models.runs import RECEIPT_KINDS, VERIFIED
 from sessions_app.services.database_restore import hold_doubtful
 from sessions_app.services.portable.reading import Finding, NumberedEvent, RecordReader, SnapshotValues, list_records
 from sessions_app.services.portable.record import LOG_SUFFIX, SNAPSHOT_SUFFIX
@@ -61,7 +61,7 @@ def write_prompts(session: TaskSession, snapshot: SnapshotValues, rows: SessionR
         if not row.text and row.state not in (PromptState.DONE, PromptState.DISMISSED, PromptState.WITHDRAWN):
             problems.append(f"prompt {key[:40]!r}: its text is nowhere")
             continue
-        kind = row.kind if row.kind in Prompt.KINDS else "user"
+        kind = row.kind if row.kind in set(PromptKind) else PromptKind.USER
         by = find_user(told[key].text("by")) if key in told else None
         made[key] = Prompt(session=session, message_id=key, text=row.text, kind=kind, state=row.state, by=by)
     _insert_rows(made.values(), "created_at", [rows.prompts[key].created_at for key in made])
@@ -93,8 +93,8 @@ def write_receipts(session: TaskSession, snapshot: SnapshotValues, rows: Session
             ContinuityReceipt(
                 id=row.id,
                 session=session,
-                kind=row.kind if row.kind in RECEIPT_KINDS else "failed",
-                verified=row.verified if row.verified in VERIFIED else "none",
+                kind=row.kind if row.kind in set(ReceiptKind) else ReceiptKind.FAILED,
+                verified=row.verified if row.verified in set(Verified) else Verified.NONE,
                 strategy=row.strategy,
                 reason=row.reason,
                 evidence=more.raw("evidence") if isinstance(more.raw("evidence"), dict) else {},

@@ -14,7 +14,7 @@ from django_q.models import Failure, Success
 
 from sessions_app.accounts.models import AttemptCount, LoginLink
 from sessions_app.domain.portable.lines import LogEvent
-from sessions_app.domain.states import OPEN_RUN_STATES
+from sessions_app.domain.states import OPEN_RUN_STATES, PermissionState
 from sessions_app.models import (
     AttentionItem,
     Chore,
@@ -50,7 +50,7 @@ def clean_tokens(work: ChoreRun) -> None:
     if cutoff is None:
         return
     settled = Q(consumed_at__lt=cutoff) | Q(revoked_at__lt=cutoff) | Q(expired_at__lt=cutoff)
-    asked = PermissionRequest.objects.filter(state="pending").values("id")
+    asked = PermissionRequest.objects.filter(state=PermissionState.PENDING).values("id")
     rows = ResumeToken.objects.filter(settled).exclude(run__state__in=OPEN_RUN_STATES).exclude(wait_id__in=asked)
     work.remove_rows(rows, metric_counters.keep_token_counts)
 

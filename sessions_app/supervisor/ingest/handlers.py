@@ -12,7 +12,7 @@ from typing import Any, Final
 from executors_app.agentctl.protocol import JournalKind
 from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain import attention, verification
-from sessions_app.domain.states import PROMPT, SESSION, WORK, RunState
+from sessions_app.domain.states import PROMPT, SESSION, WORK, PermissionState, RunState
 from sessions_app.domain.usage import parse_usage
 from sessions_app.models import PermissionRequest, Prompt, SessionTransaction, waits
 from sessions_app.models.attention import update_wording
@@ -33,7 +33,9 @@ from sessions_app.supervisor.outcomes import record_lost_conversation
 _DETAIL_FIELDS: Final = ("title", "tool_kind", "content", "locations", "raw_input")
 """What somebody has to see before answering."""
 _EMPTY_VALUES: Final[tuple[object, ...]] = (None, "", [], {})
-_OPEN_REQUEST = PreparedQuery(lambda key: PermissionRequest.objects.filter(session_id=key, state="pending"))
+_OPEN_REQUEST = PreparedQuery(
+    lambda key: PermissionRequest.objects.filter(session_id=key, state=PermissionState.PENDING)
+)
 
 
 def complete_tool_call(asked: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,7 +210,9 @@ def _on_permission_requested(applier: LineApplier, line: JournalLine) -> None:
 def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLine], None]:
     def settle(applier: LineApplier, line: JournalLine) -> None:
         transaction = applier.transaction
-        asked = transaction.session.permissions.filter(id=line.get("permission_id"), state="pending").first()
+        asked = transaction.session.permissions.filter(
+            id=line.get("permission_id"), state=PermissionState.PENDING
+        ).first()
         if asked is None:
             return
         asked.state, asked.settled_at = state, transaction.at
@@ -224,7 +228,10 @@ def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLin
         if state == "resolved":
             _record_answer(applier, asked)
         waits.revoke_tokens(transaction, str(line.get("reason") or state), wait_id=asked.id)
-        if transaction.open_turn is not None and not transaction.session.permissions.filter(state="pending").exists():
+        if (
+            transaction.open_turn is not None
+            and not transaction.session.permissions.filter(state=PermissionState.PENDING).exists()
+        ):
             transaction.move_run("resume")
 
     return settle

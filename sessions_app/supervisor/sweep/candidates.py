@@ -19,7 +19,7 @@ from sessions_app.domain.recovery import Policy, SweepFacts
 from sessions_app.domain.recovery_facts import PolicyChoice, effective_policy
 from sessions_app.domain.resumability import assess
 from sessions_app.domain.states import OPEN_RUN_STATES, DesiredState, PromptState, SessionState, TaskState, WorkState
-from sessions_app.models import Intent, Prompt, Repository, Run
+from sessions_app.models import Intent, IntentKind, Prompt, Repository, Run
 from sessions_app.services import policies
 from sessions_app.services.assessment import SessionRows, resume_facts
 from sessions_app.supervisor import leases
@@ -81,7 +81,7 @@ def load_candidate_rows(me: str, sessions: Collection[uuid.UUID] = (), runtime: 
 
 def _rows(me: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, AgentProfile]) -> list[Candidate]:
     ids = [one.session_id for one in stored]
-    starts = Intent.objects.filter(session_id__in=ids, done_at=None, kind="start")
+    starts = Intent.objects.filter(session_id__in=ids, done_at=None, kind=IntentKind.START)
     in_flight = dict(starts.values_list("session_id", "created_at"))
     queued = set(
         Prompt.objects.filter(session_id__in=ids, state=PromptState.QUEUED).values_list("session_id", flat=True)
