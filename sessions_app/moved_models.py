@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django.apps import apps as installed_apps
 from django.contrib.contenttypes.models import ContentType
-from django.db import DEFAULT_DB_ALIAS, router, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.http import HttpRequest, HttpResponsePermanentRedirect
 from django.urls import URLPattern, re_path
 
@@ -38,12 +38,13 @@ def restore_content_types(apps: Any, schema_editor: Any) -> None:
 
 
 def adopt_old_content_types(using: str = DEFAULT_DB_ALIAS, apps: Any = installed_apps, **signal: Any) -> None:
-    """Adopt content types that code of the previous release has recreated under the old label, after each migration.
+    """Adopt content types that code of the previous release has recreated under the old label.
 
     While new code rolls out, an old web process does not find the content type that the migration renamed, and creates
-    another one for the next line of the admin's history.
+    another one for the next line of the admin's history. Runs after each migration (``post_migrate``) and hourly.
     """
-    if not router.allow_migrate_model(using, ContentType):
+    recreated = ContentType.objects.using(using).filter(app_label=OLD_LABEL, model__in=[model for _, model in _moved()])
+    if ContentType._meta.db_table not in connections[using].introspection.table_names() or not recreated.exists():
         return
     for label, model in _moved():
         # ``apps`` is the state that this run of ``migrate`` has reached. If it went back to before the move, the old

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from sessions_app.accounts.pages import login
 from sessions_app.pages import (
     board,
     executors,
@@ -43,9 +42,6 @@ urlpatterns = [
     path("sweeps/<uuid:sweep_id>/", recovery.show_sweep, name="sweep"),
     path("sweeps/requests/<uuid:request_id>/", recovery.show_sweep_request, name="sweep-request"),
     path("sweeps/requests/<uuid:request_id>/live/", live_updates.sweep_request_updates, name="sweep-request-live"),
-    path("login/", login.LoginView.as_view(), name="login"),
-    path("login/<str:secret>/", login.confirm_login_link, name="login-link"),
-    path("logout/", login.LogoutView.as_view(), name="logout"),
     path("tasks/<uuid:task_id>/", tasks.show_task, name="task"),
     path("tasks/<uuid:task_id>/live/", live_updates.task_updates, name="task-live"),
     path("tasks/<uuid:task_id>/<str:what>/", tasks.act_on_task, name="task-change"),
@@ -59,8 +55,9 @@ urlpatterns = [
     path(_SESSION + "waits/again/", waits.begin_wait_again, name="session-wait-again"),
     path(_SESSION + "waits/rotate/", waits.rotate_wait_token, name="session-wait-rotate"),
     path(_SESSION + "<str:action>/", sessions.act_on_session, name="session-act"),
-    path("workflows/", include("sessions_app.workflows.pages.urls")),
-    path("settings/", include("sessions_app.accounts.pages.urls")),
+    path("", include("sessions_app.accounts.urls")),
+    path("", include("sessions_app.notifications.urls")),
+    path("", include("sessions_app.workflows.urls")),
     path("design/", help_pages.show_design_system, name="design"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
