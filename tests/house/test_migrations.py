@@ -102,7 +102,7 @@ def read_storage() -> list[tuple[Any, ...]]:
     )
     with connection.cursor() as cursor:
         cursor.execute(sqlite if connection.vendor == "sqlite" else postgresql)
-        return cursor.fetchall()
+        return list(cursor.fetchall())
 
 
 def fill(apps: Any) -> None:
